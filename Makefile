@@ -1,0 +1,96 @@
+# Every target sets up what it needs from nothing: python3 with venv and pip, and make, are all that must be there.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+TRAINING := .venv-training
+CPU := .venv-cpu
+
+# Two processes of one thread each fill two cores; more threads would only wait for one another.
+PYTEST := -m pytest -n 2
+ONE_THREAD := OMP_NUM_THREADS=1
+
+# Steps of microseconds are measured on one core, where nothing moves them about.
+PINNED := $(if $(shell command -v taskset),taskset -c 0)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-training test-cpu lint bench proof proof-training proof-cpu clean distclean
+
+help:
+	@echo "make demo    train a part of a model and show the result"
+	@echo "make test    all tests, on onnxruntime-training and on the newest onnxruntime"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   speed, side by side with other ways to do the same"
+	@echo "make proof   the long proofs that make test only samples"
+	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
+
+demo: $(TRAINING)/.installed-demo
+	$(TRAINING)/bin/python examples/demo.py
+
+test: test-training test-cpu
+
+test-training: $(TRAINING)/.installed-dev
+	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST)
+
+test-cpu: $(CPU)/.installed-test
+	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST)
+
+lint: $(TRAINING)/.installed-dev
+	$(TRAINING)/bin/ruff check .
+	$(TRAINING)/bin/mypy
+
+bench: $(TRAINING)/.installed-bench
+	$(PINNED) $(TRAINING)/bin/python bench/bench.py
+
+proof: proof-training proof-cpu
+
+proof-training: $(TRAINING)/.installed-dev
+	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) -m slow
+
+proof-cpu: $(CPU)/.installed-test
+	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) -m slow
+
+# An environment is installed by one call of pip and again only when pyproject.toml has changed.
+
+$(TRAINING)/.installed-dev: pyproject.toml
+	$(call install,$(TRAINING),training$(,)sklearn$(,)plot$(,)test$(,)lint,12)
+	@touch $@ $(TRAINING)/.installed-demo
+
+# What the tests need includes what the demonstration needs, so it is not installed twice.
+$(TRAINING)/.installed-demo: pyproject.toml
+	$(call install,$(TRAINING),training$(,)sklearn$(,)plot,12)
+	@touch $@
+
+$(TRAINING)/.installed-bench: pyproject.toml
+	$(call install,$(TRAINING),training$(,)sklearn$(,)plot$(,)bench,12)
+	@touch $@
+
+$(CPU)/.installed-test: pyproject.toml
+	$(call install,$(CPU),cpu$(,)sklearn$(,)plot$(,)test,99)
+	@touch $@
+
+# $(call install,folder,extras,newest minor version of Python): a virtual environment, and ortpartial[extras] in it.
+# pip is what venv installs last, so a folder without it was left by an interrupted call and is made anew.
+define install
+	@test -x $(1)/bin/pip || { $(PYTHON) -c '$(CHECK_PYTHON)' $(3) && $(PYTHON) -m venv --clear $(1); }
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(2)]'
+	@$(1)/bin/python -c '$(CHECK_RUNTIME)'
+endef
+
+, := ,
+
+CHECK_PYTHON := import sys; here, newest = sys.version_info[:2], (3, int(sys.argv[1])); \
+	here >= (3, 10) or sys.exit("ortpartial needs Python 3.10 or later, and $(PYTHON) is %d.%d" % here); \
+	here <= newest or sys.exit("onnxruntime-training-cpu 1.19.2 exists up to Python 3.12, and $(PYTHON) is %d.%d: call \
+	make with PYTHON=python3.12, or make test-cpu, which does without it" % here)
+
+# Every build of the runtime is installed over the package `onnxruntime`: with two, neither works, and pip does not mind.
+CHECK_RUNTIME := import sys; from importlib.metadata import packages_distributions as provided; \
+	found = sorted(set(provided().get("onnxruntime", []))); \
+	len(found) == 1 or sys.exit(f"{sys.prefix} must hold one build of onnxruntime and holds {found}: make distclean")
+
+clean:
+	rm -rf demo_output build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(TRAINING) $(CPU)

@@ -1,0 +1,54 @@
+"""What went wrong, in a type that a program can catch and a message that a person can act on."""
+
+__all__ = [
+    "ConvergenceWarning",
+    "DataError",
+    "DeviceError",
+    "GraphError",
+    "ModelError",
+    "NoGradientError",
+    "NotFittedError",
+    "OrtPartialError",
+    "RuntimeMissingError",
+    "SettingError",
+]
+
+
+class OrtPartialError(Exception):
+    """Base of every error that ortpartial raises on purpose."""
+
+
+class GraphError(OrtPartialError, ValueError):
+    """An operator was called in a way that the ONNX specification does not allow: its name, inputs, attributes or types."""
+
+
+class ModelError(OrtPartialError, ValueError):
+    """A model cannot be loaded or used: not ONNX, truncated, without what was asked for, or refused by the runtime."""
+
+
+class NoGradientError(OrtPartialError, NotImplementedError):
+    """An operator on the way from the outputs to a trained weight has neither a rule nor a body to differentiate."""
+
+
+class SettingError(OrtPartialError, ValueError):
+    """A setting of an optimizer, a loss, a penalty or a rate is out of its range or not a known name."""
+
+
+class DataError(OrtPartialError, ValueError):
+    """X, y or the weights of the rows do not fit the model: shape, dtype, length, or values that are not numbers."""
+
+
+class DeviceError(OrtPartialError, RuntimeError):
+    """The device is unknown or the installed runtime cannot drive it."""
+
+
+class RuntimeMissingError(OrtPartialError, ImportError):
+    """No onnxruntime, or none with the training symbols, is installed; the message names the extra to install."""
+
+
+class NotFittedError(OrtPartialError, AttributeError):
+    """A result of training was read before there was any."""
+
+
+class ConvergenceWarning(UserWarning):
+    """Training ended, or went on, in a state that is probably not what was wanted."""

@@ -1,0 +1,367 @@
+"""How does a loss change with its arguments? `grad` walks an expression backwards and writes the answer as another."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper
+
+from .exceptions import GraphError, NoGradientError
+from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, op
+
+__all__ = ["elementwise", "grad", "has_rule", "no_gradient", "vjp"]
+
+Gradients = Sequence["Value | None"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A vector-Jacobian product, its signature read once."""
+
+    function: Callable[..., Any]
+    keywords: tuple[str, ...]
+
+    def __call__(self, node: Node, dys: Gradients) -> Gradients:
+        """Cotangents of the node's inputs from those of its outputs."""
+        if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
+            raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
+        own = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node}
+        keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
+        result = self.function(*node.inputs, **keywords)
+        result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        return result + (None,) * (len(node.inputs) - len(result))
+
+
+_RULES: dict[tuple[str, str], Rule] = {}
+_CONSTANT: set[tuple[str, str]] = set()
+
+
+def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the vector-Jacobian product of an operator.
+
+    The decorated function is the formula and nothing else. Its positional parameters are the operator's inputs; its
+    keyword-only parameters are ``y`` or ``ys`` (outputs), ``dy`` or ``dys`` (their cotangents, None where nobody
+    asked), ``node``, or attributes by their name in the specification, filled with the specification's defaults. It
+    returns one cotangent an input, in order; None, or leaving the last ones out, says "no gradient by nature". What
+    was broadcast is summed by the walk, not by the rule.
+
+    Parameters
+    ----------
+    op_type : str
+        Name of the operator.
+    domain : str
+        Its domain.
+
+    Returns
+    -------
+    callable
+        A decorator that gives the function back.
+
+    Raises
+    ------
+    TypeError
+        At import, for a keyword that is no attribute of the operator or for too many positional parameters.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op
+    >>> @vjp("Identity")
+    ... def _(x, *, dy):
+    ...     return dy
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        schema = _newest(op_type, domain, OPSET)
+        parameters = inspect.signature(function).parameters.values()
+        keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        known = {"y", "ys", "dy", "dys", "node", *schema.attributes}
+        if wrong := set(keywords) - known:
+            raise TypeError(f"The rule of {op_type} asks for {sorted(wrong)}, which are no attributes of it.")
+        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if len(positional) > schema.max_input:
+            raise TypeError(f"The rule of {op_type} takes {len(positional)} inputs, the operator {schema.max_input}.")
+        _RULES[domain, op_type] = Rule(function, keywords)
+        return function
+
+    return register
+
+
+def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "") -> None:
+    """Register an operator that maps elements to elements by its partial derivatives.
+
+    Parameters
+    ----------
+    op_type : str
+        Name of the operator.
+    *partials : callable
+        One an input: a function of the inputs and the output that gives the partial derivative by that input.
+    domain : str
+        Its domain.
+
+    Examples
+    --------
+    >>> elementwise("Tanh", lambda x, y: 1 - y * y)
+    """
+
+    def function(*inputs: Value, y: Value, dy: Value) -> Gradients:
+        return [dy * partial(*inputs, y) for partial in partials]
+
+    vjp(op_type, domain)(function)
+
+
+def no_gradient(*op_types: str, domain: str = "") -> None:
+    """Say that operators are constant almost everywhere or not about real numbers: their gradient is zero by nature.
+
+    Parameters
+    ----------
+    *op_types : str
+        Names of the operators.
+    domain : str
+        Their domain.
+
+    Examples
+    --------
+    >>> no_gradient("Shape")
+    """
+    _CONSTANT.update((domain, o) for o in op_types)
+
+
+def has_rule(op_type: str, domain: str = "") -> bool:
+    """Whether an operator has a rule of its own, or none by nature.
+
+    Parameters
+    ----------
+    op_type : str
+        Name of the operator.
+    domain : str
+        Its domain.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> has_rule("MatMul")
+    True
+    """
+    return (domain, op_type) in _RULES or (domain, op_type) in _CONSTANT
+
+
+def grad(outputs: Value | Sequence[Value], wrt: Sequence[Value], cotangents: Sequence[Value | None] | None = None) -> list[Value]:
+    """Gradient of ``Σ <cotangent, output>`` by each value of `wrt`, as expressions that can be differentiated again.
+
+    Parameters
+    ----------
+    outputs : Value or sequence of Value
+        What is differentiated.
+    wrt : sequence of Value
+        By what: inputs, constants or intermediate values.
+    cotangents : sequence of Value, optional
+        One an output, of its shape; ones where left out, so that a scalar loss needs none.
+
+    Returns
+    -------
+    list of Value
+        One a value of `wrt`, of its shape; zeros where no output depends on it.
+
+    Raises
+    ------
+    NoGradientError
+        An operator on the way has no rule and no body.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, op, variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> (dx,) = grad(op.ReduceSum(x * x, keepdims=0), [x])
+    >>> [node.op_type for node in build([x], [dx]).graph.node]
+    ['Add']
+    """
+    outputs = [outputs] if isinstance(outputs, Value) else list(outputs)
+    given = list(cotangents) if cotangents is not None else [None] * len(outputs)
+    seeds = [ones_like(y) if d is None else d for y, d in zip(outputs, given, strict=True)]
+    return [zeros_like(x) if d is None else d for x, d in zip(wrt, _walk(outputs, seeds, wrt), strict=True)]
+
+
+def _walk(outputs: Sequence[Value], seeds: Gradients, wrt: Sequence[Value], cut: bool = False) -> list[Value | None]:
+    """Cotangents of `wrt`, None where there is none; with `cut`, paths end at the values of `wrt`."""
+    targets = set(wrt)
+    order = _dependent(outputs, targets, cut)
+    active = targets | {y for node in order for y in node.outputs if y.is_float}
+    total: dict[Value, Value] = {}
+
+    def add(x: Value | None, d: Value | None) -> None:
+        if x is not None and d is not None and x in active:
+            total[x] = total[x] + d if x in total else d
+
+    for y, seed in zip(outputs, seeds, strict=True):
+        add(y, seed)
+    for node in reversed(order):
+        dys = [total.get(y) for y in node.outputs]
+        if all(d is None for d in dys):
+            continue
+        wanted = [x is not None and x in active and x.is_float for x in node.inputs]
+        for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
+            if w and d is not None:
+                add(x, unbroadcast(d, x))
+    return [total.get(x) for x in wrt]
+
+
+def _dependent(outputs: Iterable[Value], targets: set[Value], cut: bool) -> list[Node]:
+    """Nodes between the targets and the outputs, each after those it reads."""
+    order: list[Node] = []
+    depends: dict[int, bool] = {}
+    stack: list[tuple[Node, bool]] = [(y.node, False) for y in outputs if y.node and not (cut and y in targets)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in depends:
+            continue
+        inputs = [x for x in node.inputs if x is not None]
+        if not ready:
+            stack.append((node, True))
+            if (node.domain, node.op_type) not in _CONSTANT:
+                stack.extend((x.node, False) for x in inputs if x.node and not (cut and x in targets))
+            continue
+        differentiable = (node.domain, node.op_type) not in _CONSTANT
+        depends[id(node)] = differentiable and any(
+            x in targets or (x.is_float and x.node is not None and depends.get(id(x.node), False)) for x in inputs
+        )
+        if depends[id(node)]:
+            order.append(node)
+    return order
+
+
+def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
+    """Cotangents of a node's inputs: by its rule, else through its body, else an error."""
+    rule = _RULES.get((node.domain, node.op_type))
+    if rule is not None:
+        return rule(node, dys)
+    body = expand(node)
+    if body is None:
+        raise NoGradientError(
+            f"{node!r} has no gradient: operator {node.domain + '.' if node.domain else ''}{node.op_type} has neither a "
+            f"rule nor a body in the ONNX specification. Register one with ortpartial.vjp({node.op_type!r}), or leave "
+            f"the weights before this node out of weights_to_train."
+        )
+    pairs = [(y, d) for y, d in zip(body, dys, strict=False) if d is not None]
+    given = [x for x in node.inputs if x is not None]
+    found = dict(zip(given, _walk([y for y, _ in pairs], [d for _, d in pairs], given, cut=True), strict=True))
+    return [None if x is None or not w else found[x] for x, w in zip(node.inputs, wanted, strict=True)]
+
+
+def expand(node: Node) -> list[Value] | None:
+    """A node's outputs computed by its body in the ONNX specification, as an expression; None where it has none."""
+    function = _body(node)
+    if function is None:
+        return None
+    values: dict[str, Value | None] = {"": None}
+    values.update(zip(function.input, node.inputs, strict=False))
+    versions = {o.domain: o.version for o in function.opset_import}
+    for inner in function.node:
+        attributes = {}
+        for a in inner.attribute:
+            value = node.attribute(a.ref_attr_name) if a.ref_attr_name else attribute_value(a)
+            if value is not None:
+                attributes[a.name] = value
+        if inner.op_type == "Constant":
+            values[inner.output[0]] = constant_of(attributes)
+            continue
+        schema = _newest(inner.op_type, inner.domain, max(OPSET, versions.get(inner.domain, 1)))
+        made = make_node(schema, [values.get(i) for i in inner.input], attributes, n_outputs=len(inner.output),
+                         name=f"{node.name}.{inner.op_type}" if node.name else "")  # fmt: skip
+        values.update(zip(inner.output, made.outputs, strict=True))
+    found = [values.get(name) for name in function.output]
+    return [y for y in found if y is not None]
+
+
+def _body(node: Node) -> onnx.FunctionProto | None:
+    """The function body of an operator, written for these inputs where the schema asks for them."""
+    schema = node.schema
+    if schema.has_context_dependent_function:
+        proto = helper.make_node(node.op_type, ["" if x is None else f"i{i}" for i, x in enumerate(node.inputs)],
+                                 [f"o{i}" for i in range(len(node.outputs))], domain=node.domain)  # fmt: skip
+        proto.attribute.extend(node.protos())
+        types = [onnx.TypeProto().SerializeToString() if x is None else x.type.SerializeToString() for x in node.inputs]
+        raw = schema.get_context_dependent_function(proto.SerializeToString(), types)
+        return onnx.FunctionProto.FromString(raw) if raw else None
+    return schema.function_body if schema.has_function else None
+
+
+def constant_of(attributes: dict[str, Any]) -> Value:
+    """The value of a Constant node, whichever of its attributes holds it."""
+    for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
+                       ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
+        if key in attributes:
+            value = attributes[key]
+            return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))
+    raise GraphError(f"A Constant of {sorted(attributes)} is no tensor of numbers.")
+
+
+def ones_like(x: Value) -> Value:
+    """Ones of the shape and dtype of x."""
+    return _full_like(x, 1)
+
+
+def zeros_like(x: Value) -> Value:
+    """Zeros of the shape and dtype of x."""
+    return _full_like(x, 0)
+
+
+def _full_like(x: Value, number: float) -> Value:
+    if x.is_static and len(x.shape or ()) == 0:
+        return constant(np.asarray(number, x.dtype))
+    return op.Expand(constant(np.asarray(number, x.dtype)), shape_of(x)).stated(x.shape)
+
+
+def shape_of(x: Value) -> Value:
+    """The shape of x: a constant where every size is known, else computed."""
+    return constant(np.asarray(x.shape, np.int64)) if x.is_static else op.Shape(x)
+
+
+def reshape_like(d: Value, x: Value) -> Value:
+    """The elements of d in the shape of x."""
+    if d.shape is not None and d.shape == x.shape and None not in d.shape:
+        return d
+    return op.Reshape(d, shape_of(x)).stated(x.shape)
+
+
+def unbroadcast(d: Value, x: Value) -> Value:
+    """Sum d over the axes along which x was repeated, so that the result has the shape of x.
+
+    Axes are found now where the shapes tell, and at run time where a symbolic size may turn out to be 1.
+    """
+    if d.shape is None or x.shape is None:
+        return _unbroadcast_dynamic(d, x)
+    if d.shape == x.shape and None not in x.shape:
+        return d
+    lead = len(d.shape) - len(x.shape)
+    if lead < 0:
+        return reshape_like(d, x)
+    pairs = list(zip(d.shape[lead:], x.shape, strict=True))
+    if any(m != n and not isinstance(n, int) for m, n in pairs):
+        return _unbroadcast_dynamic(d, x)
+    repeated = [i + lead for i, (m, n) in enumerate(pairs) if n == 1 and m != 1]
+    if axes := list(range(lead)) + repeated:
+        d = op.ReduceSum(d, axes, keepdims=0)
+    return reshape_like(d, x) if repeated else d.stated(x.shape)
+
+
+def _unbroadcast_dynamic(d: Value, x: Value) -> Value:
+    """`unbroadcast` with axes that are only known when the graph runs: those where the sizes differ."""
+    d_shape, x_shape = op.Shape(d), op.Shape(x)
+    lead = op.Sub(op.Shape(d_shape), op.Shape(x_shape))
+    padded = op.Concat(op.Expand(1, lead), x_shape, axis=0)
+    axes = op.Squeeze(op.NonZero(op.Not(op.Equal(d_shape, padded))), [0])
+    total = op.ReduceSum(d, axes, keepdims=1, noop_with_empty_axes=1)
+    return op.Reshape(total, x_shape).stated(x.shape)
+
+
+def infer_opset(model: onnx.ModelProto, domain: str = "") -> int:
+    """Opset of a domain that a model declares; the newest known where it declares none."""
+    return next((o.version for o in model.opset_import if o.domain == domain), defs.onnx_opset_version())

@@ -1,0 +1,30 @@
+"""What may run here: tests are skipped where the installed runtime cannot run them, and say what they lack."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnxruntime.capi import _pybind_state
+
+
+def missing(marker: str) -> str | None:
+    """Why tests with this marker cannot run here, or None if they can."""
+    version = onnxruntime.__version__
+    # `onnxruntime.training` would need torch to be imported, so the symbol is looked for where it is defined.
+    if marker == "agent" and not hasattr(_pybind_state, "TrainingAgent"):
+        return f"needs onnxruntime-training-cpu 1.19.2 (ortpartial[training]), found onnxruntime {version}"
+    providers = onnxruntime.get_available_providers()
+    if marker == "cuda" and "CUDAExecutionProvider" not in providers:
+        return f"needs CUDAExecutionProvider, onnxruntime {version} has {', '.join(providers)}"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in ("agent", "cuda"):
+        if item.get_closest_marker(marker) and (reason := missing(marker)):
+            pytest.skip(reason)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator of random numbers, the same ones in every test."""
+    return np.random.default_rng(0)
