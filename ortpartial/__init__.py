@@ -1,0 +1,27 @@
+"""Train any ONNX graph, or only a part of a model, on ONNX Runtime."""
+
+from . import rules  # noqa: F401  (rules register themselves)
+from .exceptions import OrtPartialError
+from .forward_backward import OrtGradientForwardBackward
+from .gradient import elementwise, grad, no_gradient, vjp
+from .graph import Value, build, constant, op, variable
+from .model import load
+from .optimizer import OrtGradientForwardBackwardOptimizer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "OrtGradientForwardBackward",
+    "OrtGradientForwardBackwardOptimizer",
+    "OrtPartialError",
+    "Value",
+    "build",
+    "constant",
+    "elementwise",
+    "grad",
+    "load",
+    "no_gradient",
+    "op",
+    "variable",
+    "vjp",
+]

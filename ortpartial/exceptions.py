@@ -1,13 +1,13 @@
 """What went wrong, in a type that a program can catch and a message that a person can act on."""
 
 __all__ = [
+    "ConvergenceError",
     "ConvergenceWarning",
     "DataError",
     "DeviceError",
     "GraphError",
     "ModelError",
     "NoGradientError",
-    "NotFittedError",
     "OrtPartialError",
     "RuntimeMissingError",
     "SettingError",
@@ -46,8 +46,8 @@ class RuntimeMissingError(OrtPartialError, ImportError):
     """No onnxruntime, or none with the training symbols, is installed; the message names the extra to install."""
 
 
-class NotFittedError(OrtPartialError, AttributeError):
-    """A result of training was read before there was any."""
+class ConvergenceError(OrtPartialError, ArithmeticError):
+    """The loss or a weight is no finite number any more: the rate is too high, or X and y are not scaled."""
 
 
 class ConvergenceWarning(UserWarning):

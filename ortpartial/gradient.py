@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import defs, helper
 
-from .exceptions import GraphError, NoGradientError
-from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, op
+from .exceptions import NoGradientError
+from .graph import OPSET, Node, Value, _newest, constant, op
+from .model import expand
 
 __all__ = ["elementwise", "grad", "has_rule", "no_gradient", "vjp"]
 
@@ -34,7 +33,8 @@ class Rule:
         keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
         result = self.function(*node.inputs, **keywords)
         result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-        return result + (None,) * (len(node.inputs) - len(result))
+        # A node may leave optional inputs out, a rule may leave out the last ones, which have no gradient.
+        return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
 
 
 _RULES: dict[tuple[str, str], Rule] = {}
@@ -237,6 +237,23 @@ def _dependent(outputs: Iterable[Value], targets: set[Value], cut: bool) -> list
     return order
 
 
+def trainable(outputs: Iterable[Value]) -> set[Value]:
+    """Constants of rank one or more on a differentiable path to the outputs, running statistics excepted."""
+    found: set[Value] = set()
+    seen: set[int] = set()
+    stack = list(outputs)
+    while stack:
+        v = stack.pop()
+        if v.array is not None and v.is_float and v.array.ndim:
+            found.add(v)
+        if v.node is None or id(v.node) in seen or (v.node.domain, v.node.op_type) in _CONSTANT:
+            continue
+        seen.add(id(v.node))
+        inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
+        stack.extend(x for x in inputs if x is not None and x.is_float)
+    return found
+
+
 def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     """Cotangents of a node's inputs: by its rule, else through its body, else an error."""
     rule = _RULES.get((node.domain, node.op_type))
@@ -255,54 +272,6 @@ def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     return [None if x is None or not w else found[x] for x, w in zip(node.inputs, wanted, strict=True)]
 
 
-def expand(node: Node) -> list[Value] | None:
-    """A node's outputs computed by its body in the ONNX specification, as an expression; None where it has none."""
-    function = _body(node)
-    if function is None:
-        return None
-    values: dict[str, Value | None] = {"": None}
-    values.update(zip(function.input, node.inputs, strict=False))
-    versions = {o.domain: o.version for o in function.opset_import}
-    for inner in function.node:
-        attributes = {}
-        for a in inner.attribute:
-            value = node.attribute(a.ref_attr_name) if a.ref_attr_name else attribute_value(a)
-            if value is not None:
-                attributes[a.name] = value
-        if inner.op_type == "Constant":
-            values[inner.output[0]] = constant_of(attributes)
-            continue
-        schema = _newest(inner.op_type, inner.domain, max(OPSET, versions.get(inner.domain, 1)))
-        made = make_node(schema, [values.get(i) for i in inner.input], attributes, n_outputs=len(inner.output),
-                         name=f"{node.name}.{inner.op_type}" if node.name else "")  # fmt: skip
-        values.update(zip(inner.output, made.outputs, strict=True))
-    found = [values.get(name) for name in function.output]
-    return [y for y in found if y is not None]
-
-
-def _body(node: Node) -> onnx.FunctionProto | None:
-    """The function body of an operator, written for these inputs where the schema asks for them."""
-    schema = node.schema
-    if schema.has_context_dependent_function:
-        proto = helper.make_node(node.op_type, ["" if x is None else f"i{i}" for i, x in enumerate(node.inputs)],
-                                 [f"o{i}" for i in range(len(node.outputs))], domain=node.domain)  # fmt: skip
-        proto.attribute.extend(node.protos())
-        types = [onnx.TypeProto().SerializeToString() if x is None else x.type.SerializeToString() for x in node.inputs]
-        raw = schema.get_context_dependent_function(proto.SerializeToString(), types)
-        return onnx.FunctionProto.FromString(raw) if raw else None
-    return schema.function_body if schema.has_function else None
-
-
-def constant_of(attributes: dict[str, Any]) -> Value:
-    """The value of a Constant node, whichever of its attributes holds it."""
-    for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
-                       ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
-        if key in attributes:
-            value = attributes[key]
-            return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))
-    raise GraphError(f"A Constant of {sorted(attributes)} is no tensor of numbers.")
-
-
 def ones_like(x: Value) -> Value:
     """Ones of the shape and dtype of x."""
     return _full_like(x, 1)
@@ -319,6 +288,11 @@ def _full_like(x: Value, number: float) -> Value:
     return op.Expand(constant(np.asarray(number, x.dtype)), shape_of(x)).stated(x.shape)
 
 
+def cast(v: Value, like: Value) -> Value:
+    """The numbers of v in the dtype of `like`, which need not be computed for it (CastLike would keep it alive)."""
+    return v if v.dtype == like.dtype else op.Cast(v, to=like.type.tensor_type.elem_type)
+
+
 def shape_of(x: Value) -> Value:
     """The shape of x: a constant where every size is known, else computed."""
     return constant(np.asarray(x.shape, np.int64)) if x.is_static else op.Shape(x)
@@ -328,7 +302,11 @@ def reshape_like(d: Value, x: Value) -> Value:
     """The elements of d in the shape of x."""
     if d.shape is not None and d.shape == x.shape and None not in d.shape:
         return d
-    return op.Reshape(d, shape_of(x)).stated(x.shape)
+    # One size that is not known, among known ones that are not 0, follows from the number of elements.
+    sizes = [n if isinstance(n, int) else -1 for n in x.shape or (0, -1)]
+    if 0 not in sizes and sizes.count(-1) <= 1:
+        return op.Reshape(d, constant(np.asarray(sizes, np.int64))).stated(x.shape)
+    return op.Reshape(d, shape_of(x), allowzero=1).stated(x.shape)
 
 
 def unbroadcast(d: Value, x: Value) -> Value:
@@ -359,9 +337,4 @@ def _unbroadcast_dynamic(d: Value, x: Value) -> Value:
     padded = op.Concat(op.Expand(1, lead), x_shape, axis=0)
     axes = op.Squeeze(op.NonZero(op.Not(op.Equal(d_shape, padded))), [0])
     total = op.ReduceSum(d, axes, keepdims=1, noop_with_empty_axes=1)
-    return op.Reshape(total, x_shape).stated(x.shape)
-
-
-def infer_opset(model: onnx.ModelProto, domain: str = "") -> int:
-    """Opset of a domain that a model declares; the newest known where it declares none."""
-    return next((o.version for o in model.opset_import if o.domain == domain), defs.onnx_opset_version())
+    return op.Reshape(total, x_shape, allowzero=1).stated(x.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -211,7 +211,7 @@ class Node:
         return f"<Node {self.name or '(unnamed)'}: {self.op_type}>"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _newest(op_type: str, domain: str, version: int) -> defs.OpSchema:
     """Schema of an operator at an opset; one that is younger than the opset is taken as it first appeared."""
     try:
@@ -345,14 +345,14 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
     return tuple(coerce(i, a) for i, a in enumerate(arguments))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _np_dtype(type_str: str) -> np.dtype:
     """`tensor(int64)` as a numpy dtype."""
     name = type_str.removeprefix("tensor(").removesuffix(")").replace("float", "float32").replace("float3216", "float16")
     return np.dtype({"double": "float64"}.get(name, name))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _onnx_type(dtype: np.dtype) -> str:
     """A numpy dtype as the schema spells it, `tensor(float)`."""
     name = np.dtype(dtype).name
@@ -366,6 +366,7 @@ def make_node(
     *,
     n_outputs: int | None = None,
     name: str = "",
+    hints: Sequence[str] = (),
 ) -> Node:
     """One operator applied to values, its outputs typed by ONNX's own shape inference.
 
@@ -403,7 +404,10 @@ def make_node(
         given = ", ".join(map(repr, inputs))
         raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
     unknown_type = TypeProto()
-    outputs = tuple(Value(found.get(f"o{i}", unknown_type), node, i) for i in range(n_outputs))
+    hint = dict(enumerate(hints))
+    outputs = tuple(
+        Value(found.get(f"o{i}", unknown_type), node, i, hint=hint.get(i, "")) for i in range(n_outputs)
+    )  # fmt: skip
     object.__setattr__(node, "outputs", outputs)  # a node and its outputs know each other: the only late assignment
     return node
 

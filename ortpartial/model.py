@@ -3,16 +3,314 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper, inliner, numpy_helper, version_converter
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
 
 from .exceptions import GraphError, ModelError
-from .gradient import constant_of
-from .graph import OPSET, Value, _newest, attribute_value, constant, make_node
+from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node
 
-__all__ = ["Model", "load", "read"]
+__all__ = ["Model", "expand", "load", "read", "replace_weights"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ONNX model as values.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model as it was given; never written to.
+    inputs, outputs : dict of str to Value
+        What the graph reads and gives.
+    initializers : dict of str to Value
+        Its initializers, constants until `graph.build` is told that they are inputs.
+    values : dict of str to Value
+        Every tensor of the graph by its name.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, op, variable
+    >>> x = variable("x", "float32", ["N", 3])
+    >>> list(load(build([x], {"y": op.Exp(x)})).outputs)
+    ['y']
+    """
+
+    proto: ModelProto
+    inputs: Mapping[str, Value]
+    outputs: Mapping[str, Value]
+    initializers: Mapping[str, Value]
+    values: Mapping[str, Value]
+
+
+def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
+    """A ModelProto from a ModelProto (returned as it is), its bytes, or a path (external data included).
+
+    Parameters
+    ----------
+    source : onnx.ModelProto, bytes or path
+        The model.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    ModelError
+        The file does not exist, or the bytes are no ONNX model.
+
+    Examples
+    --------
+    >>> read(b"not a model")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ModelError: The 11 bytes given are no ONNX model, or one that was cut short.
+    """
+    if isinstance(source, ModelProto):
+        return source
+    if isinstance(source, (bytes, bytearray)):
+        model, what = ModelProto(), f"The {len(source)} bytes given are"
+        try:
+            model.ParseFromString(bytes(source))
+        except DecodeError:
+            model = ModelProto()
+    elif isinstance(source, (str, os.PathLike)):
+        path, what = Path(source), f"{str(source)!r} is"
+        if not path.is_file():
+            raise ModelError(f"There is no file {str(source)!r}; give a path to an ONNX model, its bytes or a ModelProto.")
+        try:
+            model = onnx.load(path)
+        except DecodeError:
+            model = ModelProto()
+        except (FileNotFoundError, onnx.checker.ValidationError) as e:
+            raise ModelError(f"The external data of {str(source)!r} cannot be read: {e}") from None
+    else:
+        raise ModelError(f"A model is a ModelProto, bytes or a path, not {type(source).__name__}.")
+    if not model.graph.output:
+        raise ModelError(f"{what} no ONNX model, or one that was cut short.")
+    return model
+
+
+def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | None = None) -> Model:
+    """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
+
+    Parameters
+    ----------
+    source : onnx.ModelProto, bytes or path
+        The model; it is not written to.
+    batch : int, optional
+        Number of rows of every input whose first size is not static, so that what is built is made for it alone.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, upgraded or understood; the message names the node.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, constant, op, variable
+    >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
+    >>> list(load(build([x], {"y": op.MatMul(x, w)})).initializers)
+    ['w']
+    """
+    proto = read(source)
+    graph, opsets = _prepared(proto)
+    if batch is not None:
+        _specialize(graph, batch)
+    initializers = {t.name: constant(numpy_helper.to_array(t), hint=t.name) for t in proto.graph.initializer}
+    added = {t.name: constant(numpy_helper.to_array(t), hint=t.name) for t in graph.initializer}
+    if graph.sparse_initializer:
+        raise ModelError("Sparse initializers are not supported; make them dense.")
+    inputs = {}
+    for i in graph.input:
+        if i.name not in initializers:
+            if not i.type.HasField("tensor_type"):
+                raise ModelError(f"Input {i.name!r} is no tensor.")
+            inputs[i.name] = Value(i.type, hint=i.name)
+    values: dict[str, Value] = {**added, **inputs, **initializers}
+    shapes = _shapes(graph, opsets)
+    for node in graph.node:
+        _read_node(node, values, opsets, shapes)
+    if missing := [o.name for o in graph.output if o.name not in values]:
+        raise ModelError(f"No node computes the output {missing[0]!r}.")
+    return Model(proto, inputs, {o.name: values[o.name] for o in graph.output}, initializers, values)
+
+
+def _prepared(proto: ModelProto) -> tuple[onnx.GraphProto, Mapping[str, int]]:
+    """The graph with functions inlined and opset 21 or later, and its opsets. Big initializers stay behind as inputs."""
+    light = ModelProto()
+    light.CopyFrom(_without_data(proto))
+    if light.functions:
+        # The converter drops functions, so they are inlined first (onnx 1.23.2).
+        light = inliner.inline_local_functions(light)
+    version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
+    if version < OPSET:
+        del light.graph.value_info[:]
+        try:
+            light = version_converter.convert_version(light, OPSET)
+        except Exception as e:
+            raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {_last_line(e)}") from None
+    return light.graph, {o.domain: o.version for o in light.opset_import}
+
+
+def _specialize(graph: onnx.GraphProto, batch: int) -> None:
+    """Give the first size of every input, and every other size of the same name, the number of rows."""
+    kinds = [i.type.tensor_type for i in graph.input if i.type.tensor_type.HasField("shape")]
+    first = [k.shape.dim[0] for k in kinds if k.shape.dim and not k.shape.dim[0].HasField("dim_value")]
+    names = {d.dim_param for d in first if d.dim_param}
+    for d in [*first, *(d for k in kinds for d in k.shape.dim if d.dim_param in names)]:
+        d.dim_value = batch
+
+
+def _without_data(proto: ModelProto) -> ModelProto:
+    """The model with every initializer of floats declared as an input, so that passes over the graph do not copy weights."""
+    light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, functions=proto.functions)
+    source, target = proto.graph, light.graph
+    target.name = source.name or "graph"
+    target.node.extend(source.node)
+    target.output.extend(source.output)
+    target.value_info.extend(source.value_info)
+    declared = {i.name for i in source.input}
+    target.input.extend(source.input)
+    target.sparse_initializer.extend(source.sparse_initializer)
+    floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    for t in source.initializer:
+        if t.data_type in floats and int(np.prod(t.dims)) > 64:
+            if t.name not in declared:
+                target.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+        else:
+            target.initializer.append(t)
+    return light
+
+
+def _shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
+    """Types that inference over the whole graph finds, with the arithmetic of shapes, which one node does not show."""
+    bare = onnx.GraphProto()
+    bare.CopyFrom(graph)
+    del bare.value_info[:]
+    model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
+    for o in bare.output:
+        o.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:
+        return {}
+    return {v.name: v.type for v in [*inferred.graph.value_info, *inferred.graph.output]}
+
+
+def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, int], shapes: Mapping[str, Any]) -> None:
+    """Turn one node into values, in place of its outputs' names."""
+    where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
+    if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+        raise ModelError(f"{where} has a subgraph; control flow is not supported yet.")
+    attributes = {a.name: attribute_value(a) for a in node.attribute}
+    if unknown := [i for i in node.input if i and i not in values]:
+        raise ModelError(f"{where} reads {unknown[0]!r}, which nothing computes before it.")
+    try:
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            made = constant_of(attributes)
+            values[node.output[0]] = Value(made.type, array=made.array, hint=node.output[0])
+            return
+        schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
+        inputs = [values[i] if i else None for i in node.input]
+        made = make_node(schema, inputs, attributes, name=node.name, n_outputs=max(len(node.output), _owned(schema)),
+                         hints=node.output)  # fmt: skip
+    except GraphError as e:
+        raise ModelError(f"{where} cannot be read: {e}") from None
+    for name, v in zip(node.output, made.outputs, strict=False):
+        if name:
+            known = shapes.get(name)
+            if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
+                v = v.stated(Value(known).shape)
+            values[name] = v
+
+
+def _owned(schema: onnx.defs.OpSchema) -> int:
+    """How many outputs every node of an operator has, reached or not; a variadic operator says it itself."""
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return 0 if any(o.option == variadic for o in schema.outputs) else len(schema.outputs)
+
+
+def _last_line(e: Exception) -> str:
+    return str(e).strip().splitlines()[-1]
+
+
+def expand(node: Node) -> list[Value] | None:
+    """A node's outputs computed by its body in the ONNX specification, as an expression; None where it has none."""
+    function = _body(node)
+    if function is None:
+        return None
+    values: dict[str, Value | None] = {"": None}
+    values.update(zip(function.input, node.inputs, strict=False))
+    versions = {o.domain: o.version for o in function.opset_import}
+    for inner in function.node:
+        attributes = {}
+        for a in inner.attribute:
+            value = node.attribute(a.ref_attr_name) if a.ref_attr_name else attribute_value(a)
+            if value is not None:
+                attributes[a.name] = value
+        if inner.op_type == "Constant":
+            values[inner.output[0]] = constant_of(attributes)
+            continue
+        schema = _newest(inner.op_type, inner.domain, max(OPSET, versions.get(inner.domain, 1)))
+        made = make_node(schema, [values.get(i) for i in inner.input], attributes, n_outputs=len(inner.output),
+                         name=f"{node.name}.{inner.op_type}" if node.name else "")  # fmt: skip
+        values.update(zip(inner.output, made.outputs, strict=True))
+    found = [values.get(name) for name in function.output]
+    return [y for y in found if y is not None]
+
+
+def _body(node: Node) -> onnx.FunctionProto | None:
+    """The function body of an operator, written for these inputs where the schema asks for them."""
+    schema = node.schema
+    if schema.has_context_dependent_function:
+        proto = helper.make_node(node.op_type, ["" if x is None else f"i{i}" for i, x in enumerate(node.inputs)],
+                                 [f"o{i}" for i in range(len(node.outputs))], domain=node.domain)  # fmt: skip
+        proto.attribute.extend(node.protos())
+        types = [onnx.TypeProto().SerializeToString() if x is None else x.type.SerializeToString() for x in node.inputs]
+        raw = schema.get_context_dependent_function(proto.SerializeToString(), types)
+        return onnx.FunctionProto.FromString(raw) if raw else None
+    return schema.function_body if schema.has_function else None
+
+
+def constant_of(attributes: dict[str, Any]) -> Value:
+    """The value of a Constant node, whichever of its attributes holds it."""
+    for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
+                       ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
+        if key in attributes:
+            value = attributes[key]
+            return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))
+    raise GraphError(f"A Constant of {sorted(attributes)} is no tensor of numbers.")
+
+
+def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
+    """A copy of a model in which the initializers named have new content and nothing else is changed.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+    weights : dict of str to numpy.ndarray
+        New content, of the same shape and dtype.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for t in copy.graph.initializer:
+        if t.name in weights:
+            t.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name))
+    return copy

@@ -18,10 +18,12 @@ def missing(marker: str) -> str | None:
     return None
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in ("agent", "cuda"):
-        if item.get_closest_marker(marker) and (reason := missing(marker)):
-            pytest.skip(reason)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {marker: missing(marker) for marker in ("agent", "cuda")}
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ LAYERS = (
     "runtime",
     "agent data",
     "engine",
+    "forward_backward",
     "optimizer",
     "callbacks checkpoint",
     "estimator torch training_info plot testing",

@@ -6,6 +6,7 @@ import inspect
 import math
 import pkgutil
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -84,8 +85,7 @@ def sections(text):
     """The titles of a docstring and the lines below each."""
     lines = text.splitlines()
     starts = [i - 1 for i, line in enumerate(lines) if i and re.fullmatch("-{3,}", line) and lines[i - 1].strip()]
-    ends = [*starts[1:], len(lines)]
-    return [(lines[start], lines[start + 1], lines[start + 2 : end]) for start, end in zip(starts, ends, strict=True)]
+    return [(lines[i], lines[i + 1], lines[i + 2 : end]) for i, end in pairwise([*starts, len(lines)])]
 
 
 def parameters(value):
@@ -178,6 +178,24 @@ def test_example(name, tmp_path, monkeypatch):
     assert runner.failures == 0, "".join(report)
 
 
+def right(x, y, *rest):
+    """Add.
+
+    Parameters
+    ----------
+    x, y : float
+        Two numbers.
+    *rest : float
+        And more.
+
+    Returns
+    -------
+    float
+        Their sum.
+    """
+    return x + y + sum(rest)
+
+
 def undocumented(x):
     return x
 
@@ -215,6 +233,10 @@ def invented(x):
     x : float
     """
     return x
+
+
+def test_checker_lets_through():
+    assert problems(right) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""Do X and y fit the model? Arrays in the shape and dtype that the graph declares, or one clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .exceptions import DataError
+from .graph import Value
+
+__all__ = ["check_inputs", "check_sample_weight", "check_target"]
+
+
+def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.ndarray:
+    """An array of this dtype, contiguous, without NaN or infinity."""
+    try:
+        array = np.asarray(data)
+    except ValueError as e:
+        raise DataError(f"{what} is no rectangular array: {e}.") from None
+    if array.dtype == object:
+        try:
+            array = array.astype(dtype)
+        except (TypeError, ValueError):
+            raise DataError(f"{what} holds {type(array.flat[0]).__name__}, where {dtype} was expected.") from None
+    if array.dtype.kind not in "biuf" and array.dtype != dtype:
+        raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected; encode it as numbers first.")
+    if array.dtype.kind == "f" and finite and not np.isfinite(array).all():
+        raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
+    if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.floor(array)).any():
+        raise DataError(f"{what} holds fractions, where {dtype} was expected.")
+    cast = np.asarray(array, dtype=dtype, order="C")
+    if dtype.kind == "f" and array.dtype.kind == "f" and not np.isfinite(cast).all():
+        raise DataError(f"{what} holds numbers too large for {dtype}.")
+    return cast
+
+
+def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndarray], int]:
+    """Arrays for the inputs of a graph.
+
+    Parameters
+    ----------
+    inputs : dict of str to Value
+        What the graph reads.
+    X : array_like, or dict of str to array_like
+        A dict where there are several inputs. Shape (rows, ...), the sizes that the inputs declare.
+
+    Returns
+    -------
+    arrays : dict of str to numpy.ndarray
+    rows : int
+
+    Raises
+    ------
+    DataError
+        An input is missing or unknown, has another shape or length than declared, or holds what is no finite number.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> check_inputs({"x": variable("x", "float32", ["N", 2])}, [[1, 2, 3]])
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.DataError: Input 'x' has shape (1, 3), where (N, 2) was expected.
+    """
+    if not isinstance(X, Mapping):
+        if len(inputs) != 1:
+            raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
+        X = {next(iter(inputs)): X}
+    if wrong := sorted(set(X) ^ set(inputs)):
+        state = "is missing" if wrong[0] in inputs else "is no input of the model"
+        raise DataError(f"{wrong[0]!r} {state}; its inputs are {', '.join(map(repr, inputs))}.")
+    arrays = {n: _array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
+    for n, v in inputs.items():
+        _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")
+    lengths = {n: len(a) for n, a in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"The inputs have different numbers of rows: {lengths}.")
+    rows = next(iter(lengths.values()))
+    if rows == 0:
+        raise DataError("There are no rows in X.")
+    return arrays, rows
+
+
+def _check_shape(shape: tuple[int, ...], declared: Sequence[int | str | None] | None, what: str) -> None:
+    """The rank is the declared one, and so is every static size but that of the rows."""
+    if declared is None:
+        return
+    if not declared:
+        raise DataError(f"{what} is a scalar in the model; rows need an axis of their own.")
+    wanted = "(" + ", ".join("?" if d is None else str(d) for d in declared) + ("," if len(declared) == 1 else "") + ")"
+    fits = len(shape) == len(declared) and all(
+        not isinstance(d, int) or s == d for s, d in zip(shape[1:], declared[1:], strict=False)
+    )
+    if not fits:
+        raise DataError(f"{what} has shape {shape}, where {wanted} was expected.")
+
+
+def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | None, rows: int, what: str = "y",
+                 classes: int | None = None) -> np.ndarray:  # fmt: skip
+    """The target of an output, in the shape that its loss expects.
+
+    Parameters
+    ----------
+    y : array_like
+        Numbers or labels.
+    dtype : numpy.dtype
+        What the loss reads.
+    shape : sequence of int, str or None
+        What the loss expects; the first size is the number of rows.
+    rows : int
+        How many rows X has.
+    what : str
+        What to call it in errors.
+    classes : int, optional
+        Labels are checked to be in ``0 ... classes - 1``: a label out of range would read foreign memory.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    DataError
+        Another length than X, a size that does not fit, labels out of range, or what is no finite number.
+    """
+    array = _array(y, dtype, what)
+    if array.ndim == 0 or len(array) != rows:
+        raise DataError(f"{what} has {array.shape[0] if array.ndim else 'no'} rows and X has {rows}.")
+    if shape is not None:
+        rest = shape[1:]
+        if all(isinstance(d, int) for d in rest):
+            wanted = (rows, *(d for d in rest if isinstance(d, int)))
+            if array.size != np.prod(wanted):
+                raise DataError(f"{what} has shape {array.shape}, where {wanted} was expected, the shape of the output.")
+            array = array.reshape(wanted)
+        elif array.ndim != len(shape):
+            raise DataError(f"{what} has {array.ndim} axes, where {len(shape)} were expected.")
+    if classes is not None and array.size and not 0 <= array.min() <= array.max() < classes:
+        raise DataError(f"{what} has labels from {array.min()} to {array.max()}, where 0 to {classes - 1} were expected.")
+    return array
+
+
+def check_sample_weight(w: Any, dtype: np.dtype, rows: int) -> np.ndarray:
+    """Weights of the rows: one a row, not negative.
+
+    Parameters
+    ----------
+    w : array_like
+        Weights, of shape (rows,) or (rows, 1).
+    dtype : numpy.dtype
+        What the graph reads.
+    rows : int
+        How many rows X has.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (rows,).
+
+    Raises
+    ------
+    DataError
+        Another length than X, negative weights, or what is no finite number.
+    """
+    array = _array(w, dtype, "sample_weight")
+    if array.size != rows:
+        raise DataError(f"sample_weight has {array.size} elements and X has {rows} rows.")
+    if (array < 0).any():
+        raise DataError(f"sample_weight has negative weights, the least is {array.min()}.")
+    return array.reshape(rows)

@@ -1,0 +1,384 @@
+"""Who runs the training? `StepEngine`, one graph a step; `AgentEngine`, forward and backward apart from the update."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import ModelProto
+
+from .agent import Agent, untrusted
+from .exceptions import ModelError, SettingError
+from .learning_loss import BaseLearningLoss
+from .learning_penalty import BaseLearningPenalty
+from .learning_rate import BaseLearningRate
+from .model import Model, load
+from .runtime import Binding, Buffer, Session, has_training
+from .step import Names, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
+
+__all__ = ["AgentEngine", "Engine", "Setup", "StepEngine", "choose_for_backward", "choose_for_fit"]
+
+#: With fewer trained numbers than this a thread pool costs more than it gives.
+_SMALL_MODEL = 200_000
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is trained and how: the same for every engine.
+
+    Parameters
+    ----------
+    source : onnx.ModelProto
+        The model, with static or symbolic sizes.
+    model : Model
+        The same as values.
+    weights : tuple of str
+        The initializers that change.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    penalty, rate : BaseLearningPenalty, BaseLearningRate
+        The other two pieces.
+    device : str
+        Where it runs.
+    """
+
+    source: ModelProto
+    model: Model
+    weights: tuple[str, ...]
+    losses: Mapping[str, BaseLearningLoss]
+    penalty: BaseLearningPenalty
+    rate: BaseLearningRate
+    device: str = "cpu"
+
+    @property
+    def threads(self) -> int | None:
+        """One thread for a small model, else the runtime's choice."""
+        return 1 if sum(self.model.initializers[w].array.size for w in self.weights) < _SMALL_MODEL else None
+
+    @property
+    def states(self) -> dict[str, tuple[str, str]]:
+        """Every optimizer state: its name in the graphs, the weight it belongs to and its own name."""
+        names = Names.of(self.model)
+        return {names.state(w, s): (w, s) for w in self.weights for s in self.rate.state}
+
+
+class Batch:
+    """Rows of several arrays, gathered into memory that stays where it is, so that it is bound once."""
+
+    def __init__(self, sources: Mapping[str, np.ndarray], rows: int, device: str):
+        self.buffers = {n: Buffer(np.empty((rows, *a.shape[1:]), a.dtype), device) for n, a in sources.items()}
+        self._gather = [
+            # mode="clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped.
+            partial(a.take, axis=0, out=self.buffers[n].array, mode="clip") for n, a in sources.items()
+        ]  # fmt: skip
+
+    def gather(self, rows: np.ndarray) -> None:
+        """Copy the rows in."""
+        for take in self._gather:
+            take(rows)
+
+
+class Engine(ABC):
+    """Weights, optimizer states and the loop over the batches of an epoch.
+
+    Weights and states live in two sets of buffers: a step reads one and writes the other, then they change places.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, setup: Setup):
+        self.setup = setup
+        self.iteration = 0
+        trained = {w: setup.model.initializers[w].array for w in setup.weights}
+        first = {w: np.array(a, copy=True, order="C") for w, a in trained.items()}
+        first.update({name: np.zeros_like(first[w]) for name, (w, _) in setup.states.items()})
+        self.sides = tuple({n: Buffer(a.copy(), setup.device) for n, a in first.items()} for _ in range(2))
+        self.side = 0
+        self.k = Buffer(np.zeros((), np.int64), setup.device)
+        self._programs: dict[Any, Any] = {}
+        self._data: dict[str, np.ndarray] = {}
+
+    def get(self, name: str) -> np.ndarray:
+        """A copy of a weight or of a state, by its name in the graphs."""
+        return self.sides[self.side][name].array.copy()
+
+    def set(self, name: str, array: np.ndarray) -> None:
+        """Overwrite a weight or a state."""
+        self.sides[self.side][name].array[...] = array
+
+    def reset(self) -> None:
+        """Back to the model's own weights, states of zero and the first iteration."""
+        self.iteration = 0
+        for w in self.setup.weights:
+            self.set(w, self.setup.model.initializers[w].array)
+        for name in self.setup.states:
+            self.set(name, np.zeros((), np.float32))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Weights, states and iteration: all that a step changes."""
+        return {"iteration": self.iteration, "arrays": {n: b.numpy().copy() for n, b in self.sides[self.side].items()}}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Back to a snapshot."""
+        self.iteration = snapshot["iteration"]
+        for name, array in snapshot["arrays"].items():
+            self.set(name, array)
+
+    def is_finite(self) -> bool:
+        """Whether all weights are finite numbers."""
+        side = self.sides[self.side]
+        return all(np.isfinite(side[w].numpy()).all() for w in self.setup.weights)
+
+    def loss_graph(self) -> ModelProto:
+        """Loss and its gradient by the outputs, apart."""
+        return loss_graph(self.setup.model, self.setup.losses, weighted=self._weighted)
+
+    @property
+    def _weighted(self) -> bool:
+        """Whether the rows have weights."""
+        return Names.of(self.setup.model).sample_weight in self._data
+
+    def start(self, data: Mapping[str, np.ndarray]) -> None:
+        """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
+        if {n: id(a) for n, a in data.items()} != {n: id(a) for n, a in self._data.items()}:
+            self._programs.clear()
+            self._data = dict(data)
+
+    def epoch(self, order: np.ndarray, batch_size: int) -> float:
+        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
+        total = weight = 0.0
+        k = self.k.array
+        weighted = self._data.get(Names.of(self.setup.model).sample_weight)
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            program = self._programs.get(len(rows)) or self._new(len(rows))
+            program.gather(rows)
+            self.iteration += 1
+            k[...] = self.iteration
+            share = float(len(rows) if weighted is None else weighted[rows].sum())
+            total += share * program(self.side)
+            weight += share
+            self.side ^= 1
+        return total / weight if weight else 0.0
+
+    def _new(self, rows: int) -> Any:
+        program = self._programs[rows] = self.program(rows)
+        return program
+
+    @abstractmethod
+    def program(self, rows: int) -> Any:
+        """Something with `gather(rows)` that, called with the side to read, does a step and returns its loss."""
+
+    @abstractmethod
+    def graphs(self) -> dict[str, ModelProto]:
+        """The graphs that a step runs, by what they do."""
+
+
+class StepEngine(Engine):
+    """One graph a step, from our own gradient, on any onnxruntime.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    """
+
+    name = "step"
+
+    def graphs(self) -> dict[str, ModelProto]:
+        """The step, with symbolic sizes where the model has them."""
+        return {"step": self._graph(self.setup.model)}
+
+    def _graph(self, model: Model) -> ModelProto:
+        s = self.setup
+        return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted)
+
+    def program(self, rows: int) -> _StepProgram:
+        """The step for batches of so many rows."""
+        return _StepProgram(self, rows)
+
+
+class _StepProgram:
+    """A step, bound twice: from the first set of buffers into the second, and back."""
+
+    def __init__(self, engine: StepEngine, rows: int):
+        setup = engine.setup
+        session = Session(engine._graph(load(setup.source, batch=rows)), device=setup.device, threads=setup.threads)
+        names = Names.of(setup.model)
+        batch = Batch({n: a for n, a in engine._data.items() if n in session.inputs}, rows, setup.device)
+        self.gather = batch.gather
+        self.loss = Buffer(np.zeros((), setup.model.initializers[setup.weights[0]].dtype), setup.device)
+        self.runs = []
+        for read, write in (engine.sides, engine.sides[::-1]):
+            binding = session.binding()
+            for name, buffer in {**batch.buffers, **read, names.iteration: engine.k}.items():
+                if name in session.inputs:
+                    binding.bind_input(name, buffer)
+            binding.bind_output(names.loss, self.loss)
+            for name, buffer in write.items():
+                binding.bind_output(names.new(name), buffer)
+            self.runs.append(binding.run)
+
+    def __call__(self, side: int) -> float:
+        self.runs[side]()
+        return float(self.loss.array)
+
+
+class AgentEngine(Engine):
+    """Forward and backward by the TrainingAgent; loss, penalty and update in sessions of their own.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    """
+
+    name = "agent"
+
+    def __init__(self, setup: Setup):
+        super().__init__(setup)
+        self.names = Names.of(setup.model)
+        self.trained = {w: setup.model.initializers[w] for w in setup.weights}
+        self.forward = forward_graph(setup.model, (), list(setup.losses))
+        penalty, self.penalised = penalty_graph(self.trained, setup.penalty)
+        self.update = update_graph(self.trained, setup.rate, self.names, penalised=self.penalised)
+        self.penalty = penalty
+        self.agent = Agent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads)
+        session = partial(Session, device=setup.device, threads=setup.threads)
+        self.update_session = session(self.update)
+        self.penalty_session = session(penalty) if penalty is not None else None
+
+    def graphs(self) -> dict[str, ModelProto]:
+        """The graphs of forward, forward and backward, loss, penalty and update."""
+        found = {"forward": self.forward, "forward_backward": ModelProto.FromString(self.agent.gradient_onnx),
+                 "learning_loss": self.loss_graph(), "learning_rate": self.update}  # fmt: skip
+        return {**found, "learning_penalty": self.penalty} if self.penalty is not None else found
+
+    def program(self, rows: int) -> _AgentProgram:
+        """A step for batches of so many rows."""
+        return _AgentProgram(self, rows)
+
+
+class _AgentProgram:
+    """Forward, loss, penalty, backward, update, each with what it reads and writes bound once where it stays."""
+
+    def __init__(self, engine: AgentEngine, rows: int):
+        setup, names = engine.setup, engine.names
+        model = load(setup.source, batch=rows)
+        graph = loss_graph(model, setup.losses, weighted=engine._weighted)
+        session = Session(graph, device=setup.device, threads=setup.threads)
+        batch = Batch(engine._data, rows, setup.device)
+        self.gather = batch.gather
+        self.agent = engine.agent
+        self.inputs = {n: b for n, b in batch.buffers.items() if n in setup.model.inputs}
+        self.sides = [{w: side[w] for w in setup.weights} for side in engine.sides]
+        self.outputs = list(setup.losses)
+        dtype = setup.model.initializers[setup.weights[0]].dtype
+        self.loss = Buffer(np.zeros((), dtype), setup.device)
+        self.output_gradients = [
+            Buffer(np.zeros(_static(model.outputs[o].shape, o), model.outputs[o].dtype), setup.device)
+            for o in self.outputs
+        ]
+        self.loss_binding: Binding = session.binding()
+        for name, buffer in batch.buffers.items():
+            if name in session.inputs:
+                self.loss_binding.bind_input(name, buffer)
+        self.loss_binding.bind_output(names.loss, self.loss)
+        for o, buffer in zip(self.outputs, self.output_gradients, strict=True):
+            self.loss_binding.bind_output(f"{o}_grad", buffer)
+        penalties = {w: Buffer(np.zeros_like(setup.model.initializers[w].array), setup.device) for w in engine.penalised}
+        self.penalty_runs, self.update_bindings = [], []
+        for read, write in (engine.sides, engine.sides[::-1]):
+            if engine.penalty_session is not None:
+                binding = engine.penalty_session.binding()
+                for w, buffer in penalties.items():
+                    binding.bind_input(w, read[w])
+                    binding.bind_output(f"{w}_penalty_grad", buffer)
+                binding.bind_output("penalty", Buffer(np.zeros((), dtype), setup.device))
+                self.penalty_runs.append(binding.run)
+            binding = engine.update_session.binding()
+            given = {**read, names.iteration: engine.k, **{f"{w}_penalty_grad": b for w, b in penalties.items()}}
+            for name, buffer in given.items():
+                if name in engine.update_session.inputs:
+                    binding.bind_input(name, buffer)
+            for name, buffer in write.items():
+                binding.bind_output(names.new(name), buffer)
+            self.update_bindings.append((binding, binding.run))
+
+    def __call__(self, side: int) -> float:
+        outputs, state = self.agent.forward(self.inputs, self.sides[side])
+        loss = self.loss_binding
+        for name, y in zip(self.outputs, outputs, strict=True):
+            loss.bind_input(name, y)
+        loss.run()
+        gradients = self.agent.backward(self.output_gradients, state)
+        if self.penalty_runs:
+            self.penalty_runs[side]()
+        binding, run = self.update_bindings[side]
+        for w, g in gradients.items():
+            binding.bind_input(f"{w}_grad", g)
+        run()
+        return float(self.loss.array)
+
+
+def _static(shape: Sequence[int | str | None] | None, name: str) -> tuple[int, ...]:
+    """A shape whose sizes are all known once the number of rows is."""
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        raise ModelError(f"The shape of output {name!r} is {shape}; engine='agent' needs it known, engine='step' does not.")
+    return tuple(d for d in shape if isinstance(d, int))
+
+
+def choose_for_fit(engine: str) -> tuple[type[Engine], str]:
+    """The engine that `fit` uses, and why.
+
+    Parameters
+    ----------
+    engine : str
+        ``"auto"``, ``"agent"`` or ``"step"``.
+
+    Returns
+    -------
+    tuple of type and str
+
+    Raises
+    ------
+    SettingError
+        The name is unknown.
+    """
+    if engine == "auto":
+        return StepEngine, "one graph a step runs on any onnxruntime and is the fastest"
+    if engine not in (table := {"agent": AgentEngine, "step": StepEngine}):
+        raise SettingError(f"engine is 'auto', {', '.join(map(repr, table))}, not {engine!r}.")
+    return table[engine], "asked for"
+
+
+def choose_for_backward(engine: str, model: ModelProto) -> tuple[str, str]:
+    """The engine for forward and backward apart, and why.
+
+    Parameters
+    ----------
+    engine : str
+        ``"auto"``, ``"agent"`` or ``"step"``.
+    model : onnx.ModelProto
+        The graph that would be run.
+
+    Returns
+    -------
+    tuple of str and str
+    """
+    if engine != "auto":
+        return choose_for_fit(engine)[0].name, "asked for"
+    if not has_training():
+        return "step", "onnxruntime-training is not installed"
+    if reasons := untrusted(model):
+        return "step", reasons[0]
+    return "agent", "onnxruntime-training is installed and right about every operator of the graph"

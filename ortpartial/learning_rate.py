@@ -1,0 +1,257 @@
+"""How does a gradient become a step? A rate is a pure update of weight and state by a gradient."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import ModelProto
+
+from .gradient import cast
+from .graph import Value, build, constant, op, variable
+from .learning import BaseLearningOnnx, number, resolve
+from .schedule import Schedule, resolve_schedule
+
+__all__ = ["BaseLearningRate", "LearningRateAdam", "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]
+
+
+@dataclass(frozen=True)
+class BaseLearningRate(BaseLearningOnnx):
+    """w ← w - η(k) · step(g, state): how a weight moves by its gradient.
+
+    A subclass names its ``state``, tensors of the shape of the weight that start as zeros, and has a method
+    ``update(self, w, g, *state, k)``; where it has settings of its own it is a frozen dataclass of them.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+
+    Attributes
+    ----------
+    state : tuple of str
+        What is remembered of each weight from batch to batch.
+
+    Examples
+    --------
+    >>> class SignSGD(BaseLearningRate):
+    ...     def update(self, w, g, *, k):
+    ...         return op.Sign(g), ()
+    >>> SignSGD(0.1)
+    SignSGD(eta0=0.1, schedule=ConstantSchedule())
+    """
+
+    eta0: float = 0.01
+    _: KW_ONLY
+    schedule: Schedule | str = "constant"
+    setting: ClassVar[str] = "learning_rate"
+    state: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        number(self, "eta0", above=0)
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
+
+    @abstractmethod
+    def update(self, w: Value, g: Value, *state: Value, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        """The step before it is scaled, and the new state, from weight, gradient, state and the number of the batch."""
+
+    def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
+        """The weight and its state after batch k.
+
+        Parameters
+        ----------
+        w, g : Value
+            Weight and gradient.
+        k : Value
+            Number of the batch, an int64 scalar, from 1.
+        *state : Value
+            The state, in the order of ``self.state``.
+
+        Returns
+        -------
+        tuple of Value
+            The new weight, then the new state.
+        """
+        step, news = self.update(w, g, *state, k=k)
+        assert isinstance(self.schedule, Schedule)
+        eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
+        return w - eta * step, *news
+
+    def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
+        """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).
+
+        Parameters
+        ----------
+        dtype : numpy dtype or its name
+            Element type of weight, gradient and state.
+        shape : sequence of int, str or None
+            Shape of weight, gradient and state.
+
+        Returns
+        -------
+        onnx.ModelProto
+            An output is called as its input with ``_out`` behind it.
+        """
+        w, g, *state = (variable(name, dtype, shape) for name in ("w", "g", *self.state))
+        k = variable("k", np.int64, [])
+        names = [f"{name}_out" for name in ("w", *self.state)]
+        outputs = dict(zip(names, self.apply(w, g, k, *state), strict=True))
+        return build([w, g, k, *state], outputs, name=type(self).__name__)
+
+
+@dataclass(frozen=True)
+class LearningRateSGD(BaseLearningRate):
+    """step = g.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+
+    References
+    ----------
+    H. Robbins and S. Monro, A Stochastic Approximation Method, 1951.
+
+    Examples
+    --------
+    >>> LearningRateSGD(0.1, schedule="invscaling")
+    LearningRateSGD(eta0=0.1, schedule=InvScalingSchedule(power_t=0.5))
+    >>> [node.op_type for node in LearningRateSGD().build_onnx_function(shape=[3, 2]).graph.node]
+    ['Mul', 'Sub']
+    """
+
+    def update(self, w: Value, g: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        return g, ()
+
+
+@dataclass(frozen=True)
+class LearningRateSGDNesterov(BaseLearningRate):
+    """v = μv + g;  step = g + μv, or v alone without `nesterov`.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    momentum : float
+        μ, at least 0 and less than 1.
+    nesterov : bool
+        Whether the step looks ahead.
+
+    References
+    ----------
+    I. Sutskever, J. Martens, G. Dahl and G. Hinton, On the importance of initialization and momentum in deep learning,
+    2013, in the form of ``torch.optim.SGD``: the step size scales v and is no part of it.
+
+    Examples
+    --------
+    >>> LearningRateSGDNesterov().state
+    ('v',)
+    """
+
+    _: KW_ONLY
+    momentum: float = 0.9
+    nesterov: bool = True
+    state: ClassVar[tuple[str, ...]] = ("v",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "momentum", low=0, below=1)
+
+    def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        v = self.momentum * v + g
+        return g + self.momentum * v if self.nesterov else v, (v,)
+
+
+@dataclass(frozen=True)
+class LearningRateAdam(BaseLearningRate):
+    """m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  step = m̂ / (√v̂ + ε) with m̂ = m / (1-β₁ᵏ) and v̂ = v / (1-β₂ᵏ).
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    beta1 : float
+        β₁, at least 0 and less than 1.
+    beta2 : float
+        β₂, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+
+    References
+    ----------
+    D. P. Kingma and J. Ba, Adam: A Method for Stochastic Optimization, 2015, algorithm 1.
+
+    Examples
+    --------
+    >>> LearningRateAdam(beta2=0.99).state
+    ('m', 'v')
+    """
+
+    eta0: float = 1e-3
+    _: KW_ONLY
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    state: ClassVar[tuple[str, ...]] = ("m", "v")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "beta1", "beta2", low=0, below=1)
+        number(self, "epsilon", above=0)
+
+    def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        m = self.beta1 * m + (1 - self.beta1) * g
+        v = self.beta2 * v + (1 - self.beta2) * g * g
+        m_hat = m / one_minus_power(self.beta1, k, g)
+        v_hat = v / one_minus_power(self.beta2, k, g)
+        return m_hat / (op.Sqrt(v_hat) + self.epsilon), (m, v)
+
+
+def one_minus_power(beta: float, k: Value, like: Value) -> Value:
+    """1 - βᵏ, in double precision as it is a small difference: 1 - 0.999 in float32 is off by 1e-5 of itself."""
+    return cast(1 - op.Pow(constant(beta, np.float64), k), like)
+
+
+_NAMES = {
+    "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "SGDNesterov": LearningRateSGDNesterov,
+    "Adam": LearningRateAdam,
+}  # fmt: skip
+
+
+def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) -> BaseLearningRate:
+    """The rate that a user means by "SGD", "Nesterov", "Adam", a class, its name, an object, or a number for SGD.
+
+    Parameters
+    ----------
+    rate : BaseLearningRate, type, str or float
+        What the user wrote.
+
+    Returns
+    -------
+    BaseLearningRate
+
+    Raises
+    ------
+    SettingError
+        No rate is called so, or the number is out of range.
+
+    Examples
+    --------
+    >>> resolve_rate(0.1)
+    LearningRateSGD(eta0=0.1, schedule=ConstantSchedule())
+    """
+    if isinstance(rate, Real) and not isinstance(rate, bool):
+        return LearningRateSGD(float(rate))
+    return resolve(BaseLearningRate, rate, _NAMES)

@@ -1,0 +1,608 @@
+"""How is an ONNX graph trained? `OrtGradientForwardBackwardOptimizer`: fit, predict, score, state."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+from tqdm import tqdm
+
+from .data import check_inputs, check_sample_weight, check_target
+from .engine import Engine, Setup, choose_for_fit
+from .exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
+from .forward_backward import OrtGradientForwardBackward, resolve_weights
+from .graph import Value
+from .learning_loss import BaseLearningLoss, resolve_loss
+from .learning_penalty import BaseLearningPenalty, resolve_penalty
+from .learning_rate import BaseLearningRate, resolve_rate
+from .model import load, read, replace_weights
+from .runtime import Session
+from .step import Names, forward_graph, row_loss_graph
+
+__all__ = ["OrtGradientForwardBackwardOptimizer"]
+
+
+class OrtGradientForwardBackwardOptimizer:
+    """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
+
+    At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
+    J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) / Σᵢ∈B wᵢ + Σ penalty(w). Training starts from the weights that the model holds.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes or path
+        The model, of any opset; it is never written to.
+    weights_to_train : sequence of str, optional
+        Initializers to train, in any order. By default the float initializers of rank one or more on a differentiable
+        path to a trained output, except BatchNormalization's mean and variance.
+    learning_loss : str, BaseLearningLoss, or dict of str to them
+        What a prediction costs: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
+        ``"softmax_cross_entropy"``, an object, or one of these for every output that is trained.
+    learning_rate : str, float or BaseLearningRate
+        How a gradient becomes a step: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a number for plain SGD.
+    learning_penalty : BaseLearningPenalty, optional
+        What a weight costs.
+    max_iter : int
+        Number of epochs.
+    batch_size : int
+        Rows a step; the last batch of an epoch may be smaller and counts by its own size.
+    shuffle : bool
+        Whether every epoch takes the rows in a new order.
+    random_state : int or numpy.random.Generator, optional
+        Where the orders come from.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    engine : str
+        ``"step"`` (one graph a step, any onnxruntime), ``"agent"`` (onnxruntime-training) or ``"auto"``.
+    warm_start : bool
+        Whether `fit` goes on from the last one, weights, optimizer state and iteration, instead of starting again.
+    validation_every : float or int
+        How often to compute the loss on ``X_val``: a share of `max_iter`, or a number of epochs.
+    callbacks : sequence of callable
+        Called with the optimizer after every epoch; one that returns True ends the training.
+    verbose : int
+        1 shows a bar.
+    exc : bool
+        Whether a loss that is no finite number raises ConvergenceError; else it warns and stops.
+
+    Attributes
+    ----------
+    train_losses_ : list of float
+        The weighted mean loss of every epoch, each batch's before its step, without the penalty.
+    validation_losses_ : list of float
+        The weighted mean loss on ``X_val``, whenever it was computed.
+    trained_coef_ : dict of str to numpy.ndarray
+        The trained weights by name.
+    n_iter_ : int
+        Epochs trained.
+    engine_, engine_reason_ : str
+        The engine in use, and why.
+
+    Raises
+    ------
+    ModelError, SettingError, DeviceError, NoGradientError, RuntimeMissingError
+        At once, not in `fit`, where the model, a setting, the device, an operator or the runtime does not allow it.
+
+    References
+    ----------
+    .. [1] L. Bottou, F. E. Curtis, J. Nocedal, "Optimization Methods for Large-Scale Machine Learning", SIAM Review
+       60(2), 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial.graph import build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+    >>> X = np.arange(8, dtype=np.float32)[:, None] / 8
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.5, random_state=0)
+    >>> optimizer.fit(X, 3 * X).trained_coef_["w"].round(3).tolist()
+    [[3.0]]
+    """
+
+    def __init__(
+        self,
+        model: ModelProto | bytes | str | os.PathLike[str],
+        weights_to_train: Sequence[str] | None = None,
+        *,
+        learning_loss: str | BaseLearningLoss | Mapping[str, str | BaseLearningLoss] = "square_error",
+        learning_rate: str | float | BaseLearningRate = "SGD",
+        learning_penalty: BaseLearningPenalty | str | None = None,
+        max_iter: int = 100,
+        batch_size: int = 10,
+        shuffle: bool = True,
+        random_state: int | np.random.Generator | None = None,
+        device: str = "cpu",
+        engine: str = "auto",
+        warm_start: bool = False,
+        validation_every: float = 0.1,
+        callbacks: Sequence[Callable[[Any], Any]] = (),
+        verbose: int = 0,
+        exc: bool = True,
+    ):
+        for name, number in (("max_iter", max_iter), ("batch_size", batch_size)):
+            if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
+                raise SettingError(f"{name} is a whole number of at least 1, not {number!r}.")
+        if not isinstance(validation_every, Real) or validation_every <= 0:
+            raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not {validation_every!r}.")
+        self.learning_rate = resolve_rate(learning_rate)
+        self.learning_penalty = resolve_penalty(learning_penalty)
+        self.max_iter, self.batch_size, self.shuffle = int(max_iter), int(batch_size), shuffle
+        self.random_state, self.device, self.engine, self.warm_start = random_state, device, engine, warm_start
+        self.validation_every, self.callbacks = validation_every, tuple(callbacks)
+        self.verbose, self.exc = verbose, exc
+
+        self._proto = ModelProto()
+        self._proto.CopyFrom(read(model))
+        self._open()
+        self.learning_loss = self._resolve_losses(learning_loss)
+        self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
+        self.train_losses_: list[float] = []
+        self.validation_losses_: list[float] = []
+        self.n_iter_ = 0
+        self._start()
+
+    def _open(self) -> None:
+        """What is derived from the model and never pickled."""
+        self._model = load(self._proto)
+        self._sessions: dict[str, Session] = {}
+        self._layer: OrtGradientForwardBackward | None = None
+
+    def _resolve_losses(self, learning_loss: Any) -> BaseLearningLoss | dict[str, BaseLearningLoss]:
+        """The loss of every trained output; without names, of the only output of real numbers."""
+        if isinstance(learning_loss, Mapping):
+            if unknown := sorted(set(learning_loss) - set(self._model.outputs)):
+                known = ", ".join(map(repr, self._model.outputs))
+                raise SettingError(f"learning_loss names {unknown[0]!r}, which is no output of the model; they are {known}.")
+            if not learning_loss:
+                raise SettingError("learning_loss is an empty dict; name at least one output.")
+            self._losses = {o: resolve_loss(v) for o, v in learning_loss.items()}
+            return dict(self._losses)
+        loss = resolve_loss(learning_loss)
+        floats = [n for n, v in self._model.outputs.items() if v.is_float]
+        if len(floats) != 1:
+            outputs = ", ".join(map(repr, self._model.outputs))
+            raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which to "
+                               f"train with learning_loss={{output: loss}}.")  # fmt: skip
+        self._losses = {floats[0]: loss}
+        return loss
+
+    def _start(self) -> None:
+        """An engine that starts from the model's own weights."""
+        kind, self.engine_reason_ = choose_for_fit(self.engine)
+        self.engine_ = kind.name
+        self._rng = np.random.default_rng(self.random_state)
+        setup = Setup(self._proto, self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
+                      self.learning_rate, self.device)  # fmt: skip
+        self._engine: Engine = kind(setup)
+
+    # -- training
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
+        """Train for `max_iter` epochs, from the model's own weights unless `warm_start`.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, ...), or dict of str to array_like
+            Inputs; a dict where the model has several.
+        y : array_like of shape (rows, ...), or dict of str to array_like
+            Targets, of the shape of the output; integer labels where the loss takes them.
+        sample_weight : array_like of shape (rows,), optional
+            Weights of the rows, not negative.
+        X_val, y_val : like X and y, optional
+            Data on which the loss is computed now and then, without a change of the training.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+            The optimizer itself.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the model.
+        ConvergenceError
+            The loss or a weight is no finite number any more; the weights are those of the last finite step.
+        """
+        data, rows = self._data(X, y, sample_weight)
+        if (X_val is None) != (y_val is None):
+            raise DataError("X_val and y_val belong together; one of them is missing.")
+        if X_val is not None:
+            self._data(X_val, y_val, None)  # An error is better now than after the first epochs.
+        if not self.warm_start:
+            self._reset()
+        every = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
+        every = max(1, round(every))
+        self._engine.start(data)
+        with tqdm(total=self.max_iter, disable=not self.verbose, unit="epoch") as bar:
+            for epoch in range(1, self.max_iter + 1):
+                if not self._epoch(rows):
+                    break
+                if X_val is not None and (epoch % every == 0 or epoch == self.max_iter):
+                    self.validation_losses_.append(float(self.losses(X_val, y_val).mean()))
+                if self.verbose:
+                    bar.set_postfix(self._progress(), refresh=False)
+                bar.update()
+                if any([callback(self) is True for callback in self.callbacks]):
+                    break
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train for one epoch on these rows, going on from where the training is.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like
+            As in `fit`.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+            The optimizer itself.
+
+        Raises
+        ------
+        DataError, ConvergenceError
+            As in `fit`.
+        """
+        data, rows = self._data(X, y, sample_weight)
+        self._engine.start(data)
+        self._epoch(rows)
+        return self
+
+    def _reset(self) -> None:
+        """Back to the model's own weights, with what is compiled kept."""
+        self._rng = np.random.default_rng(self.random_state)
+        self._engine.reset()
+        self.train_losses_, self.validation_losses_, self.n_iter_ = [], [], 0
+
+    def _epoch(self, rows: int) -> bool:
+        """Train on every row once; whether all stayed finite."""
+        order = self._rng.permutation(rows) if self.shuffle else np.arange(rows)
+        before = self._engine.snapshot()
+        loss = self._engine.epoch(order, self.batch_size)
+        if not (np.isfinite(loss) and self._engine.is_finite()):
+            self._diverged(before, order)
+            return False
+        self.train_losses_.append(loss)
+        self.n_iter_ += 1
+        return True
+
+    def _diverged(self, before: Any, order: np.ndarray) -> None:
+        """Replay the epoch up to its last finite step, then say what happened."""
+        engine = self._engine
+        engine.restore(before)
+        for start in range(0, len(order), self.batch_size):
+            last = engine.snapshot()
+            loss = engine.epoch(order[start : start + self.batch_size], self.batch_size)
+            if not (np.isfinite(loss) and engine.is_finite()):
+                at = engine.iteration
+                engine.restore(last)
+                break
+        message = (f"The loss is {loss} at iteration {at} (epoch {self.n_iter_ + 1}) with {self.learning_rate!r}; the "
+                   f"weights are those of iteration {at - 1}. Lower the rate, or scale X and y.")  # fmt: skip
+        if self.exc:
+            raise ConvergenceError(message)
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+    def _progress(self) -> dict[str, str]:
+        last = {"loss": self.train_losses_[-1:], "validation": self.validation_losses_[-1:]}
+        return {n: f"{v[0]:.4g}" for n, v in last.items() if v}
+
+    # -- data
+
+    def _inputs(self, X: Any) -> tuple[dict[str, np.ndarray], int]:
+        return check_inputs(self._read, X)
+
+    @property
+    def _read(self) -> dict[str, Value]:
+        """Inputs that the trained outputs depend on; a model may have more."""
+        session = self._session("predict")
+        return {n: v for n, v in self._model.inputs.items() if n in session.inputs}
+
+    def _target(self, y: Any, rows: int) -> dict[str, np.ndarray]:
+        """Targets by the names that the graphs give them."""
+        if not isinstance(y, Mapping):
+            if len(self._losses) != 1:
+                raise DataError(f"The trained outputs are {', '.join(map(repr, self._losses))}; give y as a dict by name.")
+            y = {next(iter(self._losses)): y}
+        if wrong := sorted(set(y) ^ set(self._losses)):
+            state = "is missing from y" if wrong[0] in self._losses else "is no trained output"
+            raise DataError(f"{wrong[0]!r} {state}; they are {', '.join(map(repr, self._losses))}.")
+        names, found = Names.of(self._model), {}
+        for output, loss in self._losses.items():
+            value = self._model.outputs[output]
+            dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
+            labels = dtype.kind in "iu" and value.shape is not None and isinstance(value.shape[1], int)
+            classes = value.shape[1] if labels and value.shape is not None else None
+            what = "y" if len(self._losses) == 1 else f"y[{output!r}]"
+            found[names.target(output)] = check_target(y[output], dtype, loss.target_shape(value.shape), rows, what,
+                                                       classes if isinstance(classes, int) else None)  # fmt: skip
+            loss.check_target(found[names.target(output)], what)
+        return found
+
+    def _data(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
+        """Everything that a step reads row by row."""
+        inputs, rows = self._inputs(X)
+        data = {**inputs, **self._target(y, rows)}
+        if sample_weight is not None:
+            dtype = self._model.initializers[self.weights_to_train[0]].dtype
+            w = check_sample_weight(sample_weight, dtype, rows)
+            if not w.any():
+                raise DataError("All sample weights are zero.")
+            data[Names.of(self._model).sample_weight] = w
+        self._check_fixed_batch(rows)
+        return data, rows
+
+    def _check_fixed_batch(self, rows: int) -> None:
+        """A static first size is what every batch must have."""
+        for name, v in self._read.items():
+            fixed = v.shape[0] if v.shape else None
+            if isinstance(fixed, int) and (fixed != self.batch_size or rows % fixed):
+                raise DataError(f"Input {name!r} has a fixed batch dimension of {fixed}, and there are {rows} rows in batches "
+                                f"of {self.batch_size}; export the model with a dynamic first dimension, or use "
+                                f"batch_size={fixed} and a multiple of it as number of rows.")  # fmt: skip
+
+    # -- inference
+
+    def _session(self, what: str) -> Session:
+        """A session that reads the weights as inputs, so that it need not be made anew when they change."""
+        if what not in self._sessions:
+            if what == "predict":
+                graph = forward_graph(self._model, self.weights_to_train, list(self._losses), used_only=True)
+            else:
+                graph = row_loss_graph(self._model, self.weights_to_train, self._losses)
+            self._sessions[what] = Session(graph, device=self.device, threads=None)
+        return self._sessions[what]
+
+    def _run(self, what: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        session = self._session(what)
+        return session.run({n: a for n, a in {**feeds, **self.trained_coef_}.items() if n in session.inputs})
+
+    def predict(self, X: Any) -> Any:
+        """The raw outputs of the graph with the trained weights.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, ...), or dict of str to array_like
+            Inputs.
+
+        Returns
+        -------
+        numpy.ndarray, or dict of str to numpy.ndarray
+            The trained output, or outputs by name where there are several.
+
+        Raises
+        ------
+        DataError
+            X does not fit the model.
+        """
+        found = self._run("predict", self._inputs(X)[0])
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    def losses(self, X: Any, y: Any) -> np.ndarray:
+        """The loss of every row, in order, without the penalty.
+
+        Parameters
+        ----------
+        X, y : array_like
+            As in `fit`.
+
+        Returns
+        -------
+        numpy.ndarray of shape (rows,)
+            The sum over the trained outputs.
+
+        Raises
+        ------
+        DataError
+            X or y does not fit the model.
+        """
+        inputs, rows = self._inputs(X)
+        return next(iter(self._run("losses", {**inputs, **self._target(y, rows)}).values()))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Accuracy where the loss has labels, else R².
+
+        R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like
+            As in `fit`.
+
+        Returns
+        -------
+        float, or dict of str to float
+            By output where there are several.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the model.
+
+        References
+        ----------
+        .. [1] scikit-learn, `r2_score` and `accuracy_score`.
+        """
+        inputs, rows = self._inputs(X)
+        targets = self._target(y, rows)
+        w = np.ones(rows) if sample_weight is None else check_sample_weight(sample_weight, np.dtype(np.float64), rows)
+        found = self._run("predict", inputs)
+        names = Names.of(self._model)
+        scores = {o: _score(loss.labels(found[o]), found[o], targets[names.target(o)], w) for o, loss in self._losses.items()}
+        return next(iter(scores.values())) if len(scores) == 1 else scores
+
+    # -- forward and backward apart
+
+    def _forward_backward(self) -> OrtGradientForwardBackward:
+        if self._layer is None:
+            self._layer = OrtGradientForwardBackward(self._proto, self.weights_to_train, device=self.device, engine=self.engine)
+        self._layer.set_state(self.get_state())
+        return self._layer
+
+    def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
+        """Outputs with the trained weights, and what `backward` needs.
+
+        Parameters
+        ----------
+        inputs : numpy.ndarray, sequence of them, or dict of str to them
+            Inputs of the graph.
+        training : bool
+            Whether `backward` will follow.
+
+        Returns
+        -------
+        outputs : list of numpy.ndarray
+        state : object
+        """
+        return self._forward_backward().forward(inputs, training)
+
+    def backward(self, output_gradients: Sequence[np.ndarray], state: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Gradients of weights and inputs from those of the outputs; nothing is updated.
+
+        Parameters
+        ----------
+        output_gradients : sequence of numpy.ndarray
+            One an output.
+        state : object
+            What `forward` returned.
+
+        Returns
+        -------
+        weights, inputs : dict of str to numpy.ndarray
+        """
+        if self._layer is None:
+            raise DataError("There is no state to go back from; call forward with training=True.")
+        return self._layer.backward(output_gradients, state)
+
+    # -- state
+
+    def _names(self, kind: str) -> list[str]:
+        if kind == "weight":
+            return list(self.weights_to_train)
+        if kind == "optimizer":
+            return list(self._engine.setup.states)
+        raise SettingError(f"kind is 'weight' or 'optimizer', not {kind!r}.")
+
+    def get_state(self, kind: str = "weight") -> list[np.ndarray]:
+        """Copies of the weights, or of the optimizer's states, that the caller owns.
+
+        Parameters
+        ----------
+        kind : str
+            ``"weight"`` or ``"optimizer"``.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next.
+        """
+        return [self._engine.get(n) for n in self._names(kind)]
+
+    def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
+        """Overwrite the weights or the optimizer's states; a `fit` with `warm_start` or a `partial_fit` goes on from it.
+
+        Parameters
+        ----------
+        state : sequence of array_like
+            In the order of `get_state`.
+        kind : str
+            ``"weight"`` or ``"optimizer"``.
+
+        Raises
+        ------
+        DataError
+            Another number of arrays, another shape, or what is no finite number.
+        """
+        names = self._names(kind)
+        if len(state) != len(names):
+            raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(state)} given.")
+        arrays = [np.asarray(a) for a in state]
+        for name, a in zip(names, arrays, strict=True):
+            if (shape := self._engine.get(name).shape) != a.shape or not np.isfinite(a).all():
+                problem = f"has shape {a.shape}, where {shape} was expected" if shape != a.shape else "is not finite"
+                raise DataError(f"The array for {name!r} {problem}.")
+        for name, a in zip(names, arrays, strict=True):
+            self._engine.set(name, a)
+
+    @property
+    def trained_coef_(self) -> dict[str, np.ndarray]:
+        """Copies of the weights by name."""
+        return dict(zip(self.weights_to_train, self.get_state(), strict=True))
+
+    def get_trained_onnx(self) -> ModelProto:
+        """The model with its trained weights; nothing else of it is changed.
+
+        Returns
+        -------
+        onnx.ModelProto
+        """
+        return replace_weights(self._proto, self.trained_coef_)
+
+    def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
+        """Every graph in use: predict, losses, and those of the engine.
+
+        Parameters
+        ----------
+        folder : path, or the type bytes
+            Where to write ``<name>.onnx``; with ``bytes`` nothing is written and the bytes are returned.
+
+        Returns
+        -------
+        dict of str to pathlib.Path or bytes
+        """
+        graphs = {"predict": self.get_trained_onnx(), **self._engine.graphs(),
+                  "losses": row_loss_graph(self._model, self.weights_to_train, self._losses)}  # fmt: skip
+        first = self._model.initializers[self.weights_to_train[0]]
+        graphs.setdefault("learning_loss", self._engine.loss_graph())
+        rate = self.learning_rate.build_onnx_function(dtype=first.dtype, shape=first.shape)
+        graphs.setdefault("learning_rate", rate)
+        penalised = self.learning_penalty.build_onnx_function(dtype=first.dtype, shape=first.shape)
+        graphs.setdefault("learning_penalty", penalised)
+        raw = {n: g.SerializeToString() for n, g in graphs.items()}
+        if folder is bytes:
+            return raw
+        root = Path(folder)  # type: ignore[arg-type]
+        root.mkdir(parents=True, exist_ok=True)
+        for n, content in raw.items():
+            (root / f"{n}.onnx").write_bytes(content)
+        return {n: root / f"{n}.onnx" for n in raw}
+
+    # -- pickling
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings, the model as bytes, and the state of the training; sessions are made anew."""
+        left_out = ("_proto", "_model", "_sessions", "_layer", "_engine")
+        state = {k: v for k, v in vars(self).items() if k not in left_out}
+        return {**state, "model": self._proto.SerializeToString(), "engine_state": self._engine.snapshot()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        model, engine_state, rng = state.pop("model"), state.pop("engine_state"), state["_rng"]
+        vars(self).update(state)
+        self._proto = ModelProto.FromString(model)
+        self._open()
+        self._start()
+        self._rng = rng
+        self._engine.restore(engine_state)
+
+    def __repr__(self) -> str:
+        return (f"{type(self).__name__}({', '.join(self.weights_to_train)}; learning_loss={self.learning_loss!r}, "
+                f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")  # fmt: skip
+
+
+def _score(labels: np.ndarray | None, y: np.ndarray, t: np.ndarray, w: np.ndarray) -> float:
+    """Accuracy where there are labels, else R² averaged over the columns; 0 for a constant column, as scikit-learn."""
+    if labels is not None:
+        hit = (labels.reshape(t.shape) == t).reshape(len(t), -1).mean(axis=1)
+        return float((w * hit).sum() / w.sum())
+    y, t, w = y.reshape(len(t), -1).astype(np.float64), t.reshape(len(t), -1).astype(np.float64), w[:, None]
+    residual = (w * (t - y) ** 2).sum(axis=0)
+    total = (w * (t - (w * t).sum(axis=0) / w.sum()) ** 2).sum(axis=0)
+    ratio = np.divide(residual, total, out=np.where(residual == 0, 0.0, 1.0), where=total > 0)
+    return float(1 - ratio.mean())

@@ -1,0 +1,95 @@
+"""How do gradients flow through operators that pick or place elements by an index?"""
+
+from collections.abc import Callable
+
+from ..gradient import cast, no_gradient, ones_like, shape_of, vjp, zeros_like
+from ..graph import Value, op
+from .shape import put_back, size, vector
+
+# What an index picks twice is added up by ScatterElements and never by ScatterND: with more than one thread,
+# onnxruntime (1.19.2 and 1.31.1 alike) loses additions in ScatterND(reduction="add") where indices are equal.
+
+
+@vjp("Gather")
+def _(x, indices, *, dy, axis):
+    axis %= x.rank
+    if indices.rank != 1:
+        picked = op.Reshape(op.Size(indices), [1])
+        dy = op.Reshape(dy, vector(size(x, 0, axis), picked, size(x, axis + 1, x.rank)), allowzero=1)
+    along = op.Reshape(indices, [1] * axis + [-1] + [1] * (x.rank - axis - 1))
+    return op.ScatterElements(zeros_like(x), op.Expand(along, shape_of(dy)), dy, axis=axis, reduction="add")
+
+
+@vjp("GatherElements")
+def _(x, indices, *, dy, axis):
+    return op.ScatterElements(zeros_like(x), indices, dy, axis=axis, reduction="add")
+
+
+@vjp("GatherND")
+def _(x, indices, *, dy, batch_dims):
+    return put_back(dy, x, lambda i: op.GatherND(i, indices, batch_dims=batch_dims))
+
+
+@vjp("Compress")
+def _(x, condition, *, dy, axis):
+    return put_back(dy, x, lambda i: op.Compress(i, condition, axis=axis))
+
+
+@vjp("TopK")
+def _(x, k, *, ys, dy, axis):
+    return op.ScatterElements(zeros_like(x), ys[1], dy, axis=axis)
+
+
+@vjp("ScatterElements")
+def _(x, indices, updates, *, y, dy, axis, reduction):
+    def pick(v):
+        return op.GatherElements(v, indices, axis=axis)
+
+    def place(v, u, reduction="none"):
+        return op.ScatterElements(v, indices, u, axis=axis, reduction=reduction)
+
+    dx, du = placed(x, updates, y, dy, reduction, pick, place)
+    return dx, None, du
+
+
+@vjp("ScatterND")
+def _(x, indices, updates, *, y, dy, reduction):
+    def pick(v):
+        return op.GatherND(v, indices)
+
+    def place(v, u, reduction="none"):
+        return op.ScatterND(v, indices, u, reduction=reduction)
+
+    dx, du = placed(x, updates, y, dy, reduction, pick, place)
+    return dx, None, du
+
+
+def placed(
+    x: Value, u: Value, y: Value, dy: Value, reduction: str, pick: Callable[[Value], Value], place: Callable[..., Value]
+) -> tuple[Value, Value]:
+    """Cotangents of x and of the updates u that were placed into it; `pick` reads where `place` writes."""
+    if reduction == "none":
+        return place(dy, zeros_like(u)), pick(dy)
+    if reduction == "add":
+        return dy, pick(dy)
+    if reduction == "mul":
+        return dy * place(ones_like(x), u, reduction="mul"), pick(dy * y) / u
+    kept, came = cast(op.Equal(x, y), dy), cast(op.Equal(u, pick(y)), dy)
+    share = dy / (kept + put_back(came, x, pick))
+    return kept * share, came * pick(share)
+
+
+@vjp("OneHot")
+def _(indices, depth, values, *, dy, axis):
+    hot = op.OneHot(indices, depth, cast_pair(values), axis=axis)
+    on = op.ReduceSum(dy * hot, keepdims=0)
+    off = op.ReduceSum(dy, keepdims=0) - on
+    return None, None, op.Concat(op.Unsqueeze(off, [0]), op.Unsqueeze(on, [0]), axis=0)
+
+
+def cast_pair(like: Value) -> Value:
+    """(0, 1) in the dtype of `like`."""
+    return op.Cast([0, 1], to=like.type.tensor_type.elem_type)
+
+
+no_gradient("NonZero", "NonMaxSuppression")

@@ -1,0 +1,491 @@
+"""How is a graph run? A `Session` for each graph, a `Binding` for a loop, a `Buffer` for memory that is used again."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import EncodeError
+from onnx import ModelProto
+
+from .exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
+
+try:
+    import onnxruntime
+    from onnxruntime.capi import _pybind_state as C
+except ImportError as e:
+    raise RuntimeMissingError(
+        f"No onnxruntime that can be imported ({e}): run `pip install ortpartial[cpu]`, or `pip install "
+        f"ortpartial[training]` for the one with the TrainingAgent (Python 3.12 at most), never both."
+    ) from e
+
+__all__ = ["Binding", "Buffer", "Device", "Session", "as_numpy", "has_training", "runtime_version"]
+
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+def runtime_version() -> str:
+    """Version of the installed onnxruntime.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> int(runtime_version().split(".")[0])
+    1
+    """
+    return onnxruntime.__version__
+
+
+def has_training() -> bool:
+    """Whether the installed onnxruntime is a training build, which alone has the TrainingAgent.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> has_training() in (True, False)
+    True
+    """
+    return hasattr(C, "TrainingAgent")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where tensors live and graphs run: a kind, "cpu" or "cuda", and the number of the device.
+
+    Examples
+    --------
+    >>> Device.parse("cpu")
+    Device(kind='cpu', index=0)
+    """
+
+    kind: str = "cpu"
+    index: int = 0
+
+    @staticmethod
+    def parse(text: str | Device) -> Device:
+        """The device that "cpu", "cuda" or "cuda:1" means.
+
+        Raises
+        ------
+        DeviceError
+            The text means no device, or the installed onnxruntime cannot drive it.
+        """
+        if isinstance(text, Device):
+            return text
+        match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", text) if isinstance(text, str) else None
+        if match is None or (match[1] == "cpu" and int(match[2] or 0)):
+            raise DeviceError(f"The device is {text!r}; expected 'cpu', 'cuda' or 'cuda:<number>'.")
+        provider, found = _PROVIDERS[match[1]], onnxruntime.get_available_providers()
+        if provider not in found:
+            raise DeviceError(f"The device {text!r} needs {provider}, onnxruntime {runtime_version()} has "
+                              f"{', '.join(found)}: install ortpartial[cuda] instead of this runtime.")  # fmt: skip
+        return Device(match[1], int(match[2] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.index}" if self.kind != "cpu" else "cpu"
+
+    @cached_property
+    def ort(self) -> Any:
+        """The device as onnxruntime names it."""
+        kind = C.OrtDevice.cpu() if self.kind == "cpu" else C.OrtDevice.cuda()
+        return C.OrtDevice(kind, C.OrtDevice.default_memory(), self.index)
+
+    @property
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """The execution providers of a session; what CUDA has no kernel for runs on the CPU."""
+        cpu: tuple[str, dict[str, str]] = (_PROVIDERS["cpu"], {})
+        return [cpu] if self.kind == "cpu" else [(_PROVIDERS[self.kind], {"device_id": str(self.index)}), cpu]
+
+
+CPU = Device()
+
+
+def _borrowable(array: np.ndarray) -> np.ndarray:
+    """The array itself if onnxruntime can read its memory, else a copy that it can.
+
+    onnxruntime 1.19 to 1.31 takes an array of foreign byte order as if it were of its own, and a numpy scalar not at
+    all. `ascontiguousarray` would turn a 0-d array into a 1-d one.
+    """
+    array = np.asarray(array, order="C")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _ortvalue(array: np.ndarray, device: Device) -> Any:
+    """An OrtValue over the memory of a borrowable array, which the caller keeps alive; off the CPU, a copy."""
+    try:
+        return C.OrtValue.ortvalue_from_numpy(array, device.ort)
+    except Exception as e:  # a dtype without an ONNX counterpart, or strings
+        raise DataError(f"onnxruntime takes no array of {array.dtype}: {_sentence(e)}") from None
+
+
+class Buffer:
+    """Memory that an `OrtValue` and a numpy array share, kept together so that neither outlives it.
+
+    On the CPU the OrtValue borrows the memory of the array: what one writes, the other reads. On another device the
+    OrtValue owns the memory and there is no array; `numpy` copies.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The content. It is copied only where onnxruntime cannot read it in place: strided, or of foreign byte order.
+    device : str or Device
+        Where the memory is.
+
+    Attributes
+    ----------
+    ortvalue : onnxruntime.capi._pybind_state.OrtValue
+        The tensor as onnxruntime sees it.
+    array : numpy.ndarray or None
+        The same memory, on the CPU.
+
+    Examples
+    --------
+    >>> buffer = Buffer(np.zeros(3, np.float32))
+    >>> buffer.array[:] = 1
+    >>> buffer.ortvalue.numpy()
+    array([1., 1., 1.], dtype=float32)
+    """
+
+    __slots__ = ("array", "device", "dtype", "ortvalue", "shape")
+
+    def __init__(self, array: np.ndarray, device: str | Device = CPU):
+        array = _borrowable(array)
+        self.device = Device.parse(device)
+        self.ortvalue = _ortvalue(array, self.device)
+        self.array = array if self.device.kind == "cpu" else None
+        self.shape, self.dtype = array.shape, array.dtype
+
+    @classmethod
+    def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: str | Device = CPU) -> Buffer:
+        """Memory of a shape and a dtype with nothing in particular in it, for a result to be written to."""
+        return cls(np.empty(shape, dtype), device)
+
+    def numpy(self) -> np.ndarray:
+        """The content as an array: the very memory on the CPU, a copy from elsewhere."""
+        return self.ortvalue.numpy() if self.array is None else self.array
+
+    def fill(self, array: np.ndarray) -> None:
+        """Overwrite the content with an array of the same shape and dtype."""
+        array = _borrowable(array)
+        if array.shape != self.shape or array.dtype != self.dtype:
+            raise DataError(f"A buffer of {self.dtype}{list(self.shape)} cannot take {array.dtype}{list(array.shape)}.")
+        if self.array is None:
+            self.ortvalue.update_inplace(array)
+        else:
+            self.array[...] = array
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.dtype}{list(self.shape)} on {self.device}>"
+
+
+def as_numpy(ortvalue: Any) -> np.ndarray:
+    """The content of an OrtValue as an array: a copy, so that it outlives the run that overwrites the tensor.
+
+    Parameters
+    ----------
+    ortvalue : onnxruntime.capi._pybind_state.OrtValue
+        A dense tensor.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of rank 0 for a scalar, never a numpy scalar.
+    """
+    return np.asarray(ortvalue.numpy())
+
+
+def _sentence(e: Exception) -> str:
+    """What onnxruntime says about an error, without its codes and places in its source."""
+    text = " ".join(str(e).split())
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = text.removeprefix("Error in execution: ")
+    text = re.sub(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
+                  r"Status Message: ", r"\1 node '\2': ", text)  # fmt: skip
+    # A place in the source: its path, and then the signature of the function up to its closing parenthesis.
+    text = re.sub(r"/?\S*onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\)( const)?( \[with [^\]]*\])? ?", "",
+                  text)  # fmt: skip
+    return text.strip().rstrip(".") + "."
+
+
+def _run_error(e: Exception) -> Exception:
+    """What was given does not fit, or the graph cannot be run: a `DataError` or a `ModelError`."""
+    if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
+        return DataError(f"onnxruntime {runtime_version()} refuses what it is given: {_sentence(e)}")
+    return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {_sentence(e)}")
+
+
+def _options(threads: int | None) -> Any:
+    """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread."""
+    options = C.SessionOptions()
+    options.log_severity_level = 3
+    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads or 0
+    return options
+
+
+class Session:
+    """A graph that onnxruntime can run.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto or bytes
+        The graph.
+    device : str
+        "cpu", "cuda" or "cuda:1".
+    threads : int or None
+        Threads that one operator may use; None for as many as there are cores. For small graphs one is the fastest.
+
+    Attributes
+    ----------
+    inputs, outputs : list of str
+        Names, in the order of the graph.
+
+    Raises
+    ------
+    ModelError
+        onnxruntime refuses the graph.
+    DeviceError
+        The device is unknown or missing.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> Session(build([x], {"y": 2 * x})).run({"x": np.ones(2, np.float32)})
+    {'y': array([2., 2.], dtype=float32)}
+    """
+
+    def __init__(self, model: ModelProto | bytes, *, device: str | Device = CPU, threads: int | None = 1):
+        self.device, self.threads = Device.parse(device), threads
+        try:
+            data = model.SerializeToString() if isinstance(model, ModelProto) else bytes(model)
+        except (EncodeError, ValueError):
+            raise ModelError("The model is larger than the 2 GB that one protobuf message can hold.") from None
+        try:
+            self._python = onnxruntime.InferenceSession(
+                data, _options(threads), providers=self.device.providers, enable_fallback=0
+            )  # fmt: skip
+        except Exception as e:  # its errors have no common base below Exception
+            raise ModelError(f"onnxruntime {runtime_version()} does not load the graph: {_sentence(e)}") from None
+        used = self._python.get_providers()
+        if self.device.providers[0][0] not in used:
+            raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "
+                              f"graph on {', '.join(used)}. Is the driver of the device installed?")  # fmt: skip
+        # The Python object around it checks names again at each run: the loop of a training talks to the one below.
+        self._sess = self._python._sess
+        self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
+        self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of the graph for some inputs.
+
+        Parameters
+        ----------
+        feeds : mapping of str to numpy.ndarray
+            An array for each input.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            An array, of rank 0 for a scalar, for each output.
+
+        Raises
+        ------
+        DataError
+            An input is missing, unknown, or of a type or shape that the graph does not take.
+        ModelError
+            The graph fails on this input.
+        """
+        if feeds.keys() != set(self.inputs):
+            raise DataError(_names("an input", self.inputs, feeds))
+        try:
+            found = self._sess.run(self.outputs, {n: _borrowable(v) for n, v in feeds.items()}, None)
+        except Exception as e:
+            raise _run_error(e) from None
+        return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, found, strict=True)}
+
+    def binding(self) -> Binding:
+        """A new set of bound inputs and outputs; a session may have several."""
+        return Binding(self)
+
+    def __repr__(self) -> str:
+        return f"<Session {', '.join(self.inputs)} -> {', '.join(self.outputs)} on {self.device}>"
+
+
+def _names(what: str, known: Sequence[str], given: Iterable[str]) -> str:
+    """Which name is missing or unknown."""
+    given = list(given)
+    missing, unknown = [n for n in known if n not in given], [n for n in given if n not in known]
+    found = f"lacks {what} named {missing[0]!r}" if missing else f"has {what} named {unknown[0]!r} which nobody reads"
+    return f"What is given {found}; the graph has: {', '.join(map(repr, known)) or 'none'}."
+
+
+class Binding:
+    """Inputs and outputs of a session bound to memory, so that a run in a loop costs no allocation and no conversion.
+
+    A binding keeps alive what is bound to it. An output bound to no buffer gets memory of its own at each run, so that
+    a result handed on is never overwritten. An output bound to the memory of an input that a later node still reads is
+    a race that nobody detects: use two bindings in turn.
+
+    Parameters
+    ----------
+    session : Session
+        The graph.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, variable
+    >>> x = variable("x", "float32", [2])
+    >>> binding = Session(build([x], {"y": 2 * x})).binding()
+    >>> xs, ys = np.ones(2, np.float32), Buffer.empty([2])
+    >>> binding.bind_input("x", xs)
+    >>> binding.bind_output("y", ys)
+    >>> xs[1] = 5
+    >>> binding.run()
+    >>> ys.array
+    array([ 2., 10.], dtype=float32)
+    """
+
+    __slots__ = ("_binding", "_bound", "_device", "_loose", "_missing", "_outputs", "_run", "session")
+
+    def __init__(self, session: Session):
+        self.session = session
+        self._binding = C.SessionIOBinding(session._sess)
+        self._run = session._sess.run_with_iobinding
+        self._device = session.device
+        # By name, what is bound and its shape and dtype when it was bound.
+        self._bound: dict[str, tuple[Any, ...]] = {}
+        self._missing = set(session.inputs)
+        self._outputs: dict[str, Buffer | None] = {}
+        self._loose: list[str] = []
+        for name in session.outputs:
+            self.bind_output(name)
+
+    def bind_input(self, name: str, value: np.ndarray | Buffer) -> None:
+        """Let an input read the memory of an array or a buffer at each run, until something else is bound.
+
+        What is bound already is not bound again. Strided arrays are copied once, at this call.
+
+        Raises
+        ------
+        DataError
+            The graph has no such input, or onnxruntime no such dtype.
+        """
+        # An array that is bound is kept alive, so the same object of the same shape and dtype is the same memory.
+        # Asking numpy for a pointer instead (1.0 us) costs more than binding again (0.9 us).
+        last = self._bound.get(name)
+        if last is not None and last[0] is value and last[1] == value.shape and last[2] == value.dtype:
+            return
+        if isinstance(value, Buffer):
+            self._bind(name, value.ortvalue)
+            self._bound[name] = value, value.shape, value.dtype
+            return
+        array = _borrowable(value)
+        self._bind(name, _ortvalue(array, self._device))
+        # A copy, here or on another device, would not follow what is written to the array later: bind again next time.
+        same = array is value and self._device.kind == "cpu"
+        self._bound[name] = (array if same else (array,)), array.shape, array.dtype
+
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        """Let an input read an OrtValue that owns its memory, such as the result of another session."""
+        self._bind(name, ortvalue)
+        self._bound.pop(name, None)
+
+    def _bind(self, name: str, ortvalue: Any) -> None:
+        # After a name that it does not know, a binding of onnxruntime 1.19 to 1.31 takes no other name either.
+        if name in self._missing:
+            self._missing.remove(name)
+        elif name not in self.session.inputs:
+            raise DataError(_names("an input", self.session.inputs, [*self.session.inputs, name]))
+        self._binding.bind_ortvalue_input(name, ortvalue)
+
+    def bind_output(self, name: str, buffer: Buffer | None = None) -> None:
+        """Let an output be written to a buffer at each run, or, without one, to new memory at each run.
+
+        Raises
+        ------
+        DataError
+            The graph has no such output.
+        """
+        if buffer is not None and self._outputs.get(name) is buffer:
+            return
+        if name not in self.session.outputs:
+            # onnxruntime 1.19 to 1.31 takes any name here and ignores it.
+            raise DataError(_names("an output", self.session.outputs, [*self.session.outputs, name]))
+        if buffer is None:
+            self._binding.bind_output(name, self._device.ort)
+        else:
+            self._binding.bind_ortvalue_output(name, buffer.ortvalue)
+        self._outputs[name] = buffer
+        self._loose = [n for n, b in self._outputs.items() if b is None]
+
+    def run(self, options: Any = None) -> None:
+        """Run the graph on what is bound.
+
+        Parameters
+        ----------
+        options : onnxruntime.RunOptions, optional
+            `options.terminate = True`, set by another thread, ends the run with an error.
+
+        Raises
+        ------
+        DataError
+            What is bound is not of the shape or type that the graph takes, or some input is not bound.
+        ModelError
+            The graph fails.
+        """
+        if self._missing:
+            raise DataError(_names("an input", self.session.inputs, set(self.session.inputs) - self._missing))
+        try:
+            # onnxruntime 1.19 to 1.31 writes the next result to the memory of the last one, where it even must fit.
+            for name in self._loose:
+                self._binding.bind_output(name, self._device.ort)
+            self._run(self._binding, options)
+        except Exception as e:
+            raise _run_error(e) from None
+
+    def run_interruptible(self) -> None:
+        """Run the graph in a thread of its own, so that Ctrl-C ends even a `Scan` over a whole epoch.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The run was interrupted; what is bound as output holds nothing in particular.
+        """
+        options, failed = C.RunOptions(), []
+
+        def target() -> None:
+            try:
+                self.run(options)
+            except Exception as e:
+                failed.append(e)
+
+        thread = threading.Thread(target=target, name="ortpartial run", daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            options.terminate = True
+            thread.join()
+            raise
+        if failed:
+            raise failed[0]
+
+    def ortvalues(self) -> dict[str, Any]:
+        """The outputs of the last run as OrtValues, by name."""
+        return dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
+
+    def numpy(self) -> dict[str, np.ndarray]:
+        """The outputs of the last run as arrays of their own, by name."""
+        return {n: as_numpy(v) for n, v in self.ortvalues().items()}

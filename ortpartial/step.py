@@ -1,0 +1,386 @@
+"""What does one training step compute? Model, loss, penalty, gradient and update, composed into one ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import ModelProto
+
+from .exceptions import ModelError
+from .gradient import grad
+from .graph import Value, build, op, variable
+from .learning import row_losses, weighted_mean
+from .learning_loss import BaseLearningLoss
+from .learning_penalty import BaseLearningPenalty
+from .learning_rate import BaseLearningRate
+from .model import Model
+
+__all__ = ["Names", "backward_graph", "forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "step_graph",
+           "update_graph"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the values that training adds to a model are called: the plain word, underscored until it is free.
+
+    Parameters
+    ----------
+    taken : frozenset of str
+        Names that the model uses itself.
+
+    Examples
+    --------
+    >>> Names(frozenset({"loss"})).loss
+    'loss_'
+    """
+
+    taken: frozenset[str]
+
+    @classmethod
+    def of(cls, model: Model) -> Names:
+        """Names free of clashes with every tensor of a model."""
+        return cls(frozenset(model.values))
+
+    def free(self, name: str) -> str:
+        """The name itself, or with underscores behind it where the model uses it."""
+        while name in self.taken:
+            name += "_"
+        return name
+
+    @property
+    def loss(self) -> str:
+        """The loss of a batch."""
+        return self.free("loss")
+
+    @property
+    def iteration(self) -> str:
+        """The batch counter, from 1."""
+        return self.free("iteration")
+
+    @property
+    def sample_weight(self) -> str:
+        """The weights of the rows."""
+        return self.free("sample_weight")
+
+    def target(self, output: str) -> str:
+        """The target of an output."""
+        return self.free(f"{output}_target")
+
+    def new(self, weight: str) -> str:
+        """A weight after the step."""
+        return self.free(f"{weight}_new")
+
+    def state(self, weight: str, state: str) -> str:
+        """An optimizer state of a weight."""
+        return self.free(f"{weight}_{state}")
+
+
+def _targets(model: Model, losses: Mapping[str, BaseLearningLoss], names: Names) -> dict[str, Value]:
+    """A variable for the target of every trained output."""
+    found = {}
+    for output, loss in losses.items():
+        y = model.outputs[output]
+        dtype = y.dtype if loss.target_dtype is None else np.dtype(loss.target_dtype)
+        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(y.shape))
+    return found
+
+
+def _rows(model: Model) -> int | str | None:
+    """The size of the first axis of the inputs."""
+    return next((v.shape[0] for v in model.inputs.values() if v.shape), None)
+
+
+def _row_losses(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value]) -> Value:
+    """The loss of every row: the sum over the trained outputs."""
+    pairs = zip(losses.items(), targets.values(), strict=True)
+    return _total([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
+
+
+def _mean_loss(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value], w: Value | None) -> Value:
+    """The loss of a batch: the sum over the trained outputs of their weighted means."""
+    pairs = zip(losses.items(), targets.values(), strict=True)
+    return _total([weighted_mean(loss(model.outputs[output], t), w) for (output, loss), t in pairs])
+
+
+def _total(values: Sequence[Value]) -> Value:
+    return values[0] if len(values) == 1 else op.Sum(*values)
+
+
+def step_graph(
+    model: Model,
+    weights: Sequence[str],
+    losses: Mapping[str, BaseLearningLoss],
+    penalty: BaseLearningPenalty,
+    rate: BaseLearningRate,
+    *,
+    weighted: bool = False,
+) -> ModelProto:
+    """A whole training step as one model, on any runtime.
+
+    Parameters
+    ----------
+    model : Model
+        The model that is trained.
+    weights : sequence of str
+        The initializers that change.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    penalty, rate : BaseLearningPenalty, BaseLearningRate
+        The other two pieces.
+    weighted : bool
+        Whether the rows have weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: the model's, the targets, the row weights where there are any, the iteration, then every weight and
+        every state. Outputs: the loss of the batch before the step, without the penalty, then every weight and
+        every state after it. The names are those of `Names`.
+    """
+    names = Names.of(model)
+    targets = _targets(model, losses, names)
+    k = variable(names.iteration, np.int64, [])
+    trained = [model.initializers[w] for w in weights]
+    w = variable(names.sample_weight, trained[0].dtype, [_rows(model)]) if weighted else None
+    loss = _mean_loss(model, losses, targets, w)
+    costs = [penalty(v) for v in trained if penalty.applies_to(v.shape)]
+    gradients = grad(_total([loss, *costs]), trained)
+
+    inputs = {**_read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
+    inputs[names.iteration] = k
+    outputs = {names.loss: loss}
+    _update(rate, dict(zip(weights, trained, strict=True)), gradients, k, names, inputs, outputs)
+    return build(inputs, outputs, name="step")
+
+
+def _update(
+    rate: BaseLearningRate,
+    weights: Mapping[str, Value],
+    gradients: Iterable[Value],
+    k: Value,
+    names: Names,
+    inputs: dict[str, Value],
+    outputs: dict[str, Value],
+) -> None:
+    """Append weights and states before the step to the inputs, and after it to the outputs."""
+    for (name, v), g in zip(weights.items(), gradients, strict=True):
+        states = {names.state(name, s): variable(names.state(name, s), v.dtype, v.shape) for s in rate.state}
+        new, *news = rate.apply(v, g, k, *states.values())
+        inputs.update({name: v, **states})
+        outputs.update({names.new(n): u for n, u in zip([name, *states], [new, *news], strict=True)})
+
+
+def _read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
+    """Those inputs that some values depend on."""
+    seen: set[Value] = set()
+    stack = list(values)
+    while stack:
+        v = stack.pop()
+        if v not in seen:
+            seen.add(v)
+            stack.extend(x for x in (v.node.inputs if v.node else ()) if x is not None and x not in seen)
+    return {n: v for n, v in inputs.items() if v in seen}
+
+
+def update_graph(weights: Mapping[str, Value], rate: BaseLearningRate, names: Names, *, penalised: Iterable[str] = ()) -> ModelProto:
+    """The update of all weights as one model: (gradients, penalty gradients, iteration, weights, states) -> the new ones.
+
+    Parameters
+    ----------
+    weights : dict of str to Value
+        What is updated.
+    rate : BaseLearningRate
+        How.
+    names : Names
+        How the values are called; a gradient is ``<weight>_grad``, that of the penalty ``<weight>_penalty_grad``.
+    penalised : iterable of str
+        Weights that have a penalty.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    penalised = set(penalised)
+    k = variable(names.iteration, np.int64, [])
+    inputs: dict[str, Value] = {}
+    gradients = []
+    for name, v in weights.items():
+        parts = [f"{name}_grad"] + [f"{name}_penalty_grad"] * (name in penalised)
+        inputs.update({p: variable(p, v.dtype, v.shape) for p in parts})
+        gradients.append(_total([inputs[p] for p in parts]))
+    inputs[names.iteration] = k
+    outputs: dict[str, Value] = {}
+    _update(rate, weights, gradients, k, names, inputs, outputs)
+    return build(inputs, outputs, name="learning_rate")
+
+
+def penalty_graph(weights: Mapping[str, Value], penalty: BaseLearningPenalty) -> tuple[ModelProto | None, list[str]]:
+    """The penalty of all weights and its gradients as one model, and the weights it applies to; None where to none.
+
+    Parameters
+    ----------
+    weights : dict of str to Value
+        The weights.
+    penalty : BaseLearningPenalty
+        What they cost.
+
+    Returns
+    -------
+    tuple of onnx.ModelProto or None, and list of str
+    """
+    chosen = {n: v for n, v in weights.items() if penalty.applies_to(v.shape)}
+    if not chosen:
+        return None, []
+    total = _total([penalty(v) for v in chosen.values()])
+    gradients = dict(zip([f"{n}_penalty_grad" for n in chosen], grad(total, list(chosen.values())), strict=True))
+    return build(chosen, {"penalty": total, **gradients}, name="learning_penalty"), list(chosen)
+
+
+def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False) -> ModelProto:
+    """Loss and its gradient by the outputs as one model: (outputs, targets, row weights) -> (loss, <output>_grad).
+
+    Parameters
+    ----------
+    model : Model
+        The model whose outputs are trained.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    weighted : bool
+        Whether the rows have weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    names = Names.of(model)
+    ys = {o: variable(o, model.outputs[o].dtype, model.outputs[o].shape) for o in losses}
+    bare = Model(model.proto, model.inputs, ys, model.initializers, model.values)
+    targets = _targets(bare, losses, names)
+    first = next(iter(ys.values()))
+    w = variable(names.sample_weight, first.dtype, (first.shape or [None])[:1]) if weighted else None
+    loss = _mean_loss(bare, losses, targets, w)
+    gradients = dict(zip([f"{o}_grad" for o in ys], grad(loss, list(ys.values())), strict=True))
+    inputs = {**ys, **targets, **({names.sample_weight: w} if w is not None else {})}
+    return build(inputs, {names.loss: loss, **gradients}, name="learning_loss")
+
+
+def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss]) -> ModelProto:
+    """The loss of every row as one model: (inputs, targets, weights) -> loss.
+
+    Parameters
+    ----------
+    model : Model
+        The model that is trained.
+    weights : sequence of str
+        Initializers that become inputs.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    names = Names.of(model)
+    targets = _targets(model, losses, names)
+    rows = _row_losses(model, losses, targets)
+    trained = {w: model.initializers[w] for w in weights}
+    return build({**_read_by([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
+
+
+def forward_graph(
+    model: Model,
+    weights: Sequence[str],
+    outputs: Sequence[str] | None = None,
+    saved: Sequence[Value] = (),
+    *,
+    used_only: bool = False,
+) -> ModelProto:
+    """The model with its weights as inputs, giving its outputs and the values that the backward graph reads.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : sequence of str
+        Initializers that become inputs.
+    outputs : sequence of str, optional
+        The outputs wanted; all where left out.
+    saved : sequence of Value
+        Further values; they are called ``saved_0``, ``saved_1`` ...
+    used_only : bool
+        Whether inputs that the outputs do not depend on are left out.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    names = Names.of(model)
+    wanted = {o: model.outputs[o] for o in (model.outputs if outputs is None else outputs)}
+    extra = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
+    inputs = _read_by(list(wanted.values()), model.inputs) if used_only else model.inputs
+    return build({**inputs, **{w: model.initializers[w] for w in weights}}, {**wanted, **extra}, name="forward")
+
+
+def backward_graph(
+    model: Model, weights: Sequence[str], outputs: Sequence[str], inputs: Sequence[str] = ()
+) -> tuple[ModelProto, list[Value], list[str]]:
+    """The backward half of the gradient, cut so that it starts from what the forward half computed.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights, inputs : sequence of str
+        What is differentiated by.
+    outputs : sequence of str
+        What is differentiated.
+
+    Returns
+    -------
+    model : onnx.ModelProto
+        Inputs: ``saved_0``, ``saved_1`` ..., then inputs and weights that it reads again under their own names, then
+        ``<output>_grad``. Outputs: ``<name>_grad`` of weights, then inputs.
+    saved : list of Value
+        What the forward half has to hand on.
+    again : list of str
+        Inputs and weights that are read again.
+    """
+    names = Names.of(model)
+    ys = [model.outputs[o] for o in outputs]
+    wrt = {**{w: model.initializers[w] for w in weights}, **{i: model.inputs[i] for i in inputs}}
+    if integer := [n for n, v in wrt.items() if not v.is_float]:
+        raise ModelError(f"{integer[0]!r} holds {wrt[integer[0]].dtype}, and only real numbers have a gradient.")
+    dys = {names.free(f"{o}_grad"): variable(names.free(f"{o}_grad"), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
+    gradients = grad(ys, list(wrt.values()), list(dys.values()))
+    forward = _nodes(model.outputs.values())
+    leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
+    leaf = {v: n for n, v in leaves.items()}
+    read: dict[Value, None] = {}
+    stack, seen = list(gradients), set()
+    while stack:
+        v = stack.pop()
+        if v in leaf or (v.node is not None and id(v.node) in forward):
+            read.setdefault(v)
+        elif v.node is not None and id(v.node) not in seen:
+            seen.add(id(v.node))
+            stack.extend(x for x in v.node.inputs if x is not None)
+    saved = [v for v in read if v not in leaf]
+    again = [leaf[v] for v in read if v in leaf]
+    cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
+    found = {names.free(f"{n}_grad_out") if f"{n}_grad" in dys else names.free(f"{n}_grad"): g
+             for n, g in zip(wrt, gradients, strict=True)}  # fmt: skip
+    return build({**cut, **{n: leaves[n] for n in again}, **dys}, found, name="backward"), saved, again
+
+
+def _nodes(values: Iterable[Value]) -> set[int]:
+    """Identities of all nodes that some values need."""
+    found: set[int] = set()
+    stack = list(values)
+    while stack:
+        v = stack.pop()
+        if v.node is not None and id(v.node) not in found:
+            found.add(id(v.node))
+            stack.extend(x for x in v.node.inputs if x is not None)
+    return found
