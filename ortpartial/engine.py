@@ -69,16 +69,18 @@ class Setup:
 class Batch:
     """Rows of several arrays, gathered into memory that stays where it is, so that it is bound once."""
 
-    def __init__(self, sources: Mapping[str, np.ndarray], rows: int, device: str):
-        self.buffers = {n: Buffer(np.empty((rows, *a.shape[1:]), a.dtype), device) for n, a in sources.items()}
-        self._gather = [
-            # mode="clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped.
-            partial(a.take, axis=0, out=self.buffers[n].array, mode="clip") for n, a in sources.items()
-        ]  # fmt: skip
+    def __init__(self, data: Mapping[str, np.ndarray], rows: int, device: str):
+        self.buffers = {n: Buffer(np.empty((rows, *a.shape[1:]), a.dtype), device) for n, a in data.items()}
+        self.read_from(data)
+
+    def read_from(self, data: Mapping[str, np.ndarray]) -> None:
+        """Take the rows from these arrays from now on."""
+        # mode="clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped.
+        self._takes = [partial(data[n].take, axis=0, out=b.array, mode="clip") for n, b in self.buffers.items()]
 
     def gather(self, rows: np.ndarray) -> None:
         """Copy the rows in."""
-        for take in self._gather:
+        for take in self._takes:
             take(rows)
 
 
@@ -149,9 +151,14 @@ class Engine(ABC):
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
-        if {n: id(a) for n, a in data.items()} != {n: id(a) for n, a in self._data.items()}:
+        def layout(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+            return {n: (a.dtype, a.shape[1:]) for n, a in arrays.items()}
+
+        if layout(data) != layout(self._data):
             self._programs.clear()
-            self._data = dict(data)
+        self._data = dict(data)
+        for program in self._programs.values():
+            program.batch.read_from(data)
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
@@ -161,7 +168,7 @@ class Engine(ABC):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             program = self._programs.get(len(rows)) or self._new(len(rows))
-            program.gather(rows)
+            program.batch.gather(rows)
             self.iteration += 1
             k[...] = self.iteration
             share = float(len(rows) if weighted is None else weighted[rows].sum())
@@ -176,7 +183,7 @@ class Engine(ABC):
 
     @abstractmethod
     def program(self, rows: int) -> Any:
-        """Something with `gather(rows)` that, called with the side to read, does a step and returns its loss."""
+        """Something with a `batch` that, called with the side to read, does a step on it and returns its loss."""
 
     @abstractmethod
     def graphs(self) -> dict[str, ModelProto]:
@@ -214,13 +221,12 @@ class _StepProgram:
         setup = engine.setup
         session = Session(engine._graph(load(setup.source, batch=rows)), device=setup.device, threads=setup.threads)
         names = Names.of(setup.model)
-        batch = Batch({n: a for n, a in engine._data.items() if n in session.inputs}, rows, setup.device)
-        self.gather = batch.gather
+        self.batch = Batch(engine._data, rows, setup.device)
         self.loss = Buffer(np.zeros((), setup.model.initializers[setup.weights[0]].dtype), setup.device)
         self.runs = []
         for read, write in (engine.sides, engine.sides[::-1]):
             binding = session.binding()
-            for name, buffer in {**batch.buffers, **read, names.iteration: engine.k}.items():
+            for name, buffer in {**self.batch.buffers, **read, names.iteration: engine.k}.items():
                 if name in session.inputs:
                     binding.bind_input(name, buffer)
             binding.bind_output(names.loss, self.loss)
@@ -276,10 +282,9 @@ class _AgentProgram:
         model = load(setup.source, batch=rows)
         graph = loss_graph(model, setup.losses, weighted=engine._weighted)
         session = Session(graph, device=setup.device, threads=setup.threads)
-        batch = Batch(engine._data, rows, setup.device)
-        self.gather = batch.gather
+        self.batch = Batch(engine._data, rows, setup.device)
         self.agent = engine.agent
-        self.inputs = {n: b for n, b in batch.buffers.items() if n in setup.model.inputs}
+        self.inputs = {n: b for n, b in self.batch.buffers.items() if n in setup.model.inputs}
         self.sides = [{w: side[w] for w in setup.weights} for side in engine.sides]
         self.outputs = list(setup.losses)
         dtype = setup.model.initializers[setup.weights[0]].dtype
@@ -289,7 +294,7 @@ class _AgentProgram:
             for o in self.outputs
         ]
         self.loss_binding: Binding = session.binding()
-        for name, buffer in batch.buffers.items():
+        for name, buffer in self.batch.buffers.items():
             if name in session.inputs:
                 self.loss_binding.bind_input(name, buffer)
         self.loss_binding.bind_output(names.loss, self.loss)
@@ -318,14 +323,14 @@ class _AgentProgram:
         outputs, state = self.agent.forward(self.inputs, self.sides[side])
         loss = self.loss_binding
         for name, y in zip(self.outputs, outputs, strict=True):
-            loss.bind_input(name, y)
+            loss.bind_ortvalue_input(name, y)
         loss.run()
         gradients = self.agent.backward(self.output_gradients, state)
         if self.penalty_runs:
             self.penalty_runs[side]()
         binding, run = self.update_bindings[side]
         for w, g in gradients.items():
-            binding.bind_input(f"{w}_grad", g)
+            binding.bind_ortvalue_input(f"{w}_grad", g)
         run()
         return float(self.loss.array)
 

@@ -19,7 +19,7 @@ class OrtPartialError(Exception):
 
 
 class GraphError(OrtPartialError, ValueError):
-    """An operator was called in a way that the ONNX specification does not allow: its name, inputs, attributes or types."""
+    """An operator was called as the ONNX specification does not allow: its name, inputs, attributes or types."""
 
 
 class ModelError(OrtPartialError, ValueError):

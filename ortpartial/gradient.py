@@ -153,7 +153,9 @@ def has_rule(op_type: str, domain: str = "") -> bool:
     return (domain, op_type) in _RULES or (domain, op_type) in _CONSTANT
 
 
-def grad(outputs: Value | Sequence[Value], wrt: Sequence[Value], cotangents: Sequence[Value | None] | None = None) -> list[Value]:
+def grad(
+    outputs: Value | Sequence[Value], wrt: Sequence[Value], cotangents: Sequence[Value | None] | None = None
+) -> list[Value]:
     """Gradient of ``Σ <cotangent, output>`` by each value of `wrt`, as expressions that can be differentiated again.
 
     Parameters

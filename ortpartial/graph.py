@@ -221,7 +221,8 @@ def _newest(op_type: str, domain: str, version: int) -> defs.OpSchema:
             return defs.get_schema(op_type, version, domain)
         return defs.get_schema(op_type, defs.onnx_opset_version(), domain)
     except defs.SchemaError:
-        raise GraphError(f"ONNX has no operator {domain + '.' if domain else ''}{op_type} at opset {version}.") from None
+        known = f"{domain}.{op_type}" if domain else op_type
+        raise GraphError(f"ONNX has no operator {known} at opset {version}.") from None
 
 
 _default_cache: dict[tuple[str, str, int], dict[str, Any]] = {}
@@ -324,8 +325,8 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
             if p.is_homogeneous:
                 known = bound.setdefault(p.type_str, a.dtype)
                 if known != a.dtype:
-                    raise GraphError(f"{schema.name}: input {p.name!r} is {a.dtype} where {known} was expected, the type "
-                                     f"of another input; cast one of them.")  # fmt: skip
+                    raise GraphError(f"{schema.name}: input {p.name!r} is {a.dtype} where {known} was expected, the "
+                                     f"type of another input; cast one of them.")  # fmt: skip
             first = first or (a.dtype if a.is_float else None)
 
     def coerce(i: int, a: Any) -> Value | None:
@@ -348,8 +349,8 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
 @cache
 def _np_dtype(type_str: str) -> np.dtype:
     """`tensor(int64)` as a numpy dtype."""
-    name = type_str.removeprefix("tensor(").removesuffix(")").replace("float", "float32").replace("float3216", "float16")
-    return np.dtype({"double": "float64"}.get(name, name))
+    name = type_str.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
 
 
 @cache
@@ -396,10 +397,9 @@ def make_node(
         for i, v in enumerate(inputs)
         if v is not None and v.array is not None and v.array.size <= _SMALL
     }
+    opset = helper.make_opsetid(schema.domain, max(OPSET, schema.since_version))
     try:
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, proto, types, data, opset_imports=[helper.make_opsetid(schema.domain, max(OPSET, schema.since_version))]
-        )
+        found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=[opset])
     except Exception as e:
         given = ", ".join(map(repr, inputs))
         raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
@@ -418,7 +418,7 @@ def _reason(e: Exception) -> str:
 
 
 class Operators:
-    """Every operator of a domain as a function of values: ``op.Softmax(x, axis=1)``, as the ONNX specification spells it.
+    """Every operator of a domain as a function of values, spelled as in the specification: ``op.Softmax(x, axis=1)``.
 
     Tensors are positional, attributes are keywords. An operator whose further outputs are optional returns its first
     output (the others are ``value.node.outputs``); one with several required outputs returns a tuple.

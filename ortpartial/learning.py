@@ -1,4 +1,4 @@
-"""What do losses, penalties and rates have in common? Each is a formula with settings that writes its own ONNX graph."""
+"""What do losses, penalties and rates share? Each is a formula with settings that writes its own ONNX graph."""
 
 from __future__ import annotations
 
@@ -77,13 +77,19 @@ def row_losses(loss: Callable[[Value, Value], Value], y: Value, t: Value) -> Val
     ('N',)
     """
     elements = loss(y, t)
-    if elements.rank == 0:
-        raise GraphError(f"{loss!r} of {y!r} and {t!r} is a scalar, one number an element or one a row was expected; "
-                         f"leave the mean over the rows to the library.")  # fmt: skip
+    sizes = inner_sizes(elements)
     axes = list(range(1, elements.rank))
-    if all(size == 1 for size in elements.shape[1:]):
+    if all(size == 1 for size in sizes):
         return op.Squeeze(elements, axes) if axes else elements
     return op.ReduceMean(elements, axes, keepdims=0)
+
+
+def inner_sizes(rows: Value) -> tuple[int | str | None, ...]:
+    """Sizes of all axes but the first, which there must be."""
+    if rows.rank == 0:
+        raise GraphError(f"The loss {rows!r} is a scalar, one number an element or one a row was expected; leave the "
+                         f"mean over the rows to the library.")  # fmt: skip
+    return (rows.shape or ())[1:]
 
 
 def weighted_mean(rows: Value, w: Value | None = None) -> Value:
@@ -101,6 +107,11 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
     Value
         A scalar.
 
+    Raises
+    ------
+    GraphError
+        There is no axis for the rows.
+
     Examples
     --------
     >>> from ortpartial.graph import build, variable
@@ -108,16 +119,16 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
     >>> [node.op_type for node in build([rows], [weighted_mean(rows)]).graph.node]
     ['ReduceMean']
     """
+    sizes = inner_sizes(rows)
     if w is None:
         return op.ReduceMean(rows, keepdims=0)
-    axes = list(range(1, rows.rank))
-    if not all(isinstance(size, int) for size in rows.shape[1:]):
-        rows, axes = op.ReduceMean(rows, axes, keepdims=0), []
-    total = op.ReduceSum(w, keepdims=0)
-    if (size := math.prod(rows.shape[1:])) != 1:
-        total = total * size
+    axes, known = list(range(1, rows.rank)), [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes):
+        rows, axes, known = op.ReduceMean(rows, axes, keepdims=0), [], []
     # The weights are normalized first, so that they are the gradient by the rows; w / ∞ = 0 is the case Σw = 0.
-    share = w / op.Where(op.Equal(total, 0), np.inf, total)
+    total = op.ReduceSum(w, keepdims=0)
+    total = op.Where(op.Equal(total, 0), np.inf, total)
+    share = w / (total if math.prod(known) == 1 else total * math.prod(known))
     return op.ReduceSum(rows * (op.Unsqueeze(share, axes) if axes else share), keepdims=0)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto
 
 from .exceptions import DataError, GraphError, SettingError
-from .gradient import cast, grad
+from .gradient import grad
 from .graph import Value, build, constant, op, variable
 from .learning import BaseLearningOnnx, number, resolve, weighted_mean
 
@@ -190,10 +190,10 @@ class ElasticLearningLoss(BaseLearningLoss):
 
     def __call__(self, y: Value, t: Value) -> Value:
         e = y - t
-        if self.l1_weight == 0:
-            return self.l2_weight * e * e
-        a = op.Abs(e)
-        return a * (self.l1_weight + self.l2_weight * a) if self.l2_weight else self.l1_weight * a
+        if self.l2_weight == 0:
+            return self.l1_weight * op.Abs(e)
+        square = self.l2_weight * (e * e)
+        return self.l1_weight * op.Abs(e) + square if self.l1_weight else square
 
 
 @dataclass(frozen=True)
@@ -257,10 +257,11 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
         return (*output_shape[:1], *output_shape[2:])
 
     def __call__(self, y: Value, t: Value) -> Value:
-        self.target_shape(y.shape)
-        # A gather would crash, or read what is not there, where a label is out of range; a mask does not.
+        self.target_shape(y.shape or ())
+        # A gather would crash, or read what is not there, where a label is out of range; a mask does not. It is not
+        # multiplied in as a score of -∞, a class ruled out, would make 0 · ∞ of it.
         chosen = op.Equal(op.Unsqueeze(t, [1]), classes(y))
-        return -op.ReduceSum(op.LogSoftmax(y, axis=1) * cast(chosen, y), [1], keepdims=0)
+        return -op.ReduceSum(op.Where(chosen, op.LogSoftmax(y, axis=1), 0), [1], keepdims=0)
 
     def labels(self, y: np.ndarray) -> np.ndarray:
         return y.argmax(axis=1)

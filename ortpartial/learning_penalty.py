@@ -16,13 +16,15 @@ from .learning import BaseLearningOnnx, number, resolve
 
 __all__ = ["BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty", "resolve_penalty"]
 
+Shape = Sequence["int | str | None"]
+
 
 @dataclass(frozen=True)
 class BaseLearningPenalty(BaseLearningOnnx):
     """p(w): the cost of a weight, a scalar.
 
-    A subclass has a method ``__call__(self, w)`` from a value to a scalar value, and, where it has settings, is a frozen
-    dataclass of them. Its gradient is found elsewhere.
+    A subclass has a method ``__call__(self, w)`` from a value to a scalar value, and, where it has settings, is a
+    frozen dataclass of them. Its gradient is found elsewhere.
 
     Examples
     --------
@@ -39,12 +41,12 @@ class BaseLearningPenalty(BaseLearningOnnx):
     def __call__(self, w: Value) -> Value:
         """Cost of the weight."""
 
-    def applies_to(self, shape: Sequence[int]) -> bool:
+    def applies_to(self, shape: Shape) -> bool:
         """Whether a weight of this shape costs anything.
 
         Parameters
         ----------
-        shape : sequence of int
+        shape : sequence of int, str or None
             Shape of the weight.
 
         Returns
@@ -53,7 +55,7 @@ class BaseLearningPenalty(BaseLearningOnnx):
         """
         return True
 
-    def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
+    def build_onnx_function(self, *, dtype: Any = "float32", shape: Shape) -> ModelProto:
         """Penalty and gradient as an ONNX model: w -> (penalty, w_grad); zeros where it does not apply to the shape.
 
         Parameters
@@ -92,7 +94,7 @@ class NoLearningPenalty(BaseLearningPenalty):
     def __call__(self, w: Value) -> Value:
         return free(w)
 
-    def applies_to(self, shape: Sequence[int]) -> bool:
+    def applies_to(self, shape: Shape) -> bool:
         return False
 
 
@@ -136,7 +138,7 @@ class ElasticLearningPenalty(BaseLearningPenalty):
             terms.append(0.5 * self.l2 * op.ReduceSumSquare(w, keepdims=0))
         return sum(terms[1:], terms[0]) if terms else free(w)
 
-    def applies_to(self, shape: Sequence[int]) -> bool:
+    def applies_to(self, shape: Shape) -> bool:
         return (self.l1 > 0 or self.l2 > 0) and (self.penalize_biases or len(shape) > 1)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,8 +57,8 @@ class BaseLearningRate(BaseLearningOnnx):
         object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
 
     @abstractmethod
-    def update(self, w: Value, g: Value, *state: Value, k: Value) -> tuple[Value, tuple[Value, ...]]:
-        """The step before it is scaled, and the new state, from weight, gradient, state and the number of the batch."""
+    def update(self, w: Value, g: Value, *state: Any, **k: Any) -> tuple[Value, tuple[Value, ...]]:
+        """``update(w, g, *state, k=k)``: the step before it is scaled by η, and the new state, at batch k."""
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
         """The weight and its state after batch k.
@@ -81,7 +80,7 @@ class BaseLearningRate(BaseLearningOnnx):
         step, news = self.update(w, g, *state, k=k)
         assert isinstance(self.schedule, Schedule)
         eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
-        return w - eta * step, *news
+        return descended(w, eta, step), *news
 
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).
@@ -219,6 +218,17 @@ class LearningRateAdam(BaseLearningRate):
         return m_hat / (op.Sqrt(v_hat) + self.epsilon), (m, v)
 
 
+def descended(w: Value, eta: Value, step: Value) -> Value:
+    """w - η · step, as one node where the step is a product of matrices: a Gemm has a factor and an addend itself."""
+    node = step.node
+    # The factor is a float32 in the specification, too coarse for float64.
+    fits = eta.array is not None and w.dtype == np.float32
+    if node is None or node.op_type != "Gemm" or len(node.inputs) > 2 or not fits:
+        return w - eta * step
+    settings = {name: node.attribute(name) for name in ("transA", "transB")}
+    return op.Gemm(*node.inputs, w, alpha=-float(eta.array) * node.attribute("alpha"), **settings)
+
+
 def one_minus_power(beta: float, k: Value, like: Value) -> Value:
     """1 - βᵏ, in double precision as it is a small difference: 1 - 0.999 in float32 is off by 1e-5 of itself."""
     return cast(1 - op.Pow(constant(beta, np.float64), k), like)
@@ -252,6 +262,6 @@ def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) 
     >>> resolve_rate(0.1)
     LearningRateSGD(eta0=0.1, schedule=ConstantSchedule())
     """
-    if isinstance(rate, Real) and not isinstance(rate, bool):
+    if isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool):
         return LearningRateSGD(float(rate))
     return resolve(BaseLearningRate, rate, _NAMES)

@@ -126,7 +126,7 @@ def _ortvalue(array: np.ndarray, device: Device) -> Any:
     try:
         return C.OrtValue.ortvalue_from_numpy(array, device.ort)
     except Exception as e:  # a dtype without an ONNX counterpart, or strings
-        raise DataError(f"onnxruntime takes no array of {array.dtype}: {_sentence(e)}") from None
+        raise DataError(f"onnxruntime takes no array of {array.dtype}: {sentence(e)}") from None
 
 
 class Buffer:
@@ -205,7 +205,7 @@ def as_numpy(ortvalue: Any) -> np.ndarray:
     return np.asarray(ortvalue.numpy())
 
 
-def _sentence(e: Exception) -> str:
+def sentence(e: Exception) -> str:
     """What onnxruntime says about an error, without its codes and places in its source."""
     text = " ".join(str(e).split())
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
@@ -218,14 +218,14 @@ def _sentence(e: Exception) -> str:
     return text.strip().rstrip(".") + "."
 
 
-def _run_error(e: Exception) -> Exception:
+def run_error(e: Exception) -> Exception:
     """What was given does not fit, or the graph cannot be run: a `DataError` or a `ModelError`."""
     if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
-        return DataError(f"onnxruntime {runtime_version()} refuses what it is given: {_sentence(e)}")
-    return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {_sentence(e)}")
+        return DataError(f"onnxruntime {runtime_version()} refuses what it is given: {sentence(e)}")
+    return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {sentence(e)}")
 
 
-def _options(threads: int | None) -> Any:
+def session_options(threads: int | None) -> Any:
     """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread."""
     options = C.SessionOptions()
     options.log_severity_level = 3
@@ -245,6 +245,8 @@ class Session:
         "cpu", "cuda" or "cuda:1".
     threads : int or None
         Threads that one operator may use; None for as many as there are cores. For small graphs one is the fastest.
+    options : onnxruntime.SessionOptions, optional
+        Instead of `threads`, all the options.
 
     Attributes
     ----------
@@ -266,7 +268,14 @@ class Session:
     {'y': array([2., 2.], dtype=float32)}
     """
 
-    def __init__(self, model: ModelProto | bytes, *, device: str | Device = CPU, threads: int | None = 1):
+    def __init__(
+        self,
+        model: ModelProto | bytes,
+        *,
+        device: str | Device = CPU,
+        threads: int | None = 1,
+        options: Any = None,
+    ):
         self.device, self.threads = Device.parse(device), threads
         try:
             data = model.SerializeToString() if isinstance(model, ModelProto) else bytes(model)
@@ -274,10 +283,10 @@ class Session:
             raise ModelError("The model is larger than the 2 GB that one protobuf message can hold.") from None
         try:
             self._python = onnxruntime.InferenceSession(
-                data, _options(threads), providers=self.device.providers, enable_fallback=0
+                data, options or sessionsession_options(threads), providers=self.device.providers, enable_fallback=0
             )  # fmt: skip
         except Exception as e:  # its errors have no common base below Exception
-            raise ModelError(f"onnxruntime {runtime_version()} does not load the graph: {_sentence(e)}") from None
+            raise ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}") from None
         used = self._python.get_providers()
         if self.device.providers[0][0] not in used:
             raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "
@@ -312,7 +321,7 @@ class Session:
         try:
             found = self._sess.run(self.outputs, {n: _borrowable(v) for n, v in feeds.items()}, None)
         except Exception as e:
-            raise _run_error(e) from None
+            raise run_error(e) from None
         return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, found, strict=True)}
 
     def binding(self) -> Binding:
@@ -372,8 +381,8 @@ class Binding:
         for name in session.outputs:
             self.bind_output(name)
 
-    def bind_input(self, name: str, value: np.ndarray | Buffer) -> None:
-        """Let an input read the memory of an array or a buffer at each run, until something else is bound.
+    def bind_input(self, name: str, value: np.ndarray | Buffer | Any) -> None:
+        """Let an input read the memory of an array, a buffer or an OrtValue at each run, until something else is bound.
 
         What is bound already is not bound again. Strided arrays are copied once, at this call.
 
@@ -390,6 +399,9 @@ class Binding:
         if isinstance(value, Buffer):
             self._bind(name, value.ortvalue)
             self._bound[name] = value, value.shape, value.dtype
+            return
+        if isinstance(value, C.OrtValue):
+            self.bind_ortvalue_input(name, value)
             return
         array = _borrowable(value)
         self._bind(name, _ortvalue(array, self._device))
@@ -453,7 +465,7 @@ class Binding:
                 self._binding.bind_output(name, self._device.ort)
             self._run(self._binding, options)
         except Exception as e:
-            raise _run_error(e) from None
+            raise run_error(e) from None
 
     def run_interruptible(self) -> None:
         """Run the graph in a thread of its own, so that Ctrl-C ends even a `Scan` over a whole epoch.

@@ -18,7 +18,9 @@ __all__ = ["ConstantSchedule", "InvScalingSchedule", "OptimalSchedule", "Schedul
            "resolve_schedule"]  # fmt: skip
 
 
-def number(piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None) -> None:
+def number(
+    piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None
+) -> None:
     """Settings of a frozen piece as Python floats, once they are known to be finite and in their range.
 
     Parameters
@@ -40,7 +42,7 @@ def number(piece: Any, *names: str, above: float | None = None, low: float | Non
     for name in names:
         given = getattr(piece, name)
         # True is a number to Python, and never meant as one here.
-        if isinstance(given, Real) and not isinstance(given, bool) and math.isfinite(given):
+        if not isinstance(given, bool) and isinstance(given, Real) and math.isfinite(given):
             value = float(given)
             above_all = (above is None or value > above) and (low is None or value >= low)
             if above_all and (below is None or value < below):
@@ -90,8 +92,8 @@ def resolve(kind: type, given: Any, table: Mapping[str, type]) -> Any:
         guess = next((f" Did you mean {name!r}?" for name in known if close and name.lower() == close[0]), "")
         raise SettingError(f"{setting}: {given!r} is not known.{guess} Known are {', '.join(known)}; "
                            f"an object of a subclass of {kind.__name__} will do, too.")  # fmt: skip
-    raise SettingError(f"{setting}: {given!r} is a {type(given).__name__}; a name ({', '.join(table)}) or an object of a "
-                       f"subclass of {kind.__name__} was expected.")  # fmt: skip
+    raise SettingError(f"{setting}: {given!r} is a {type(given).__name__}; a name ({', '.join(table)}) or an object of "
+                       f"a subclass of {kind.__name__} was expected.")  # fmt: skip
 
 
 @dataclass(frozen=True)

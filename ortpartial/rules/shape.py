@@ -115,7 +115,15 @@ def _(x, pads, constant_value=None, axes=None, *, dy, mode):
 
 @vjp("DepthToSpace")
 def _(x, *, dy, blocksize, mode):
-    return put_back(dy, x, lambda i: op.DepthToSpace(i, blocksize=blocksize, mode=mode))
+    dx = op.SpaceToDepth(dy, blocksize=blocksize)
+    return (channels_first(dx, x, blocksize) if mode == "CRD" else dx).stated(x.shape)
+
+
+def channels_first(d: Value, x: Value, blocksize: int) -> Value:
+    """d, whose channels are (place in the block, channel), with channels (channel, place in the block)."""
+    pair = op.Concat([blocksize**2], op.Div(size(x, 1, 2), blocksize**2), axis=0)
+    apart = op.Reshape(d, op.Concat(size(x, 0, 1), pair, size(x, 2, 4), axis=0), allowzero=1)
+    return reshape_like(op.Transpose(apart, perm=[0, 2, 1, 3, 4]), x)
 
 
 @vjp("SpaceToDepth")

@@ -1,0 +1,95 @@
+"""Are the gradients of operators that normalize, and of Dropout, right?"""
+
+import numpy as np
+import pytest
+import torch
+from table import NOTHING, REPEATED, assert_as_torch, real, rows
+
+from ortpartial.gradient import grad
+from ortpartial.graph import build, constant, op, variable
+from ortpartial.testing import check_gradient, evaluate
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    rows(
+        ("last axis", (2, 3), -1),
+        ("first axis", (2, 3), 0),
+        ("middle axis", (2, 3, 2), 1),
+        ("vector", (4,), 0),
+        ("empty", (0, 3), 1, NOTHING),
+    ),
+)
+@pytest.mark.parametrize(
+    ("f", "torch_f"), rows(("Softmax", op.Softmax, torch.softmax), ("LogSoftmax", op.LogSoftmax, torch.log_softmax))
+)
+def test_softmax(f, torch_f, shape, axis):
+    check_gradient(lambda x: f(x, axis=axis), [2 * real(*shape)])
+    assert_as_torch(lambda x: f(x, axis=axis), lambda x: torch_f(x, axis), [2 * real(*shape)])
+
+
+@pytest.mark.parametrize("f", [op.Softmax, op.LogSoftmax])
+def test_softmax_of_large_numbers(f):
+    torch_f = torch.softmax if f is op.Softmax else torch.log_softmax
+    assert_as_torch(f, lambda x: torch_f(x, -1), [np.array([[1e3, -1e3, 0.0], [1e3, 1e3, -1e3]])])
+
+
+LAYERS = rows(
+    ("last axis", (3, 5), -1, (5,), (5,)),
+    ("without bias", (3, 5), -1, (5,), None),
+    ("two axes", (2, 3, 4), 1, (3, 4), (3, 4)),
+    ("all axes", (2, 3), 0, (2, 3), (2, 3)),
+    ("scale and bias repeated", (2, 3, 4), 1, (4,), (3, 1), REPEATED),
+    ("one number as scale", (2, 4), -1, (1,), (4,), REPEATED),
+    ("empty batch", (0, 5), -1, (5,), (5,), NOTHING),
+)
+
+
+@pytest.mark.parametrize(("shape", "axis", "scale", "bias"), LAYERS)
+def test_layer_normalization(shape, axis, scale, bias):
+    args = [real(*shape), real(*scale, seed=1), *([] if bias is None else [real(*bias, seed=2)])]
+
+    def torch_f(x, scale, bias=None):
+        dims = list(range(axis % x.ndim, x.ndim))
+        xn = (x - x.mean(dims, keepdim=True)) / torch.sqrt(x.var(dims, correction=0, keepdim=True) + 1e-3)
+        return xn * scale + (0 if bias is None else bias)
+
+    def f(*x):
+        return op.LayerNormalization(*x, axis=axis, epsilon=1e-3)
+
+    check_gradient(f, args, directions=1)
+    if np.all(shape):
+        assert_as_torch(f, torch_f, args)
+
+
+def layer_outputs(x, scale):
+    return op.LayerNormalization(x, scale, axis=1, n_outputs=3)
+
+
+@pytest.mark.parametrize("outputs", [[1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]], ids=str)
+def test_all_outputs_of_layer_normalization(outputs):
+    # These outputs are float32 whatever the input, so differences would be noise.
+    def f(x, scale):
+        return [op.CastLike(layer_outputs(x, scale)[i], x) for i in outputs]
+
+    def torch_f(x, scale):
+        mean, r = x.mean(1, keepdim=True), 1 / torch.sqrt(x.var(1, correction=0, keepdim=True) + 1e-5)
+        return [((x - mean) * r * scale, mean, r)[i] for i in outputs]
+
+    assert_as_torch(f, torch_f, [real(3, 5), real(5, seed=1)])
+
+
+def test_dropout_at_inference_passes_on():
+    x, dy = variable("x", "float32", ["N", 3]), variable("dy", "float32", ["N", 3])
+    for y in (op.Dropout(x), op.Dropout(x, 0.3), op.Dropout(x, 0.3, constant(False))):
+        assert grad(y, [x], [dy]) == [dy]
+
+
+@pytest.mark.parametrize("training", [constant(True), None], ids=["constant", "at run time"])
+def test_dropout_in_training_scales_by_its_own_mask(training):
+    x, mode = variable("x", "float32", [1000]), variable("mode", "bool", [])
+    y = op.Dropout(x, 0.25, mode if training is None else training)
+    (dx,) = grad(y, [x])
+    found = evaluate(build([x, mode], {"y": y, "dx": dx}), {"x": np.ones(1000, np.float32), "mode": np.array(True)})
+    np.testing.assert_allclose(found["dx"], found["y"])
+    assert 0 < (found["y"] == 0).sum() < 500

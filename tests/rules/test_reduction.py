@@ -1,0 +1,85 @@
+"""Are the gradients of sums, means and extremes over axes right?"""
+
+import numpy as np
+import pytest
+from table import NOTHING, OLD, apart, assert_as_torch, real, rows, within
+
+from ortpartial.graph import op
+from ortpartial.testing import check_gradient
+
+OPERATORS = rows(
+    ("ReduceSum", op.ReduceSum, real),
+    ("ReduceMean", op.ReduceMean, real),
+    ("ReduceMax", op.ReduceMax, apart),
+    ("ReduceMin", op.ReduceMin, apart),
+    ("ReduceLogSumExp", op.ReduceLogSumExp, real),
+    ("ReduceL1", op.ReduceL1, real),
+    ("ReduceL2", op.ReduceL2, real),
+    ("ReduceSumSquare", op.ReduceSumSquare, real),
+    ("ReduceLogSum", op.ReduceLogSum, lambda *shape: within(0.3, 2, *shape)),
+)
+
+AXES = rows(
+    ("all", (2, 3), None),
+    ("first", (2, 3), [0]),
+    ("last", (2, 3), [-1]),
+    ("two of three", (2, 3, 4), [0, 2]),
+    ("in any order", (2, 3, 4), [-1, 0]),
+    ("every one", (2, 3), [0, 1]),
+    ("one element", (3, 1), [1]),
+    ("scalar", (), None),
+)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(("shape", "axes"), AXES)
+@pytest.mark.parametrize(("f", "draw"), OPERATORS)
+def test_over_axes(f, draw, shape, axes, keepdims):
+    check_gradient(lambda x: f(x, axes, keepdims=keepdims), [draw(*shape)], directions=1, order=2 if keepdims else 1)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(("f", "draw"), OPERATORS)
+def test_over_axes_known_at_run_time(f, draw, keepdims):
+    check_gradient(lambda x, axes: f(x, axes, keepdims=keepdims), [draw(2, 3, 4), np.array([1, -1])], order=1)
+
+
+@pytest.mark.parametrize("f", [op.ReduceSum, op.ReduceMean, op.ReduceMax, op.ReduceMin])
+def test_over_no_axes(f):
+    check_gradient(lambda x: f(x, [], noop_with_empty_axes=1), [apart(2, 3)], order=1)
+    check_gradient(lambda x: f(x, [], noop_with_empty_axes=0), [apart(2, 3)], order=1)
+    if not OLD:  # which reduces over all axes where none are given
+        check_gradient(lambda x: f(x, noop_with_empty_axes=1), [apart(2, 3)], order=1)
+
+
+TORCH = rows(
+    ("ReduceSum", op.ReduceSum, lambda x: x.sum(1, keepdim=True), real(2, 3)),
+    ("ReduceMean", op.ReduceMean, lambda x: x.mean(1, keepdim=True), real(2, 3)),
+    ("ReduceLogSumExp", op.ReduceLogSumExp, lambda x: x.logsumexp(1, keepdim=True), real(2, 3)),
+    ("ReduceLogSumExp of large numbers", op.ReduceLogSumExp, lambda x: x.logsumexp(1, keepdim=True), 900 * real(2, 3)),
+    ("ReduceL1", op.ReduceL1, lambda x: x.abs().sum(1, keepdim=True), np.array([[0.0, -1.0, 2.0]])),
+    ("ReduceL2", op.ReduceL2, lambda x: x.norm(dim=1, keepdim=True), real(2, 3)),
+    ("ReduceL2 of zero", op.ReduceL2, lambda x: x.norm(dim=1, keepdim=True), np.array([[0.0, 0.0], [3.0, 4.0]])),
+    ("ReduceMax ties", op.ReduceMax, lambda x: x.amax(1, keepdim=True), np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])),
+    ("ReduceMin ties", op.ReduceMin, lambda x: x.amin(1, keepdim=True), np.array([[1.0, 1.0, 3.0], [2.0, 2.0, 2.0]])),
+)
+
+
+@pytest.mark.parametrize(("f", "torch_f", "x"), TORCH)
+def test_as_torch(f, torch_f, x):
+    assert_as_torch(lambda x: f(x, [1]), torch_f, [x])
+
+
+@NOTHING
+@pytest.mark.parametrize(
+    ("f", "axes"), [(op.ReduceSum, None), (op.ReduceSum, [0]), (op.ReduceSum, [1]), (op.ReduceMean, [1])]
+)
+def test_of_no_elements(f, axes):
+    check_gradient(lambda x: f(x, axes), [np.zeros((0, 3))], order=1)
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_cumsum(axis, exclusive, reverse):
+    check_gradient(lambda x: op.CumSum(x, axis, exclusive=exclusive, reverse=reverse), [real(2, 3)])
