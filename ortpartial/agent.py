@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, inliner, numpy_helper
+from onnx import ModelProto, ValueInfoProto, helper
 
 from .exceptions import DataError, ModelError, RuntimeMissingError
-from .runtime import CPU, Buffer, C, Device, Session, _options, _run_error, _sentence, has_training, runtime_version
+from .runtime import (
+    CPU,
+    Buffer,
+    C,
+    Device,
+    Session,
+    has_training,
+    run_error,
+    runtime_version,
+    sentence,
+    session_options,
+)
+from .trust import TRUSTED, dims, needed, prepare, untrusted
 
 __all__ = ["TRUSTED", "Agent", "prepare", "untrusted"]
 
-#: Operators whose gradient tests/test_agent.py holds against torch's; `untrusted` says where even they are not sure.
-TRUSTED = frozenset("""
-    Abs Add AveragePool Cast Clip Concat Conv Cos Div Dropout Erf Exp Expand Flatten Gather GatherElements GatherND Gelu
-    Gemm GlobalAveragePool Identity LayerNormalization LeakyRelu Log LogSoftmax MatMul Max MaxPool Min Mul Neg Pad Pow
-    Reciprocal ReduceL2 ReduceLogSumExp ReduceMean ReduceSum Relu Reshape ScatterElements ScatterND Sigmoid Sin Slice
-    Softmax Split Sqrt Squeeze Sub Tanh Tile TopK Transpose Trilu Unsqueeze Where
-""".split())  # fmt: skip
-
-#: Opsets that onnxruntime-training 1.19.2 differentiates, and the oldest that the tests cover.
-_OPSETS, _TESTED_OPSET, _IR = range(12, 22), 13, 10
-
-_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 class Agent:
@@ -74,31 +74,24 @@ class Agent:
     ):
         if not has_training():
             raise RuntimeMissingError(
-                f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run `pip "
-                f"install ortpartial[training]` (Python 3.12 at most), or use engine='step'."
-            )  # fmt: skip
+                f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
+                f"`pip install ortpartial[training]` (Python 3.12 at most), or use engine='step' instead."
+            )
         self._model, self._weights = prepare(model), list(weights)
         self._device, self._threads = Device.parse(device), threads
-        graph = _Graph(self._model, [*weights, *input_grads])
-        for name in dict.fromkeys([*weights, *input_grads]):
-            graph.check_wanted(name)
-        for site in graph.sites():
-            if reason := _refused(site):
-                raise ModelError(f"The agent cannot differentiate {site}: {reason}. Use engine='step' instead.")
+        wanted = list(dict.fromkeys([*weights, *input_grads]))
+        reached = needed(self._model, wanted)
         self.inputs = [i.name for i in self._model.graph.input if i.name not in self._weights]
         self.outputs = [o.name for o in self._model.graph.output]
-        stored = {t.name for t in self._model.graph.initializer}
-        trained = [n for n in self._weights if n in stored]
-        fed = [n for n in self._weights if n not in stored]
-        self.gradient_onnx, info = _gradient(self._model, trained, [*fed, *input_grads])
+        self.gradient_onnx, info = _gradient(self._model, self._weights, [n for n in wanted if n in reached])
         gradient = onnx.load_from_string(self.gradient_onnx).graph
         self._order = [i.name for i in gradient.input]
         self._specs = {i.name: _spec(i) for i in gradient.input}
-        # The gradients come back in an order of the builder's own.
+        # The gradients come back in an order of the builder's own; what no output depends on has a gradient of zeros.
         found = [o.name for o in gradient.output]
-        self._gradients = [(n, found.index(f"{n}_grad")) for n in dict.fromkeys([*weights, *input_grads])]
+        self._gradients = [(n, found.index(f"{n}_grad") if n in reached else -1) for n in wanted]
         self._differentiated = [i not in info.output_grad_indices_non_differentiable for i in range(len(self.outputs))]
-        options = _options(threads)
+        options = session_options(threads)
         # As ORTModule does: a plan of memory made for a whole run need not hold for two halves of it.
         options.enable_mem_pattern = options.enable_mem_reuse = False
         # TrainingAgent 1.19.2 holds a bare pointer to its session, which therefore has to live as long.
@@ -159,7 +152,7 @@ class Agent:
         try:
             self._agent.run_forward(feeds, found, state, None)
         except Exception as e:
-            raise _run_error(e) from None
+            raise run_error(e) from None
         outputs = [found[i] for i in range(len(self._differentiated))]
         return outputs, State(state, outputs, kept, fresh)
 
@@ -195,23 +188,23 @@ class Agent:
             given, output = output_gradients[i], outputs[i]
             shape = output.shape()
             if given is None:
-                given = Buffer(np.zeros(shape, output.numpy().dtype), self._device)
+                given = self._zeros(_Fed(output))
             elif isinstance(given, np.ndarray):
                 given = Buffer(given, self._device)
             kept.append(given)
             dy = given.ortvalue if isinstance(given, Buffer) else given
             if dy.shape() != shape or dy.element_type() != output.element_type():
-                raise DataError(f"The cotangent of {self.outputs[i]!r} is {_typed(dy)}, the output is {_typed(output)}.")
+                raise DataError(f"The cotangent of {self.outputs[i]!r} is {_typed(dy)}, it itself is {_typed(output)}.")
             feeds.push_back(dy)
         state.used = True
         try:
             self._agent.run_backward(feeds, found, state._state)
         except Exception as e:
-            raise _run_error(e) from None
-        gradients = {name: found[i] for name, i in self._gradients}
+            raise run_error(e) from None
+        gradients = {n: found[i] if i >= 0 else self._zeros(kept[self._order.index(n)]) for n, i in self._gradients}
         if state._fresh:
-            self._check_gradients(gradients, dict(zip(self._order, kept, strict=False)))
-        state._state = state._kept = None
+            self._check_gradients(gradients, kept)
+        state.release()
         return gradients
 
     def _infer(self, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> list[Any]:
@@ -242,17 +235,102 @@ class Agent:
             wanted = "of any shape" if shape is None else str(["?" if d is None else d for d in shape])
             raise DataError(f"{name!r} is {value.dtype}{list(value.shape)}, the graph takes {dtype}{wanted}.")
 
-    def _check_gradients(self, gradients: Mapping[str, Any], fed: Mapping[str, Any]) -> None:
+    def _check_gradients(self, gradients: Mapping[str, Any], kept: Sequence[Any]) -> None:
         """The builder sums over what was broadcast as far as it knows shapes; a sum that it missed shows here."""
-        for name, g in gradients.items():
-            if tuple(g.shape()) != tuple(fed[name].shape):
+        for name, gradient in gradients.items():
+            shape = list(kept[self._order.index(name)].shape)
+            if gradient.shape() != shape:
+                self._seen.clear()
                 raise ModelError(
-                    f"The agent's gradient of {name!r} is {_typed(g)}, the tensor is {list(fed[name].shape)}: a dimension "
-                    f"declared by a name was broadcast. Declare its size, or use engine='step'."
-                )  # fmt: skip
-        for name in fed:
-            if name not in gradients:
-                self._seen.pop(name, None) if gradients is None else None
+                    f"The agent's gradient of {name!r} is {_typed(gradient)}, the tensor is {shape}: a dimension "
+                    f"without a declared size was broadcast. Declare it, or use engine='step' instead."
+                )
+
+    def _zeros(self, like: Buffer | _Fed) -> Any:
+        """Zeros of the shape and type of a tensor, in memory of their own."""
+        zeros = C.OrtValue.ortvalue_from_shape_and_type(list(like.shape), like.dtype, self._device.ort)
+        zeros.update_inplace(np.zeros(like.shape, like.dtype))
+        return zeros
 
     def __repr__(self) -> str:
         return f"<Agent {', '.join(self.inputs)} -> {', '.join(self.outputs)}, trains {', '.join(self._weights)}>"
+
+
+class State:
+    """What a forward leaves for its backward: activations, the outputs, and the memory that was borrowed.
+
+    Attributes
+    ----------
+    outputs : list of OrtValue
+        What the forward returned.
+    used : bool
+        Whether a backward has been run.
+    """
+
+    __slots__ = ("_fresh", "_kept", "_state", "outputs", "used")
+
+    def __init__(self, state: Any, outputs: list[Any], kept: list[Any], fresh: bool):
+        self._state, self.outputs, self._kept, self._fresh = state, outputs, kept, fresh
+        self.used = False
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._state, self._kept = None, []
+
+
+class _Fed:
+    """An OrtValue with its shape and dtype."""
+
+    __slots__ = ("dtype", "ortvalue", "shape")
+
+    def __init__(self, ortvalue: Any):
+        self.ortvalue, self.shape = ortvalue, tuple(ortvalue.shape())
+        self.dtype = np.dtype(helper.tensor_dtype_to_np_dtype(ortvalue.element_type()))
+
+
+def _typed(ortvalue: Any) -> str:
+    """Type and shape of a tensor, for people."""
+    return f"{ortvalue.data_type().removeprefix('tensor(').removesuffix(')')}{ortvalue.shape()}"
+
+
+def _spec(info: ValueInfoProto) -> tuple[np.dtype, tuple[int | None, ...] | None]:
+    """The dtype and the static sizes that an input declares."""
+    tensor = info.type.tensor_type
+    sizes = dims(tensor)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return dtype, None if sizes is None else tuple(d if isinstance(d, int) else None for d in sizes)
+
+
+def _gradient(model: ModelProto, weights: Sequence[str], wanted: Sequence[str]) -> tuple[bytes, Any]:
+    """The graph of forward and backward, and what the builder knows about it."""
+    if not wanted:
+        raise ModelError("No output of the graph depends on a weight in a way that has a gradient.")
+    stored = {t.name for t in model.graph.initializer}
+    config = C.OrtModuleGraphBuilderConfiguration()
+    config.initializer_names = [n for n in weights if n in stored]
+    config.initializer_names_to_train = [n for n in wanted if n in stored]
+    config.input_names_require_grad = [n for n in wanted if n not in stored]
+    config.build_gradient_graph, config.loglevel = True, C.Severity.ERROR
+    builder = C.OrtModuleGraphBuilder()
+    try:
+        builder.initialize(model.SerializeToString(), config)
+        # The configuration of 1.19.2 has no graph_transformer_config any more; it goes to `build`.
+        builder.build(C.TrainingGraphTransformerConfiguration())
+    except Exception as e:  # of many classes, IndexError among them
+        text = sentence(e)
+        if missing := re.search(r"has not been registered: (\w+)", text):
+            text = f"it has no gradient for the operator {missing[1]}."
+        raise ModelError(
+            f"onnxruntime-training {runtime_version()} does not differentiate the graph: {text} Use engine='step' "
+            f"instead."
+        ) from None
+    return builder.get_gradient_model(), builder.get_graph_info()
+
+
+def _fed(model: ModelProto, weights: Sequence[str]) -> ModelProto:
+    """The same graph with weights as inputs."""
+    model = ModelProto.FromString(model.SerializeToString())
+    for tensor in [t for t in model.graph.initializer if t.name in weights]:
+        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        model.graph.initializer.remove(tensor)
+    return model

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
-from .agent import Agent, untrusted
+from .agent import Agent
 from .exceptions import ModelError, SettingError
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
@@ -19,10 +19,11 @@ from .learning_rate import BaseLearningRate
 from .model import Model, load
 from .runtime import Binding, Buffer, Session, has_training
 from .step import Names, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
+from .trust import untrusted
 
 __all__ = ["AgentEngine", "Engine", "Setup", "StepEngine", "choose_for_backward", "choose_for_fit"]
 
-#: With fewer trained numbers than this a thread pool costs more than it gives.
+#: With fewer numbers in its initializers than this a thread pool costs more than it gives.
 _SMALL_MODEL = 200_000
 
 
@@ -57,7 +58,12 @@ class Setup:
     @property
     def threads(self) -> int | None:
         """One thread for a small model, else the runtime's choice."""
-        return 1 if sum(self.model.initializers[w].array.size for w in self.weights) < _SMALL_MODEL else None
+        return 1 if sum(a.size for a in self.model.arrays.values()) < _SMALL_MODEL else None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type of the loss: that of the outputs."""
+        return self.model.outputs[next(iter(self.losses))].dtype
 
     @property
     def states(self) -> dict[str, tuple[str, str]]:
@@ -67,16 +73,16 @@ class Setup:
 
 
 class Batch:
-    """Rows of several arrays, gathered into memory that stays where it is, so that it is bound once."""
+    """Rows of several arrays, gathered into host memory that stays where it is, so that it is bound once."""
 
-    def __init__(self, data: Mapping[str, np.ndarray], rows: int, device: str):
-        self.buffers = {n: Buffer(np.empty((rows, *a.shape[1:]), a.dtype), device) for n, a in data.items()}
+    def __init__(self, data: Mapping[str, np.ndarray], rows: int):
+        self.buffers = {n: Buffer.empty((rows, *a.shape[1:]), a.dtype) for n, a in data.items()}
         self.read_from(data)
 
     def read_from(self, data: Mapping[str, np.ndarray]) -> None:
         """Take the rows from these arrays from now on."""
         # mode="clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped.
-        self._takes = [partial(data[n].take, axis=0, out=b.array, mode="clip") for n, b in self.buffers.items()]
+        self._takes = [partial(data[n].take, axis=0, out=b.numpy(), mode="clip") for n, b in self.buffers.items()]
 
     def gather(self, rows: np.ndarray) -> None:
         """Copy the rows in."""
@@ -100,28 +106,28 @@ class Engine(ABC):
     def __init__(self, setup: Setup):
         self.setup = setup
         self.iteration = 0
-        trained = {w: setup.model.initializers[w].array for w in setup.weights}
-        first = {w: np.array(a, copy=True, order="C") for w, a in trained.items()}
+        first = {w: np.array(setup.model.arrays[w], order="C") for w in setup.weights}
         first.update({name: np.zeros_like(first[w]) for name, (w, _) in setup.states.items()})
         self.sides = tuple({n: Buffer(a.copy(), setup.device) for n, a in first.items()} for _ in range(2))
         self.side = 0
-        self.k = Buffer(np.zeros((), np.int64), setup.device)
+        self.k = Buffer(np.zeros((), np.int64))
         self._programs: dict[Any, Any] = {}
         self._data: dict[str, np.ndarray] = {}
 
     def get(self, name: str) -> np.ndarray:
         """A copy of a weight or of a state, by its name in the graphs."""
-        return self.sides[self.side][name].array.copy()
+        return self.sides[self.side][name].numpy().copy()
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Overwrite a weight or a state."""
-        self.sides[self.side][name].array[...] = array
+        buffer = self.sides[self.side][name]
+        buffer.fill(np.broadcast_to(np.asarray(array, buffer.dtype), buffer.shape))
 
     def reset(self) -> None:
         """Back to the model's own weights, states of zero and the first iteration."""
         self.iteration = 0
         for w in self.setup.weights:
-            self.set(w, self.setup.model.initializers[w].array)
+            self.set(w, self.setup.model.arrays[w])
         for name in self.setup.states:
             self.set(name, np.zeros((), np.float32))
 
@@ -163,18 +169,18 @@ class Engine(ABC):
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
         total = weight = 0.0
-        k = self.k.array
+        k = self.k.numpy()
         weighted = self._data.get(Names.of(self.setup.model).sample_weight)
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             program = self._programs.get(len(rows)) or self._new(len(rows))
             program.batch.gather(rows)
-            self.iteration += 1
-            k[...] = self.iteration
+            k[...] = self.iteration + 1
             share = float(len(rows) if weighted is None else weighted[rows].sum())
             total += share * program(self.side)
             weight += share
             self.side ^= 1
+            self.iteration += 1
         return total / weight if weight else 0.0
 
     def _new(self, rows: int) -> Any:
@@ -219,24 +225,26 @@ class _StepProgram:
 
     def __init__(self, engine: StepEngine, rows: int):
         setup = engine.setup
-        session = Session(engine._graph(load(setup.source, batch=rows)), device=setup.device, threads=setup.threads)
+        model = load(setup.source, batch=rows, variables=setup.weights)
+        session = Session(engine._graph(model), device=setup.device, threads=setup.threads)
         names = Names.of(setup.model)
-        self.batch = Batch(engine._data, rows, setup.device)
-        self.loss = Buffer(np.zeros((), setup.model.initializers[setup.weights[0]].dtype), setup.device)
+        self.batch = Batch(engine._data, rows)
+        self.loss = np.zeros((), setup.dtype)
+        loss = Buffer(self.loss)
         self.runs = []
         for read, write in (engine.sides, engine.sides[::-1]):
             binding = session.binding()
             for name, buffer in {**self.batch.buffers, **read, names.iteration: engine.k}.items():
                 if name in session.inputs:
                     binding.bind_input(name, buffer)
-            binding.bind_output(names.loss, self.loss)
+            binding.bind_output(names.loss, loss)
             for name, buffer in write.items():
                 binding.bind_output(names.new(name), buffer)
             self.runs.append(binding.run)
 
     def __call__(self, side: int) -> float:
         self.runs[side]()
-        return float(self.loss.array)
+        return float(self.loss)
 
 
 class AgentEngine(Engine):
@@ -254,7 +262,7 @@ class AgentEngine(Engine):
         super().__init__(setup)
         self.names = Names.of(setup.model)
         self.trained = {w: setup.model.initializers[w] for w in setup.weights}
-        self.forward = forward_graph(setup.model, (), list(setup.losses))
+        self.forward = forward_graph(setup.model, setup.weights, list(setup.losses), used_only=True)
         penalty, self.penalised = penalty_graph(self.trained, setup.penalty)
         self.update = update_graph(self.trained, setup.rate, self.names, penalised=self.penalised)
         self.penalty = penalty
@@ -279,16 +287,15 @@ class _AgentProgram:
 
     def __init__(self, engine: AgentEngine, rows: int):
         setup, names = engine.setup, engine.names
-        model = load(setup.source, batch=rows)
+        model = load(setup.source, batch=rows, variables=setup.weights)
         graph = loss_graph(model, setup.losses, weighted=engine._weighted)
         session = Session(graph, device=setup.device, threads=setup.threads)
-        self.batch = Batch(engine._data, rows, setup.device)
+        self.batch = Batch(engine._data, rows)
         self.agent = engine.agent
         self.inputs = {n: b for n, b in self.batch.buffers.items() if n in setup.model.inputs}
         self.sides = [{w: side[w] for w in setup.weights} for side in engine.sides]
         self.outputs = list(setup.losses)
-        dtype = setup.model.initializers[setup.weights[0]].dtype
-        self.loss = Buffer(np.zeros((), dtype), setup.device)
+        self.loss = np.zeros((), setup.dtype)
         self.output_gradients = [
             Buffer(np.zeros(_static(model.outputs[o].shape, o), model.outputs[o].dtype), setup.device)
             for o in self.outputs
@@ -297,10 +304,10 @@ class _AgentProgram:
         for name, buffer in self.batch.buffers.items():
             if name in session.inputs:
                 self.loss_binding.bind_input(name, buffer)
-        self.loss_binding.bind_output(names.loss, self.loss)
+        self.loss_binding.bind_output(names.loss, Buffer(self.loss))
         for o, buffer in zip(self.outputs, self.output_gradients, strict=True):
             self.loss_binding.bind_output(f"{o}_grad", buffer)
-        penalties = {w: Buffer(np.zeros_like(setup.model.initializers[w].array), setup.device) for w in engine.penalised}
+        penalties = {w: Buffer(np.zeros_like(setup.model.arrays[w]), setup.device) for w in engine.penalised}
         self.penalty_runs, self.update_bindings = [], []
         for read, write in (engine.sides, engine.sides[::-1]):
             if engine.penalty_session is not None:
@@ -308,7 +315,6 @@ class _AgentProgram:
                 for w, buffer in penalties.items():
                     binding.bind_input(w, read[w])
                     binding.bind_output(f"{w}_penalty_grad", buffer)
-                binding.bind_output("penalty", Buffer(np.zeros((), dtype), setup.device))
                 self.penalty_runs.append(binding.run)
             binding = engine.update_session.binding()
             given = {**read, names.iteration: engine.k, **{f"{w}_penalty_grad": b for w, b in penalties.items()}}
@@ -332,7 +338,7 @@ class _AgentProgram:
         for w, g in gradients.items():
             binding.bind_ortvalue_input(f"{w}_grad", g)
         run()
-        return float(self.loss.array)
+        return float(self.loss)
 
 
 def _static(shape: Sequence[int | str | None] | None, name: str) -> tuple[int, ...]:
@@ -366,7 +372,7 @@ def choose_for_fit(engine: str) -> tuple[type[Engine], str]:
     return table[engine], "asked for"
 
 
-def choose_for_backward(engine: str, model: ModelProto) -> tuple[str, str]:
+def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] | None = None) -> tuple[str, str]:
     """The engine for forward and backward apart, and why.
 
     Parameters
@@ -375,6 +381,8 @@ def choose_for_backward(engine: str, model: ModelProto) -> tuple[str, str]:
         ``"auto"``, ``"agent"`` or ``"step"``.
     model : onnx.ModelProto
         The graph that would be run.
+    weights : sequence of str, optional
+        The weights that it is differentiated by, beside its inputs; all where left out.
 
     Returns
     -------
@@ -384,6 +392,6 @@ def choose_for_backward(engine: str, model: ModelProto) -> tuple[str, str]:
         return choose_for_fit(engine)[0].name, "asked for"
     if not has_training():
         return "step", "onnxruntime-training is not installed"
-    if reasons := untrusted(model):
+    if reasons := untrusted(model, weights):
         return "step", reasons[0]
     return "agent", "onnxruntime-training is installed and right about every operator of the graph"

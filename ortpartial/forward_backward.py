@@ -14,7 +14,7 @@ from .engine import choose_for_backward
 from .exceptions import DataError, ModelError
 from .gradient import trainable
 from .graph import _FLOATS
-from .model import Model, load
+from .model import Model, load, read
 from .runtime import Session
 from .step import Names, backward_graph, forward_graph
 
@@ -101,14 +101,16 @@ class OrtGradientForwardBackward:
 
     def __init__(self, model: ModelProto | bytes | str | os.PathLike[str], weights_to_train: Sequence[str] | None = None,
                  *, device: str = "cpu", engine: str = "auto"):  # fmt: skip
-        self._model = load(model)
+        proto = read(model)
+        self._model = load(proto)
         self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in _FLOATS]
         self.weights_to_train = resolve_weights(self._model, weights_to_train, self.outputs)
         self.inputs = [n for n, v in self._model.inputs.items() if v.is_float]
         self.device = device
-        self._weights = {w: self._model.initializers[w].array.copy() for w in self.weights_to_train}
-        forward = forward_graph(self._model, (), self.outputs)
-        self.engine_, self.engine_reason_ = choose_for_backward(engine, forward)
+        self._weights = {w: self._model.arrays[w].copy() for w in self.weights_to_train}
+        self._model = load(proto, variables=self.weights_to_train)
+        forward = forward_graph(self._model, self.weights_to_train, self.outputs)
+        self.engine_, self.engine_reason_ = choose_for_backward(engine, forward, self.weights_to_train)
         if self.engine_ == "agent":
             self._agent = Agent(forward, self.weights_to_train, input_grads=self.inputs, device=device)
         else:

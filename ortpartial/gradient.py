@@ -210,7 +210,7 @@ def _walk(outputs: Sequence[Value], seeds: Gradients, wrt: Sequence[Value], cut:
             continue
         wanted = [x is not None and x in active and x.is_float for x in node.inputs]
         for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
-            if w and d is not None:
+            if w and x is not None and d is not None:
                 add(x, unbroadcast(d, x))
     return [total.get(x) for x in wrt]
 

@@ -114,7 +114,8 @@ class Value:
     def __repr__(self) -> str:
         shape = "?" if self.shape is None else "x".join("?" if d is None else str(d) for d in self.shape)
         what = self.hint or (self.node.op_type if self.node else "constant" if self.array is not None else "input")
-        return f"<Value {what} {self.dtype}[{shape}]>"
+        dtype = self.dtype if self.type.tensor_type.elem_type else "?"
+        return f"<Value {what} {dtype}[{shape}]>"
 
     # numpy would otherwise loop over the elements of `array * value` itself.
     __array_ufunc__ = None
@@ -203,7 +204,7 @@ class Node:
         kinds = self.schema.attributes
         return [
             helper.make_attribute(k, numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v,
-                                  attr_type=kinds[k].type)
+                                  attr_type=kinds[k].type.value)
             for k, v in sorted(self.attributes.items())
         ]  # fmt: skip
 

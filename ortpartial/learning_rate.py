@@ -222,8 +222,7 @@ def descended(w: Value, eta: Value, step: Value) -> Value:
     """w - η · step, as one node where the step is a product of matrices: a Gemm has a factor and an addend itself."""
     node = step.node
     # The factor is a float32 in the specification, too coarse for float64.
-    fits = eta.array is not None and w.dtype == np.float32
-    if node is None or node.op_type != "Gemm" or len(node.inputs) > 2 or not fits:
+    if eta.array is None or w.dtype != np.float32 or node is None or node.op_type != "Gemm" or len(node.inputs) > 2:
         return w - eta * step
     settings = {name: node.attribute(name) for name in ("transA", "transB")}
     return op.Gemm(*node.inputs, w, alpha=-float(eta.array) * node.attribute("alpha"), **settings)

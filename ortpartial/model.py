@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
 
 from .exceptions import GraphError, ModelError
-from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node
+from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, variable
 
 __all__ = ["Model", "expand", "load", "read", "replace_weights"]
 
@@ -30,7 +30,9 @@ class Model:
     inputs, outputs : dict of str to Value
         What the graph reads and gives.
     initializers : dict of str to Value
-        Its initializers, constants until `graph.build` is told that they are inputs.
+        Its initializers: variables where `load` was told so, else constants.
+    arrays : dict of str to numpy.ndarray
+        The content of the initializers.
     values : dict of str to Value
         Every tensor of the graph by its name.
 
@@ -46,6 +48,7 @@ class Model:
     inputs: Mapping[str, Value]
     outputs: Mapping[str, Value]
     initializers: Mapping[str, Value]
+    arrays: Mapping[str, np.ndarray]
     values: Mapping[str, Value]
 
 
@@ -74,8 +77,8 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     ortpartial.exceptions.ModelError: The 11 bytes given are no ONNX model, or one that was cut short.
     """
     if isinstance(source, ModelProto):
-        return source
-    if isinstance(source, (bytes, bytearray)):
+        model, what = source, "The ModelProto given is"
+    elif isinstance(source, (bytes, bytearray)):
         model, what = ModelProto(), f"The {len(source)} bytes given are"
         try:
             model.ParseFromString(bytes(source))
@@ -95,10 +98,13 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
         raise ModelError(f"A model is a ModelProto, bytes or a path, not {type(source).__name__}.")
     if not model.graph.output:
         raise ModelError(f"{what} no ONNX model, or one that was cut short.")
+    if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
+        raise ModelError(f"The data of {apart[0]!r} stand in a file of their own (external data); give the path of the model.")
     return model
 
 
-def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | None = None) -> Model:
+def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | None = None,
+         variables: Collection[str] = ()) -> Model:  # fmt: skip
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Parameters
@@ -107,6 +113,8 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
         The model; it is not written to.
     batch : int, optional
         Number of rows of every input whose first size is not static, so that what is built is made for it alone.
+    variables : collection of str
+        Initializers that will change: nothing that is built counts on their content.
 
     Returns
     -------
@@ -128,7 +136,8 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
     graph, opsets = _prepared(proto)
     if batch is not None:
         _specialize(graph, batch)
-    initializers = {t.name: constant(numpy_helper.to_array(t), hint=t.name) for t in proto.graph.initializer}
+    arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    initializers = {n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()}
     added = {t.name: constant(numpy_helper.to_array(t), hint=t.name) for t in graph.initializer}
     if graph.sparse_initializer:
         raise ModelError("Sparse initializers are not supported; make them dense.")
@@ -144,7 +153,7 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
         _read_node(node, values, opsets, shapes)
     if missing := [o.name for o in graph.output if o.name not in values]:
         raise ModelError(f"No node computes the output {missing[0]!r}.")
-    return Model(proto, inputs, {o.name: values[o.name] for o in graph.output}, initializers, values)
+    return Model(proto, inputs, {o.name: values[o.name] for o in graph.output}, initializers, arrays, values)
 
 
 def _prepared(proto: ModelProto) -> tuple[onnx.GraphProto, Mapping[str, int]]:
@@ -152,8 +161,10 @@ def _prepared(proto: ModelProto) -> tuple[onnx.GraphProto, Mapping[str, int]]:
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
     if light.functions:
-        # The converter drops functions, so they are inlined first (onnx 1.23.2).
-        light = inliner.inline_local_functions(light)
+        # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
+        # The conversion looks for the types of initializers among those of values, and nowhere else.
+        light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in light.graph.initializer)
+        light = inliner.inline_local_functions(light, convert_version=True)
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
         del light.graph.value_info[:]
@@ -219,8 +230,8 @@ def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, i
         raise ModelError(f"{where} reads {unknown[0]!r}, which nothing computes before it.")
     try:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-            made = constant_of(attributes)
-            values[node.output[0]] = Value(made.type, array=made.array, hint=node.output[0])
+            content = constant_of(attributes)
+            values[node.output[0]] = Value(content.type, array=content.array, hint=node.output[0])
             return
         schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
@@ -273,7 +284,7 @@ def expand(node: Node) -> list[Value] | None:
 
 def _body(node: Node) -> onnx.FunctionProto | None:
     """The function body of an operator, written for these inputs where the schema asks for them."""
-    schema = node.schema
+    schema: Any = node.schema  # onnx 1.23.2 does not declare the types of what is asked of it here
     if schema.has_context_dependent_function:
         proto = helper.make_node(node.op_type, ["" if x is None else f"i{i}" for i, x in enumerate(node.inputs)],
                                  [f"o{i}" for i in range(len(node.outputs))], domain=node.domain)  # fmt: skip
@@ -312,5 +323,9 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
     copy.CopyFrom(proto)
     for t in copy.graph.initializer:
         if t.name in weights:
-            t.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name))
+            new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
+            if t.HasField("doc_string"):
+                new.doc_string = t.doc_string
+            new.metadata_props.extend(t.metadata_props)
+            t.CopyFrom(new)
     return copy

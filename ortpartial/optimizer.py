@@ -149,7 +149,7 @@ class OrtGradientForwardBackwardOptimizer:
 
     def _open(self) -> None:
         """What is derived from the model and never pickled."""
-        self._model = load(self._proto)
+        self._model = load(self._proto, variables=self.weights_to_train or ())
         self._sessions: dict[str, Session] = {}
         self._layer: OrtGradientForwardBackward | None = None
 

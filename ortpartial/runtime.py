@@ -17,7 +17,7 @@ from .exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
 
 try:
     import onnxruntime
-    from onnxruntime.capi import _pybind_state as C
+    from onnxruntime.capi import _pybind_state
 except ImportError as e:
     raise RuntimeMissingError(
         f"No onnxruntime that can be imported ({e}): run `pip install ortpartial[cpu]`, or `pip install "
@@ -25,6 +25,9 @@ except ImportError as e:
     ) from e
 
 __all__ = ["Binding", "Buffer", "Device", "Session", "as_numpy", "has_training", "runtime_version"]
+
+#: The objects below onnxruntime's Python ones: each call that they save is half a microsecond of a step.
+C = _pybind_state
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -215,6 +218,8 @@ def sentence(e: Exception) -> str:
     # A place in the source: its path, and then the signature of the function up to its closing parenthesis.
     text = re.sub(r"/?\S*onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\)( const)?( \[with [^\]]*\])? ?", "",
                   text)  # fmt: skip
+    if newer := re.search(r"Opset (\d+) is under development .* till opset (\d+)", text):
+        text = f"the model has opset {newer[1]}, and the newest that it knows is {newer[2]}"
     return text.strip().rstrip(".") + "."
 
 
@@ -283,7 +288,7 @@ class Session:
             raise ModelError("The model is larger than the 2 GB that one protobuf message can hold.") from None
         try:
             self._python = onnxruntime.InferenceSession(
-                data, options or sessionsession_options(threads), providers=self.device.providers, enable_fallback=0
+                data, options or session_options(threads), providers=self.device.providers, enable_fallback=0
             )  # fmt: skip
         except Exception as e:  # its errors have no common base below Exception
             raise ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}") from None
@@ -496,7 +501,9 @@ class Binding:
 
     def ortvalues(self) -> dict[str, Any]:
         """The outputs of the last run as OrtValues, by name."""
-        return dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
+        # Iterating over the vector takes 5 us an element, asking by number 0.3.
+        found = self._binding.get_outputs()
+        return {name: found[i] for i, name in enumerate(self._outputs)}
 
     def numpy(self) -> dict[str, np.ndarray]:
         """The outputs of the last run as arrays of their own, by name."""

@@ -7,15 +7,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from .exceptions import SettingError
 from .gradient import cast
-from .graph import Value
+from .graph import Value, constant, op
 
-__all__ = ["ConstantSchedule", "InvScalingSchedule", "OptimalSchedule", "Schedule", "number", "resolve",
-           "resolve_schedule"]  # fmt: skip
+__all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule", "OptimalSchedule",
+           "Schedule", "StepSchedule", "WarmUpSchedule", "number", "resolve", "resolve_schedule", "whole"]  # fmt: skip
 
 
 def number(
@@ -50,6 +50,31 @@ def number(
                 continue
         raise SettingError(f"{type(piece).__name__}: {name} is {given!r}, a finite number"
                            f"{' ' + expected if expected else ''} was expected.")  # fmt: skip
+
+
+def whole(piece: Any, *names: str, low: int) -> None:
+    """Settings of a frozen piece as Python integers, once they are known to be whole numbers in their range.
+
+    Parameters
+    ----------
+    piece : dataclass
+        The object whose settings are looked at.
+    *names : str
+        The settings.
+    low : int
+        The least that they may be.
+
+    Raises
+    ------
+    SettingError
+        A setting is no whole number or too small.
+    """
+    for name in names:
+        given = getattr(piece, name)
+        if isinstance(given, bool) or not isinstance(given, Integral) or given < low:
+            raise SettingError(f"{type(piece).__name__}: {name} is {given!r}, a whole number at least {low} was "
+                               f"expected.")  # fmt: skip
+        object.__setattr__(piece, name, int(given))
 
 
 def resolve(kind: type, given: Any, table: Mapping[str, type]) -> Any:
@@ -209,11 +234,175 @@ class OptimalSchedule(Schedule):
         return 1 / self.alpha / (self.t0 + cast(k, eta0))
 
 
-_NAMES = {"constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule}
+@dataclass(frozen=True)
+class WarmUpSchedule(Schedule):
+    """η = min(k/n, 1) · s(max(k - n, 1)): n batches that lead up to the first step of a schedule s, then s from there.
+
+    Parameters
+    ----------
+    schedule : Schedule or str
+        s, a `Schedule` or the name of one.
+    n : int
+        Number of batches until the step size is whole, at least 1.
+
+    References
+    ----------
+    P. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, section 2.2. In torch it is
+    ``SequentialLR([LinearLR(start_factor=1/n, total_iters=n-1), s], milestones=[n])``.
+
+    Examples
+    --------
+    >>> WarmUpSchedule("invscaling", n=10)
+    WarmUpSchedule(schedule=InvScalingSchedule(power_t=0.5), n=10)
+    """
+
+    schedule: Schedule | str = "constant"
+    n: int = 100
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
+        whole(self, "n", low=1)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        assert isinstance(self.schedule, Schedule)
+        return cast(op.Min(k, self.n), eta0) / self.n * self.schedule(eta0, op.Max(k - self.n, 1))
+
+
+@dataclass(frozen=True)
+class CosineSchedule(Schedule):
+    """η = l + (η₀ - l) ½(1 + cos(πj/n)) with j = min(k - 1, n): from η₀ down to l, the minimum, where it stays.
+
+    Parameters
+    ----------
+    n : int
+        Number of batches that it takes, at least 1: epochs times batches an epoch for all of a training.
+    minimum : float
+        l, the last step size, at least 0. It is a step size and no factor, and is meant to be less than η₀.
+
+    Notes
+    -----
+    It is computed as l + (η₀ - l) sin²(½π(n - j)/n), which is the same and loses no digits near the end.
+
+    References
+    ----------
+    I. Loshchilov and F. Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017, equation 5, without the
+    restarts; ``torch.optim.lr_scheduler.CosineAnnealingLR`` for its first n steps.
+
+    Examples
+    --------
+    >>> CosineSchedule(n=1000, minimum=1e-4)
+    CosineSchedule(n=1000, minimum=0.0001)
+    """
+
+    n: int = 1000
+    minimum: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole(self, "n", low=1)
+        number(self, "minimum", low=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        left = op.Max(self.n + 1 - k, 0)
+        return between(self.minimum, eta0, cast(left, eta0) / self.n)
+
+
+@dataclass(frozen=True)
+class StepSchedule(Schedule):
+    """η = η₀ · γᵐ with m = ⌊(k - 1)/n⌋: times γ, the factor, every n batches.
+
+    Parameters
+    ----------
+    n : int
+        Number of batches between two drops, at least 1.
+    factor : float
+        γ, more than 0.
+
+    References
+    ----------
+    ``torch.optim.lr_scheduler.StepLR``, where n is the step size and γ the same.
+
+    Examples
+    --------
+    >>> StepSchedule(n=300, factor=0.5)
+    StepSchedule(n=300, factor=0.5)
+    """
+
+    n: int = 1000
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        whole(self, "n", low=1)
+        number(self, "factor", above=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        # Both are integers, and so is their quotient.
+        return eta0 * op.Pow(constant(self.factor, eta0.dtype), (k - 1) / self.n)
+
+
+@dataclass(frozen=True)
+class OneCycleSchedule(Schedule):
+    """η = l + (η₀ - l) ½(1 - cos(πx)): up to η₀ from l = η₀/d with x = j/a, then down to l = η₀/(df) with x = (n-1-j)/(n-1-a).
+
+    Here j = min(k, n) - 1 and a = pct_start · n - 1. The cycle is over after n batches, and η stays as small as it is.
+
+    Parameters
+    ----------
+    n : int
+        Number of batches of the cycle, at least 1: epochs times batches an epoch for all of a training.
+    pct_start : float
+        Share of the cycle in which the steps grow, at least 0 and less than 1.
+    div_factor : float
+        d, how many times the first step is smaller than η₀, the largest one; more than 0.
+    final_div_factor : float
+        f, how many times the last step is smaller than the first one; more than 0.
+
+    References
+    ----------
+    L. Smith and N. Topin, Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates, 2018, in
+    the form of ``torch.optim.lr_scheduler.OneCycleLR``: two phases, and momentum is left as it is.
+
+    Examples
+    --------
+    >>> OneCycleSchedule(n=500).final_div_factor
+    10000.0
+    """
+
+    n: int = 1000
+    pct_start: float = 0.3
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+
+    def __post_init__(self) -> None:
+        whole(self, "n", low=1)
+        number(self, "pct_start", low=0, below=1)
+        number(self, "div_factor", "final_div_factor", above=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        a, last = self.pct_start * self.n - 1, self.n - 1
+        x = cast(op.Max(self.n - k, 0), eta0) / (last - a)
+        low = eta0 / (self.div_factor * self.final_div_factor)
+        if a > 0:
+            j = cast(k - 1, eta0)
+            x, low = op.Min(j / a, x), op.Where(j <= a, eta0 / self.div_factor, low)
+        return between(low, eta0, x)
+
+
+def between(low: Value | float, high: Value, x: Value) -> Value:
+    """From low at x = 0 to high at x = 1 along a cosine: l + (h - l) ½(1 - cos(πx)), as a square that keeps digits."""
+    s = op.Sin(math.pi / 2 * x)
+    return low + (high - low) * (s * s)
+
+
+# The others are told how long they last, so that their names alone mean little: they go by the names of their classes.
+_NAMES: dict[str, type[Schedule]] = {
+    "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
+    "warmup": WarmUpSchedule,
+    **{cls.__name__: cls for cls in (CosineSchedule, StepSchedule, OneCycleSchedule)},
+}  # fmt: skip
 
 
 def resolve_schedule(schedule: Schedule | type[Schedule] | str) -> Schedule:
-    """The schedule that a user means by "constant", "invscaling", "optimal", a class, its name, or an object.
+    """The schedule that a user means by "constant", "invscaling", "optimal", "warmup", a class, its name, or an object.
 
     Parameters
     ----------

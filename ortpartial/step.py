@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import ModelProto
 
 from .exceptions import ModelError
-from .gradient import grad
+from .gradient import cast, grad
 from .graph import Value, build, op, variable
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
@@ -17,8 +17,8 @@ from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
 
-__all__ = ["Names", "backward_graph", "forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "step_graph",
-           "update_graph"]  # fmt: skip
+__all__ = ["Names", "backward_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by", "row_loss_graph",
+           "step_graph", "update_graph"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,14 @@ class Names:
         """A weight after the step."""
         return self.free(f"{weight}_new")
 
+    def grad(self, name: str) -> str:
+        """The gradient of the loss by a weight or an output."""
+        return self.free(f"{name}_grad")
+
+    def penalty_grad(self, weight: str) -> str:
+        """The gradient of the penalty by a weight."""
+        return self.free(f"{weight}_grad_penalty")
+
     def state(self, weight: str, state: str) -> str:
         """An optimizer state of a weight."""
         return self.free(f"{weight}_{state}")
@@ -83,8 +91,13 @@ def _targets(model: Model, losses: Mapping[str, BaseLearningLoss], names: Names)
     for output, loss in losses.items():
         y = model.outputs[output]
         dtype = y.dtype if loss.target_dtype is None else np.dtype(loss.target_dtype)
-        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(y.shape))
+        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(_sizes(y)))
     return found
+
+
+def _sizes(v: Value) -> tuple[int | str | None, ...]:
+    """The shape of a value whose rank has to be known."""
+    return v.shape or () if v.rank else ()
 
 
 def _rows(model: Model) -> int | str | None:
@@ -100,12 +113,16 @@ def _row_losses(model: Model, losses: Mapping[str, BaseLearningLoss], targets: M
 
 def _mean_loss(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value], w: Value | None) -> Value:
     """The loss of a batch: the sum over the trained outputs of their weighted means."""
-    pairs = zip(losses.items(), targets.values(), strict=True)
-    return _total([weighted_mean(loss(model.outputs[output], t), w) for (output, loss), t in pairs])
+    found = []
+    for (output, loss), t in zip(losses.items(), targets.values(), strict=True):
+        elements = loss(model.outputs[output], t)
+        found.append(weighted_mean(elements, None if w is None else cast(w, elements)))
+    return _total(found)
 
 
 def _total(values: Sequence[Value]) -> Value:
-    return values[0] if len(values) == 1 else op.Sum(*values)
+    """The sum of values, which may differ in dtype, in that of the first."""
+    return values[0] if len(values) == 1 else op.Sum(*(cast(v, values[0]) for v in values))
 
 
 def step_graph(
@@ -143,12 +160,13 @@ def step_graph(
     targets = _targets(model, losses, names)
     k = variable(names.iteration, np.int64, [])
     trained = [model.initializers[w] for w in weights]
-    w = variable(names.sample_weight, trained[0].dtype, [_rows(model)]) if weighted else None
+    dtype = model.outputs[next(iter(losses))].dtype
+    w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
     loss = _mean_loss(model, losses, targets, w)
-    costs = [penalty(v) for v in trained if penalty.applies_to(v.shape)]
+    costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
     gradients = grad(_total([loss, *costs]), trained)
 
-    inputs = {**_read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
+    inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
     inputs[names.iteration] = k
     outputs = {names.loss: loss}
     _update(rate, dict(zip(weights, trained, strict=True)), gradients, k, names, inputs, outputs)
@@ -172,8 +190,20 @@ def _update(
         outputs.update({names.new(n): u for n, u in zip([name, *states], [new, *news], strict=True)})
 
 
-def _read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Those inputs that some values depend on."""
+def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
+    """Those inputs that some values depend on.
+
+    Parameters
+    ----------
+    values : iterable of Value
+        What is computed.
+    inputs : dict of str to Value
+        From what it may be computed.
+
+    Returns
+    -------
+    dict of str to Value
+    """
     seen: set[Value] = set()
     stack = list(values)
     while stack:
@@ -194,7 +224,7 @@ def update_graph(weights: Mapping[str, Value], rate: BaseLearningRate, names: Na
     rate : BaseLearningRate
         How.
     names : Names
-        How the values are called; a gradient is ``<weight>_grad``, that of the penalty ``<weight>_penalty_grad``.
+        How the values are called.
     penalised : iterable of str
         Weights that have a penalty.
 
@@ -207,7 +237,7 @@ def update_graph(weights: Mapping[str, Value], rate: BaseLearningRate, names: Na
     inputs: dict[str, Value] = {}
     gradients = []
     for name, v in weights.items():
-        parts = [f"{name}_grad"] + [f"{name}_penalty_grad"] * (name in penalised)
+        parts = [names.grad(name)] + [names.penalty_grad(name)] * (name in penalised)
         inputs.update({p: variable(p, v.dtype, v.shape) for p in parts})
         gradients.append(_total([inputs[p] for p in parts]))
     inputs[names.iteration] = k
@@ -216,7 +246,7 @@ def update_graph(weights: Mapping[str, Value], rate: BaseLearningRate, names: Na
     return build(inputs, outputs, name="learning_rate")
 
 
-def penalty_graph(weights: Mapping[str, Value], penalty: BaseLearningPenalty) -> tuple[ModelProto | None, list[str]]:
+def penalty_graph(weights: Mapping[str, Value], penalty: BaseLearningPenalty, names: Names) -> tuple[ModelProto | None, list[str]]:
     """The penalty of all weights and its gradients as one model, and the weights it applies to; None where to none.
 
     Parameters
@@ -225,21 +255,23 @@ def penalty_graph(weights: Mapping[str, Value], penalty: BaseLearningPenalty) ->
         The weights.
     penalty : BaseLearningPenalty
         What they cost.
+    names : Names
+        How the values are called.
 
     Returns
     -------
     tuple of onnx.ModelProto or None, and list of str
     """
-    chosen = {n: v for n, v in weights.items() if penalty.applies_to(v.shape)}
+    chosen = {n: v for n, v in weights.items() if penalty.applies_to(_sizes(v))}
     if not chosen:
         return None, []
     total = _total([penalty(v) for v in chosen.values()])
-    gradients = dict(zip([f"{n}_penalty_grad" for n in chosen], grad(total, list(chosen.values())), strict=True))
-    return build(chosen, {"penalty": total, **gradients}, name="learning_penalty"), list(chosen)
+    gradients = dict(zip(map(names.penalty_grad, chosen), grad(total, list(chosen.values())), strict=True))
+    return build(chosen, {names.free("penalty"): total, **gradients}, name="learning_penalty"), list(chosen)
 
 
 def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False) -> ModelProto:
-    """Loss and its gradient by the outputs as one model: (outputs, targets, row weights) -> (loss, <output>_grad).
+    """Loss and its gradient by the outputs as one model: (outputs, targets, row weights) -> (loss, gradients).
 
     Parameters
     ----------
@@ -256,12 +288,12 @@ def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted
     """
     names = Names.of(model)
     ys = {o: variable(o, model.outputs[o].dtype, model.outputs[o].shape) for o in losses}
-    bare = Model(model.proto, model.inputs, ys, model.initializers, model.values)
+    bare = replace(model, outputs=ys)
     targets = _targets(bare, losses, names)
     first = next(iter(ys.values()))
     w = variable(names.sample_weight, first.dtype, (first.shape or [None])[:1]) if weighted else None
     loss = _mean_loss(bare, losses, targets, w)
-    gradients = dict(zip([f"{o}_grad" for o in ys], grad(loss, list(ys.values())), strict=True))
+    gradients = dict(zip(map(names.grad, ys), grad(loss, list(ys.values())), strict=True))
     inputs = {**ys, **targets, **({names.sample_weight: w} if w is not None else {})}
     return build(inputs, {names.loss: loss, **gradients}, name="learning_loss")
 
@@ -286,7 +318,7 @@ def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, Ba
     targets = _targets(model, losses, names)
     rows = _row_losses(model, losses, targets)
     trained = {w: model.initializers[w] for w in weights}
-    return build({**_read_by([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
+    return build({**read_by([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
 
 
 def forward_graph(
@@ -319,7 +351,7 @@ def forward_graph(
     names = Names.of(model)
     wanted = {o: model.outputs[o] for o in (model.outputs if outputs is None else outputs)}
     extra = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
-    inputs = _read_by(list(wanted.values()), model.inputs) if used_only else model.inputs
+    inputs = read_by(wanted.values(), model.inputs) if used_only else model.inputs
     return build({**inputs, **{w: model.initializers[w] for w in weights}}, {**wanted, **extra}, name="forward")
 
 
@@ -352,7 +384,7 @@ def backward_graph(
     wrt = {**{w: model.initializers[w] for w in weights}, **{i: model.inputs[i] for i in inputs}}
     if integer := [n for n, v in wrt.items() if not v.is_float]:
         raise ModelError(f"{integer[0]!r} holds {wrt[integer[0]].dtype}, and only real numbers have a gradient.")
-    dys = {names.free(f"{o}_grad"): variable(names.free(f"{o}_grad"), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
+    dys = {names.grad(o): variable(names.grad(o), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
     gradients = grad(ys, list(wrt.values()), list(dys.values()))
     forward = _nodes(model.outputs.values())
     leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
@@ -369,7 +401,7 @@ def backward_graph(
     saved = [v for v in read if v not in leaf]
     again = [leaf[v] for v in read if v in leaf]
     cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
-    found = {names.free(f"{n}_grad_out") if f"{n}_grad" in dys else names.free(f"{n}_grad"): g
+    found = {names.free(f"{n}_grad_out") if names.grad(n) in dys else names.grad(n): g
              for n, g in zip(wrt, gradients, strict=True)}  # fmt: skip
     return build({**cut, **{n: leaves[n] for n in again}, **dys}, found, name="backward"), saved, again
 

@@ -20,7 +20,7 @@ LAYERS = (
     "learning_loss learning_penalty learning_rate",
     "step",
     "lower",
-    "runtime",
+    "runtime trust",
     "agent data",
     "engine",
     "forward_backward",

@@ -20,14 +20,20 @@ def spread(v: Value, x: Value) -> Value:
     return op.Expand(v, shape_of(x)).stated(x.shape)
 
 
+def elements(x: Value) -> int | None:
+    """How many elements x has, where all its sizes are known."""
+    sizes = [n for n in x.shape or () if isinstance(n, int)]
+    return math.prod(sizes) if x.is_static else None
+
+
 def count(x: Value, y: Value, axes: Value | None) -> Value | int:
     """How many elements of x there are for each of y, which x was reduced to along axes."""
     if x.shape is not None and axes is not None and axes.array is not None:
-        sizes = [x.shape[i] for i in axes.array.tolist()]
-        if sizes and all(isinstance(n, int) for n in sizes):
+        sizes = [n for i in axes.array if isinstance(n := x.shape[i], int)]
+        if len(sizes) == axes.array.size > 0:
             return math.prod(sizes)
-    if x.is_static and y.is_static and 0 not in y.shape:
-        return math.prod(x.shape) // math.prod(y.shape)
+    if (n := elements(x)) is not None and (m := elements(y)):
+        return n // m
     # Not a division of integers, which kills onnxruntime 1.19.2 where y is empty.
     return op.Div(*(op.Cast(op.Size(v), to=x.type.tensor_type.elem_type) for v in (x, y)))
 

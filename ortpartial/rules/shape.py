@@ -58,7 +58,7 @@ def vector(*sizes: Value) -> Value:
 
 def size(x: Value, start: int, end: int) -> Value:
     """The sizes of x along the axes from start to end."""
-    known = x.shape[start:end]
+    known = (None,) if x.shape is None else x.shape[start:end]
     return constant(known, np.int64) if all(isinstance(n, int) for n in known) else op.Shape(x, start=start, end=end)
 
 

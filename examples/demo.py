@@ -1,0 +1,213 @@
+"""
+What ortpartial does, in a few seconds: four trainings on real data, each beside scikit-learn on the same split.
+
+    make demo        or        python examples/demo.py [folder, by default demo_output]
+
+The trained models (ONNX) and a figure of the losses (PNG) are written into the folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from skl2onnx import to_onnx
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+
+from ortpartial import OrtGradientForwardBackwardOptimizer, __version__, build, constant, op, variable
+from ortpartial.learning_loss import SoftmaxCrossEntropyLearningLoss
+from ortpartial.learning_penalty import ElasticLearningPenalty
+from ortpartial.learning_rate import LearningRateAdam, LearningRateSGDNesterov
+from ortpartial.runtime import has_training, runtime_version
+
+
+@dataclass
+class Result:
+    """One training: what was trained, and how good the model was before, is after, and is in scikit-learn's hands."""
+
+    name: str
+    origin: str
+    metric: str
+    optimizer: OrtGradientForwardBackwardOptimizer
+    before: float
+    after: float
+    sklearn: float | None
+    sklearn_loss: float | None
+    seconds: float
+    note: str = ""
+
+
+def trained(name, origin, metric, optimizer, train, test, sklearn=None, sklearn_loss=None):
+    """Fit an optimizer and measure it on rows that it has not seen."""
+    before, start = optimizer.score(*test), time.perf_counter()
+    optimizer.fit(*train, X_val=test[0], y_val=test[1])
+    seconds = time.perf_counter() - start
+    return Result(name, origin, metric, optimizer, before, optimizer.score(*test), sklearn, sklearn_loss, seconds)
+
+
+def split(load, scaler):
+    """Training and test rows of a data set, scaled by what the training rows are like."""
+    X_train, X_test, y_train, y_test = train_test_split(*load(return_X_y=True), test_size=0.25, random_state=0)
+    X_train, X_test = scaler.fit_transform(X_train), scaler.transform(X_test)
+    return (X_train.astype(np.float32), y_train), (X_test.astype(np.float32), y_test)
+
+
+def started_anew(model, rng):
+    """A converted model with small random weights in place of those that scikit-learn found."""
+    fresh = onnx.ModelProto()
+    fresh.CopyFrom(model)
+    for tensor in fresh.graph.initializer:
+        if tensor.name in ("coef", "intercept"):
+            noise = rng.normal(scale=0.01, size=tuple(tensor.dims)).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(noise, tensor.name))
+    return fresh
+
+
+def linear_regression(rng):
+    """A LinearRegression converted by skl2onnx; `black_op` makes it MatMul and Add, whose weights are initializers."""
+    train, test = split(load_diabetes, StandardScaler())
+    sklearn = LinearRegression().fit(*train)
+    model = started_anew(to_onnx(sklearn, train[0][:1], black_op={"LinearRegressor"}), rng)
+    # Forward and backward of onnxruntime-training where it is installed; one graph a step gives the same numbers.
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        model, ["coef", "intercept"], learning_rate=LearningRateSGDNesterov(0.02, schedule="invscaling"),
+        max_iter=40, validation_every=1, engine="agent" if has_training() else "step", random_state=0)  # fmt: skip
+    predicted = sklearn.predict(test[0])
+    score, loss = sklearn.score(*test), mean_squared_error(test[1], predicted)
+    result = trained("diabetes: linear", "skl2onnx", "R²", optimizer, train, test, score, loss)
+    gap = np.abs(optimizer.predict(test[0])[:, 0] - predicted).mean() / test[1].std()
+    result.note = f"predictions are {gap:.1%} of the target's standard deviation away from scikit-learn's"
+    return result
+
+
+def logistic_regression(rng):
+    """A LogisticRegression converted by skl2onnx, with raw scores, since the loss has the softmax in it."""
+    train, test = split(load_breast_cancer, StandardScaler())
+    sklearn = LogisticRegression().fit(*train)
+    model = to_onnx(sklearn, train[0][:1], black_op={"LinearClassifier"}, options={"zipmap": False, "raw_scores": True})
+    # The model has two outputs, labels and scores; the scores are trained.
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        started_anew(model, rng), ["coef", "intercept"],
+        learning_loss={"probabilities": SoftmaxCrossEntropyLearningLoss()},
+        learning_rate=0.05, learning_penalty=ElasticLearningPenalty(l2=1e-3),
+        max_iter=40, validation_every=1, random_state=0)  # fmt: skip
+    score, loss = sklearn.score(*test), log_loss(test[1], sklearn.predict_proba(test[0]))
+    train, test = ((X, {"probabilities": y}) for X, y in (train, test))
+    result = trained("breast cancer: logistic", "skl2onnx", "accuracy", optimizer, train, test, score, loss)
+    result.note = "one of two outputs is trained, with an l2 penalty as scikit-learn has one"
+    return result
+
+
+def network(rng):
+    """64 pixels - 64 Relu - 10 scores, written as a formula and trained with Adam."""
+    train, test = split(load_digits, MaxAbsScaler())
+
+    def weight(name, *shape):
+        return constant(rng.normal(scale=shape[0] ** -0.5, size=shape).astype(np.float32), hint=name)
+
+    x = variable("pixels", "float32", ["N", 64])
+    hidden = op.Relu(x @ weight("W1", 64, 64) + weight("b1", 64))
+    model = build([x], {"scores": hidden @ weight("W2", 64, 10) + weight("b2", 10)})
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        model, learning_loss="softmax_cross_entropy", learning_rate=LearningRateAdam(3e-3),
+        max_iter=25, batch_size=32, validation_every=1, random_state=0)  # fmt: skip
+    sklearn = MLPClassifier([64], learning_rate_init=3e-3, batch_size=32, tol=1e-3, n_iter_no_change=5, random_state=0)
+    score, loss = sklearn.fit(*train).score(*test), log_loss(test[1], sklearn.predict_proba(test[0]))
+    result = trained("digits: 64-64-10", "notation", "accuracy", optimizer, train, test, score, loss)
+    result.note = f"scikit-learn's MLPClassifier took {sklearn.n_iter_} epochs"
+    return result
+
+
+def part_of_a_network(model):
+    """The images turn to negatives, and the network to guesswork; its first layer alone is trained to see again."""
+    train, test = (((1 - X), y) for X, y in split(load_digits, MaxAbsScaler()))
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        model, ["W1", "b1"], learning_loss="softmax_cross_entropy", learning_rate=LearningRateAdam(3e-3),
+        max_iter=60, batch_size=32, validation_every=1, random_state=0)  # fmt: skip
+    result = trained("negatives: layer 1 only", "saved ONNX", "accuracy", optimizer, train, test)
+    old, new = ({t.name: t.raw_data for t in m.graph.initializer} for m in (model, optimizer.get_trained_onnx()))
+    kept = [name for name in old if old[name] == new[name]]
+    result.note = f"{' and '.join(kept)} did not change by a bit; scikit-learn trains all weights or none"
+    return result
+
+
+def table(results):
+    """What happened, a line each."""
+    rows = [["", "made by", "engine", "weights", "epochs", "seconds", "score", "before", "after", "scikit-learn"]]
+    for r in results:
+        o = r.optimizer
+        scores = ("-" if s is None else f"{s:.3f}" for s in (r.before, r.after, r.sklearn))
+        rows.append([r.name, r.origin, o.engine_, " ".join(o.weights_to_train), str(o.n_iter_), f"{r.seconds:.2f}",
+                     r.metric, *scores])  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [f"{{:{side}{width}}}" for side, width in zip("<<<<>><>>>", widths, strict=True)]
+    lines = ["  ".join(cells).format(*row).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+LOSSES = {"R²": "square error", "accuracy": "cross-entropy"}
+
+
+def draw(results, path):
+    """The loss of every epoch."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    fig, axes = plt.subplots(2, 2, figsize=(10, 6.5), layout="constrained")
+    for ax, r in zip(axes.flat, results, strict=True):
+        epochs = np.arange(1, r.optimizer.n_iter_ + 1)
+        ax.loglog(epochs, r.optimizer.train_losses_, color="tab:blue", label="training rows")
+        ax.loglog(epochs, r.optimizer.validation_losses_, color="tab:orange", label="test rows")
+        if r.sklearn_loss is not None:
+            ax.axhline(r.sklearn_loss, color="tab:orange", linestyle=":", label="test rows, scikit-learn")
+        beside = f"\nscikit-learn {r.sklearn:.3f}" if r.sklearn is not None else ""
+        ax.text(0.97, 0.95, f"{r.metric} {r.before:.3f} → {r.after:.3f}{beside}", transform=ax.transAxes, ha="right",
+                va="top")  # fmt: skip
+        ax.set_title(f"{r.name[0].upper()}{r.name[1:]}", loc="left", fontweight="bold", fontsize=11)
+        ax.set(xlabel="epoch", ylabel=LOSSES[r.metric])
+        for axis, steps in ((ax.xaxis, [1, 2, 4]), (ax.yaxis, [1, 1.5, 2, 3, 5, 7])):
+            axis.set(major_locator=LogLocator(subs=steps), major_formatter="{x:g}", minor_locator=NullLocator())
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", alpha=0.3)
+    axes[0, 0].legend(frameon=False, loc="center right")
+    fig.savefig(path, dpi=120)
+    plt.close(fig)
+
+
+def main(folder="demo_output"):
+    rng, start = np.random.default_rng(0), time.perf_counter()
+    results = [linear_regression(rng), logistic_regression(rng), network(rng)]
+    results.append(part_of_a_network(results[-1].optimizer.get_trained_onnx()))
+
+    build_name = "onnxruntime-training" if has_training() else "onnxruntime"
+    print(f"ortpartial {__version__} on {build_name} {runtime_version()}; scores are of test rows\n")
+    print(table(results) + "\n")
+    for r in results:
+        print(f"  {r.name}: {r.note}")
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for r, name in zip(results, ["linear", "logistic", "digits", "digits_negative"], strict=True):
+        written.append(folder / f"{name}.onnx")
+        onnx.save(r.optimizer.get_trained_onnx(), written[-1])
+    written.append(folder / "losses.png")
+    draw(results, written[-1])
+    print(f"\nWritten to {folder}: {', '.join(p.name for p in written)}")
+    print(f"{time.perf_counter() - start:.1f} s in all")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,123 @@
+"""Do the gradients hold for the operator tests that ship inside onnx, which nobody here chose?"""
+
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+from ortpartial.exceptions import DataError, ModelError
+from ortpartial.gradient import _CONSTANT, _RULES
+from ortpartial.graph import OPSET, _newest, attribute_value, build, constant, make_node, variable
+from ortpartial.testing import _runner, check_gradient
+
+FLOATS = (np.float32, np.float64)
+
+# What is tested elsewhere, or what has nothing to compare: the beginning of the name of a case, and why.
+LEFT_OUT = {
+    "affine_grid": "shape inference does not find the types in its body",
+    "attention": "its body computes in float32 what should be float64: tests/test_gradient.py compares it with torch",
+    "celu": "exists in float32 alone: tests/test_gradient.py compares it with torch",
+    "dropout_default_old": "older than opset 21",
+    "dropout_random_old": "older than opset 21",
+    "spacetodepth_dcr_mode": "younger than opset 21",
+    "spacetodepth_crd_mode": "younger than opset 21",
+    "split_equal_parts_1d_opset13": "older than opset 21",
+    "split_equal_parts_2d_opset13": "older than opset 21",
+    "split_equal_parts_default_axis_opset13": "older than opset 21",
+    "mvn": "its body adds a float32 to a float64",
+    "reduce_log_sum_empty_set": "the logarithm of 0 and its gradient are infinite",
+    "reduce_log_sum_exp_empty_set": "the logarithm of 0 and its gradient are infinite",
+    "reduce_max_empty_set": "the largest of no elements is infinite and comes from none of them",
+    "reduce_min_empty_set": "the smallest of no elements is infinite and comes from none of them",
+    "rotary_embedding": "exists in float32 and narrower alone",
+}
+
+
+def load():
+    """Cases of one node that has a gradient, by name: (node, its inputs, its outputs)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases divide by zero on purpose when they are made
+        tests = load_model_tests(kind="node")
+    found = {}
+    for test in tests:
+        nodes = test.model.graph.node
+        if len(nodes) == 1 and nodes[0].domain == "" and differentiable(nodes[0].op_type):
+            inputs, outputs = ([array(v) for v in some] for some in test.data_sets[0])
+            if all(any(v.dtype in FLOATS for v in some) for some in (inputs, outputs)):
+                found[test.name.removeprefix("test_")] = test.model.graph, inputs, outputs
+    return found
+
+
+def array(v):
+    """What a case holds, as an array: some hold a TensorProto. Sequences and nothing at all become strings."""
+    if isinstance(v, TensorProto):
+        return numpy_helper.to_array(v)
+    return np.asarray("no tensor" if v is None or isinstance(v, list) else v)
+
+
+def differentiable(op_type):
+    if ("", op_type) in _RULES:
+        return True
+    schema = _newest(op_type, "", OPSET)
+    return ("", op_type) not in _CONSTANT and (schema.has_function or schema.has_context_dependent_function)
+
+
+CASES = load()
+
+
+def expression(graph, inputs):
+    """The node as a function of its floating-point inputs; the others are constants."""
+    (node,) = graph.node
+    attributes = {a.name: attribute_value(a) for a in node.attribute}
+    schema = _newest(node.op_type, "", OPSET)
+    given = dict(zip((i.name for i in graph.input), inputs, strict=True))
+    names = [n for n in given if given[n].dtype in FLOATS]
+
+    def f(*x):
+        values = {n: constant(v) for n, v in given.items()} | dict(zip(names, x, strict=True)) | {"": None}
+        made = make_node(schema, [values[n] for n in node.input], attributes, n_outputs=len(node.output))
+        return [y for y, n in zip(made.outputs, node.output, strict=True) if n]
+
+    return f, [given[n] for n in names]
+
+
+def has_rule(graph):
+    return ("", graph.node[0].op_type) in _RULES
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name):
+    if reason := next((LEFT_OUT[k] for k in LEFT_OUT if name.startswith(k)), None):
+        pytest.skip(reason)
+    graph, inputs, outputs = CASES[name]
+    f, args = expression(graph, inputs)
+    x = [variable(f"x{i}", a.dtype, a.shape) for i, a in enumerate(args)]
+    try:
+        run = _runner(build(x, {f"y{i}": v for i, v in enumerate(f(*x))}), reference=False)
+        found = run({v.hint: a for v, a in zip(x, args, strict=True)})
+    except (DataError, ModelError) as e:
+        pytest.skip(f"does not run here: {e}")
+    for a, b in zip(found.values(), outputs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    # A body, or onnxruntime in its kernel for one, may compute in float32 whatever the input is.
+    loose = {} if has_rule(graph) else {"step": 1e-3, "rtol": 5e-3}
+    if name.startswith("layer_normalization"):
+        # Its second and third output are float32 always: differences of them would be noise.
+        check_gradient(lambda *x: f(*x)[0], args, order=1, directions=1, skip_kinks=True)
+    else:
+        check_gradient(f, args, order=1, directions=1, skip_kinks=True, **loose)
+
+
+def test_every_reason_is_that_of_a_case():
+    assert [k for k in LEFT_OUT if not any(name.startswith(k) for name in CASES)] == []
+
+
+def test_there_are_enough_cases():
+    counts = Counter(graph.node[0].op_type for graph, _, _ in CASES.values())
+    print(", ".join(f"{op_type} {n}" for op_type, n in sorted(counts.items())))
+    with_rule = {op_type for op_type in counts if ("", op_type) in _RULES}
+    assert len(with_rule) >= 70
+    assert sum(counts[op_type] for op_type in with_rule) >= 350

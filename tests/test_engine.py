@@ -1,0 +1,167 @@
+"""Do all engines take the steps that torch takes?"""
+
+import numpy as np
+import pytest
+import torch
+from models import assert_close, data, linear, mlp, torch_linear, torch_mlp, weights_of
+
+from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.engine import Batch, StepEngine, choose_for_backward, choose_for_fit
+from ortpartial.exceptions import SettingError
+from ortpartial.learning_penalty import ElasticLearningPenalty
+from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
+from ortpartial.schedule import OptimalSchedule
+
+ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
+MODELS = {"linear": (linear, torch_linear), "mlp": (mlp, torch_mlp)}
+RATES = {
+    "sgd": (LearningRateSGD(0.05), lambda p: torch.optim.SGD(p, lr=0.05)),
+    "momentum": (LearningRateSGDNesterov(0.02, nesterov=False), lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9)),
+    "nesterov": (LearningRateSGDNesterov(0.02), lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, nesterov=True)),
+    "adam": (LearningRateAdam(0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
+}  # fmt: skip
+L1, L2 = 0.01, 0.1
+
+
+def optimizer(model, engine="step", **settings):
+    return Optimizer(model, engine=engine, random_state=0, **{"max_iter": 5, **settings})
+
+
+def torch_training(model, forward, make_rate, X, y, sample_weight, penalty, *, epochs=5, batch_size=10, eta=None,
+                   names=None):  # fmt: skip
+    """Weights and losses after the same batches in torch, in float64."""
+    w = {n: torch.tensor(a, dtype=torch.float64) for n, a in weights_of(model).items()}
+    trained = [v.requires_grad_() for n, v in w.items() if names is None or n in names]
+    rate, rng = make_rate(trained), np.random.default_rng(0)
+    s = np.ones(len(X)) if sample_weight is None else sample_weight
+    X, y, s = (torch.tensor(a, dtype=torch.float64) for a in (X, y, s))
+    losses, k = [], 0
+    for _ in range(epochs):
+        order, total = rng.permutation(len(X)), 0.0
+        for start in range(0, len(X), batch_size):
+            rows, k = torch.tensor(order[start : start + batch_size]), k + 1
+            loss = (s[rows] * ((forward(w, X[rows]) - y[rows]) ** 2).mean(1)).sum() / s[rows].sum()
+            total += (loss.detach() * s[rows].sum()).item()
+            cost = sum(L1 * v.abs().sum() + L2 / 2 * (v * v).sum() for v in trained if v.ndim > 1) if penalty else 0
+            rate.zero_grad()
+            (loss + cost).backward()
+            if eta is not None:
+                rate.param_groups[0]["lr"] = eta(k)
+            rate.step()
+        losses.append(total / s.sum().item())
+    return {n: v.detach().numpy() for n, v in w.items()}, losses
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("penalty", [False, True], ids=["free", "penalty"])
+def test_follows_torch(engine, name, rate, weighted, penalty):
+    make, forward = MODELS[name]
+    model, (X, y, s), (setting, make_rate) = make(), data(195), RATES[rate]
+    s = s if weighted else None
+    cost = ElasticLearningPenalty(L1, L2) if penalty else None
+    found = optimizer(model, engine, learning_rate=setting, learning_penalty=cost).fit(X, y, s)
+    expected, losses = torch_training(model, forward, make_rate, X, y, s, penalty)
+    assert_close(found.trained_coef_, expected, 1e-5)
+    np.testing.assert_allclose(found.train_losses_, losses, rtol=1e-5)
+
+
+@pytest.mark.agent
+@pytest.mark.parametrize("rate", RATES)
+def test_engines_agree(rate):
+    X, y, s = data(195)
+    step, agent = (optimizer(mlp(), e, learning_rate=RATES[rate][0]).fit(X, y, s) for e in ("step", "agent"))
+    assert_close(step.trained_coef_, agent.trained_coef_, 1e-5)
+    assert_close(dict(enumerate(step.get_state("optimizer"))), dict(enumerate(agent.get_state("optimizer"))), 1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("rate", "eta"),
+    [
+        (LearningRateSGD(0.05, schedule="invscaling"), lambda k: 0.05 / k**0.5),
+        (LearningRateSGD(schedule=OptimalSchedule(alpha=0.05)), lambda k: 1 / (0.05 * (0.05**-0.75 + k))),
+    ],
+    ids=["invscaling", "optimal"],
+)
+def test_schedules(engine, rate, eta):
+    X, y, _ = data(55)
+    found = optimizer(linear(), engine, learning_rate=rate).fit(X, y)
+    expected, _ = torch_training(linear(), torch_linear, RATES["sgd"][1], X, y, None, False, eta=eta)
+    assert_close(found.trained_coef_, expected, 1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_float64(engine):
+    X, y, s = data(55, dtype="float64")
+    found = optimizer(mlp(dtype="float64"), engine, learning_rate=RATES["adam"][0]).fit(X, y, s)
+    expected, _ = torch_training(mlp(dtype="float64"), torch_mlp, RATES["adam"][1], X, y, s, False)
+    assert found.trained_coef_["W1"].dtype == np.float64
+    assert_close(found.trained_coef_, expected, 1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("names", [["b2", "W1"], ["W2"], ["b1"], ["b2", "W2", "b1", "W1"]], ids=" ".join)
+def test_weights_in_any_order_and_subset(engine, names):
+    model, (X, y, _) = mlp(), data(50)
+    found = optimizer(model, engine, weights_to_train=names).fit(X, y)
+    assert list(found.trained_coef_) == names
+    after = weights_of(found.get_trained_onnx())
+    assert all((after[n] == a).all() for n, a in weights_of(model).items() if n not in names)
+    expected, _ = torch_training(model, torch_mlp, lambda p: torch.optim.SGD(p, lr=0.01), X, y, None, False, names=names)
+    assert_close(after, expected, 1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 10, 100])
+def test_every_row_once_an_epoch(monkeypatch, batch_size):
+    seen = []
+    gather = Batch.gather
+    monkeypatch.setattr(Batch, "gather", lambda self, rows: (seen.append(rows.copy()), gather(self, rows)) and None)
+    X, y, _ = data(23)
+    optimizer(linear(), batch_size=batch_size, max_iter=3).fit(X, y)
+    rows = np.concatenate(seen).reshape(3, 23)
+    assert (np.sort(rows) == np.arange(23)).all()
+    assert not (rows[0] == rows[1]).all()
+    sizes = [min(batch_size, 23 - start) for start in range(0, 23, batch_size)]
+    assert [len(s) for s in seen] == sizes * 3
+
+
+def test_without_shuffle_the_order_is_that_of_the_data():
+    X, y, _ = data(30)
+    a = optimizer(linear(), shuffle=False).fit(X, y)
+    b = Optimizer(linear(), shuffle=False, random_state=7, max_iter=5).fit(X, y)
+    assert all((u == v).all() for u, v in zip(a.get_state(), b.get_state(), strict=True))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_weight_of_zero_leaves_a_row_out(engine):
+    X, y, s = data(40)
+    s[25:] = 0
+    found = optimizer(linear(), engine, batch_size=40).fit(X, y, s)
+    expected = optimizer(linear(), engine, batch_size=25).fit(X[:25], y[:25], s[:25])
+    assert_close(found.trained_coef_, expected.trained_coef_, 1e-5)
+    np.testing.assert_allclose(found.train_losses_, expected.train_losses_, rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_model_given_is_never_written_to(engine):
+    model, (X, y, _) = mlp(), data()
+    before = model.SerializeToString()
+    optimizer(model, engine).fit(X, y).get_trained_onnx()
+    assert model.SerializeToString() == before
+
+
+def test_choice():
+    assert choose_for_fit("auto") == (StepEngine, "one graph a step runs on any onnxruntime and is the fastest")
+    assert choose_for_fit("step") == (StepEngine, "asked for")
+    with pytest.raises(SettingError, match="engine is 'auto', 'agent', 'step', not 'fast'"):
+        choose_for_fit("fast")
+    with pytest.raises(SettingError, match="not 'fast'"):
+        choose_for_backward("fast", linear())
+
+
+@pytest.mark.agent
+def test_agent_is_chosen_for_backward():
+    assert choose_for_backward("auto", linear())[0] == "agent"

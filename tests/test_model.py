@@ -1,0 +1,304 @@
+"""Does a model that was loaded compute what it computed, whoever wrote it and however?"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from models import linear, mlp, weights_of
+from onnx import helper, numpy_helper, parser
+from skl2onnx import to_onnx
+from sklearn.linear_model import LinearRegression
+from sklearn.neural_network import MLPClassifier
+
+from ortpartial import model as model_module
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import build
+from ortpartial.model import load, read, replace_weights
+
+
+def run(model, feeds):
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def text(body, opset=21, ir=8, rest=""):
+    return parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}, "here" : 1]>\n{body}\n{rest}')
+
+
+def assert_same(model, feeds, tol=1e-6):
+    """Outputs of the model, and of what is built of its values, are the same; the model itself is not written to."""
+    before = model.SerializeToString()
+    found = load(model)
+    rebuilt = build(found.inputs, found.outputs)
+    onnx.checker.check_model(rebuilt, full_check=True)
+    for y, e in zip(run(rebuilt, feeds), run(model, feeds), strict=True):
+        assert y.dtype == e.dtype
+        np.testing.assert_allclose(y, e, rtol=tol, atol=tol)
+    assert model.SerializeToString() == before
+    return found
+
+
+FUNCTION = """<domain: "here", opset_import: ["" : 13]>
+shrink <rate> (x, w) => (y) { z = MatMul(x, w)  r = Constant <value_float: float = @rate> ()  y = Mul(z, r) }"""
+
+X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+
+TEXTS = {
+    "constants": text("""g (float[N, 3] x) => (float[N, 3] y) {
+        a = Constant <value_float: float = 2.5> ()
+        b = Constant <value = float[3] {1, 2, 3}> ()
+        c = Constant <value_ints: ints = [0, -1]> ()
+        d = Constant <value_floats: floats = [1, 2, 3]> ()
+        z = Mul(x, a)  u = Add(z, b)  v = Mul(u, d)  y = Reshape(v, c) }"""),
+    "initializers": text("g (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {1, 2, 3}> { y = MatMul(x, w) }"),
+    "function": text("""g (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {1, 2, 3}> {
+        y = here.shrink <rate = 0.5> (x, w) }""", 18, rest=FUNCTION),
+    "function at 21": text("""g (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {1, 2, 3}> {
+        y = here.shrink <rate = 0.5> (x, w) }""", 21, rest=FUNCTION.replace("13", "21")),
+    "opset 13": text("""g (float[N, 3] x) => (float[N, 1] y) <int64[1] axes = {1}> {
+        s = ReduceSum <keepdims = 1> (x, axes)  m = ReduceMax <axes = [1]> (x)  y = Div(s, m) }""", 13),
+    "opset 17": text("""g (float[N, 3] x) => (float[N, 3] y) <float[3] a = {1, 2, 3}> {
+        m = ReduceMean <axes = [0]> (x)  z = Sub(x, m)  y = LayerNormalization(z, a) }""", 17),
+    "opset 18": text("""g (float[N, 3] x) => (float[N, 2] y, float[N, 1] z) <int64[1] axes = {1}> {
+        y, u = Split <axis = 1, num_outputs = 2> (x)  z = ReduceMin(x, axes) }""", 18),
+    "opset 20": text("g (float[N, 3] x) => (float[N, 3] y) { y = Gelu <approximate = \"tanh\"> (x) }", 20),
+    "identity": text("g (float[N, 3] x) => (float[N, 3] y) { y = Identity(x) }"),
+    "initializer among inputs": text("""g (float[N, 3] x, float[3] w) => (float[N, 3] y) <float[3] w = {1, 2, 3}> {
+        y = Mul(x, w) }""", ir=3),
+    "optional input left out": text("""g (float[N, 3] x) => (float[N, 3] y) <float top = {0.5}> { y = Clip(x, , top) }"""),
+    "second output": text("""g (float[N, 3] x) => (int64[N, 1] i) <int64[1] k = {1}> { v, i = TopK(x, k) }"""),
+    "same twice": text("g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) { y = Exp(x)  z = Exp(x) }"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", TEXTS.values(), ids=TEXTS)
+def test_same_outputs(model):
+    assert_same(model, {"x": X})
+
+
+def test_names_and_values():
+    model = load(TEXTS["constants"])
+    assert list(model.inputs) == ["x"]
+    assert list(model.outputs) == ["y"]
+    assert not model.initializers
+    assert model.values["b"].array.tolist() == [1, 2, 3]
+    assert list(load(TEXTS["initializer among inputs"]).inputs) == ["x"]
+    assert load(linear()).initializers["coef"].shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "shapes"),
+    [
+        ("g (float[N, 3] x) => (float[N, 3] y) { y = Exp(x) }", {"x": (5, 3), "y": (5, 3)}),
+        ("g (float[2, 3] x) => (float[2, 3] y) { y = Exp(x) }", {"x": (2, 3), "y": (2, 3)}),
+        ("g (float[N, 3] x, float[T, N] z) => (float[T, 3] y) { y = MatMul(z, x) }", {"x": (5, 3), "z": (5, 5)}),
+        ("g (float[N, 6] x) => (float[n, a, b] y) <int64[3] s = {0, 2, -1}> { y = Reshape(x, s) }", {"y": (5, 2, 3)}),
+        ("g (float[N, 6] x) => (float[n, a] y) <int64[1] i = {-1}> "
+         "{ s = Shape <end = 1> (x) t = Concat <axis = 0> (s, i) y = Reshape(x, t) }", {"y": (5, 6)}),
+    ],
+)  # fmt: skip
+def test_batch(source, shapes):
+    model = load(text(source), batch=5)
+    found = {**model.inputs, **model.outputs}
+    assert {n: found[n].shape for n in shapes} == shapes
+
+
+# What cannot be read
+
+
+def external(folder: Path) -> Path:
+    """A model on disk whose weights stand in a file beside it."""
+    path = folder / "model.onnx"
+    onnx.save(linear(300), path, save_as_external_data=True, location="model.data", size_threshold=100)
+    return path
+
+
+def test_external_data(tmp_path):
+    path = external(tmp_path)
+    assert path.stat().st_size < 1000
+    x = np.ones((2, 300), np.float32)
+    found = load(path)
+    assert (found.initializers["coef"].array == weights_of(linear(300))["coef"]).all()
+    (y,), (e,) = run(build(found.inputs, found.outputs), {"x": x}), run(linear(300), {"x": x})
+    np.testing.assert_allclose(y, e, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_read(tmp_path, kind):
+    model = mlp()
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    assert read(kind(path)) == read(model.SerializeToString()) == read(bytearray(model.SerializeToString())) == model
+    assert read(model) is model
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no ONNX model, or one that was cut short"),
+        (b"PK\x03\x04 a zip file", "is no ONNX model, or one that was cut short"),
+        (linear().SerializeToString()[:60], "is no ONNX model, or one that was cut short"),
+        (onnx.ModelProto(ir_version=8).SerializeToString(), "is no ONNX model, or one that was cut short"),
+    ],
+    ids=["empty", "zip", "truncated", "without a graph"],
+)
+def test_not_a_model(tmp_path, content, message):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=f"model.onnx' {message}"):
+        load(path)
+    with pytest.raises(ModelError, match=f"The {len(content)} bytes given are {message[3:]}"):
+        load(content)
+
+
+def test_every_truncation_is_an_error():
+    content = linear().SerializeToString()
+    for length in range(0, len(content), 7):
+        with pytest.raises(ModelError):
+            load(content[:length])
+
+
+def test_unknown_path(tmp_path):
+    with pytest.raises(ModelError, match="There is no file .*nowhere.onnx'; give a path to an ONNX model, its bytes"):
+        load(tmp_path / "nowhere.onnx")
+    with pytest.raises(ModelError, match="A model is a ModelProto, bytes or a path, not int"):
+        load(3)
+
+
+def test_missing_external_data(tmp_path):
+    path = external(tmp_path)
+    (tmp_path / "model.data").unlink()
+    with pytest.raises(ModelError, match="The external data of .*model.onnx' cannot be read"):
+        load(path)
+    with pytest.raises(ModelError, match=r"The data of 'coef' stand .*\(external data\); give the path"):
+        load(onnx.load(path, load_external_data=False))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("g (float[N] x) => (float[N] y) { y = Exp(z) }",
+         r"Node \(unnamed\) \(Exp, output 'y'\) reads 'z', which nothing computes before it"),
+        ("g (float[N] x) => (float[N] y) { z = Exp(x) }", "No node computes the output 'y'"),
+        ("g (float[N] x) => (float[N] y) { y = Nothing(x) }", "Nothing.* cannot be read: ONNX has no operator Nothing"),
+        ("g (float[N] x) => (float[N] y) { y = here.Nothing(x) }", "ONNX has no operator here.Nothing"),
+        ("g (float[N] x) => (float[N] y) { y = Exp <k = 1> (x) }", "Exp has no attribute 'k'"),
+        ("g (float[2, 3] x) => (float[N] y) { y = MatMul(x, x) }", "MatMul does not accept"),
+        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }, "
+         "else_branch = e () => (float[N] v) { v = Neg(x) }> }", "If.* has a subgraph; control flow is not supported"),
+        ("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }", "Input 'x' is no tensor"),
+        ("g (float[N] x) => (string[N] y) { y = Constant <value_string: string = \"a\"> () }",
+         "A Constant of .*'value_string'.* is no tensor of numbers"),
+    ],
+)  # fmt: skip
+def test_errors(body, message):
+    with pytest.raises(ModelError, match=message):
+        load(text(body))
+
+
+def test_sparse_initializers():
+    model = linear()
+    values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [1.0])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, helper.make_tensor("i", 7, [1], [0]), [3]))
+    with pytest.raises(ModelError, match="Sparse initializers are not supported; make them dense"):
+        load(model)
+
+
+# Weights
+
+
+def test_passes_do_not_copy_weights(monkeypatch):
+    sizes = []
+    for module, name in ((model_module.version_converter, "convert_version"),
+                         (model_module.inliner, "inline_local_functions"),
+                         (onnx.shape_inference, "infer_shapes")):  # fmt: skip
+        def spied(model, *args, original=getattr(module, name), **kwargs):
+            sizes.append(model.ByteSize())
+            return original(model, *args, **kwargs)
+
+        monkeypatch.setattr(module, name, spied)
+    model = text("g (float[N, 512] x) => (float[N, 512] y) { z = MatMul(x, w)  y = here.half(z) }", 17, rest="""
+        <domain: "here", opset_import: ["" : 17]> half (x) => (y) { y = Sqrt(x) }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(512, dtype=np.float32), "w"))
+    found = load(model)
+    assert len(sizes) == 3
+    assert max(sizes) < 1000
+    assert found.initializers["w"].array.shape == (512, 512)
+
+
+def test_replace_weights_changes_nothing_else():
+    model = mlp()
+    model.doc_string = "kept"
+    model.metadata_props.add(key="author", value="kept")
+    model.graph.initializer[0].doc_string = "kept"
+    model.graph.initializer[1].ClearField("raw_data")
+    model.graph.initializer[1].float_data.extend(range(8))
+    first, second = (t.name for t in model.graph.initializer[:2])
+    before = model.SerializeToString()
+    weights = weights_of(model)
+    new = {first: weights[first].T.copy().T * 2, second: weights[second] + 1}
+    found = replace_weights(model, new)
+    assert model.SerializeToString() == before
+    assert (weights_of(found)[first] == new[first]).all()
+    back = replace_weights(found, weights)
+    assert back.graph.initializer[0].doc_string == "kept"
+    back.graph.initializer[1].CopyFrom(model.graph.initializer[1])
+    assert back == model
+
+
+# Who writes models
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+                                            torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Dropout(0.5))  # fmt: skip
+        self.head = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.LayerNorm(10), torch.nn.GELU())
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Linear(6, 16)
+        self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(self.embed(x)).mean(1)
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
+@pytest.mark.parametrize(("make", "shape"), [(Net, (3, 1, 8, 8)), (Encoder, (3, 5, 6))], ids=["cnn", "transformer"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_torch(tmp_path, make, shape, dynamo):
+    torch.manual_seed(0)
+    net, x, file = make().eval(), torch.randn(shape), tmp_path / "net.onnx"
+    settings = {"dynamic_shapes": ({0: torch.export.Dim("N")},)} if dynamo else {"dynamic_axes": {"x": {0: "N"}}}
+    torch.onnx.export(net, (x,), file, dynamo=dynamo, input_names=["x"], output_names=["y"], opset_version=18,
+                      verbose=False, **settings)  # fmt: skip
+    model = read(file)
+    found = assert_same(model, {"x": x.numpy()}, tol=1e-5)
+    y = run(build(found.inputs, found.outputs), {"x": x[:2].numpy()})[0]
+    np.testing.assert_allclose(y, net(x[:2]).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [
+        (LinearRegression(), {"black_op": {"LinearRegressor"}}),
+        (MLPClassifier((5,), max_iter=20, random_state=0), {"options": {"zipmap": False}}),
+    ],
+    ids=["linear", "mlp"],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_skl2onnx(estimator, options):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 4)).astype(np.float32)
+    model = to_onnx(estimator.fit(x, x[:, 0] > 0), x[:1], target_opset=18, **options)
+    found = assert_same(model, {"X": x}, tol=1e-5)
+    assert len(found.initializers) >= 2
