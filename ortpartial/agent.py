@@ -25,8 +25,7 @@ from .runtime import (
 )
 from .trust import TRUSTED, dims, needed, prepare, untrusted
 
-__all__ = ["TRUSTED", "Agent", "prepare", "untrusted"]
-
+__all__ = ["TRUSTED", "Agent", "State", "prepare", "untrusted"]
 
 
 class Agent:
@@ -77,7 +76,7 @@ class Agent:
                 f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
                 f"`pip install ortpartial[training]` (Python 3.12 at most), or use engine='step' instead."
             )
-        self._model, self._weights = prepare(model), list(weights)
+        self._model, self._weights = prepare(model), list(dict.fromkeys(weights))
         self._device, self._threads = Device.parse(device), threads
         wanted = list(dict.fromkeys([*weights, *input_grads]))
         reached = needed(self._model, wanted)
@@ -101,7 +100,11 @@ class Agent:
             self._session._sess, self._order, device_of * len(self.outputs), found, device_of * len(found),
             self._device.index,
         )  # fmt: skip
+        # Shapes and types that were fed last, how often they changed, and for which change a backward was checked.
         self._seen: dict[str, Any] = {}
+        self._changes = self._checked = 0
+        # Outputs that are an input handed through by an Identity: onnxruntime hands out the memory that it borrowed.
+        self._borrowed: list[int] = []
         self._inference: Any = None
 
     def forward(
@@ -132,7 +135,7 @@ class Agent:
         """
         if not training:
             return self._infer(inputs, weights), None
-        feeds, kept, fresh = C.OrtValueVector(), [], False
+        feeds, kept, changes = C.OrtValueVector(), [], self._changes
         seen, push = self._seen, feeds.push_back
         try:
             for name in self._order:
@@ -143,7 +146,7 @@ class Agent:
                 key = value.shape, value.dtype
                 if seen.get(name) != key:
                     self._check(name, value)
-                    seen[name], fresh = key, True
+                    seen[name], self._changes = key, self._changes + 1
                 kept.append(value)
                 push(value.ortvalue)
         except KeyError as e:
@@ -154,7 +157,12 @@ class Agent:
         except Exception as e:
             raise run_error(e) from None
         outputs = [found[i] for i in range(len(self._differentiated))]
-        return outputs, State(state, outputs, kept, fresh)
+        if changes != self._changes:
+            borrowed = {v.ortvalue.data_ptr() for v in kept}
+            self._borrowed = [i for i, y in enumerate(outputs) if y.data_ptr() in borrowed]
+        for i in self._borrowed:
+            outputs[i] = self._own(_Fed(outputs[i]), outputs[i].numpy())
+        return outputs, State(state, outputs, kept, self._changes)
 
     def backward(self, output_gradients: Sequence[Any], state: State) -> dict[str, Any]:
         """The gradients of the weights, and of the inputs that were asked for.
@@ -188,8 +196,8 @@ class Agent:
             given, output = output_gradients[i], outputs[i]
             shape = output.shape()
             if given is None:
-                given = self._zeros(_Fed(output))
-            elif isinstance(given, np.ndarray):
+                given = self._own(_Fed(output))
+            elif not isinstance(given, (Buffer, C.OrtValue)):
                 given = Buffer(given, self._device)
             kept.append(given)
             dy = given.ortvalue if isinstance(given, Buffer) else given
@@ -201,9 +209,10 @@ class Agent:
             self._agent.run_backward(feeds, found, state._state)
         except Exception as e:
             raise run_error(e) from None
-        gradients = {n: found[i] if i >= 0 else self._zeros(kept[self._order.index(n)]) for n, i in self._gradients}
-        if state._fresh:
+        gradients = {n: found[i] if i >= 0 else self._own(kept[self._order.index(n)]) for n, i in self._gradients}
+        if state._change != self._checked:
             self._check_gradients(gradients, kept)
+            self._checked = state._change
         state.release()
         return gradients
 
@@ -240,17 +249,16 @@ class Agent:
         for name, gradient in gradients.items():
             shape = list(kept[self._order.index(name)].shape)
             if gradient.shape() != shape:
-                self._seen.clear()
                 raise ModelError(
                     f"The agent's gradient of {name!r} is {_typed(gradient)}, the tensor is {shape}: a dimension "
                     f"without a declared size was broadcast. Declare it, or use engine='step' instead."
                 )
 
-    def _zeros(self, like: Buffer | _Fed) -> Any:
-        """Zeros of the shape and type of a tensor, in memory of their own."""
-        zeros = C.OrtValue.ortvalue_from_shape_and_type(list(like.shape), like.dtype, self._device.ort)
-        zeros.update_inplace(np.zeros(like.shape, like.dtype))
-        return zeros
+    def _own(self, like: Buffer | _Fed, array: np.ndarray | None = None) -> Any:
+        """A tensor of some shape and type in memory of its own, of zeros or of what an array holds."""
+        made = C.OrtValue.ortvalue_from_shape_and_type(list(like.shape), like.dtype, self._device.ort)
+        made.update_inplace(np.zeros(like.shape, like.dtype) if array is None else np.asarray(array))
+        return made
 
     def __repr__(self) -> str:
         return f"<Agent {', '.join(self.inputs)} -> {', '.join(self.outputs)}, trains {', '.join(self._weights)}>"
@@ -267,10 +275,10 @@ class State:
         Whether a backward has been run.
     """
 
-    __slots__ = ("_fresh", "_kept", "_state", "outputs", "used")
+    __slots__ = ("_change", "_kept", "_state", "outputs", "used")
 
-    def __init__(self, state: Any, outputs: list[Any], kept: list[Any], fresh: bool):
-        self._state, self.outputs, self._kept, self._fresh = state, outputs, kept, fresh
+    def __init__(self, state: Any, outputs: list[Any], kept: list[Any], change: int):
+        self._state, self.outputs, self._kept, self._change = state, outputs, kept, change
         self.used = False
 
     def release(self) -> None:

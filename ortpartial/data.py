@@ -30,7 +30,8 @@ def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.nda
         raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
     if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.floor(array)).any():
         raise DataError(f"{what} holds fractions, where {dtype} was expected.")
-    cast = np.asarray(array, dtype=dtype, order="C")
+    with np.errstate(over="ignore"):
+        cast = np.asarray(array, dtype=dtype, order="C")
     if dtype.kind == "f" and array.dtype.kind == "f" and not np.isfinite(cast).all():
         raise DataError(f"{what} holds numbers too large for {dtype}.")
     return cast
@@ -133,12 +134,13 @@ def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | No
         if all(isinstance(d, int) for d in rest):
             wanted = (rows, *(d for d in rest if isinstance(d, int)))
             if array.size != np.prod(wanted):
-                raise DataError(f"{what} has shape {array.shape}, where {wanted} was expected, the shape of the output.")
+                raise DataError(f"{what} has shape {array.shape}, where {wanted} was expected, as the output has.")
             array = array.reshape(wanted)
         elif array.ndim != len(shape):
             raise DataError(f"{what} has {array.ndim} axes, where {len(shape)} were expected.")
     if classes is not None and array.size and not 0 <= array.min() <= array.max() < classes:
-        raise DataError(f"{what} has labels from {array.min()} to {array.max()}, where 0 to {classes - 1} were expected.")
+        found = f"{array.min()} to {array.max()}"
+        raise DataError(f"{what} has labels from {found}, where 0 to {classes - 1} were expected.")
     return array
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from onnx import ModelProto
 
 from .agent import Agent
-from .exceptions import ModelError, SettingError
+from .exceptions import DeviceError, ModelError, SettingError
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
-from .runtime import Binding, Buffer, Session, has_training
+from .runtime import Binding, Buffer, Device, Session, has_training
 from .step import Names, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
 from .trust import untrusted
 
@@ -104,6 +104,8 @@ class Engine(ABC):
     name: ClassVar[str]
 
     def __init__(self, setup: Setup):
+        if Device.parse(setup.device).kind != "cpu":
+            raise DeviceError(f"fit runs on the CPU in this version, not on {setup.device!r}.")
         self.setup = setup
         self.iteration = 0
         first = {w: np.array(setup.model.arrays[w], order="C") for w in setup.weights}
@@ -207,6 +209,10 @@ class StepEngine(Engine):
 
     name = "step"
 
+    def __init__(self, setup: Setup):
+        super().__init__(setup)
+        self._graph(setup.model)  # An operator without a gradient is an error now, not in the first epoch.
+
     def graphs(self) -> dict[str, ModelProto]:
         """The step, with symbolic sizes where the model has them."""
         return {"step": self._graph(self.setup.model)}
@@ -263,7 +269,7 @@ class AgentEngine(Engine):
         self.names = Names.of(setup.model)
         self.trained = {w: setup.model.initializers[w] for w in setup.weights}
         self.forward = forward_graph(setup.model, setup.weights, list(setup.losses), used_only=True)
-        penalty, self.penalised = penalty_graph(self.trained, setup.penalty)
+        penalty, self.penalised = penalty_graph(self.trained, setup.penalty, self.names)
         self.update = update_graph(self.trained, setup.rate, self.names, penalised=self.penalised)
         self.penalty = penalty
         self.agent = Agent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads)
@@ -295,6 +301,7 @@ class _AgentProgram:
         self.inputs = {n: b for n, b in self.batch.buffers.items() if n in setup.model.inputs}
         self.sides = [{w: side[w] for w in setup.weights} for side in engine.sides]
         self.outputs = list(setup.losses)
+        self.gradients = {w: names.grad(w) for w in setup.weights}
         self.loss = np.zeros((), setup.dtype)
         self.output_gradients = [
             Buffer(np.zeros(_static(model.outputs[o].shape, o), model.outputs[o].dtype), setup.device)
@@ -306,7 +313,7 @@ class _AgentProgram:
                 self.loss_binding.bind_input(name, buffer)
         self.loss_binding.bind_output(names.loss, Buffer(self.loss))
         for o, buffer in zip(self.outputs, self.output_gradients, strict=True):
-            self.loss_binding.bind_output(f"{o}_grad", buffer)
+            self.loss_binding.bind_output(names.grad(o), buffer)
         penalties = {w: Buffer(np.zeros_like(setup.model.arrays[w]), setup.device) for w in engine.penalised}
         self.penalty_runs, self.update_bindings = [], []
         for read, write in (engine.sides, engine.sides[::-1]):
@@ -314,10 +321,10 @@ class _AgentProgram:
                 binding = engine.penalty_session.binding()
                 for w, buffer in penalties.items():
                     binding.bind_input(w, read[w])
-                    binding.bind_output(f"{w}_penalty_grad", buffer)
+                    binding.bind_output(names.penalty_grad(w), buffer)
                 self.penalty_runs.append(binding.run)
             binding = engine.update_session.binding()
-            given = {**read, names.iteration: engine.k, **{f"{w}_penalty_grad": b for w, b in penalties.items()}}
+            given = {**read, names.iteration: engine.k, **{names.penalty_grad(w): b for w, b in penalties.items()}}
             for name, buffer in given.items():
                 if name in engine.update_session.inputs:
                     binding.bind_input(name, buffer)
@@ -327,6 +334,7 @@ class _AgentProgram:
 
     def __call__(self, side: int) -> float:
         outputs, state = self.agent.forward(self.inputs, self.sides[side])
+        assert state is not None
         loss = self.loss_binding
         for name, y in zip(self.outputs, outputs, strict=True):
             loss.bind_ortvalue_input(name, y)
@@ -336,7 +344,7 @@ class _AgentProgram:
             self.penalty_runs[side]()
         binding, run = self.update_bindings[side]
         for w, g in gradients.items():
-            binding.bind_ortvalue_input(f"{w}_grad", g)
+            binding.bind_ortvalue_input(self.gradients[w], g)
         run()
         return float(self.loss)
 
@@ -344,7 +352,7 @@ class _AgentProgram:
 def _static(shape: Sequence[int | str | None] | None, name: str) -> tuple[int, ...]:
     """A shape whose sizes are all known once the number of rows is."""
     if shape is None or not all(isinstance(d, int) for d in shape):
-        raise ModelError(f"The shape of output {name!r} is {shape}; engine='agent' needs it known, engine='step' does not.")
+        raise ModelError(f"The shape of output {name!r} is {shape}; engine='agent' needs it known, 'step' does not.")
     return tuple(d for d in shape if isinstance(d, int))
 
 

@@ -47,14 +47,16 @@ def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequen
         found = trainable(model.outputs[o] for o in outputs)
         if chosen := [n for n, v in model.initializers.items() if v in found]:
             return chosen
-        raise ModelError(f"No float initializer of rank one or more leads to the outputs {', '.join(map(repr, outputs))}; "
-                         f"name the weights to train.")  # fmt: skip
+        wanted = ", ".join(map(repr, outputs))
+        raise ModelError(f"No float initializer of rank one or more leads to the outputs {wanted}; name the weights to "
+                         f"train.")  # fmt: skip
     names = [weights] if isinstance(weights, str) else list(weights)
     floats = [n for n, v in model.initializers.items() if v.is_float]
     for n in names:
         if n not in floats:
             problem = "holds no real numbers" if n in model.initializers else "is no initializer of the model"
-            raise ModelError(f"The weight {n!r} {problem}; its float initializers are {', '.join(map(repr, floats)) or 'none'}.")
+            known = ", ".join(map(repr, floats)) or "none"
+            raise ModelError(f"The weight {n!r} {problem}; its float initializers are {known}.")
     if len(set(names)) < len(names):
         raise ModelError(f"The weight {next(n for n in names if names.count(n) > 1)!r} is given twice.")
     if not names:
@@ -99,8 +101,14 @@ class OrtGradientForwardBackward:
     ([[3.0]], [[1.0], [1.0]], [[1.0, 2.0]])
     """
 
-    def __init__(self, model: ModelProto | bytes | str | os.PathLike[str], weights_to_train: Sequence[str] | None = None,
-                 *, device: str = "cpu", engine: str = "auto"):  # fmt: skip
+    def __init__(
+        self,
+        model: ModelProto | bytes | str | os.PathLike[str],
+        weights_to_train: Sequence[str] | None = None,
+        *,
+        device: str = "cpu",
+        engine: str = "auto",
+    ):
         proto = read(model)
         self._model = load(proto)
         self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in _FLOATS]
@@ -119,10 +127,11 @@ class OrtGradientForwardBackward:
     def _cut(self) -> None:
         """Two sessions: forward hands on just the tensors that backward needs."""
         backward, saved, self._again = backward_graph(self._model, self.weights_to_train, self.outputs, self.inputs)
-        self.graphs = {"forward": forward_graph(self._model, self.weights_to_train, self.outputs, saved), "backward": backward}
+        forward = forward_graph(self._model, self.weights_to_train, self.outputs, saved)
+        self.graphs = {"forward": forward, "backward": backward}
         names = Names.of(self._model)
         self._saved = [names.free(f"saved_{i}") for i in range(len(saved))]
-        self._forward = Session(self.graphs["forward"], device=self.device)
+        self._forward = Session(forward, device=self.device)
         self._backward = Session(backward, device=self.device)
 
     def _feeds(self, inputs: Any) -> dict[str, np.ndarray]:
@@ -132,11 +141,13 @@ class OrtGradientForwardBackward:
             inputs = [inputs]
         if not isinstance(inputs, Mapping):
             if len(inputs) != len(known):
-                raise DataError(f"The model has {len(known)} inputs, {', '.join(map(repr, known))}; {len(inputs)} given.")
+                names = ", ".join(map(repr, known))
+                raise DataError(f"The model has {len(known)} inputs, {names}; {len(inputs)} given.")
             inputs = dict(zip(known, inputs, strict=True))
         if wrong := sorted(set(inputs) ^ set(known)):
             raise DataError(f"The inputs are {', '.join(map(repr, known))}; {wrong[0]!r} is missing or unknown.")
-        return {n: np.asarray(inputs[n], dtype=v.dtype, order="C") for n, v in known.items()}
+        # Copies, since backward may read them after the caller has written to the arrays again.
+        return {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in known.items()}
 
     def forward(self, inputs: Any, training: bool = True) -> tuple[list[np.ndarray], Any]:
         """Outputs of the graph, and what backward needs.
@@ -160,18 +171,20 @@ class OrtGradientForwardBackward:
             An input is missing or unknown.
         """
         feeds = self._feeds(inputs)
+        state: Any
         if self.engine_ == "agent":
             outputs, state = self._agent.forward(feeds, self._weights, training=training)
             # The arrays are copied out: what the runtime allocated may be used again by its next run.
             return [np.array(y.numpy()) for y in outputs], state
         found = self._forward.run({**feeds, **self._weights})
-        state = None
-        if training:
-            state = {n: found[n] for n in self._saved}
-            state.update({n: (feeds[n] if n in feeds else self._weights[n].copy()) for n in self._again})
+        # The weights are not copied: `set_state` replaces arrays and never writes to them.
+        again = {n: feeds[n] if n in feeds else self._weights[n] for n in self._again}
+        state = {**{n: found[n] for n in self._saved}, **again} if training else None
         return [found[o] for o in self.outputs], state
 
-    def backward(self, output_gradients: Sequence[np.ndarray], state: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def backward(
+        self, output_gradients: Sequence[np.ndarray], state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Gradients of weights and inputs.
 
         Parameters
@@ -201,7 +214,7 @@ class OrtGradientForwardBackward:
             found = {n: np.array(g.numpy()) for n, g in self._agent.backward(list(dys.values()), state).items()}
         else:
             names = Names.of(self._model)
-            feeds = {**state, **{names.free(f"{o}_grad"): d for o, d in dys.items()}}
+            feeds = {**state, **{names.grad(o): d for o, d in dys.items()}}
             raw = list(self._backward.run({n: feeds[n] for n in self._backward.inputs}).values())
             found = dict(zip([*self.weights_to_train, *self.inputs], raw, strict=True))
         return {w: found[w] for w in self.weights_to_train}, {i: found[i] for i in self.inputs if i in found}

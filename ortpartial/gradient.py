@@ -182,8 +182,9 @@ def grad(
     >>> from ortpartial.graph import build, op, variable
     >>> x = variable("x", "float32", ["N"])
     >>> (dx,) = grad(op.ReduceSum(x * x, keepdims=0), [x])
-    >>> [node.op_type for node in build([x], [dx]).graph.node]
-    ['Add']
+    >>> dx
+    <Value Add float32[N]>
+    >>> model = build([x], {"x_grad": dx})
     """
     outputs = [outputs] if isinstance(outputs, Value) else list(outputs)
     given = list(cotangents) if cotangents is not None else [None] * len(outputs)
@@ -324,7 +325,8 @@ def unbroadcast(d: Value, x: Value) -> Value:
     if lead < 0:
         return reshape_like(d, x)
     pairs = list(zip(d.shape[lead:], x.shape, strict=True))
-    if any(m != n and not isinstance(n, int) for m, n in pairs):
+    # Two sizes of the same name are equal; two that are not known need not be.
+    if any(n is None or (m != n and not isinstance(n, int)) for m, n in pairs):
         return _unbroadcast_dynamic(d, x)
     repeated = [i + lead for i, (m, n) in enumerate(pairs) if n == 1 and m != 1]
     if axes := list(range(lead)) + repeated:

@@ -15,8 +15,9 @@ from .gradient import grad
 from .graph import Value, build, constant, op, variable
 from .learning import BaseLearningOnnx, number, resolve, weighted_mean
 
-__all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "NegLogLearningLoss",
-           "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "resolve_loss"]  # fmt: skip
+__all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "HingeLearningLoss", "HuberLearningLoss",
+           "NegLogLearningLoss", "PoissonLearningLoss", "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss",
+           "resolve_loss"]  # fmt: skip
 
 Shape = Sequence["int | str | None"]
 
@@ -197,6 +198,95 @@ class ElasticLearningLoss(BaseLearningLoss):
 
 
 @dataclass(frozen=True)
+class HuberLearningLoss(BaseLearningLoss):
+    """½e² where |e| ≤ δ, and δ(|e| - ½δ) beyond, with e = y - t.
+
+    Parameters
+    ----------
+    delta : float
+        δ, the error from which on the loss is linear, more than 0.
+
+    Notes
+    -----
+    With c, the error clipped to ±δ, both halves are c(e - ½c), and the gradient is c.
+
+    References
+    ----------
+    P. J. Huber, Robust Estimation of a Location Parameter, 1964; ``torch.nn.HuberLoss``.
+
+    Examples
+    --------
+    >>> HuberLearningLoss(delta=1.5)
+    HuberLearningLoss(delta=1.5)
+    """
+
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        number(self, "delta", above=0)
+
+    def __call__(self, y: Value, t: Value) -> Value:
+        e = y - t
+        c = op.Clip(e, -self.delta, self.delta)
+        return c * (e - 0.5 * c)
+
+
+@dataclass(frozen=True)
+class PoissonLearningLoss(BaseLearningLoss):
+    """eʸ - ty, with a raw score y = log E(t) and a count t, at least 0.
+
+    Notes
+    -----
+    It is the negative log-likelihood of a Poisson distribution without log t!, which no weight moves. A prediction is
+    the raw score, and the expected count its exponential. Nothing is clipped: eʸ is infinite in float32 from y = 88.8
+    on, in float64 from y = 709.8 on.
+
+    References
+    ----------
+    https://en.wikipedia.org/wiki/Poisson_regression; ``torch.nn.PoissonNLLLoss(log_input=True, full=False)``.
+
+    Examples
+    --------
+    >>> model = PoissonLearningLoss().build_onnx_function(shape=["N", 1], weighted=False)
+    >>> [node.op_type for node in model.graph.node][:4]
+    ['Exp', 'Mul', 'Sub', 'ReduceMean']
+    """
+
+    def __call__(self, y: Value, t: Value) -> Value:
+        return op.Exp(y) - t * y
+
+    def check_target(self, t: np.ndarray, what: str = "y") -> None:
+        if t.size and not t.min() >= 0:
+            raise DataError(f"{what} has numbers from {t.min()} on, where counts, at least 0, were expected.")
+
+
+@dataclass(frozen=True)
+class HingeLearningLoss(BaseLearningLoss):
+    """max(0, 1 - sy) with s = 2t - 1, a raw score y and a label t of 0 or 1; its gradient is 0 where sy = 1.
+
+    References
+    ----------
+    C. Cortes and V. Vapnik, Support-Vector Networks, 1995; ``sklearn.metrics.hinge_loss``.
+
+    Examples
+    --------
+    >>> HingeLearningLoss().labels(np.array([-0.5, 2.0]))
+    array([0, 1])
+    """
+
+    def __call__(self, y: Value, t: Value) -> Value:
+        return op.Relu(1 - (2 * t - 1) * y)
+
+    def check_target(self, t: np.ndarray, what: str = "y") -> None:
+        # A number between the two would be no probability: at one half, every score would cost the same.
+        if (wrong := t[(t != 0) & (t != 1)]).size:
+            raise DataError(f"{what} has the number {wrong[0]}, where labels of 0 and 1 were expected.")
+
+    def labels(self, y: np.ndarray) -> np.ndarray:
+        return (y > 0).astype(np.int64)
+
+
+@dataclass(frozen=True)
 class NegLogLearningLoss(BaseLearningLoss):
     """log(1 + eʸ) - ty = -t log σ(y) - (1 - t) log(1 - σ(y)), with a raw score y and a label t of 0 or 1.
 
@@ -278,7 +368,8 @@ def classes(y: Value) -> Value:
 
 _NAMES = {
     "square_error": SquareLearningLoss, "squared_error": SquareLearningLoss, "absolute_error": AbsoluteLearningLoss,
-    "elastic": ElasticLearningLoss, "log_loss": NegLogLearningLoss,
+    "elastic": ElasticLearningLoss, "huber": HuberLearningLoss, "poisson": PoissonLearningLoss,
+    "hinge": HingeLearningLoss, "log_loss": NegLogLearningLoss,
     "softmax_cross_entropy": SoftmaxCrossEntropyLearningLoss, "cross_entropy": SoftmaxCrossEntropyLearningLoss,
 }  # fmt: skip
 

@@ -15,7 +15,8 @@ from .graph import Value, build, constant, op, variable
 from .learning import BaseLearningOnnx, number, resolve
 from .schedule import Schedule, resolve_schedule
 
-__all__ = ["BaseLearningRate", "LearningRateAdam", "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]
+__all__ = ["BaseLearningRate", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
+           "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,144 @@ class LearningRateAdam(BaseLearningRate):
         return m_hat / (op.Sqrt(v_hat) + self.epsilon), (m, v)
 
 
+@dataclass(frozen=True)
+class LearningRateAdamW(LearningRateAdam):
+    """step = m̂ / (√v̂ + ε) + λw, with m̂ and v̂ as in Adam: the weight decays by ηλ and apart from its gradient.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    beta1 : float
+        β₁, at least 0 and less than 1.
+    beta2 : float
+        β₂, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+    weight_decay : float
+        λ, at least 0. Every weight decays, biases too.
+
+    References
+    ----------
+    I. Loshchilov and F. Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2, in the form of
+    ``torch.optim.AdamW``: the decay, too, is scaled by η.
+
+    Examples
+    --------
+    >>> LearningRateAdamW(weight_decay=0.1).state
+    ('m', 'v')
+    """
+
+    _: KW_ONLY
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "weight_decay", low=0)
+
+    def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        step, state = super().update(w, g, m, v, k=k)
+        return (step + self.weight_decay * w if self.weight_decay else step), state
+
+
+@dataclass(frozen=True)
+class LearningRateAdagrad(BaseLearningRate):
+    """v = v + g²;  step = g / (√v + ε).
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    epsilon : float
+        ε, more than 0.
+
+    References
+    ----------
+    J. Duchi, E. Hazan and Y. Singer, Adaptive Subgradient Methods for Online Learning and Stochastic Optimization,
+    2011, in the form of ``torch.optim.Adagrad``.
+
+    Examples
+    --------
+    >>> LearningRateAdagrad(0.1).state
+    ('v',)
+    """
+
+    _: KW_ONLY
+    epsilon: float = 1e-10
+    state: ClassVar[tuple[str, ...]] = ("v",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "epsilon", above=0)
+
+    def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        v = v + g * g
+        return g / (op.Sqrt(v) + self.epsilon), (v,)
+
+
+@dataclass(frozen=True)
+class LearningRateRMSProp(BaseLearningRate):
+    """v = αv + (1-α)g²;  step = g / (√v + ε), or, with momentum, b = μb + g / (√v + ε);  step = b.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    alpha : float
+        α, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+    momentum : float
+        μ, at least 0 and less than 1.
+    centered : bool
+        Whether v - a² stands for v under the root, with a = αa + (1-α)g: the variance of the gradient.
+
+    References
+    ----------
+    T. Tieleman and G. Hinton, Lecture 6.5: rmsprop, 2012, and, centered, A. Graves, Generating Sequences With Recurrent
+    Neural Networks, 2013, equation 38, in the form of ``torch.optim.RMSprop``.
+
+    Examples
+    --------
+    >>> LearningRateRMSProp().state, LearningRateRMSProp(momentum=0.9).state
+    (('v',), ('v', 'b'))
+    """
+
+    _: KW_ONLY
+    alpha: float = 0.99
+    epsilon: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "alpha", "momentum", low=0, below=1)
+        number(self, "epsilon", above=0)
+
+    @property
+    def state(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What these settings need: v, a where it is centered, b where it has momentum."""
+        return ("v", *(["a"] if self.centered else []), *(["b"] if self.momentum else []))
+
+    def update(self, w: Value, g: Value, *state: Value, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        old = dict(zip(self.state, state, strict=True))
+        new = {"v": self.alpha * old["v"] + (1 - self.alpha) * g * g}
+        spread = new["v"]
+        if self.centered:
+            new["a"] = self.alpha * old["a"] + (1 - self.alpha) * g
+            spread = op.Relu(spread - new["a"] * new["a"])  # below 0 by rounding alone, where the gradient is constant
+        step = g / (op.Sqrt(spread) + self.epsilon)
+        if self.momentum:
+            step = new["b"] = self.momentum * old["b"] + step
+        return step, tuple(new.values())
+
+
 def descended(w: Value, eta: Value, step: Value) -> Value:
     """w - η · step, as one node where the step is a product of matrices: a Gemm has a factor and an addend itself."""
     node = step.node
@@ -235,7 +374,8 @@ def one_minus_power(beta: float, k: Value, like: Value) -> Value:
 
 _NAMES = {
     "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "SGDNesterov": LearningRateSGDNesterov,
-    "Adam": LearningRateAdam,
+    "Adam": LearningRateAdam, "AdamW": LearningRateAdamW, "Adagrad": LearningRateAdagrad,
+    "RMSProp": LearningRateRMSProp,
 }  # fmt: skip
 
 

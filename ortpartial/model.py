@@ -87,7 +87,7 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     elif isinstance(source, (str, os.PathLike)):
         path, what = Path(source), f"{str(source)!r} is"
         if not path.is_file():
-            raise ModelError(f"There is no file {str(source)!r}; give a path to an ONNX model, its bytes or a ModelProto.")
+            raise ModelError(f"There is no file {str(source)!r}; give a path to an ONNX model, bytes or a ModelProto.")
         try:
             model = onnx.load(path)
         except DecodeError:
@@ -99,7 +99,7 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     if not model.graph.output:
         raise ModelError(f"{what} no ONNX model, or one that was cut short.")
     if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
-        raise ModelError(f"The data of {apart[0]!r} stand in a file of their own (external data); give the path of the model.")
+        raise ModelError(f"The data of {apart[0]!r} stand in another file (external data); give the path of the model.")
     return model
 
 
@@ -137,7 +137,9 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
     if batch is not None:
         _specialize(graph, batch)
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
-    initializers = {n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()}
+    initializers = {
+        n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
+    }
     added = {t.name: constant(numpy_helper.to_array(t), hint=t.name) for t in graph.initializer}
     if graph.sparse_initializer:
         raise ModelError("Sparse initializers are not supported; make them dense.")
@@ -157,13 +159,14 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
 
 
 def _prepared(proto: ModelProto) -> tuple[onnx.GraphProto, Mapping[str, int]]:
-    """The graph with functions inlined and opset 21 or later, and its opsets. Big initializers stay behind as inputs."""
+    """The graph with functions inlined and opset 21 or later, and its opsets; big initializers become inputs."""
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
     if light.functions:
         # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
         # The conversion looks for the types of initializers among those of values, and nowhere else.
-        light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in light.graph.initializer)
+        stored = light.graph.initializer
+        light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
         light = inliner.inline_local_functions(light, convert_version=True)
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
@@ -185,7 +188,7 @@ def _specialize(graph: onnx.GraphProto, batch: int) -> None:
 
 
 def _without_data(proto: ModelProto) -> ModelProto:
-    """The model with every initializer of floats declared as an input, so that passes over the graph do not copy weights."""
+    """The model with big initializers of floats declared as inputs, so that passes do not copy weights."""
     light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, functions=proto.functions)
     source, target = proto.graph, light.graph
     target.name = source.name or "graph"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ from tqdm import tqdm
 
 from .data import check_inputs, check_sample_weight, check_target
 from .engine import Engine, Setup, choose_for_fit
-from .exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
+from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
-from .graph import Value
 from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .model import load, read, replace_weights
 from .runtime import Session
-from .step import Names, forward_graph, row_loss_graph
+from .step import Names, forward_graph, read_by, row_loss_graph
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
@@ -87,7 +85,8 @@ class OrtGradientForwardBackwardOptimizer:
     Raises
     ------
     ModelError, SettingError, DeviceError, NoGradientError, RuntimeMissingError
-        At once, not in `fit`, where the model, a setting, the device, an operator or the runtime does not allow it.
+        At once, not in `fit`, where the model, a setting, the device, an operator without a gradient or the runtime
+        that is installed does not allow it.
 
     References
     ----------
@@ -125,31 +124,34 @@ class OrtGradientForwardBackwardOptimizer:
         verbose: int = 0,
         exc: bool = True,
     ):
-        for name, number in (("max_iter", max_iter), ("batch_size", batch_size)):
-            if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
-                raise SettingError(f"{name} is a whole number of at least 1, not {number!r}.")
-        if not isinstance(validation_every, Real) or validation_every <= 0:
-            raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not {validation_every!r}.")
         self.learning_rate = resolve_rate(learning_rate)
         self.learning_penalty = resolve_penalty(learning_penalty)
-        self.max_iter, self.batch_size, self.shuffle = int(max_iter), int(batch_size), shuffle
+        self.max_iter, self.batch_size = _whole("max_iter", max_iter), _whole("batch_size", batch_size)
+        _check(validation_every, callbacks, random_state)
+        self.shuffle = shuffle
         self.random_state, self.device, self.engine, self.warm_start = random_state, device, engine, warm_start
         self.validation_every, self.callbacks = validation_every, tuple(callbacks)
         self.verbose, self.exc = verbose, exc
 
         self._proto = ModelProto()
         self._proto.CopyFrom(read(model))
-        self._open()
+        self._model = load(self._proto)
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
+        self._open()
         self.train_losses_: list[float] = []
         self.validation_losses_: list[float] = []
         self.n_iter_ = 0
         self._start()
+        self._engine.graphs()  # An operator without a gradient is better found now than in `fit`.
 
     def _open(self) -> None:
         """What is derived from the model and never pickled."""
-        self._model = load(self._proto, variables=self.weights_to_train or ())
+        self._model = load(self._proto, variables=self.weights_to_train)
+        # A model may have inputs that the trained outputs do not depend on.
+        self._read = read_by([self._model.outputs[o] for o in self._losses], self._model.inputs)
+        if not self._read:
+            raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
         self._sessions: dict[str, Session] = {}
         self._layer: OrtGradientForwardBackward | None = None
 
@@ -158,7 +160,7 @@ class OrtGradientForwardBackwardOptimizer:
         if isinstance(learning_loss, Mapping):
             if unknown := sorted(set(learning_loss) - set(self._model.outputs)):
                 known = ", ".join(map(repr, self._model.outputs))
-                raise SettingError(f"learning_loss names {unknown[0]!r}, which is no output of the model; they are {known}.")
+                raise SettingError(f"learning_loss names {unknown[0]!r}, which is no output of the model: {known}.")
             if not learning_loss:
                 raise SettingError("learning_loss is an empty dict; name at least one output.")
             self._losses = {o: resolve_loss(v) for o, v in learning_loss.items()}
@@ -167,8 +169,8 @@ class OrtGradientForwardBackwardOptimizer:
         floats = [n for n, v in self._model.outputs.items() if v.is_float]
         if len(floats) != 1:
             outputs = ", ".join(map(repr, self._model.outputs))
-            raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which to "
-                               f"train with learning_loss={{output: loss}}.")  # fmt: skip
+            raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
+                               f"to train with learning_loss={{output: loss}}.")  # fmt: skip
         self._losses = {floats[0]: loss}
         return loss
 
@@ -228,7 +230,8 @@ class OrtGradientForwardBackwardOptimizer:
                 if self.verbose:
                     bar.set_postfix(self._progress(), refresh=False)
                 bar.update()
-                if any([callback(self) is True for callback in self.callbacks]):
+                said = [callback(self) for callback in self.callbacks]  # every one is called
+                if any(answer is True for answer in said):
                     break
         return self
 
@@ -281,9 +284,9 @@ class OrtGradientForwardBackwardOptimizer:
             last = engine.snapshot()
             loss = engine.epoch(order[start : start + self.batch_size], self.batch_size)
             if not (np.isfinite(loss) and engine.is_finite()):
-                at = engine.iteration
-                engine.restore(last)
                 break
+        at = engine.iteration
+        engine.restore(last)
         message = (f"The loss is {loss} at iteration {at} (epoch {self.n_iter_ + 1}) with {self.learning_rate!r}; the "
                    f"weights are those of iteration {at - 1}. Lower the rate, or scale X and y.")  # fmt: skip
         if self.exc:
@@ -297,56 +300,64 @@ class OrtGradientForwardBackwardOptimizer:
     # -- data
 
     def _inputs(self, X: Any) -> tuple[dict[str, np.ndarray], int]:
-        return check_inputs(self._read, X)
+        """Arrays for the inputs that are read, and how many rows they have."""
+        if isinstance(X, Mapping):
+            X = {n: a for n, a in X.items() if n in self._read or n not in self._model.inputs}
+        inputs, rows = check_inputs(self._read, X)
+        for name, v in self._read.items():
+            fixed = v.shape[0] if v.shape else None
+            if isinstance(fixed, int) and rows % fixed:
+                raise DataError(f"Input {name!r} has a fixed batch dimension of {fixed} and there are {rows} rows; "
+                                f"export it with a dynamic one, or give a multiple of {fixed} rows.")  # fmt: skip
+        return inputs, rows
 
-    @property
-    def _read(self) -> dict[str, Value]:
-        """Inputs that the trained outputs depend on; a model may have more."""
-        session = self._session("predict")
-        return {n: v for n, v in self._model.inputs.items() if n in session.inputs}
+    def _shape(self, output: str, inputs: Mapping[str, np.ndarray]) -> tuple[int | str | None, ...]:
+        """The shape of an output, found by a run on the first rows where the model does not declare its sizes."""
+        shape = self._model.outputs[output].shape
+        if shape is not None and all(isinstance(d, int) for d in shape[1:]):
+            return shape
+        return self._run("predict", {n: a[: self._fixed or 1] for n, a in inputs.items()})[output].shape
 
-    def _target(self, y: Any, rows: int) -> dict[str, np.ndarray]:
+    def _target(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Targets by the names that the graphs give them."""
         if not isinstance(y, Mapping):
             if len(self._losses) != 1:
-                raise DataError(f"The trained outputs are {', '.join(map(repr, self._losses))}; give y as a dict by name.")
+                names = ", ".join(map(repr, self._losses))
+                raise DataError(f"The trained outputs are {names}; give y as a dict by name.")
             y = {next(iter(self._losses)): y}
         if wrong := sorted(set(y) ^ set(self._losses)):
             state = "is missing from y" if wrong[0] in self._losses else "is no trained output"
             raise DataError(f"{wrong[0]!r} {state}; they are {', '.join(map(repr, self._losses))}.")
-        names, found = Names.of(self._model), {}
+        found = {}
         for output, loss in self._losses.items():
-            value = self._model.outputs[output]
+            value, shape = self._model.outputs[output], self._shape(output, inputs)
             dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
-            labels = dtype.kind in "iu" and value.shape is not None and isinstance(value.shape[1], int)
-            classes = value.shape[1] if labels and value.shape is not None else None
+            classes = shape[1] if dtype.kind in "iu" and len(shape) > 1 else None
             what = "y" if len(self._losses) == 1 else f"y[{output!r}]"
-            found[names.target(output)] = check_target(y[output], dtype, loss.target_shape(value.shape), rows, what,
-                                                       classes if isinstance(classes, int) else None)  # fmt: skip
-            loss.check_target(found[names.target(output)], what)
+            t = check_target(y[output], dtype, loss.target_shape(shape), rows, what,
+                             classes if isinstance(classes, int) else None)  # fmt: skip
+            loss.check_target(t, what)
+            found[Names.of(self._model).target(output)] = t
         return found
 
     def _data(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
         """Everything that a step reads row by row."""
         inputs, rows = self._inputs(X)
-        data = {**inputs, **self._target(y, rows)}
+        if self._fixed not in (None, self.batch_size):
+            raise DataError(f"The model has a fixed batch dimension of {self._fixed}, and "
+                            f"batch_size={self.batch_size}; export it with a dynamic one, or use batch_size={self._fixed}.")  # fmt: skip
+        data = {**inputs, **self._target(y, inputs, rows)}
         if sample_weight is not None:
-            dtype = self._model.initializers[self.weights_to_train[0]].dtype
-            w = check_sample_weight(sample_weight, dtype, rows)
+            w = check_sample_weight(sample_weight, self._engine.setup.dtype, rows)
             if not w.any():
                 raise DataError("All sample weights are zero.")
             data[Names.of(self._model).sample_weight] = w
-        self._check_fixed_batch(rows)
         return data, rows
 
-    def _check_fixed_batch(self, rows: int) -> None:
-        """A static first size is what every batch must have."""
-        for name, v in self._read.items():
-            fixed = v.shape[0] if v.shape else None
-            if isinstance(fixed, int) and (fixed != self.batch_size or rows % fixed):
-                raise DataError(f"Input {name!r} has a fixed batch dimension of {fixed}, and there are {rows} rows in batches "
-                                f"of {self.batch_size}; export the model with a dynamic first dimension, or use "
-                                f"batch_size={fixed} and a multiple of it as number of rows.")  # fmt: skip
+    @property
+    def _fixed(self) -> int | None:
+        """The static first size that some input has, which is what every batch must have."""
+        return next((v.shape[0] for v in self._read.values() if v.shape and isinstance(v.shape[0], int)), None)
 
     # -- inference
 
@@ -361,8 +372,14 @@ class OrtGradientForwardBackwardOptimizer:
         return self._sessions[what]
 
     def _run(self, what: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        session = self._session(what)
-        return session.run({n: a for n, a in {**feeds, **self.trained_coef_}.items() if n in session.inputs})
+        """Run a graph with the trained weights; in pieces where its batch dimension is fixed."""
+        session, weights = self._session(what), self.trained_coef_
+        rows = len(next(iter(feeds.values())))
+        parts = []
+        for start in range(0, rows, self._fixed or rows):
+            piece = {n: a[start : start + (self._fixed or rows)] for n, a in feeds.items()}
+            parts.append(session.run({n: a for n, a in {**piece, **weights}.items() if n in session.inputs}))
+        return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
 
     def predict(self, X: Any) -> Any:
         """The raw outputs of the graph with the trained weights.
@@ -404,7 +421,7 @@ class OrtGradientForwardBackwardOptimizer:
             X or y does not fit the model.
         """
         inputs, rows = self._inputs(X)
-        return next(iter(self._run("losses", {**inputs, **self._target(y, rows)}).values()))
+        return next(iter(self._run("losses", {**inputs, **self._target(y, inputs, rows)}).values()))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Accuracy where the loss has labels, else R².
@@ -431,18 +448,19 @@ class OrtGradientForwardBackwardOptimizer:
         .. [1] scikit-learn, `r2_score` and `accuracy_score`.
         """
         inputs, rows = self._inputs(X)
-        targets = self._target(y, rows)
+        targets = self._target(y, inputs, rows)
         w = np.ones(rows) if sample_weight is None else check_sample_weight(sample_weight, np.dtype(np.float64), rows)
         found = self._run("predict", inputs)
-        names = Names.of(self._model)
-        scores = {o: _score(loss.labels(found[o]), found[o], targets[names.target(o)], w) for o, loss in self._losses.items()}
+        triples = zip(self._losses.items(), targets.values(), strict=True)
+        scores = {o: _score(loss.labels(found[o]), found[o], t, w) for (o, loss), t in triples}
         return next(iter(scores.values())) if len(scores) == 1 else scores
 
     # -- forward and backward apart
 
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
-            self._layer = OrtGradientForwardBackward(self._proto, self.weights_to_train, device=self.device, engine=self.engine)
+            settings = {"device": self.device, "engine": self.engine}
+            self._layer = OrtGradientForwardBackward(self._proto, self.weights_to_train, **settings)
         self._layer.set_state(self.get_state())
         return self._layer
 
@@ -463,7 +481,9 @@ class OrtGradientForwardBackwardOptimizer:
         """
         return self._forward_backward().forward(inputs, training)
 
-    def backward(self, output_gradients: Sequence[np.ndarray], state: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def backward(
+        self, output_gradients: Sequence[np.ndarray], state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Gradients of weights and inputs from those of the outputs; nothing is updated.
 
         Parameters
@@ -506,7 +526,7 @@ class OrtGradientForwardBackwardOptimizer:
         return [self._engine.get(n) for n in self._names(kind)]
 
     def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
-        """Overwrite the weights or the optimizer's states; a `fit` with `warm_start` or a `partial_fit` goes on from it.
+        """Overwrite weights or the optimizer's states; a `fit` with `warm_start` or a `partial_fit` goes on from it.
 
         Parameters
         ----------
@@ -523,11 +543,18 @@ class OrtGradientForwardBackwardOptimizer:
         names = self._names(kind)
         if len(state) != len(names):
             raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(state)} given.")
-        arrays = [np.asarray(a) for a in state]
-        for name, a in zip(names, arrays, strict=True):
-            if (shape := self._engine.get(name).shape) != a.shape or not np.isfinite(a).all():
-                problem = f"has shape {a.shape}, where {shape} was expected" if shape != a.shape else "is not finite"
-                raise DataError(f"The array for {name!r} {problem}.")
+        arrays = []
+        for name, given in zip(names, state, strict=True):
+            old = self._engine.get(name)
+            try:
+                with np.errstate(over="ignore"):
+                    arrays.append(a := np.asarray(given, old.dtype))
+            except (TypeError, ValueError):
+                raise DataError(f"The array for {name!r} does not hold numbers.") from None
+            if old.shape != a.shape:
+                raise DataError(f"The array for {name!r} has shape {a.shape}, where {old.shape} was expected.")
+            if not np.isfinite(a).all():
+                raise DataError(f"The array for {name!r} is not finite.")
         for name, a in zip(names, arrays, strict=True):
             self._engine.set(name, a)
 
@@ -559,7 +586,7 @@ class OrtGradientForwardBackwardOptimizer:
         """
         graphs = {"predict": self.get_trained_onnx(), **self._engine.graphs(),
                   "losses": row_loss_graph(self._model, self.weights_to_train, self._losses)}  # fmt: skip
-        first = self._model.initializers[self.weights_to_train[0]]
+        first = self._model.arrays[self.weights_to_train[0]]
         graphs.setdefault("learning_loss", self._engine.loss_graph())
         rate = self.learning_rate.build_onnx_function(dtype=first.dtype, shape=first.shape)
         graphs.setdefault("learning_rate", rate)
@@ -594,6 +621,26 @@ class OrtGradientForwardBackwardOptimizer:
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({', '.join(self.weights_to_train)}; learning_loss={self.learning_loss!r}, "
                 f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")  # fmt: skip
+
+
+def _whole(name: str, number: Any) -> int:
+    """A setting that counts something."""
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
+        raise SettingError(f"{name} is a whole number of at least 1, not {number!r}.")
+    return int(number)
+
+
+def _check(validation_every: Any, callbacks: Any, random_state: Any) -> None:
+    """Settings that have no type of their own."""
+    number = isinstance(validation_every, (int, float, np.number)) and not isinstance(validation_every, bool)
+    if not number or not 0 < validation_every < np.inf:
+        raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not {validation_every!r}.")
+    if wrong := [c for c in callbacks if not callable(c)]:
+        raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} cannot be called.")
+    try:
+        np.random.default_rng(random_state)
+    except (TypeError, ValueError):
+        raise SettingError(f"random_state is None, a seed from 0 on or a Generator, not {random_state!r}.") from None
 
 
 def _score(labels: np.ndarray | None, y: np.ndarray, t: np.ndarray, w: np.ndarray) -> float:

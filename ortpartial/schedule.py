@@ -341,16 +341,16 @@ class StepSchedule(Schedule):
 
 @dataclass(frozen=True)
 class OneCycleSchedule(Schedule):
-    """η = l + (η₀ - l) ½(1 - cos(πx)): up to η₀ from l = η₀/d with x = j/a, then down to l = η₀/(df) with x = (n-1-j)/(n-1-a).
+    """η = l + (η₀ - l) ½(1 - cos(πx)): with l = η₀/d and x = j/a up to j = a, l = η₀/(df), x = (n-1-j)/(n-1-a) beyond.
 
-    Here j = min(k, n) - 1 and a = pct_start · n - 1. The cycle is over after n batches, and η stays as small as it is.
+    Here j = min(k, n) - 1 and a = pn - 1. The steps grow to η₀, then shrink until the n-th, and stay as small as that.
 
     Parameters
     ----------
     n : int
         Number of batches of the cycle, at least 1: epochs times batches an epoch for all of a training.
     pct_start : float
-        Share of the cycle in which the steps grow, at least 0 and less than 1.
+        p, the share of the cycle in which the steps grow, at least 0 and less than 1.
     div_factor : float
         d, how many times the first step is smaller than η₀, the largest one; more than 0.
     final_div_factor : float

@@ -111,7 +111,9 @@ def _row_losses(model: Model, losses: Mapping[str, BaseLearningLoss], targets: M
     return _total([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
 
 
-def _mean_loss(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value], w: Value | None) -> Value:
+def _mean_loss(
+    model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value], w: Value | None
+) -> Value:
     """The loss of a batch: the sum over the trained outputs of their weighted means."""
     found = []
     for (output, loss), t in zip(losses.items(), targets.values(), strict=True):
@@ -214,8 +216,10 @@ def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, V
     return {n: v for n, v in inputs.items() if v in seen}
 
 
-def update_graph(weights: Mapping[str, Value], rate: BaseLearningRate, names: Names, *, penalised: Iterable[str] = ()) -> ModelProto:
-    """The update of all weights as one model: (gradients, penalty gradients, iteration, weights, states) -> the new ones.
+def update_graph(
+    weights: Mapping[str, Value], rate: BaseLearningRate, names: Names, *, penalised: Iterable[str] = ()
+) -> ModelProto:
+    """The update of all weights as one model: (gradients, those of the penalty, iteration, weights, states) -> the new.
 
     Parameters
     ----------
@@ -246,7 +250,9 @@ def update_graph(weights: Mapping[str, Value], rate: BaseLearningRate, names: Na
     return build(inputs, outputs, name="learning_rate")
 
 
-def penalty_graph(weights: Mapping[str, Value], penalty: BaseLearningPenalty, names: Names) -> tuple[ModelProto | None, list[str]]:
+def penalty_graph(
+    weights: Mapping[str, Value], penalty: BaseLearningPenalty, names: Names
+) -> tuple[ModelProto | None, list[str]]:
     """The penalty of all weights and its gradients as one model, and the weights it applies to; None where to none.
 
     Parameters
@@ -364,10 +370,12 @@ def backward_graph(
     ----------
     model : Model
         The model.
-    weights, inputs : sequence of str
-        What is differentiated by.
+    weights : sequence of str
+        Initializers that are differentiated by.
     outputs : sequence of str
         What is differentiated.
+    inputs : sequence of str
+        Inputs that are differentiated by.
 
     Returns
     -------

@@ -243,7 +243,7 @@ def _compare_differences(forward, args, wrt, cotangents, gradients, where, rng, 
 
     def total(i: int, x: np.ndarray) -> float:
         outputs = forward([*args[:i], x, *args[i + 1 :]])
-        return sum(float(np.sum(c * y)) for c, y in zip(cotangents, outputs, strict=True))
+        return sum(float(np.sum(c * y, where=np.isfinite(y))) for c, y in zip(cotangents, outputs, strict=True))
 
     for i, g, name in zip(wrt, gradients, where, strict=True):
         x = args[i]
@@ -264,7 +264,7 @@ def _compare_differences(forward, args, wrt, cotangents, gradients, where, rng, 
 def _smooth(f: Callable[[np.ndarray], float], x: np.ndarray, rng: np.random.Generator, step: float) -> np.ndarray:
     """Where f has a derivative by an element of x, as far as differences tell."""
     mask, here = np.zeros(x.shape, bool), f(x)
-    for flat in rng.permutation(x.size)[:50]:
+    for flat in rng.permutation(np.flatnonzero(np.isfinite(x)))[:50]:
         h = np.zeros(x.shape)
         h.flat[flat] = step
         forward, backward = (f(x + h) - here) / step, (here - f(x - h)) / step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -121,7 +122,10 @@ class _Graph:
     """Which tensors of a graph need a gradient, and what is known about their types."""
 
     def __init__(self, model: ModelProto, wanted: Iterable[str]):
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        try:
+            graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        except onnx.shape_inference.InferenceError as e:
+            raise ModelError(f"The model is not valid: {str(e).splitlines()[0]}") from None
         self.opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
         self.types = {v.name: v.type.tensor_type for v in [*graph.value_info, *graph.input, *graph.output]}
         self.arrays = {t.name: t for t in graph.initializer}
@@ -361,20 +365,17 @@ def _unsure(s: _Site) -> str | None:
              if n in s.graph.needed}  # fmt: skip
     if kinds != {TensorProto.FLOAT}:
         return "the tests cover float32 alone"
-    inputs = range(len(s.node.input))
-    if s.op_type in ("Add", "Div", "Max", "Min", "MatMul", "Mul", "Pow", "Sub", "Where", "Gemm"):
-        shapes = [s.shape(i) for i in inputs]
+    if s.op_type in ("Add", "Div", "Gemm", "MatMul", "Max", "Min", "Mul", "Pow", "Sub", "Where"):
+        shapes = [s.shape(i) for i in range(len(s.node.input))]
+        asked = [i for i in range(len(shapes)) if s.needed(i)]
         if s.op_type == "Gemm":
-            shapes = [shapes[2], s.made()] if s.needed(2) else []
-        for i, own in enumerate(shapes):
-            for other in shapes:
-                if own is None or other is None:
-                    return "the rank of an input is not known"
-                if s.op_type == "MatMul":
-                    own, other = own[:-2], other[:-2]
-                strict = s.op_type == "Where"
-                if (s.op_type == "Gemm" or s.needed(i)) and not _certain(own, other, strict):
-                    return f"it may broadcast {_sizes(own)} to {_sizes(other)} in a dimension without a declared size"
+            shapes, asked = [shapes[2], s.made()] if s.needed(2) else [], [0] if s.needed(2) else []
+        if any(shape is None for shape in shapes):
+            return "the rank of an input is not known"
+        known = [shape[:-2] if s.op_type == "MatMul" else shape for shape in shapes if shape is not None]
+        for own, other in itertools.product((known[i] for i in asked), known):
+            if not _certain(own, other, strict=s.op_type == "Where"):
+                return f"it may broadcast {_sizes(own)} to {_sizes(other)} in a dimension without a declared size"
     return _untested(s)
 
 

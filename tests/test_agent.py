@@ -50,9 +50,12 @@ AXES = (0, 1, 2), (0, 2), (1,), (-1,)
 
 
 def elementwise():
-    for name, f in {"Abs": torch.abs, "Cos": torch.cos, "Erf": torch.erf, "Exp": torch.exp, "Gelu": F.gelu,
-                    "Identity": torch.clone, "LeakyRelu": F.leaky_relu, "Neg": torch.neg, "Reciprocal": torch.reciprocal,
-                    "Relu": torch.relu, "Sigmoid": torch.sigmoid, "Sin": torch.sin, "Tanh": torch.tanh}.items():  # fmt: skip
+    functions = {
+        "Abs": torch.abs, "Cos": torch.cos, "Erf": torch.erf, "Exp": torch.exp, "Gelu": F.gelu, "Identity": torch.clone,
+        "LeakyRelu": F.leaky_relu, "Neg": torch.neg, "Reciprocal": torch.reciprocal, "Relu": torch.relu,
+        "Sigmoid": torch.sigmoid, "Sin": torch.sin, "Tanh": torch.tanh,
+    }  # fmt: skip
+    for name, f in functions.items():
         yield name, name, getattr(op, name), f, real(2, 3)
     yield (
         "LeakyRelu alpha", "LeakyRelu",
@@ -266,8 +269,12 @@ def window():
     pools = F.max_pool1d, F.max_pool2d, F.max_pool3d, F.avg_pool1d, F.avg_pool2d
     for n in (1, 2, 3):
         x = apart(2, 2, *(7, 6, 5)[:n])
-        for kw, torch_kw in (({}, {"stride": 1}), ({"strides": [2] * n}, {"stride": 2}), ({"pads": [1] * 2 * n}, {"stride": 1, "padding": 1}),
-                             ({"strides": [2] * n, "ceil_mode": 1}, {"stride": 2, "ceil_mode": True})):  # fmt: skip
+        for kw, torch_kw in (
+            ({}, {"stride": 1}),
+            ({"strides": [2] * n}, {"stride": 2}),
+            ({"pads": [1] * 2 * n}, {"stride": 1, "padding": 1}),
+            ({"strides": [2] * n, "ceil_mode": 1}, {"stride": 2, "ceil_mode": True}),
+        ):
             yield (
                 f"MaxPool {n} {kw}", "MaxPool",
                 lambda x, n=n, kw=kw: op.MaxPool(x, kernel_shape=[2] * n, **kw),
@@ -277,7 +284,8 @@ def window():
                 for include in (0, 1)[: 2 - kw.get("ceil_mode", 0)]:
                     yield (
                         f"AveragePool {n} {include} {kw}", "AveragePool",
-                        lambda x, n=n, kw=kw, i=include: op.AveragePool(x, kernel_shape=[2] * n, count_include_pad=i, **kw),
+                        lambda x, k=[2] * n, kw=kw, i=include: op.AveragePool(
+                            x, kernel_shape=k, count_include_pad=i, **kw),
                         lambda x, f=pools[n + 2], kw=torch_kw, i=include: f(x, 2, **kw, count_include_pad=bool(i)),
                         x,
                     )  # fmt: skip
@@ -367,3 +375,363 @@ def test_trusted_operator_has_the_gradient_of_torch(f, torch_f, arrays):
 
 def test_every_trusted_operator_is_tested():
     assert {c[1] for c in CASES} == TRUSTED
+
+
+# Networks
+
+SIZES = (5, 7, 4, 3)
+NET = {f"{kind}{i}": real(*shape, seed=i) for i, (n, m) in enumerate(itertools.pairwise(SIZES))
+       for kind, shape in (("w", (n, m)), ("b", (m,)))}  # fmt: skip
+ROWS = real(6, 5, seed=9)
+
+
+def network():
+    """A network of three layers, its weights stored."""
+    y = x = variable("x", "float32", ["N", 5])
+    given = {n: variable(n, "float32", a.shape) for n, a in NET.items()}
+    for i, f in enumerate((op.Relu, op.Tanh, op.Sigmoid)):
+        y = f(y @ given[f"w{i}"] + given[f"b{i}"])
+    return stored(build([x, *given.values()], {"y": y}), NET)
+
+
+def torch_network(x, **weights):
+    for i, f in enumerate((torch.relu, torch.tanh, torch.sigmoid)):
+        x = f(x @ weights[f"w{i}"] + weights[f"b{i}"])
+    return x
+
+
+def torch_gradients(rows=ROWS, dy=None, net=NET):
+    tensors = {n: torch.tensor(a, requires_grad=True) for n, a in {"x": rows, **net}.items()}
+    y = torch_network(**tensors)
+    dy = torch.ones_like(y) if dy is None else torch.tensor(dy)
+    found = torch.autograd.grad(y, list(tensors.values()), dy)
+    return y.detach().numpy(), {n: g.numpy() for n, g in zip(tensors, found, strict=True)}
+
+
+def part(weights):
+    return {n: NET[n] for n in weights}
+
+
+@needs_agent
+@pytest.mark.parametrize(
+    "weights",
+    [["w0", "b0", "w1", "b1", "w2", "b2"], ["w2", "b1", "w0"], ["b2"], ["w1"], ["b0", "w2"], ["b2", "b1", "b0"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("input_grads", [(), ("x",)], ids=["", "x"])
+def test_any_weights_in_any_order(weights, input_grads):
+    agent = Agent(network(), weights, input_grads=input_grads)
+    assert (agent.inputs, agent.outputs) == (["x"], ["y"])
+    (y,), state = agent.forward({"x": ROWS}, part(weights))
+    dy = real(6, 3, seed=3)
+    gradients = agent.backward([dy], state)
+    expected_y, expected = torch_gradients(dy=dy)
+    assert list(gradients) == [*weights, *input_grads]
+    assert_close(as_numpy(y), expected_y)
+    for n, g in gradients.items():
+        assert_close(as_numpy(g), expected[n])
+
+
+@needs_agent
+def test_weights_that_are_fed_are_those_that_count():
+    other = {n: 2 * a for n, a in NET.items()}
+    agent = Agent(network(), list(NET))
+    (y,), state = agent.forward({"x": ROWS}, {n: Buffer(a) for n, a in other.items()})
+    expected_y, expected = torch_gradients(net=other, dy=np.ones((6, 3), np.float32))
+    assert_close(as_numpy(y), expected_y)
+    for n, g in agent.backward([Buffer(np.ones((6, 3), np.float32))], state).items():
+        assert_close(as_numpy(g), expected[n])
+
+
+@needs_agent
+def test_weights_may_be_inputs_of_the_graph():
+    x, w = variable("x", "float32", ["N", 5]), variable("w", "float32", [5, 2])
+    agent = Agent(build([w, x], {"y": x @ w}), ["w"])
+    assert agent.inputs == ["x"]
+    weights = real(5, 2)
+    (y,), state = agent.forward({"x": ROWS}, {"w": weights})
+    assert_close(as_numpy(y), ROWS @ weights)
+    assert_close(as_numpy(agent.backward([np.ones((6, 2), np.float32)], state)["w"]), ROWS.T @ np.ones((6, 2)))
+    (y,), state = agent.forward({"x": ROWS}, {"w": weights}, training=False)
+    assert state is None
+    assert_close(as_numpy(y), ROWS @ weights)
+
+
+@needs_agent
+def test_forward_without_training():
+    agent = Agent(network(), ["w1", "b0"])
+    for rows in (ROWS, ROWS[:2], real(9, 5)):
+        for feed in (rows.copy(), Buffer(rows), Buffer(rows).ortvalue):
+            (y,), state = agent.forward({"x": feed}, part(["w1", "b0"]), training=False)
+            assert state is None
+            assert_close(as_numpy(y), torch_gradients(rows)[0])
+
+
+@needs_agent
+def test_gradients_of_what_has_no_influence_are_zeros():
+    x, w, u, v = (variable(n, "float32", [3]) for n in "xwuv")
+    used = op.Cast(op.Cast(u, to=7), to=1)  # The value counts, and has no gradient.
+    agent = Agent(stored(build([x, w, u, v], {"y": x * w + used}), {"w": NET["b2"], "u": NET["b2"]}), ["u", "w"],
+                  input_grads=["v", "x"])  # fmt: skip
+    feeds = {"x": real(3), "v": real(3)}
+    for scale in (1, 10):
+        weights = {"w": real(3, seed=1), "u": scale * np.ones(3, np.float32)}
+        (y,), state = agent.forward(feeds, weights)
+        np.testing.assert_allclose(as_numpy(y), feeds["x"] * weights["w"] + scale, rtol=1e-6)
+        found = {n: as_numpy(g).tolist() for n, g in agent.backward([np.ones(3, np.float32)], state).items()}
+        assert found == {"u": [0, 0, 0], "w": feeds["x"].tolist(), "v": [0, 0, 0], "x": weights["w"].tolist()}
+
+
+@needs_agent
+def test_several_outputs():
+    x, w = variable("x", "float32", ["N", 3]), variable("w", "float32", [3])
+    y = x * w
+    model = build([x, w], {"y": y, "label": op.ArgMax(y, axis=1), "z": op.Exp(y), "of_x": op.Exp(x)})
+    agent = Agent(model, ["w"], input_grads=["x"])
+    rows, weights = real(4, 3), real(3, seed=1)
+    outputs, state = agent.forward({"x": rows}, {"w": weights})
+    np.testing.assert_array_equal(as_numpy(outputs[1]), (rows * weights).argmax(1, keepdims=True))
+    dz = real(4, 3, seed=2)
+    found = agent.backward([None, None, dz, None], state)
+    assert_close(as_numpy(found["w"]), (dz * np.exp(rows * weights) * rows).sum(0))
+    assert_close(as_numpy(found["x"]), dz * np.exp(rows * weights) * weights)
+
+
+@needs_agent
+def test_float64():
+    x, w = variable("x", "float64", ["N", 3]), variable("w", "float64", [3, 2])
+    agent = Agent(build([x, w], {"y": op.Sigmoid(x @ w)}), ["w"])
+    rows, weights = real(4, 3).astype(np.float64), real(3, 2, seed=1).astype(np.float64)
+    (y,), state = agent.forward({"x": rows}, {"w": weights})
+    s = as_numpy(y)
+    assert s.dtype == np.float64
+    found = as_numpy(agent.backward([np.ones((4, 2))], state)["w"])
+    np.testing.assert_allclose(found, rows.T @ (s * (1 - s)), rtol=1e-12)
+
+
+def convolutional():
+    """Convolution, pooling, attention-like softmax, normalization: what the operators do together."""
+    x = variable("x", "float32", ["N", 2, 8, 8])
+    c, d, s, b, w = (variable(n, "float32", shape) for n, shape in
+                     {"c": (4, 2, 3, 3), "d": (4,), "s": (9,), "b": (9,), "w": (9, 9)}.items())  # fmt: skip
+    y = op.MaxPool(op.Relu(op.Conv(x, c, d)), kernel_shape=[2, 2], strides=[2, 2])
+    y = op.LayerNormalization(op.Reshape(y, [0, 4, 9]), s, b)
+    q = y @ w
+    scores = op.Softmax(op.Transpose(q, perm=[0, 2, 1]) @ y * 0.5)
+    return build([x, c, d, s, b, w], {"y": op.ReduceMean(q @ scores + q, [1], keepdims=0)})
+
+
+def torch_convolutional(x, c, d, s, b, w):
+    y = F.max_pool2d(torch.relu(F.conv2d(x, c, d)), 2)
+    y = F.layer_norm(y.reshape(-1, 4, 9), (9,), s, b)
+    q = y @ w
+    scores = torch.softmax(q.transpose(1, 2) @ y * 0.5, -1)
+    return (q @ scores + q).mean(1)
+
+
+@needs_agent
+def test_a_deeper_graph():
+    shapes = {"x": (3, 2, 8, 8), "c": (4, 2, 3, 3), "d": (4,), "s": (9,), "b": (9,), "w": (9, 9)}
+    arrays = {n: real(*shape, seed=i) for i, (n, shape) in enumerate(shapes.items())}
+    model = convolutional()
+    assert untrusted(model) == []
+    (y,), expected = torch_differentiate(torch_convolutional, list(arrays.values()))
+    weights = ["w", "c", "b", "d", "s"]
+    (found_y,), found = differentiate(stored(model, {n: arrays[n] for n in weights}), arrays, weights, ["x"])
+    assert_close(found_y, y, 1e-4)
+    for i, n in enumerate(arrays):
+        assert_close(found[n], expected[f"x{i}"], 1e-4)
+
+
+# Memory and order
+
+
+@needs_agent
+def test_several_forwards_pending_and_backward_in_any_order():
+    agent = Agent(network(), list(NET))
+    pending = []
+    for k in range(8):
+        # Everything that is fed is dropped here: the states alone keep it.
+        (y,), state = agent.forward({"x": real(k + 1, 5, seed=k)}, {n: a * (1 + k / 8) for n, a in NET.items()})
+        pending.append((k, as_numpy(y), state))
+    del y, state
+    gc.collect()
+    noise = [np.full((k % 8 + 1, 5), np.nan, np.float32) for k in range(200)]
+    for i in (3, 0, 7, 1, 6, 2, 5, 4):
+        k, y, state = pending[i]
+        dy = real(k + 1, 3, seed=k + 1)
+        expected_y, expected = torch_gradients(real(k + 1, 5, seed=k), dy, {n: a * (1 + k / 8) for n, a in NET.items()})
+        assert_close(y, expected_y)
+        for n, g in agent.backward([dy], state).items():
+            assert_close(as_numpy(g), expected[n])
+    assert len(noise) == 200
+
+
+@needs_agent
+def test_results_outlive_the_agent_and_what_was_fed():
+    agent = Agent(network(), list(NET), input_grads=["x"])
+    outputs, state = agent.forward({"x": ROWS.copy()}, {n: a.copy() for n, a in NET.items()})
+    gradients = agent.backward([np.ones((6, 3), np.float32)], state)
+    for _ in range(3):  # Later runs do not write there.
+        _, other = agent.forward({"x": ROWS + 1}, NET)
+        agent.backward([np.zeros((6, 3), np.float32)], other)
+    del agent, state, other
+    gc.collect()
+    y, expected = torch_gradients()
+    assert_close(as_numpy(outputs[0]), y)
+    for n, g in gradients.items():
+        assert_close(as_numpy(g), expected[n])
+
+
+@needs_agent
+def test_cotangents_and_inputs_are_left_as_they_are():
+    agent = Agent(network(), list(NET), input_grads=["x"])
+    dy, rows, weights = np.ones((6, 3), np.float32), ROWS.copy(), {n: a.copy() for n, a in NET.items()}
+    (y,), state = agent.forward({"x": rows}, weights)
+    before = as_numpy(y).copy()
+    gradients = agent.backward([dy], state)
+    assert (dy == 1).all()
+    np.testing.assert_array_equal(rows, ROWS)
+    np.testing.assert_array_equal(as_numpy(y), before)
+    kept = {n: as_numpy(g).copy() for n, g in gradients.items()}
+    for array in (dy, rows, *weights.values()):
+        array[...] = np.nan
+    np.testing.assert_array_equal(as_numpy(y), before)
+    for n, g in gradients.items():
+        np.testing.assert_array_equal(as_numpy(g), kept[n])
+
+
+@needs_agent
+def test_an_input_handed_through_is_copied():
+    x, w = variable("x", "float32", ["N"]), variable("w", "float32", [3])
+    agent = Agent(build([x, w], {"same": op.Identity(x), "y": op.ReduceSum(w)}), ["w"], input_grads=["x"])
+    for rows in (ROWS[0].copy(), ROWS[1].copy()):
+        (same, _), state = agent.forward({"x": rows}, {"w": real(3)})
+        expected = rows.copy()
+        rows[:] = np.nan
+        np.testing.assert_array_equal(as_numpy(same), expected)
+        assert as_numpy(agent.backward([expected, None], state)["x"]).tolist() == expected.tolist()
+
+
+@needs_agent
+def test_states_that_are_dropped_give_their_memory_back():
+    agent, rows = Agent(network(), list(NET)), np.ones((2000, 5), np.float32)
+
+    def grown(n):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(n):
+            agent.forward({"x": rows}, NET)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    grown(100)
+    # A state holds 2000 rows of 14 numbers or more: kept, 1000 of them were 100 MB.
+    assert grown(1000) < 20_000
+
+
+@needs_agent
+def test_outputs_go_from_session_to_session():
+    agent = Agent(network(), list(NET))
+    y, dy = variable("y", "float32", ["N", 3]), variable("t", "float32", ["N", 3])
+    loss = Session(build([y, dy], {"loss": op.ReduceSum((y - dy) * (y - dy)), "y_grad": 2 * (y - dy)})).binding()
+    target = real(6, 3)
+    for rows in (ROWS, ROWS + 1):
+        (y,), state = agent.forward({"x": rows}, NET)
+        loss.bind_input("y", y)
+        loss.bind_input("t", target)
+        loss.run()
+        gradients = agent.backward([loss.ortvalues()["y_grad"]], state)
+        expected_y = torch_gradients(rows)[0]
+        expected = torch_gradients(rows, 2 * (expected_y - target))[1]
+        for n, g in gradients.items():
+            assert_close(as_numpy(g), expected[n])
+
+
+# Errors
+
+
+def test_agent_without_onnxruntime_training(monkeypatch):
+    monkeypatch.setattr(agent_module, "has_training", lambda: False)
+    with pytest.raises(RuntimeMissingError, match=r"found onnxruntime \S+: uninstall it and run `pip install "
+                                                  r"ortpartial\[training\]` .* or use engine='step'"):  # fmt: skip
+        Agent(network(), ["w0"])
+
+
+@needs_agent
+@pytest.mark.parametrize(
+    ("inputs", "weights", "message"),
+    [
+        ({}, NET, "The agent is given no 'x'; it needs: 'x', 'w0', 'b0'"),
+        ({"x": ROWS}, part(["w0"]), "The agent is given no 'b0'; it needs"),
+        ({"x": ROWS[:, :4]}, NET, r"'x' is float32\[6, 4\], the graph takes float32\['\?', 5\]\."),
+        ({"x": ROWS[0]}, NET, r"'x' is float32\[5\], the graph takes"),
+        ({"x": ROWS.astype(np.float64)}, NET, r"'x' is float64\[6, 5\], the graph takes float32"),
+        ({"x": ROWS}, {**NET, "b0": NET["b0"][:1]}, r"'b0' is float32\[1\], the graph takes float32\[7\]"),
+        ({"x": ROWS}, {**NET, "b0": Buffer(NET["b0"][:1]).ortvalue}, r"'b0' is float32\[1\], the graph takes"),
+    ],
+)
+def test_forward_says_what_does_not_fit(inputs, weights, message):
+    agent = Agent(network(), list(NET))
+    agent.forward({"x": ROWS}, NET)
+    for _ in range(2):
+        with pytest.raises(DataError, match=message):
+            agent.forward(inputs, weights)
+    agent.forward({"x": ROWS}, NET)
+
+
+@needs_agent
+def test_backward_says_what_does_not_fit():
+    agent = Agent(network(), ["w0"])
+    _, state = agent.forward({"x": ROWS}, NET)
+    dy = np.ones((6, 3), np.float32)
+    for wrong in (dy[:5], dy[0], dy.astype(np.float64), Buffer(dy[:5]).ortvalue, np.float32(1).reshape(())):
+        with pytest.raises(DataError, match=r"cotangent of 'y' is (float|double)\[.*\], it itself is float\[6, 3\]"):
+            agent.backward([wrong], state)
+    with pytest.raises(DataError, match="2 cotangents are given for 1 outputs"):
+        agent.backward([dy, dy], state)
+    agent.backward([dy], state)
+    with pytest.raises(DataError, match="This state has served one backward; run forward again"):
+        agent.backward([dy], state)
+
+
+@needs_agent
+def test_a_sum_that_the_builder_missed_is_found():
+    x, w = variable("x", "float32", ["N", 3]), variable("w", "float32", ["M", 3])
+    agent = Agent(build([x, w], {"y": x * w}), ["w"])
+    assert untrusted(build([x, w], {"y": x * w}), ["w"], input_grads=()) != []
+    one = np.ones((6, 3), np.float32)
+    agent.forward({"x": one}, {"w": real(1, 3)})
+    for weights, right in ((real(1, 3), False), (real(1, 3), False), (real(6, 3), True), (real(1, 3), False)):
+        _, state = agent.forward({"x": one}, {"w": weights})
+        if right:
+            agent.backward([one], state)
+            continue
+        with pytest.raises(ModelError, match=r"gradient of 'w' is float\[6, 3\], the tensor is \[1, 3\]: a dimension"):
+            agent.backward([one], state)
+
+
+@needs_agent
+def test_operators_without_a_gradient():
+    x = variable("x", "float32", ["N"])
+    model = build([x], {"y": op.Elu(x)})
+    with pytest.raises(ModelError, match=r"it has no gradient for the operator Elu\. Use engine='step' instead\."):
+        Agent(model, [], input_grads=["x"])
+
+
+@needs_agent
+def test_names_that_are_not_there():
+    with pytest.raises(ModelError, match="The model has no initializer or input named 'w9'"):
+        Agent(network(), ["w9"])
+    x, i = variable("x", "float32", [3]), variable("i", "int64", [2])
+    with pytest.raises(ModelError, match="'i' is not of a floating-point type"):
+        Agent(build([x, i], {"y": op.Gather(x, i)}), [], input_grads=["i"])
+    with pytest.raises(ModelError, match="No output of the graph depends on a weight"):
+        Agent(build([x], {"y": op.ArgMax(x)}), [], input_grads=["x"])
+
+
+@needs_agent
+def test_gradient_onnx_is_the_graph_of_both():
+    agent = Agent(network(), ["w2", "w0"])
+    graph = onnx.load_from_string(agent.gradient_onnx).graph
+    assert "YieldOp" in {n.op_type for n in graph.node}
+    assert sorted(o.name for o in graph.output) == ["w0_grad", "w2_grad"]
+    assert repr(agent) == "<Agent x -> y, trains w2, w0>"

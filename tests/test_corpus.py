@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
+from table import OLD
 
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.gradient import _CONSTANT, _RULES
@@ -19,6 +20,11 @@ FLOATS = (np.float32, np.float64)
 LEFT_OUT = {
     "affine_grid": "shape inference does not find the types in its body",
     "attention": "its body computes in float32 what should be float64: tests/test_gradient.py compares it with torch",
+    "cast_DOUBLE_to_FLOAT": "rounds to float32, so that differences are noise",
+    "castlike_DOUBLE_to_FLOAT": "rounds to float32, so that differences are noise",
+    "castlike_FLOAT4E2M1": "a type that is younger than opset 21",
+    "castlike_INT2": "a type that is younger than opset 21",
+    "castlike_UINT2": "a type that is younger than opset 21",
     "celu": "exists in float32 alone: tests/test_gradient.py compares it with torch",
     "dropout_default_old": "older than opset 21",
     "dropout_random_old": "older than opset 21",
@@ -27,6 +33,8 @@ LEFT_OUT = {
     "split_equal_parts_1d_opset13": "older than opset 21",
     "split_equal_parts_2d_opset13": "older than opset 21",
     "split_equal_parts_default_axis_opset13": "older than opset 21",
+    "training_dropout": "draws random numbers: tests/rules/test_normalize.py compares it with its own mask",
+    "dynamicquantizelinear": "exists in float32 alone",
     "mvn": "its body adds a float32 to a float64",
     "reduce_log_sum_empty_set": "the logarithm of 0 and its gradient are infinite",
     "reduce_log_sum_exp_empty_set": "the logarithm of 0 and its gradient are infinite",
@@ -34,6 +42,13 @@ LEFT_OUT = {
     "reduce_min_empty_set": "the smallest of no elements is infinite and comes from none of them",
     "rotary_embedding": "exists in float32 and narrower alone",
 }
+LEFT_OUT_OLD = {
+    "reduce_l1_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
+    "reduce_sum_square_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
+    "reversesequence_batch": "onnxruntime 1.19.2 does not write sequences of length zero",
+}
+if OLD:
+    LEFT_OUT |= LEFT_OUT_OLD
 
 
 def load():
@@ -74,12 +89,14 @@ def expression(graph, inputs):
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     schema = _newest(node.op_type, "", OPSET)
     given = dict(zip((i.name for i in graph.input), inputs, strict=True))
-    names = [n for n in given if given[n].dtype in FLOATS]
+    # The depth of OneHot may be a float, but only a whole one.
+    names = [n for n in given if given[n].dtype in FLOATS and (node.op_type, n) != ("OneHot", "depth")]
 
     def f(*x):
         values = {n: constant(v) for n, v in given.items()} | dict(zip(names, x, strict=True)) | {"": None}
-        made = make_node(schema, [values[n] for n in node.input], attributes, n_outputs=len(node.output))
-        return [y for y, n in zip(made.outputs, node.output, strict=True) if n]
+        several = len(node.output) if node.op_type == "Split" else None
+        made = make_node(schema, [values[n] for n in node.input], attributes, n_outputs=several)
+        return [y for y, n in zip(made.outputs, node.output, strict=False) if n]
 
     return f, [given[n] for n in names]
 

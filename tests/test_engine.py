@@ -110,7 +110,8 @@ def test_weights_in_any_order_and_subset(engine, names):
     assert list(found.trained_coef_) == names
     after = weights_of(found.get_trained_onnx())
     assert all((after[n] == a).all() for n, a in weights_of(model).items() if n not in names)
-    expected, _ = torch_training(model, torch_mlp, lambda p: torch.optim.SGD(p, lr=0.01), X, y, None, False, names=names)
+    rate = lambda w: torch.optim.SGD(w, lr=0.01)  # noqa: E731
+    expected, _ = torch_training(model, torch_mlp, rate, X, y, None, False, names=names)
     assert_close(after, expected, 1e-5)
 
 
@@ -118,7 +119,7 @@ def test_weights_in_any_order_and_subset(engine, names):
 def test_every_row_once_an_epoch(monkeypatch, batch_size):
     seen = []
     gather = Batch.gather
-    monkeypatch.setattr(Batch, "gather", lambda self, rows: (seen.append(rows.copy()), gather(self, rows)) and None)
+    monkeypatch.setattr(Batch, "gather", lambda self, rows: [seen.append(rows.copy()), gather(self, rows)])
     X, y, _ = data(23)
     optimizer(linear(), batch_size=batch_size, max_iter=3).fit(X, y)
     rows = np.concatenate(seen).reshape(3, 23)

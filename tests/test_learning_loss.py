@@ -10,7 +10,10 @@ from ortpartial.graph import variable
 from ortpartial.learning_loss import (
     AbsoluteLearningLoss,
     ElasticLearningLoss,
+    HingeLearningLoss,
+    HuberLearningLoss,
     NegLogLearningLoss,
+    PoissonLearningLoss,
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
     resolve_loss,
@@ -18,11 +21,17 @@ from ortpartial.learning_loss import (
 from ortpartial.testing import evaluate
 
 BINARY, LABELS = NegLogLearningLoss(), SoftmaxCrossEntropyLearningLoss()
+HINGE, POISSON = HingeLearningLoss(), PoissonLearningLoss()
 
 
 def log_softmax(y):
     y = y - y.max(axis=1, keepdims=True)
     return y - np.log(np.exp(y).sum(axis=1, keepdims=True))
+
+
+def huber(e, delta):
+    e = abs(e)
+    return np.where(e <= delta, e**2 / 2, delta * (e - delta / 2))
 
 
 # The loss, its elements in numpy, and its elements in torch.
@@ -34,6 +43,12 @@ TABLE = [
      lambda y, t: 0.1 * functional.l1_loss(y, t, reduction="none") + 0.9 * functional.mse_loss(y, t, reduction="none")),
     (ElasticLearningLoss(l1_weight=0), lambda y, t: (y - t) ** 2 / 2, None),
     (ElasticLearningLoss(l2_weight=0), lambda y, t: abs(y - t) / 2, None),
+    (HuberLearningLoss(), lambda y, t: huber(y - t, 1.0), lambda y, t: functional.huber_loss(y, t, reduction="none")),
+    (HuberLearningLoss(delta=2.5), lambda y, t: huber(y - t, 2.5),
+     lambda y, t: functional.huber_loss(y, t, reduction="none", delta=2.5)),
+    (POISSON, lambda y, t: np.exp(y) - t * y, lambda y, t: functional.poisson_nll_loss(y, t, reduction="none")),
+    (HINGE, lambda y, t: np.maximum(0, 1 - np.where(t == 1, y, -y)),
+     lambda y, t: functional.margin_ranking_loss(y, torch.zeros_like(y), 2 * t - 1, margin=1.0, reduction="none")),
     (BINARY, lambda y, t: np.logaddexp(0, y) - t * y,
      lambda y, t: functional.binary_cross_entropy_with_logits(y, t, reduction="none")),
     (LABELS, lambda y, t: -np.take_along_axis(log_softmax(y), t[:, None], axis=1)[:, 0],
@@ -44,8 +59,10 @@ TABLE = [
 def example(rng, loss, shape, dtype):
     y = rng.normal(size=shape).astype(dtype) * 3
     t = rng.normal(size=shape).astype(dtype)
-    if loss == BINARY:
+    if loss in (BINARY, HINGE):
         t = (t > 0).astype(dtype)
+    elif loss == POISSON:
+        t = rng.poisson(2.0, shape).astype(dtype)
     return y, rng.integers(0, shape[1], loss.target_shape(shape)) if loss == LABELS else t
 
 
@@ -79,10 +96,64 @@ def test_one_axis(rng):
     np.testing.assert_allclose(found["loss"], np.average((y - t) ** 2, weights=range(5)))
 
 
-@pytest.mark.parametrize("loss", [AbsoluteLearningLoss(), ElasticLearningLoss(), SquareLearningLoss()], ids=repr)
+@pytest.mark.parametrize("loss", [AbsoluteLearningLoss(), ElasticLearningLoss(), SquareLearningLoss(),
+                                  HuberLearningLoss()], ids=repr)  # fmt: skip
 def test_no_gradient_where_there_is_no_error(loss):
     y = np.array([[1.0], [-2.0], [0.0]], np.float32)
     np.testing.assert_array_equal(run(loss, y, y)["y_grad"], 0)
+
+
+def test_huber_at_its_bends():
+    e = np.array([[-1e30], [-3.0], [-2.0], [0.0], [2.0], [3.0], [1e30]], np.float32)
+    found = run(HuberLearningLoss(delta=2), e, np.zeros_like(e))
+    np.testing.assert_allclose(found["y_grad"] * 7, [[-2], [-2], [-2], [0], [2], [2], [2]], rtol=1e-6)
+    assert np.isfinite(found["loss"])
+
+
+def test_hinge_at_its_bend():
+    y, t = np.array([[1.0], [-1.0], [0.0], [0.5], [0.5]], np.float32), np.array([[1], [0], [1], [1], [0]], np.float32)
+    found = run(HINGE, y, t)
+    np.testing.assert_allclose(found["loss"] * 5, 3.0, rtol=1e-6)
+    np.testing.assert_allclose(found["y_grad"] * 5, [[0], [0], [-1], [-1], [1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 88.7), ("float64", 709.7)])
+def test_poisson_is_finite_as_long_as_the_exponential_is(dtype, largest):
+    y, t = np.array([[largest]], dtype), np.ones((1, 1), dtype)
+    assert np.isfinite(run(POISSON, y, t)["loss"])
+    assert run(POISSON, y + y.dtype.type(0.2), t)["loss"] == np.inf
+    np.testing.assert_allclose(run(POISSON, -y, t)["loss"], largest, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "good", "bad", "message"),
+    [
+        (POISSON, [0, 2.5, 7], [3, -1, 2], "target has numbers from -1.0 on, where counts, at least 0, were expected."),
+        (POISSON, [0], [np.nan], "target has numbers from nan on, where counts, at least 0, were expected."),
+        (HINGE, [0, 1, 1], [-1, 1, -1], "target has the number -1.0, where labels of 0 and 1 were expected."),
+        (HINGE, [0], [1, 0.5], "target has the number 0.5, where labels of 0 and 1 were expected."),
+        (HINGE, [1], [np.nan], "target has the number nan, where labels of 0 and 1 were expected."),
+        (BINARY, [0, 0.5, 1], [0, 2], "target has numbers from 0.0 to 2.0, where labels of 0 and 1 were expected."),
+    ],
+)  # fmt: skip
+def test_target_that_a_loss_is_not_made_for(loss, good, bad, message):
+    for t in (good, []):
+        loss.check_target(np.array(t, np.float32).reshape(-1, 1), "target")
+    with pytest.raises(DataError) as e:
+        loss.check_target(np.array(bad, np.float32).reshape(-1, 1), "target")
+    assert str(e.value) == message
+
+
+@pytest.mark.parametrize("loss", [BINARY, HINGE], ids=repr)
+def test_labels_of_scores(loss):
+    found = loss.labels(np.array([[-3.0], [0.0], [1e-9]], np.float32))
+    np.testing.assert_array_equal(found, [[0], [0], [1]])
+    assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("loss", [SquareLearningLoss(), HuberLearningLoss(), POISSON], ids=repr)
+def test_a_quantity_has_no_labels(loss):
+    assert loss.labels(np.zeros((3, 1), np.float32)) is None
 
 
 def test_scores_of_any_size():
@@ -170,6 +241,9 @@ def test_target_of_another_shape_is_an_error_not_broadcast():
         (("square_error", "squared_error", "SquareLearningLoss", SquareLearningLoss), SquareLearningLoss()),
         (("absolute_error", "AbsoluteLearningLoss"), AbsoluteLearningLoss()),
         (("elastic", "ElasticLearningLoss", ElasticLearningLoss), ElasticLearningLoss(0.5, 0.5)),
+        (("huber", "HuberLearningLoss", HuberLearningLoss), HuberLearningLoss(1.0)),
+        (("poisson", "PoissonLearningLoss"), POISSON),
+        (("hinge", "HingeLearningLoss"), HINGE),
         (("log_loss", "NegLogLearningLoss"), BINARY),
         (("softmax_cross_entropy", "cross_entropy", "SoftmaxCrossEntropyLearningLoss"), LABELS),
     ],
@@ -187,6 +261,7 @@ def test_names(names, expected):
          "ElasticLearningLoss: l2_weight is '0.1', a finite number at least 0 was expected."),
         (lambda: ElasticLearningLoss(0, 0),
          "ElasticLearningLoss: l1_weight and l2_weight are both 0, one at least must be more."),
+        (lambda: HuberLearningLoss(0), "HuberLearningLoss: delta is 0, a finite number more than 0 was expected."),
         (lambda: resolve_loss("log_los"), "learning_loss: 'log_los' is not known. Did you mean 'log_loss'? Known are "),
         (lambda: resolve_loss(None), "learning_loss: None is a NoneType; a name (square_error, "),
     ],
@@ -203,6 +278,7 @@ def test_errors(make, message):
         # Sizes are known, so that what does not depend on the data is folded when the graph is loaded.
         (SquareLearningLoss(), False, {"Sub": 1, "Mul": 2, "ReduceMean": 1, "Add": 1}),
         (BINARY, False, {"Softplus": 1, "Sigmoid": 1, "Mul": 3, "Sub": 1, "ReduceMean": 1, "Add": 1}),
+        (HINGE, False, {"Mul": 4, "Sub": 2, "Relu": 1, "ReduceMean": 1, "Greater": 1, "Cast": 1, "Neg": 1}),
     ],
     ids=repr,
 )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,16 @@ from ..graph import Node, Value, constant, op
 from .reduction import count, shared, spread
 from .shape import size, vector
 
+Sizes = Sequence[int] | None
+
+_ALL = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True)
 class Window:
     """How a window slides over the axes behind the first two; pads are those before, then those behind."""
 
-    kernel: Sequence[int]
+    kernel: Sequence[Any]
     strides: Sequence[int]
     dilations: Sequence[int]
     pads: Sequence[int]
@@ -28,14 +33,20 @@ class Window:
         return list(range(2, 2 + len(self.kernel)))
 
     @property
+    def fixed(self) -> bool:
+        """Whether its size is known."""
+        return all(isinstance(k, int) for k in self.kernel)
+
+    @property
     def extent(self) -> list[int]:
         """How far it reaches along each axis."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
     @property
-    def sliding(self) -> dict[str, Sequence[int]]:
+    def sliding(self) -> dict[str, Sequence[int] | None]:
         """The attributes that say where it stops and what it sees there."""
-        return {"strides": self.strides, "dilations": self.dilations}
+        kernel = self.kernel if self.fixed else None
+        return {"strides": self.strides, "dilations": self.dilations, "kernel_shape": kernel}
 
 
 # Convolutions. One is the transpose of the other.
@@ -44,7 +55,7 @@ class Window:
 @vjp("Conv")
 def _(x, w, b=None, *, y, dy, node, group):
     window = window_of(node, x, w)
-    dx, dw = added_up(dy, w, x, y, window, group), correlated(x, dy, window, group)
+    dx, dw = added_up(dy, w, x, known(y), window, group), correlated(x, dy, w, window, group)
     return dx.stated(x.shape), dw.stated(w.shape), per_channel(dy, x)
 
 
@@ -52,28 +63,28 @@ def _(x, w, b=None, *, y, dy, node, group):
 def _(x, w, b=None, *, y, dy, node, group):
     window = window_transposed(node, x, w)
     seen = op.Conv(dy, w, group=group, pads=window.pads, **window.sliding)
-    dx, dw = cropped(seen, size(x, 2, x.rank), x.rank), correlated(dy, x, window, group)
+    dx, dw = cropped(seen, size(x, 2, x.rank), x.rank), correlated(dy, x, w, window, group)
     return dx.stated(x.shape), dw.stated(w.shape), per_channel(dy, x)
 
 
-def added_up(dy: Value, w: Value, x: Value, y: Value, window: Window, group: int = 1) -> Value:
-    """Σ dy · w over the windows that see an element of x: the transpose of the convolution of x that gives y."""
+def added_up(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int = 1) -> Value:
+    """Σ dy · w over the windows that see an element of x: the transpose of a convolution of x to the sizes m."""
     settings = {**window.sliding, "group": group}
     r = len(window.kernel)
     before, behind = window.pads[:r], window.pads[r:]
-    if known(x) and known(y):
-        geometry = zip(x.shape[2:], y.shape[2:], before, window.strides, window.extent, strict=True)
-        behind = [(m - 1) * s + extent - b - n for n, m, b, s, extent in geometry]
+    if (n := known(x)) and m and window.fixed:
+        geometry = zip(n, m, before, window.strides, window.extent, strict=True)
+        behind = [(j - 1) * s + extent - b - i for i, j, b, s, extent in geometry]
         pads = [*before, *(max(e, 0) for e in behind)]
         return op.ConvTranspose(dy, w, pads=pads, output_padding=[max(-e, 0) for e in behind], **settings)
     if set(window.strides) == {1}:
         return op.ConvTranspose(dy, w, pads=window.pads, **settings)
     whole = op.ConvTranspose(dy, w, **settings)
     rest = size(x, 2, x.rank) + before - op.Shape(whole, start=2)
-    return op.Pad(whole, vector(constant([-b for b in before]), rest), None, window.axes)
+    return op.Pad(whole, vector(constant([0, 0, *(-b for b in before), 0, 0]), rest))
 
 
-def correlated(x: Value, dy: Value, window: Window, group: int) -> Value:
+def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Value:
     """Σ x · dy over the places of the window, for each weight: a convolution with strides and dilations exchanged."""
     swapped = [1, 0, *window.axes]
     if group == 1:
@@ -85,7 +96,8 @@ def correlated(x: Value, dy: Value, window: Window, group: int) -> Value:
         images = op.Reshape(apart, vector(constant([0, -1]), size(x, 2, x.rank)))
     found = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
                     strides=window.dilations, dilations=window.strides)  # fmt: skip
-    return op.Transpose(cropped(found, constant(window.kernel, np.int64), x.rank), perm=swapped)
+    kernel = constant(window.kernel, np.int64) if window.fixed else size(w, 2, x.rank)
+    return op.Transpose(cropped(found, kernel, x.rank), perm=swapped)
 
 
 def per_channel(dy: Value, x: Value) -> Value:
@@ -97,12 +109,14 @@ def cropped(v: Value, sizes: Value, rank: int) -> Value:
     """The first elements of v along the axes behind the first two, as many as sizes says."""
     if sizes.array is not None and v.shape is not None and v.shape[2:] == tuple(sizes.array.tolist()):
         return v
-    return op.Slice(v, [0] * (rank - 2), sizes, list(range(2, rank))).stated([None] * rank)
+    # All axes are named: the transpose optimizer of onnxruntime (1.19.2, 1.31.1) breaks Pad, which this becomes, else.
+    return op.Slice(v, [0] * rank, vector(constant([_ALL, _ALL]), sizes)).stated([None] * rank)
 
 
-def known(x: Value) -> bool:
-    """Whether all sizes behind the first two are known."""
-    return x.shape is not None and all(isinstance(n, int) for n in x.shape[2:])
+def known(x: Value) -> Sizes:
+    """The sizes behind the first two, if all are known."""
+    sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)]
+    return sizes if x.shape is not None and len(sizes) == x.rank - 2 else None
 
 
 def window_of(node: Node, x: Value, w: Value | None = None) -> Window:
@@ -111,13 +125,10 @@ def window_of(node: Node, x: Value, w: Value | None = None) -> Window:
     automatic = node.attribute("auto_pad")
     if not automatic.startswith("SAME"):
         return window
-    sizes = list(zip(x.shape[2:], window.strides, window.extent, strict=True))
-    if any(s != 1 and not isinstance(n, int) for n, s, _ in sizes):
-        raise NoGradientError(
-            f"{node!r} has auto_pad={automatic} and strides {list(window.strides)}, so its padding depends on sizes that are "
-            f"not known, {x.shape[2:]}. Declare the sizes of the model's inputs, or write pads in numbers."
-        )
-    total = [max(0, extent - s + (-n % s if s != 1 else 0)) for n, s, extent in sizes]
+    n = known(x) or ([0] * len(window.kernel) if set(window.strides) == {1} else None)
+    if n is None or not window.fixed:
+        raise unknown(node, f"auto_pad={automatic}", x)
+    total = [max(0, e - s + -i % s) for i, s, e in zip(n, window.strides, window.extent, strict=True)]
     return halved(window, total, automatic == "SAME_UPPER")
 
 
@@ -127,16 +138,22 @@ def window_transposed(node: Node, x: Value, w: Value) -> Window:
     automatic, shape = node.attribute("auto_pad"), node.attribute("output_shape")
     if not shape and not automatic.startswith("SAME"):
         return window
-    if shape and not known(x):
-        raise NoGradientError(
-            f"{node!r} has output_shape, so its padding depends on sizes that are not known, {x.shape[2:]}. "
-            f"Declare the sizes of the model's inputs, or write pads in numbers."
-        )
+    m = known(x)
+    if not window.fixed or (shape and m is None):
+        raise unknown(node, "output_shape" if shape else f"auto_pad={automatic}", x)
     extra = node.attribute("output_padding") or [0] * len(window.kernel)
     whole = [o + e - s for o, e, s in zip(extra, window.extent, window.strides, strict=True)]
     if shape:
-        whole = [t + m * s - n for t, m, s, n in zip(whole, x.shape[2:], window.strides, shape[-len(whole):], strict=True)]
+        whole = [t + i * s - n for t, i, s, n in zip(whole, m or (), window.strides, shape[-len(whole) :], strict=True)]
     return halved(window, [max(0, t) for t in whole], automatic == "SAME_UPPER")
+
+
+def unknown(node: Node, what: str, x: Value) -> NoGradientError:
+    """The error of a padding that cannot be put in numbers."""
+    return NoGradientError(
+        f"{node!r} has {what}, so its padding depends on sizes that are not known: those of its kernel or of {x!r}. "
+        f"Declare the sizes of the model's inputs, or write pads in numbers."
+    )
 
 
 def halved(window: Window, total: Sequence[int], upper: bool) -> Window:
@@ -148,10 +165,7 @@ def halved(window: Window, total: Sequence[int], upper: bool) -> Window:
 
 def window_given(node: Node, x: Value, w: Value | None) -> Window:
     """The window as the attributes say, with the defaults of the specification."""
-    kernel = node.attribute("kernel_shape") or (None if w is None else w.shape[2:])
-    if not kernel or not all(isinstance(k, int) for k in kernel):
-        raise NoGradientError(f"{node!r}: the size of its kernel is not known. Declare the shape of its weights, or set "
-                              f"its attribute kernel_shape.")  # fmt: skip
+    kernel = node.attribute("kernel_shape") or (w.shape or (None,) * x.rank)[2:]
     ones = [1] * len(kernel)
     pads = node.attribute("pads") if node.attribute("auto_pad") == "NOTSET" else None
     return Window(kernel, node.attribute("strides") or ones, node.attribute("dilations") or ones,
@@ -163,10 +177,8 @@ def window_given(node: Node, x: Value, w: Value | None) -> Window:
 
 @vjp("MaxPool")
 def _(x, *, ys, dy, node, storage_order):
-    if storage_order:
-        _, places = op.MaxPool(x, **{**node.attributes, "storage_order": 0}).node.outputs
-    else:
-        places = ys[1]
+    row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
+    places = op.MaxPool(x, **row_major).node.outputs[1] if storage_order else ys[1]
     nothing = op.Expand(constant(np.zeros(1, dy.dtype)), op.Reshape(op.Size(x), [1]))
     flat = op.ScatterElements(nothing, op.Reshape(places, [-1]), op.Reshape(dy, [-1]), reduction="add")
     return reshape_like(flat, x)
@@ -212,8 +224,21 @@ def norm_power(y: Value, n: int) -> Value:
 
 def summed_back(dy: Value, x: Value, y: Value, window: Window) -> Value:
     """Σ dy over the windows that see an element of x."""
-    images = op.Reshape(dy, vector(constant([-1, 1]), size(y, 2, x.rank) if known(y) else op.Shape(dy, start=2)))
-    return reshape_like(added_up(images, ones_of(window, x), x, y, window), x)
+    m = trusted(x, y, window)
+    images = op.Reshape(dy, vector(constant([-1, 1]), constant(m, np.int64) if m else op.Shape(dy, start=2)))
+    return reshape_like(added_up(images, ones_of(window, x), x, m, window), x)
+
+
+def trusted(x: Value, y: Value, window: Window) -> Sizes:
+    """The sizes of a pool, if all are known and all windows see an element of x or of the padding before it.
+
+    With ceil_mode, onnxruntime 1.19.2 keeps windows that begin behind x and 1.31.1 does not; both load the same model.
+    """
+    n, m = known(x), known(y)
+    if not n or not m:
+        return None
+    ends = zip(n, m, window.pads, window.strides, strict=False)
+    return m if all((j - 1) * s < i + b for i, j, b, s in ends) else None
 
 
 def held(x: Value, dy: Value, window: Window, ceil_mode: int, count_include_pad: int) -> Value | int:
@@ -223,11 +248,11 @@ def held(x: Value, dy: Value, window: Window, ceil_mode: int, count_include_pad:
     r = len(window.kernel)
     ones, pads = op.Expand(constant(np.ones(1, x.dtype)), vector(constant([1, 1]), size(x, 2, x.rank))), window.pads
     if count_include_pad:
-        ones, pads = op.Pad(ones, constant(pads), 1, window.axes), [0] * 2 * r
+        ones, pads = op.Pad(ones, [0, 0, *pads[:r], 0, 0, *pads[r:]], 1), [0] * 2 * r
     if ceil_mode:
         pads = [*pads[:r], *(p + s - 1 for p, s in zip(pads[r:], window.strides, strict=True))]
     seen = op.Conv(ones, ones_of(window, x), pads=pads, **window.sliding)
-    return cropped(seen, size(dy, 2, x.rank), x.rank)
+    return op.Max(cropped(seen, size(dy, 2, x.rank), x.rank), 1) if ceil_mode else seen
 
 
 def ones_of(window: Window, x: Value) -> Value:

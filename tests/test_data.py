@@ -1,0 +1,120 @@
+"""Do X, y and the weights of the rows fit the model, or does one clear error say why not?"""
+
+import re
+
+import numpy as np
+import pytest
+
+from ortpartial.data import check_inputs, check_sample_weight, check_target
+from ortpartial.exceptions import DataError
+from ortpartial.graph import variable
+
+INPUTS = {"x": variable("x", "float32", ["N", 2])}
+TWO = {**INPUTS, "i": variable("i", "int64", ["N"])}
+F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
+X = np.arange(6.0).reshape(3, 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [X, X.tolist(), X.astype(int), X.astype(object), X > 1, np.asfortranarray(X), X[::-1], X.astype(">f8"), {"x": X}],
+    ids=["float64", "list", "int", "object", "bool", "fortran", "strided", "big endian", "dict"],
+)
+def test_inputs(given):
+    arrays, rows = check_inputs(INPUTS, given)
+    assert (rows, arrays["x"].shape, arrays["x"].dtype, arrays["x"].flags.c_contiguous) == (3, (3, 2), F32, True)
+    assert (arrays["x"] == np.asarray(given["x"] if isinstance(given, dict) else given)).all()
+
+
+def test_no_copy_where_none_is_needed():
+    x = X.astype(np.float32)
+    assert check_inputs(INPUTS, x)[0]["x"] is x
+
+
+@pytest.mark.parametrize(
+    ("inputs", "given", "message"),
+    [
+        (INPUTS, [[1, 2, 3]], "Input 'x' has shape (1, 3), where (N, 2) was expected."),
+        (INPUTS, [1, 2], "Input 'x' has shape (2,), where (N, 2) was expected."),
+        (INPUTS, 1.0, "Input 'x' has shape (), where (N, 2) was expected."),
+        (INPUTS, np.zeros((0, 2)), "There are no rows in X."),
+        (INPUTS, [[1, np.nan]], "Input 'x' contains NaN or infinity; impute or drop those rows."),
+        (INPUTS, [[1, np.inf]], "Input 'x' contains NaN or infinity; impute or drop those rows."),
+        (INPUTS, [[1, 1e300]], "Input 'x' holds numbers too large for float32."),
+        (INPUTS, [["a", "b"]], "Input 'x' has dtype <U1, where float32 was expected; encode it as numbers first."),
+        (INPUTS, np.array([["a", "b"]], object), "Input 'x' holds str, where float32 was expected."),
+        (INPUTS, [[1, None]], "Input 'x' contains NaN or infinity; impute or drop those rows."),
+        (INPUTS, [[1j, 2]], "Input 'x' has dtype complex128, where float32 was expected; encode it as numbers first."),
+        (INPUTS, [[1, 2], [3]], "Input 'x' is no rectangular array"),
+        (INPUTS, {"z": X}, "'x' is missing; its inputs are 'x'."),
+        (INPUTS, {"x": X, "z": X}, "'z' is no input of the model; its inputs are 'x'."),
+        (TWO, X, "The model has the inputs 'x', 'i'; give a dict of arrays by name."),
+        (TWO, {"x": X, "i": [1, 2]}, "The inputs have different numbers of rows: {'x': 3, 'i': 2}."),
+        (TWO, {"x": X, "i": [1, 2, 2.5]}, "Input 'i' holds fractions, where int64 was expected."),
+        ({"x": variable("x", "float32", [])}, 1.0, "Input 'x' is a scalar in the model; rows need an axis of their own."),
+    ],
+)  # fmt: skip
+def test_inputs_errors(inputs, given, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        check_inputs(inputs, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "shape", "found"),
+    [
+        ([1, 2, 3], F32, ("N", 1), (3, 1)),
+        ([[1], [2], [3]], F32, ("N",), (3,)),
+        ([[1], [2], [3]], F32, ("N", 1), (3, 1)),
+        (np.ones((3, 4)), F32, ("N", 2, 2), (3, 2, 2)),
+        (np.ones((3, 4)), F32, ("N", "T"), (3, 4)),
+        (np.ones((3, 4)), F32, None, (3, 4)),
+        ([0.0, 1.0, 2.0], I64, ("N",), (3,)),
+        ([True, False, True], F32, ("N", 1), (3, 1)),
+    ],
+)
+def test_target(given, dtype, shape, found):
+    array = check_target(given, dtype, shape, 3)
+    assert (array.shape, array.dtype) == (found, dtype)
+    assert array.ravel().tolist() == np.ravel(given).tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "shape", "classes", "message"),
+    [
+        ([1, 2], F32, ("N", 1), None, "y has 2 rows and X has 3."),
+        (1, F32, ("N", 1), None, "y has no rows and X has 3."),
+        (np.ones((3, 2)), F32, ("N", 1), None, "y has shape (3, 2), where (3, 1) was expected, as the output has."),
+        (np.ones(3), F32, ("N", 3), None, "y has shape (3,), where (3, 3) was expected, as the output has."),
+        (np.ones(3), F32, ("N", "T"), None, "y has 1 axes, where 2 were expected."),
+        ([0, 1, np.nan], F32, ("N",), None, "y contains NaN or infinity; impute or drop those rows."),
+        (list("abc"), F32, ("N",), None, "y has dtype <U1, where float32 was expected; encode it as numbers first."),
+        (list("abc"), I64, ("N",), 3, "y has dtype <U1, where int64 was expected; encode it as numbers first."),
+        ([0, 1, 3], I64, ("N",), 3, "y has labels from 0 to 3, where 0 to 2 were expected."),
+        ([0, -1, 2], I64, ("N",), 3, "y has labels from -1 to 2, where 0 to 2 were expected."),
+        ([0, 0.5, 2], I64, ("N",), 3, "y holds fractions, where int64 was expected."),
+        ([0, 1, np.inf], I64, ("N",), 3, "y contains NaN or infinity; impute or drop those rows."),
+    ],
+)
+def test_target_errors(given, dtype, shape, classes, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        check_target(given, dtype, shape, 3, classes=classes)
+
+
+@pytest.mark.parametrize("given", [[1, 2, 3], [[1], [2], [3]], np.array([1, 2, 3], np.float64)])
+def test_sample_weight(given):
+    w = check_sample_weight(given, F32, 3)
+    assert (w.shape, w.dtype, w.tolist()) == ((3,), F32, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1, 2], "sample_weight has 2 elements and X has 3 rows."),
+        ([1, 2, -3], "sample_weight has negative weights, the least is -3.0."),
+        ([1, 2, np.nan], "sample_weight contains NaN or infinity; impute or drop those rows."),
+        (["a", "b", "c"], "sample_weight has dtype <U1, where float32 was expected; encode it as numbers first."),
+    ],
+)
+def test_sample_weight_errors(given, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        check_sample_weight(given, F32, 3)
