@@ -120,8 +120,13 @@ class OrtGradientForwardBackward:
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
         self.engine_, self.engine_reason_ = choose_for_backward(engine, forward, self.weights_to_train)
         if self.engine_ == "agent":
-            self._agent = Agent(forward, self.weights_to_train, input_grads=self.inputs, device=device)
-        else:
+            try:
+                self._agent = Agent(forward, self.weights_to_train, input_grads=self.inputs, device=device)
+            except ModelError as e:
+                if engine == "agent":
+                    raise
+                self.engine_, self.engine_reason_ = "step", str(e)
+        if self.engine_ == "step":
             self._cut()
 
     def _cut(self) -> None:

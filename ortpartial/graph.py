@@ -586,9 +586,13 @@ class _Builder:
         return same
 
     def _identity(self, v: Value) -> Any:
-        """What makes two values equal: being the same output, or constants of the same type and content."""
+        """What makes two values equal: being the same output, or constants of the same name, type and content.
+
+        Two biases of zeros, each with a name of its own, are two weights that a training moves apart.
+        """
         if v.array is not None and v not in self.names:
-            return v.array.dtype.str, v.array.shape, v.array.tobytes() if v.array.size <= _SMALL else id(v.array)
+            content = v.array.tobytes() if v.array.size <= _SMALL else id(v.array)
+            return v.hint, v.array.dtype.str, v.array.shape, content
         return v._key()
 
     def _fresh(self, hint: str, prefix: str) -> str:

@@ -238,7 +238,7 @@ def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, i
             return
         schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
-        made = make_node(schema, inputs, attributes, name=node.name, n_outputs=max(len(node.output), _owned(schema)),
+        made = make_node(schema, inputs, attributes, name=node.name, n_outputs=max(len(node.output), _owned(schema, attributes)),
                          hints=node.output)  # fmt: skip
     except GraphError as e:
         raise ModelError(f"{where} cannot be read: {e}") from None
@@ -250,9 +250,11 @@ def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, i
             values[name] = v
 
 
-def _owned(schema: onnx.defs.OpSchema) -> int:
+def _owned(schema: onnx.defs.OpSchema, attributes: Mapping[str, Any]) -> int:
     """How many outputs every node of an operator has, reached or not; a variadic operator says it itself."""
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    if schema.name == "BatchNormalization" and not attributes.get("training_mode"):
+        return 1  # the others, the running statistics, are outputs of training alone
     return 0 if any(o.option == variadic for o in schema.outputs) else len(schema.outputs)
 
 

@@ -344,8 +344,8 @@ class OrtGradientForwardBackwardOptimizer:
         """Everything that a step reads row by row."""
         inputs, rows = self._inputs(X)
         if self._fixed not in (None, self.batch_size):
-            raise DataError(f"The model has a fixed batch dimension of {self._fixed}, and "
-                            f"batch_size={self.batch_size}; export it with a dynamic one, or use batch_size={self._fixed}.")  # fmt: skip
+            raise DataError(f"The model has a fixed batch dimension of {self._fixed} and batch_size is "
+                            f"{self.batch_size}; export it with a dynamic one, or use batch_size={self._fixed}.")  # fmt: skip
         data = {**inputs, **self._target(y, inputs, rows)}
         if sample_weight is not None:
             w = check_sample_weight(sample_weight, self._engine.setup.dtype, rows)

@@ -287,8 +287,10 @@ class Session:
         except (EncodeError, ValueError):
             raise ModelError("The model is larger than the 2 GB that one protobuf message can hold.") from None
         try:
+            # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
             self._python = onnxruntime.InferenceSession(
-                data, options or session_options(threads), providers=self.device.providers, enable_fallback=0
+                data, options or session_options(threads), providers=self.device.providers, enable_fallback=0,
+                disabled_optimizers=["GemmSumFusion"],
             )  # fmt: skip
         except Exception as e:  # its errors have no common base below Exception
             raise ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}") from None

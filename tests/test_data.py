@@ -51,7 +51,7 @@ def test_no_copy_where_none_is_needed():
         (TWO, X, "The model has the inputs 'x', 'i'; give a dict of arrays by name."),
         (TWO, {"x": X, "i": [1, 2]}, "The inputs have different numbers of rows: {'x': 3, 'i': 2}."),
         (TWO, {"x": X, "i": [1, 2, 2.5]}, "Input 'i' holds fractions, where int64 was expected."),
-        ({"x": variable("x", "float32", [])}, 1.0, "Input 'x' is a scalar in the model; rows need an axis of their own."),
+        ({"x": variable("x", "float32", [])}, 1.0, "Input 'x' is a scalar in the model; rows need an axis of"),
     ],
 )  # fmt: skip
 def test_inputs_errors(inputs, given, message):

@@ -70,6 +70,8 @@ TEXTS = {
         y = Mul(x, w) }""", ir=3),
     "optional input left out": text("""g (float[N, 3] x) => (float[N, 3] y) <float top = {0.5}> {
         y = Clip(x, , top) }"""),
+    "running statistics": text("""g (float[N, 3] x) => (float[N, 3] y) <float[3] a = {1, 2, 3}, float[3] b = {4, 5, 6}> {
+        y = BatchNormalization(x, a, b, a, b) }""", 17),
     "second output": text("""g (float[N, 3] x) => (int64[N, 1] i) <int64[1] k = {1}> { v, i = TopK(x, k) }"""),
     "same twice": text("g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) { y = Exp(x)  z = Exp(x) }"),
 }  # fmt: skip

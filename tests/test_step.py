@@ -175,7 +175,7 @@ def test_dtypes_may_differ(rng):
 def test_errors():
     x = variable("x", "float32", None)
     model = load(build([x], {"y": op.Relu(x)}))
-    with pytest.raises(GraphError, match="The rank of .* is not known; declare the shape of the model's inputs"):
+    with pytest.raises(GraphError, match=r"The rank of .* is not known; declare the shape of the model's inputs"):
         row_loss_graph(model, [], {"y": SQUARE})
     i = variable("i", "int64", ["N"])
     with pytest.raises(ModelError, match="'i' holds int64, and only real numbers have a gradient"):

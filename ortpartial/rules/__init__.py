@@ -1,5 +1,16 @@
 """How do gradients flow through operators? One family a file; importing one registers its rules."""
 
-from . import elementwise, indexing, linear, normalize, reduction, shape, window
+from . import channels, elementwise, indexing, linear, losses, normalize, reduction, resize, shape, window
 
-__all__ = ["elementwise", "indexing", "linear", "normalize", "reduction", "shape", "window"]
+__all__ = [
+    "channels",
+    "elementwise",
+    "indexing",
+    "linear",
+    "losses",
+    "normalize",
+    "reduction",
+    "resize",
+    "shape",
+    "window",
+]

@@ -29,11 +29,13 @@ def matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:
     roi, scales, sizes = (*map(given, node.inputs[1:]), None, None, None)[:3]
 
     def part(v, *places):
-        if v is None or v.array is None:
-            return v and op.Gather(v, constant(places))
-        return constant(v.array[list(places)])
+        if v is None or v.array is not None:
+            return None if v is None else constant(v.array[list(places)])
+        return op.Gather(v, constant(places))
 
-    attributes = {k: v for k, v in node.attributes.items() if k not in ("axes", "keep_aspect_ratio_policy")}
+    # Every axis gets its own call, and what lies outside of x does not depend on x.
+    left_out = {"axes", "keep_aspect_ratio_policy", "extrapolation_value"}
+    attributes = {k: v for k, v in node.attributes.items() if k not in left_out}
     return op.Resize(identity(x, axis), part(roi, i, i + n_axes), part(scales, i), part(sizes, i), axes=[1],
                      **attributes)  # fmt: skip
 

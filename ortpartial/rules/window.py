@@ -165,7 +165,8 @@ def halved(window: Window, total: Sequence[int], upper: bool) -> Window:
 
 def window_given(node: Node, x: Value, w: Value | None) -> Window:
     """The window as the attributes say, with the defaults of the specification."""
-    kernel = node.attribute("kernel_shape") or (w.shape or (None,) * x.rank)[2:]
+    unknown_size = (None,) * (x.rank - 2)
+    kernel = node.attribute("kernel_shape") or (unknown_size if w is None or w.shape is None else w.shape[2:])
     ones = [1] * len(kernel)
     pads = node.attribute("pads") if node.attribute("auto_pad") == "NOTSET" else None
     return Window(kernel, node.attribute("strides") or ones, node.attribute("dilations") or ones,
@@ -187,8 +188,9 @@ def _(x, *, ys, dy, node, storage_order):
 @vjp("AveragePool")
 def _(x, *, y, dy, node, ceil_mode, count_include_pad):
     window = window_of(node, x)
-    n = held(x, dy, window, ceil_mode, count_include_pad)
-    return summed_back(dy / n, x, y, window)
+    if not ceil_mode and (count_include_pad or not any(window.pads)):
+        return summed_back(dy, x, y, window, 1 / math.prod(window.kernel))
+    return summed_back(dy / held(x, dy, window, ceil_mode, count_include_pad), x, y, window)
 
 
 @vjp("LpPool")
@@ -222,11 +224,11 @@ def norm_power(y: Value, n: int) -> Value:
     return y if n == 1 else y**n
 
 
-def summed_back(dy: Value, x: Value, y: Value, window: Window) -> Value:
-    """Σ dy over the windows that see an element of x."""
+def summed_back(dy: Value, x: Value, y: Value, window: Window, weight: float = 1) -> Value:
+    """Σ weight · dy over the windows that see an element of x."""
     m = trusted(x, y, window)
     images = op.Reshape(dy, vector(constant([-1, 1]), constant(m, np.int64) if m else op.Shape(dy, start=2)))
-    return reshape_like(added_up(images, ones_of(window, x), x, m, window), x)
+    return reshape_like(added_up(images, filled(window, x, weight), x, m, window), x)
 
 
 def trusted(x: Value, y: Value, window: Window) -> Sizes:
@@ -241,20 +243,18 @@ def trusted(x: Value, y: Value, window: Window) -> Sizes:
     return m if all((j - 1) * s < i + b for i, j, b, s in ends) else None
 
 
-def held(x: Value, dy: Value, window: Window, ceil_mode: int, count_include_pad: int) -> Value | int:
+def held(x: Value, dy: Value, window: Window, ceil_mode: int, count_include_pad: int) -> Value:
     """How many elements each window of an average counts."""
-    if not ceil_mode and (count_include_pad or not any(window.pads)):
-        return math.prod(window.kernel)
     r = len(window.kernel)
     ones, pads = op.Expand(constant(np.ones(1, x.dtype)), vector(constant([1, 1]), size(x, 2, x.rank))), window.pads
     if count_include_pad:
         ones, pads = op.Pad(ones, [0, 0, *pads[:r], 0, 0, *pads[r:]], 1), [0] * 2 * r
     if ceil_mode:
         pads = [*pads[:r], *(p + s - 1 for p, s in zip(pads[r:], window.strides, strict=True))]
-    seen = op.Conv(ones, ones_of(window, x), pads=pads, **window.sliding)
+    seen = op.Conv(ones, filled(window, x, 1), pads=pads, **window.sliding)
     return op.Max(cropped(seen, size(dy, 2, x.rank), x.rank), 1) if ceil_mode else seen
 
 
-def ones_of(window: Window, x: Value) -> Value:
-    """The weights of a sum over the window."""
-    return constant(np.ones((1, 1, *window.kernel), x.dtype))
+def filled(window: Window, x: Value, weight: float) -> Value:
+    """A kernel of one number."""
+    return constant(np.full((1, 1, *window.kernel), weight, x.dtype))
