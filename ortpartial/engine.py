@@ -117,11 +117,16 @@ class Engine(ABC):
         self._data: dict[str, np.ndarray] = {}
 
     def get(self, name: str) -> np.ndarray:
-        """A copy of a weight or of a state, by its name in the graphs."""
+        """A copy of a weight, of a state or of the number of batches seen, by its name in the graphs."""
+        if name == Names.of(self.setup.model).iteration:
+            return np.array(self.iteration, np.int64)
         return self.sides[self.side][name].numpy().copy()
 
     def set(self, name: str, array: np.ndarray) -> None:
-        """Overwrite a weight or a state."""
+        """Overwrite a weight, a state or the number of batches seen."""
+        if name == Names.of(self.setup.model).iteration:
+            self.iteration = int(array)
+            return
         buffer = self.sides[self.side][name]
         buffer.fill(np.broadcast_to(np.asarray(array, buffer.dtype), buffer.shape))
 

@@ -628,8 +628,11 @@ class _Builder:
         """Write one node: required outputs always, optional ones where somebody reads them."""
         formal = node.schema.outputs
         optional = defs.OpSchema.FormalParameterOption.Optional
+        # BatchNormalization in training must have all of its outputs, although the schema calls them optional.
+        all_of_them = node.op_type == "BatchNormalization" and node.attributes.get("training_mode")
         emitted = [
-            v in reached or formal[min(i, len(formal) - 1)].option != optional for i, v in enumerate(node.outputs)
+            v in reached or all_of_them or formal[min(i, len(formal) - 1)].option != optional
+            for i, v in enumerate(node.outputs)
         ]
         last = max(i for i, e in enumerate(emitted) if e) + 1
         proto = NodeProto(op_type=node.op_type, domain=node.domain, name=self._fresh(node.name, f"{node.op_type}_node"))

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .exceptions import GraphError, ModelError
 from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, variable
+from .passes import constant_of, prepared, shapes
 
 __all__ = ["Model", "expand", "load", "read", "replace_weights"]
 
@@ -133,9 +134,7 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
     ['w']
     """
     proto = read(source)
-    graph, opsets = _prepared(proto)
-    if batch is not None:
-        _specialize(graph, batch)
+    graph, opsets = prepared(proto, batch)
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
@@ -150,80 +149,15 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
                 raise ModelError(f"Input {i.name!r} is no tensor.")
             inputs[i.name] = Value(i.type, hint=i.name)
     values: dict[str, Value] = {**added, **inputs, **initializers}
-    shapes = _shapes(graph, opsets)
+    types = shapes(graph, opsets)
     for node in graph.node:
-        _read_node(node, values, opsets, shapes)
+        _read_node(node, values, opsets, types)
     if missing := [o.name for o in graph.output if o.name not in values]:
         raise ModelError(f"No node computes the output {missing[0]!r}.")
     return Model(proto, inputs, {o.name: values[o.name] for o in graph.output}, initializers, arrays, values)
 
 
-def _prepared(proto: ModelProto) -> tuple[onnx.GraphProto, Mapping[str, int]]:
-    """The graph with functions inlined and opset 21 or later, and its opsets; big initializers become inputs."""
-    light = ModelProto()
-    light.CopyFrom(_without_data(proto))
-    if light.functions:
-        # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
-        # The conversion looks for the types of initializers among those of values, and nowhere else.
-        stored = light.graph.initializer
-        light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
-        light = inliner.inline_local_functions(light, convert_version=True)
-    version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
-    if version < OPSET:
-        del light.graph.value_info[:]
-        try:
-            light = version_converter.convert_version(light, OPSET)
-        except Exception as e:
-            raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {_last_line(e)}") from None
-    return light.graph, {o.domain: o.version for o in light.opset_import}
-
-
-def _specialize(graph: onnx.GraphProto, batch: int) -> None:
-    """Give the first size of every input, and every other size of the same name, the number of rows."""
-    kinds = [i.type.tensor_type for i in graph.input if i.type.tensor_type.HasField("shape")]
-    first = [k.shape.dim[0] for k in kinds if k.shape.dim and not k.shape.dim[0].HasField("dim_value")]
-    names = {d.dim_param for d in first if d.dim_param}
-    for d in [*first, *(d for k in kinds for d in k.shape.dim if d.dim_param in names)]:
-        d.dim_value = batch
-
-
-def _without_data(proto: ModelProto) -> ModelProto:
-    """The model with big initializers of floats declared as inputs, so that passes do not copy weights."""
-    light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, functions=proto.functions)
-    source, target = proto.graph, light.graph
-    target.name = source.name or "graph"
-    target.node.extend(source.node)
-    target.output.extend(source.output)
-    target.value_info.extend(source.value_info)
-    declared = {i.name for i in source.input}
-    target.input.extend(source.input)
-    target.sparse_initializer.extend(source.sparse_initializer)
-    floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    for t in source.initializer:
-        if t.data_type in floats and int(np.prod(t.dims)) > 64:
-            if t.name not in declared:
-                target.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
-        else:
-            target.initializer.append(t)
-    return light
-
-
-def _shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
-    """Types that inference over the whole graph finds, with the arithmetic of shapes, which one node does not show."""
-    bare = onnx.GraphProto()
-    bare.CopyFrom(graph)
-    del bare.value_info[:]
-    model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
-    for o in bare.output:
-        o.type.tensor_type.ClearField("shape")
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:
-        return {}
-    return {v.name: v.type for v in [*inferred.graph.value_info, *inferred.graph.output]}
-
-
-def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, int], shapes: Mapping[str, Any]) -> None:
+def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, int], types: Mapping[str, Any]) -> None:
     """Turn one node into values, in place of its outputs' names."""
     where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
     if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
@@ -238,13 +172,13 @@ def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, i
             return
         schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
-        made = make_node(schema, inputs, attributes, name=node.name, n_outputs=max(len(node.output), _owned(schema, attributes)),
-                         hints=node.output)  # fmt: skip
+        owned = max(len(node.output), _owned(schema, attributes))
+        made = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, hints=node.output)
     except GraphError as e:
         raise ModelError(f"{where} cannot be read: {e}") from None
     for name, v in zip(node.output, made.outputs, strict=False):
         if name:
-            known = shapes.get(name)
+            known = types.get(name)
             if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
                 v = v.stated(Value(known).shape)
             values[name] = v
@@ -256,10 +190,6 @@ def _owned(schema: onnx.defs.OpSchema, attributes: Mapping[str, Any]) -> int:
     if schema.name == "BatchNormalization" and not attributes.get("training_mode"):
         return 1  # the others, the running statistics, are outputs of training alone
     return 0 if any(o.option == variadic for o in schema.outputs) else len(schema.outputs)
-
-
-def _last_line(e: Exception) -> str:
-    return str(e).strip().splitlines()[-1]
 
 
 def expand(node: Node) -> list[Value] | None:
@@ -298,16 +228,6 @@ def _body(node: Node) -> onnx.FunctionProto | None:
         raw = schema.get_context_dependent_function(proto.SerializeToString(), types)
         return onnx.FunctionProto.FromString(raw) if raw else None
     return schema.function_body if schema.has_function else None
-
-
-def constant_of(attributes: dict[str, Any]) -> Value:
-    """The value of a Constant node, whichever of its attributes holds it."""
-    for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
-                       ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
-        if key in attributes:
-            value = attributes[key]
-            return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))
-    raise GraphError(f"A Constant of {sorted(attributes)} is no tensor of numbers.")
 
 
 def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:

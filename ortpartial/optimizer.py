@@ -345,7 +345,7 @@ class OrtGradientForwardBackwardOptimizer:
         inputs, rows = self._inputs(X)
         if self._fixed not in (None, self.batch_size):
             raise DataError(f"The model has a fixed batch dimension of {self._fixed} and batch_size is "
-                            f"{self.batch_size}; export it with a dynamic one, or use batch_size={self._fixed}.")  # fmt: skip
+                            f"{self.batch_size}; export it with a dynamic one, or use batch_size={self._fixed}.")
         data = {**inputs, **self._target(y, inputs, rows)}
         if sample_weight is not None:
             w = check_sample_weight(sample_weight, self._engine.setup.dtype, rows)
@@ -507,7 +507,7 @@ class OrtGradientForwardBackwardOptimizer:
         if kind == "weight":
             return list(self.weights_to_train)
         if kind == "optimizer":
-            return list(self._engine.setup.states)
+            return [*self._engine.setup.states, Names.of(self._model).iteration]
         raise SettingError(f"kind is 'weight' or 'optimizer', not {kind!r}.")
 
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
@@ -521,7 +521,8 @@ class OrtGradientForwardBackwardOptimizer:
         Returns
         -------
         list of numpy.ndarray
-            In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next.
+            In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next, and
+            at last the number of batches seen, on which schedules and Adam depend.
         """
         return [self._engine.get(n) for n in self._names(kind)]
 

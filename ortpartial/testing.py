@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from .exceptions import DataError, ModelError
+from .exceptions import DataError, GraphError, ModelError
 from .gradient import grad
 from .graph import Value, build, variable
 from .runtime import Session
@@ -88,6 +89,7 @@ def check_gradient(
     symbolic: bool = True,
     directions: int = 2,
     skip_kinks: bool = False,
+    dtype: type = np.float64,
     step: float = 1e-5,
     rtol: float = 1e-6,
     rtol_float32: float = 1e-4,
@@ -117,10 +119,13 @@ def check_gradient(
         Number of random directions an argument.
     skip_kinks : bool
         Leave out elements at which differences forward and backward disagree (at most 50 elements are looked at).
+    dtype : numpy.float64 or numpy.float32
+        What differences are taken in. An operator that exists in float32 alone needs the latter, and with it a `step`
+        of about 1e-2 (1 where it is linear in each argument) and an `rtol` of about 5e-3.
     step : float
         Of the differences: truncation costs about its square, rounding in float64 about 1e-16 divided by it.
     rtol : float
-        Tolerance of the differences in float64, relative to the lengths of gradient and direction.
+        Tolerance of the differences, relative to the lengths of gradient and direction.
     rtol_float32 : float
         Tolerance in float32, relative to the largest element of the gradient.
     seed : int
@@ -144,18 +149,21 @@ def check_gradient(
         raise ValueError("No argument is of a floating-point dtype, so there is nothing to differentiate by.")
     rng = np.random.default_rng(seed)
     for k in range(1, order + 1):
-        forward = _compile(f, args)
+        forward = _compile(f, args, dtype)
         cotangents = [_rounded(rng.normal(size=y.shape)) for y in forward(args)]
         g, given = _gradient(f, wrt, len(args)), [*args, *cotangents]
-        exact = _compile(g, given)(given)
+        exact = _compile(g, given, dtype)(given)
         where = [f"argument {i} ({_kind(args[i])}), order {k}" for i in wrt]
-        _compare_differences(forward, args, wrt, cotangents, exact, where, rng, directions, skip_kinks, step, rtol)
-        single = _compile(g, given, np.float32, reference=not _runs(f, args, np.float32))(given)
-        _compare("In float32", "in float64", single, exact, where, rtol_float32)
+        _compare_differences(forward, args, wrt, cotangents, exact, where, rng, directions, skip_kinks, step, rtol,
+                             np.finfo(dtype).eps)  # fmt: skip
+        if dtype == np.float64:
+            single = _compile(g, given, np.float32, reference=not _runs(f, args, np.float32))(given)
+            _compare("In float32", "in float64", single, exact, where, rtol_float32)
         if symbolic:
             for naming in (_each_its_own, _by_size):
-                dynamic = _compile(g, given, naming=naming)(given)
-                _compare("With symbolic sizes", "with static ones", dynamic, exact, where, 1e-9)
+                dynamic = _compile(g, given, dtype, naming=naming)(given)
+                tolerance = 1e-9 if dtype == np.float64 else rtol_float32
+                _compare("With symbolic sizes", "with static ones", dynamic, exact, where, tolerance)
         # The gradient is an expression of the arguments and the cotangents, and this is the next to look at.
         wrt = [*wrt, *range(len(args), len(given))]
         f, args = g, given
@@ -233,12 +241,14 @@ def _runs(f: Expression, args: Sequence[np.ndarray], dtype: type) -> bool:
     """Whether onnxruntime can compute the expression itself in a dtype."""
     try:
         _compile(f, args, dtype, reference=False)(args)
-    except (DataError, ModelError):
+    except (DataError, GraphError, ModelError):
         return False
     return True
 
 
-def _compare_differences(forward, args, wrt, cotangents, gradients, where, rng, directions, skip_kinks, step, rtol) -> None:
+def _compare_differences(
+    forward, args, wrt, cotangents, gradients, where, rng, directions, skip_kinks, step, rtol, eps
+) -> None:  # fmt: skip
     """Gradients against central differences, along random directions of one argument at a time."""
 
     def total(i: int, x: np.ndarray) -> float:
@@ -248,13 +258,13 @@ def _compare_differences(forward, args, wrt, cotangents, gradients, where, rng, 
     for i, g, name in zip(wrt, gradients, where, strict=True):
         x = args[i]
         assert g.shape == x.shape, f"By {name}: the gradient has shape {g.shape}."
-        smooth = _smooth(lambda x, i=i: total(i, x), x, rng, step) if skip_kinks else np.ones(x.shape, bool)
+        smooth = _smooth(partial(total, i), x, rng, step) if skip_kinks else np.ones(x.shape, bool)
         for _ in range(directions if x.size else 0):
             v = rng.normal(size=x.shape) * smooth
             numeric = (total(i, x + step * v) - total(i, x - step * v)) / (2 * step)
             found = float(np.sum(g[smooth] * v[smooth]))
             scale = max(np.linalg.norm(g[smooth]) * np.linalg.norm(v), abs(numeric))
-            noise = 1e-9 * (1 + abs(total(i, x)))
+            noise = 50 * eps / step * (1 + abs(total(i, x)))
             assert abs(numeric - found) <= rtol * scale + noise, (
                 f"By {name}: along a random direction, central differences give {numeric:.9g} and the gradient "
                 f"{found:.9g}."

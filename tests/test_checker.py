@@ -45,6 +45,10 @@ RULES = rows(
     ("LayerNormalization", "LayerNormalization", op.LayerNormalization, [real(2, 3), real(3), real(3)]),
     ("Dropout", "Dropout", op.Dropout, [real(2, 3)]),
     ("AveragePool", "AveragePool", lambda x: op.AveragePool(x, kernel_shape=[2]), [real(1, 2, 4)]),
+    ("InstanceNormalization", "InstanceNormalization", op.InstanceNormalization, [real(2, 3, 4), real(3), real(3)]),
+    ("Resize", "Resize", lambda x: op.Resize(x, None, constant([1.0, 1.0, 2.0]), mode="linear"), [real(1, 2, 4)]),
+    ("SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLoss",
+     lambda x: op.SoftmaxCrossEntropyLoss(x, constant([1, 0])), [real(2, 3)]),
     ("MaxPool", "MaxPool", lambda x: op.MaxPool(x, kernel_shape=[2]), [apart(1, 2, 4)]),
 )  # fmt: skip
 

@@ -22,7 +22,8 @@ def expected(f, weights, inputs, dys):
     ys = f(w, *x.values())
     ys = ys if isinstance(ys, (list, tuple)) else [ys]
     torch.autograd.backward(ys, [torch.tensor(d) for d in dys])
-    return [y.detach().numpy() for y in ys], *({n: v.grad.numpy() for n, v in t.items() if v.grad is not None} for t in (w, x))
+    gradients = [{n: v.grad.numpy() for n, v in t.items() if v.grad is not None} for t in (w, x)]
+    return [y.detach().numpy() for y in ys], *gradients
 
 
 def assert_gradients(found, wanted, tol=1e-5):
@@ -229,9 +230,10 @@ def normalized():
     """A scalar, integers, running statistics, and weights on both sides of an Argmax."""
     x = variable("x", "float32", ["N", 3])
     one = np.ones(3, np.float32)
-    weights = {n: constant(one * i, hint=n) for i, n in enumerate(("scale", "bias", "mean", "var", "before", "after"), 1)}
+    names = ["scale", "bias", "mean", "var", "before", "after"]
+    weights = {n: constant(one * i, hint=n) for i, n in enumerate(names, 1)}
     temperature = constant(np.array(2, np.float32), hint="temperature")
-    y = op.BatchNormalization(x * temperature, *(weights[n] for n in ("scale", "bias", "mean", "var")), n_outputs=1)[0]
+    y = op.BatchNormalization(x * temperature, *(weights[n] for n in names[:4]), n_outputs=1)[0]
     best = op.ArgMax(x * weights["before"], axis=1)
     return build([x], {"y": y + op.Cast(best, to=1) * weights["after"], "i": best})
 

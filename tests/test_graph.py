@@ -299,6 +299,14 @@ def test_outputs_that_nobody_reads_are_not_emitted():
     assert list(node.output)[1:] == ["", "r"]
 
 
+def test_batch_normalization_in_training_has_all_of_its_outputs():
+    x, *statistics = x_(), *(constant(np.ones(3, np.float32)) for _ in range(4))
+    y = op.BatchNormalization(x, *statistics, training_mode=1).node.outputs[0]
+    model = build([x], [y])
+    assert len(model.graph.node[0].output) == 3
+    onnx.checker.check_model(model, full_check=True)
+
+
 def test_optional_inputs_are_left_out():
     x = x_()
     model = build([x], [op.Clip(x, None, 1.0)])

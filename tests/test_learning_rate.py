@@ -107,7 +107,7 @@ schedulers = torch.optim.lr_scheduler
         (OneCycleSchedule(n=101), lambda o: schedulers.OneCycleLR(o, 0.05, total_steps=101, cycle_momentum=False)),
         (WarmUpSchedule(n=20), lambda o: schedulers.LinearLR(o, start_factor=1 / 20, total_iters=19)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_hundred_steps_of_torch_with_its_scheduler(schedule, in_torch, dtype):

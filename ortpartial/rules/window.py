@@ -38,6 +38,11 @@ class Window:
         return all(isinstance(k, int) for k in self.kernel)
 
     @property
+    def is_point(self) -> bool:
+        """Whether it sees one element at a time, so that sliding is a product of matrices."""
+        return set(self.kernel) == {1} and not any(self.pads)
+
+    @property
     def extent(self) -> list[int]:
         """How far it reaches along each axis."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
@@ -87,6 +92,9 @@ def added_up(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int
 def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Value:
     """Σ x · dy over the places of the window, for each weight: a convolution with strides and dilations exchanged."""
     swapped = [1, 0, *window.axes]
+    if window.is_point and group == 1:
+        lines, dlines = (op.Flatten(op.Transpose(v, perm=swapped), axis=1) for v in (every(x, window.strides), dy))
+        return reshape_like(op.Gemm(dlines, lines, transB=1), w)
     if group == 1:
         images = op.Transpose(x, perm=swapped)
     else:
@@ -98,6 +106,14 @@ def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Val
                     strides=window.dilations, dilations=window.strides)  # fmt: skip
     kernel = constant(window.kernel, np.int64) if window.fixed else size(w, 2, x.rank)
     return op.Transpose(cropped(found, kernel, x.rank), perm=swapped)
+
+
+def every(x: Value, strides: Sequence[int]) -> Value:
+    """The elements of x at which a window of one stops."""
+    if set(strides) == {1}:
+        return x
+    axes = list(range(x.rank))
+    return op.Slice(x, [0] * x.rank, [_ALL] * x.rank, axes, [1, 1, *strides]).stated([None] * x.rank)
 
 
 def per_channel(dy: Value, x: Value) -> Value:

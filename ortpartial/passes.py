@@ -1,0 +1,186 @@
+"""What is done to an ONNX graph before it is read? Functions inlined, opset upgraded, shapes inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
+from onnx.reference import ReferenceEvaluator
+
+from .exceptions import GraphError, ModelError
+from .graph import _SMALL, OPSET, RANDOM, Value, attribute_value, constant
+
+__all__ = ["constant_of", "prepared", "shapes"]
+
+
+def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphProto, Mapping[str, int]]:
+    """A graph with functions inlined and opset 21 or later, in which big initializers became inputs, and its opsets.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+    batch : int, optional
+        Number of rows of every input whose first size is not static.
+
+    Returns
+    -------
+    tuple of onnx.GraphProto and dict of str to int
+
+    Raises
+    ------
+    ModelError
+        The model cannot be upgraded.
+    """
+    light = ModelProto()
+    light.CopyFrom(_without_data(proto))
+    if light.functions:
+        # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
+        # The conversion looks for the types of initializers among those of values, and nowhere else.
+        stored = light.graph.initializer
+        light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
+        light = inliner.inline_local_functions(light, convert_version=True)
+    version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
+    if version < OPSET:
+        del light.graph.value_info[:]
+        try:
+            light = version_converter.convert_version(light, OPSET)
+        except Exception as e:
+            raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {_last_line(e)}") from None
+    opsets = {o.domain: o.version for o in light.opset_import}
+    if batch is not None:
+        _specialize(light.graph, batch)
+    _fold(light.graph, opsets)
+    return light.graph, opsets
+
+
+def _without_data(proto: ModelProto) -> ModelProto:
+    """The model with big initializers of floats declared as inputs, so that passes do not copy weights."""
+    light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, functions=proto.functions)
+    source, target = proto.graph, light.graph
+    target.name = source.name or "graph"
+    target.node.extend(source.node)
+    target.output.extend(source.output)
+    target.value_info.extend(source.value_info)
+    declared = {i.name for i in source.input}
+    target.input.extend(source.input)
+    target.sparse_initializer.extend(source.sparse_initializer)
+    floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    for t in source.initializer:
+        if t.data_type in floats and int(np.prod(t.dims)) > 64:
+            if t.name not in declared:
+                target.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+        else:
+            target.initializer.append(t)
+    return light
+
+
+def _specialize(graph: onnx.GraphProto, batch: int) -> None:
+    """Give the first size of every input, and every other size of the same name, the number of rows."""
+    kinds = [i.type.tensor_type for i in graph.input if i.type.tensor_type.HasField("shape")]
+    first = [k.shape.dim[0] for k in kinds if k.shape.dim and not k.shape.dim[0].HasField("dim_value")]
+    names = {d.dim_param for d in first if d.dim_param}
+    for d in [*first, *(d for k in kinds for d in k.shape.dim if d.dim_param in names)]:
+        d.dim_value = batch
+
+
+def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+    """Compute whole numbers from whole numbers, the arithmetic of shapes: shape inference reads constants alone."""
+    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    known = {n: a for n, a in arrays.items() if a.dtype.kind in "biu" and a.size <= _SMALL}
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
+            continue
+        if node.op_type != "Constant" and (not node.input or _is_hard(node)):
+            continue
+        found = _computed(node, known, opsets)
+        if found is not None and found.dtype.kind in "biu" and found.size <= _SMALL:
+            known[node.output[0]] = found
+            if node.op_type != "Constant":
+                value = numpy_helper.from_array(found)
+                node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
+
+
+def _is_hard(node: NodeProto) -> bool:
+    """Whether a node has a graph inside, or draws random numbers."""
+    graphs = AttributeProto.GRAPH, AttributeProto.GRAPHS
+    return node.op_type in RANDOM or any(a.type in graphs for a in node.attribute)
+
+
+def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
+    """What a node gives for known inputs; None where it cannot be computed."""
+    if node.op_type == "Constant":
+        try:
+            return constant_of({a.name: attribute_value(a) for a in node.attribute}).array
+        except GraphError:
+            return None
+    graph = helper.make_graph(
+        [node], "fold", [onnx.ValueInfoProto(name=i) for i in dict.fromkeys(node.input) if i],
+        [onnx.ValueInfoProto(name=node.output[0])])  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
+    try:
+        with np.errstate(all="ignore"):
+            (found,) = ReferenceEvaluator(model).run(None, {i: known[i] for i in node.input if i})
+    except Exception:
+        return None
+    return np.asarray(found)
+
+
+def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
+    """Types that inference over the whole graph finds, with the arithmetic of shapes, which one node does not show.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph; it is not written to.
+    opsets : dict of str to int
+        Its opsets.
+
+    Returns
+    -------
+    dict of str to onnx.TypeProto
+        By the names of values; nothing where inference fails.
+    """
+    bare = onnx.GraphProto()
+    bare.CopyFrom(graph)
+    del bare.value_info[:]
+    model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
+    for o in model.graph.output:  # exporters declare wrong sizes now and then
+        o.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:
+        return {}
+    return {v.name: v.type for v in [*inferred.graph.value_info, *inferred.graph.output]}
+
+
+def constant_of(attributes: dict[str, Any]) -> Value:
+    """The value of a Constant node, whichever of its attributes holds it.
+
+    Parameters
+    ----------
+    attributes : dict of str to object
+        The attributes of the node.
+
+    Returns
+    -------
+    Value
+
+    Raises
+    ------
+    GraphError
+        It is no tensor of numbers.
+    """
+    for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
+                       ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
+        if key in attributes:
+            value = attributes[key]
+            return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))
+    raise GraphError(f"A Constant of {sorted(attributes)} is no tensor of numbers.")
+
+
+def _last_line(e: Exception) -> str:
+    return str(e).strip().splitlines()[-1]
