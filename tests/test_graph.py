@@ -223,6 +223,15 @@ def test_equal_constants_are_stored_once():
     assert len(build([x], [x + 1.0 + constant(np.ones(1, np.float32))]).graph.initializer) == 2
 
 
+def test_equal_constants_with_names_of_their_own_stay_apart():
+    # Two biases that start from zero are two weights.
+    b1, b2 = (constant(np.zeros(3, np.float32), hint=name) for name in ("b1", "b2"))
+    x = x_()
+    model = build([x], {"y": op.Tanh(x + b1) * op.Tanh(x + b2)})
+    assert {t.name for t in model.graph.initializer} == {"b1", "b2"}
+    assert types(model) == ["Add", "Tanh", "Add", "Tanh", "Mul"]
+
+
 def test_a_graph_is_cut_at_computed_inputs():
     x = x_()
     h = op.Exp(x)
