@@ -266,8 +266,8 @@ def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     if body is None:
         raise NoGradientError(
             f"{node!r} has no gradient: operator {node.domain + '.' if node.domain else ''}{node.op_type} has neither "
-            f"a rule nor a body in the ONNX specification. Register one with ortpartial.vjp({node.op_type!r}), or leave "
-            f"the weights before this node out of weights_to_train."
+            f"a rule nor a body in the ONNX specification. Register one with ortpartial.vjp({node.op_type!r}), or "
+            f"leave the weights before this node out of weights_to_train."
         )
     pairs = [(y, d) for y, d in zip(body, dys, strict=False) if d is not None]
     given = [x for x in node.inputs if x is not None]

@@ -204,7 +204,7 @@ class Node:
         kinds = self.schema.attributes
         return [
             helper.make_attribute(k, numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v,
-                                  attr_type=kinds[k].type.value)
+                                  attr_type=getattr(kinds[k].type, "value"))  # noqa: B009 - unknown to onnx's stubs
             for k, v in sorted(self.attributes.items())
         ]  # fmt: skip
 
