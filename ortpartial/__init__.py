@@ -1,10 +1,11 @@
 """Train any ONNX graph, or only a part of a model, on ONNX Runtime."""
 
 from . import rules  # noqa: F401  (rules register themselves)
+from .builder import build
 from .exceptions import OrtPartialError
 from .forward_backward import OrtGradientForwardBackward
 from .gradient import elementwise, grad, no_gradient, vjp
-from .graph import Value, build, constant, op, variable
+from .graph import Value, constant, op, variable
 from .model import load
 from .optimizer import OrtGradientForwardBackwardOptimizer
 

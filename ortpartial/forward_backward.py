@@ -92,7 +92,8 @@ class OrtGradientForwardBackward:
     Examples
     --------
     >>> import numpy as np
-    >>> from ortpartial.graph import build, constant, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import constant, variable
     >>> x, w = variable("x", "float32", ["N", 2]), constant([[1.0], [2.0]], hint="w")
     >>> layer = OrtGradientForwardBackward(build([x], {"y": x @ w}))
     >>> (y,), state = layer.forward(np.array([[1, 1]], np.float32))

@@ -179,7 +179,8 @@ def grad(
 
     Examples
     --------
-    >>> from ortpartial.graph import build, op, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import op, variable
     >>> x = variable("x", "float32", ["N"])
     >>> (dx,) = grad(op.ReduceSum(x * x, keepdims=0), [x])
     >>> dx

@@ -114,7 +114,8 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
 
     Examples
     --------
-    >>> from ortpartial.graph import build, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import variable
     >>> rows = variable("rows", "float32", ["N"])
     >>> [node.op_type for node in build([rows], [weighted_mean(rows)]).graph.node]
     ['ReduceMean']

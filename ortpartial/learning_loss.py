@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from .builder import build
 from .exceptions import DataError, GraphError, SettingError
 from .gradient import grad
-from .graph import Value, build, constant, op, variable
+from .graph import Value, constant, op, variable
 from .learning import BaseLearningOnnx, number, resolve, weighted_mean
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "HingeLearningLoss", "HuberLearningLoss",

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from .builder import build
 from .gradient import cast
-from .graph import Value, build, constant, op, variable
+from .graph import Value, constant, op, variable
 from .learning import BaseLearningOnnx, number, resolve
 from .schedule import Schedule, resolve_schedule
 

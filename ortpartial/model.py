@@ -39,7 +39,8 @@ class Model:
 
     Examples
     --------
-    >>> from ortpartial.graph import build, op, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import op, variable
     >>> x = variable("x", "float32", ["N", 3])
     >>> list(load(build([x], {"y": op.Exp(x)})).outputs)
     ['y']
@@ -128,7 +129,8 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
 
     Examples
     --------
-    >>> from ortpartial.graph import build, constant, op, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import constant, op, variable
     >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
     >>> list(load(build([x], {"y": op.MatMul(x, w)})).initializers)
     ['w']

@@ -96,7 +96,8 @@ class OrtGradientForwardBackwardOptimizer:
     Examples
     --------
     >>> import numpy as np
-    >>> from ortpartial.graph import build, constant, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import constant, variable
     >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
     >>> X = np.arange(8, dtype=np.float32)[:, None] / 8
     >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.5, random_state=0)

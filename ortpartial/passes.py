@@ -11,7 +11,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inl
 from onnx.reference import ReferenceEvaluator
 
 from .exceptions import GraphError, ModelError
-from .graph import _SMALL, OPSET, RANDOM, Value, attribute_value, constant
+from .graph import OPSET, RANDOM, SMALL, Value, attribute_value, constant
 
 __all__ = ["constant_of", "prepared", "shapes"]
 
@@ -90,14 +90,14 @@ def _specialize(graph: onnx.GraphProto, batch: int) -> None:
 def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
     """Compute whole numbers from whole numbers, the arithmetic of shapes: shape inference reads constants alone."""
     arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    known = {n: a for n, a in arrays.items() if a.dtype.kind in "biu" and a.size <= _SMALL}
+    known = {n: a for n, a in arrays.items() if a.dtype.kind in "biu" and a.size <= SMALL}
     for node in graph.node:
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
             continue
         if node.op_type != "Constant" and (not node.input or _is_hard(node)):
             continue
         found = _computed(node, known, opsets)
-        if found is not None and found.dtype.kind in "biu" and found.size <= _SMALL:
+        if found is not None and found.dtype.kind in "biu" and found.size <= SMALL:
             known[node.output[0]] = found
             if node.op_type != "Constant":
                 value = numpy_helper.from_array(found)

@@ -267,7 +267,8 @@ class Session:
 
     Examples
     --------
-    >>> from ortpartial.graph import build, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import variable
     >>> x = variable("x", "float32", ["N"])
     >>> Session(build([x], {"y": 2 * x})).run({"x": np.ones(2, np.float32)})
     {'y': array([2., 2.], dtype=float32)}
@@ -286,12 +287,16 @@ class Session:
             data = model.SerializeToString() if isinstance(model, ModelProto) else bytes(model)
         except (EncodeError, ValueError):
             raise ModelError("The model is larger than the 2 GB that one protobuf message can hold.") from None
+        # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
+        disabled = ["GemmSumFusion"]
         try:
-            # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
-            self._python = onnxruntime.InferenceSession(
-                data, options or session_options(threads), providers=self.device.providers, enable_fallback=0,
-                disabled_optimizers=["GemmSumFusion"],
-            )  # fmt: skip
+            try:
+                self._python = self._open(data, options, disabled)
+            except Exception as e:
+                # 1.19.2 fuses a transposed product in float64 into a FusedMatMul that it has in float32 alone.
+                if "FusedMatMul" not in str(e):
+                    raise
+                self._python = self._open(data, options, [*disabled, "MatmulTransposeFusion"])
         except Exception as e:  # its errors have no common base below Exception
             raise ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}") from None
         used = self._python.get_providers()
@@ -302,6 +307,12 @@ class Session:
         self._sess = self._python._sess
         self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
         self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
+
+    def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
+        return onnxruntime.InferenceSession(
+            data, options or session_options(self.threads), providers=self.device.providers, enable_fallback=0,
+            disabled_optimizers=disabled,
+        )  # fmt: skip
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of the graph for some inputs.
@@ -361,7 +372,8 @@ class Binding:
 
     Examples
     --------
-    >>> from ortpartial.graph import build, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import variable
     >>> x = variable("x", "float32", [2])
     >>> binding = Session(build([x], {"y": 2 * x})).binding()
     >>> xs, ys = np.ones(2, np.float32), Buffer.empty([2])

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import ModelProto
 
+from .builder import build
 from .exceptions import ModelError
 from .gradient import cast, grad
-from .graph import Value, build, op, variable
+from .graph import Value, op, variable
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty

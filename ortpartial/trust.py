@@ -430,7 +430,8 @@ def untrusted(
 
     Examples
     --------
-    >>> from ortpartial.graph import build, op, variable
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import op, variable
     >>> x = variable("x", "float32", ["N"])
     >>> untrusted(build([x], {"y": op.Relu(x)})), untrusted(build([x], {"y": op.Elu(x)}))
     ([], ["Elu (node 'Elu_node_0'): no test covers its gradient."])

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from onnx import numpy_helper
 
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.builder import build
+from ortpartial.graph import constant, op, variable
 
 
 def linear(features: int = 4, outputs: int = 1, dtype: str = "float32", rows="N", seed: int = 1):

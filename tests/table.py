@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from ortpartial.builder import build
 from ortpartial.gradient import grad
-from ortpartial.graph import build, variable
+from ortpartial.graph import variable
 from ortpartial.runtime import runtime_version
 from ortpartial.testing import evaluate
 

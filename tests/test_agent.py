@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from ortpartial import agent as agent_module
 from ortpartial.agent import Agent
+from ortpartial.builder import build
 from ortpartial.exceptions import DataError, ModelError, RuntimeMissingError
-from ortpartial.graph import build, op, variable
+from ortpartial.graph import op, variable
 from ortpartial.runtime import Buffer, Session, as_numpy
 from ortpartial.trust import TRUSTED, untrusted
 

@@ -11,9 +11,10 @@ import onnx
 import pytest
 
 from ortpartial import learning_loss, learning_penalty, learning_rate, schedule
+from ortpartial.builder import build
 from ortpartial.exceptions import SettingError
 from ortpartial.gradient import grad
-from ortpartial.graph import OPSET, build, constant, op, variable
+from ortpartial.graph import OPSET, constant, op, variable
 from ortpartial.learning_loss import BaseLearningLoss, resolve_loss
 from ortpartial.learning_penalty import BaseLearningPenalty, resolve_penalty
 from ortpartial.learning_rate import BaseLearningRate, resolve_rate

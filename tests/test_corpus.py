@@ -9,9 +9,10 @@ from onnx import TensorProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from table import OLD
 
+from ortpartial.builder import build
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.gradient import _CONSTANT, _RULES
-from ortpartial.graph import OPSET, _newest, attribute_value, build, constant, make_node, variable
+from ortpartial.graph import OPSET, _newest, attribute_value, constant, make_node, variable
 from ortpartial.testing import _runner, _runs, check_gradient
 
 FLOATS = (np.float32, np.float64)

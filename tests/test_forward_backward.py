@@ -8,9 +8,10 @@ import torch
 from models import linear, mlp, torch_mlp, two_in_two_out, weights_of
 
 from ortpartial import OrtGradientForwardBackward
+from ortpartial.builder import build
 from ortpartial.exceptions import DataError, ModelError, NoGradientError, SettingError
 from ortpartial.forward_backward import resolve_weights
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.model import load
 
 ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from table import assert_as_torch, gradients, real, rows, torch_gradients
 
 from ortpartial import gradient
+from ortpartial.builder import build
 from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.gradient import cast, elementwise, grad, has_rule, no_gradient, unbroadcast, vjp
-from ortpartial.graph import OPSET, _newest, build, constant, make_node, op, variable
+from ortpartial.graph import OPSET, _newest, constant, make_node, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 

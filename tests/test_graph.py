@@ -5,8 +5,9 @@ import onnx
 import pytest
 from table import rows
 
+from ortpartial.builder import build
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import OPSET, Operators, Value, build, constant, op, variable
+from ortpartial.graph import OPSET, Operators, Value, constant, op, variable
 from ortpartial.testing import evaluate
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from ortpartial.builder import build
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.gradient import grad
-from ortpartial.graph import build, op, variable
+from ortpartial.graph import op, variable
 from ortpartial.learning import number, resolve, row_losses, weighted_mean, weighted_sums
 from ortpartial.learning_loss import SoftmaxCrossEntropyLearningLoss
 from ortpartial.schedule import ConstantSchedule, Schedule

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from ortpartial.builder import build
 from ortpartial.exceptions import SettingError
 from ortpartial.gradient import grad
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.learning_rate import (
     LearningRateAdagrad,
     LearningRateAdam,

@@ -14,8 +14,8 @@ from sklearn.linear_model import LinearRegression
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
+from ortpartial.builder import build
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import build
 from ortpartial.model import load, read, replace_weights
 
 

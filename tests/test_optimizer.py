@@ -13,6 +13,7 @@ from models import assert_close, data, linear, mlp, two_in_two_out, weights_of
 from sklearn.metrics import accuracy_score, r2_score
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.builder import build
 from ortpartial.exceptions import (
     ConvergenceError,
     ConvergenceWarning,
@@ -23,7 +24,7 @@ from ortpartial.exceptions import (
     NoGradientError,
     SettingError,
 )
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.learning_loss import ElasticLearningLoss, SquareLearningLoss
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov

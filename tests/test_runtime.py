@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from ortpartial.builder import build
 from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
-from ortpartial.graph import build, op, variable
+from ortpartial.graph import op, variable
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, has_training, runtime_version
 
 
@@ -60,6 +61,13 @@ def test_session_takes_scalars_strides_and_foreign_bytes():
     wide = np.arange(24, dtype=np.float32).reshape(4, 6)
     found = Session(affine()).run({"x": wide[:, ::2], "b": B.astype(">f4")})
     np.testing.assert_array_equal(found["y"], 2 * wide[:, ::2] + B)
+
+
+def test_session_multiplies_transposed_matrices_of_float64():
+    a, b = (variable(name, "float64", [2, 3, 4]) for name in "ab")
+    values = {n: np.arange(24.0).reshape(2, 3, 4) for n in "ab"}
+    found = Session(build([a, b], {"y": a @ op.Transpose(b, perm=[0, 2, 1])})).run(values)["y"]
+    np.testing.assert_allclose(found, values["a"] @ values["b"].swapaxes(1, 2))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import pytest
 import torch
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
+from ortpartial.builder import build
 from ortpartial.exceptions import SettingError
-from ortpartial.graph import build, constant, variable
+from ortpartial.graph import constant, variable
 from ortpartial.schedule import (
     ConstantSchedule,
     CosineSchedule,

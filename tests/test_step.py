@@ -6,8 +6,9 @@ import pytest
 import torch
 from models import linear, mlp, torch_mlp, two_in_two_out, weights_of
 
+from ortpartial.builder import build
 from ortpartial.exceptions import GraphError, ModelError
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.learning_loss import (
     AbsoluteLearningLoss,
     NegLogLearningLoss,

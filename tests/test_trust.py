@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ortpartial.builder import build
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import build, op, variable
+from ortpartial.graph import op, variable
 from ortpartial.runtime import Session
 from ortpartial.trust import needed, prepare, untrusted
 

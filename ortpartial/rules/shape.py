@@ -77,7 +77,7 @@ def _(x, split=None, *, ys, dys, axis):
 @vjp("Slice")
 def _(x, starts, ends, axes=None, steps=None, *, y, dy):
     if steps is None or (steps.array is not None and np.all(steps.array == 1)):
-        return op.Pad(dy, on_every_axis(margins(x, y, starts, axes), axes, x.rank)).stated(x.shape)
+        return op.Pad(dy, on_every_axis(margins(x, y, starts, axes), axes, x)).stated(x.shape)
     return put_back(dy, x, lambda i: op.Slice(i, starts, ends, axes, steps))
 
 
@@ -96,20 +96,22 @@ def margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Value:
     return op.Concat(before, n - m - before, axis=0)
 
 
-def on_every_axis(pads: Value, axes: Value | None, rank: int) -> Value:
-    """The pads of some axes as those of all, 0 elsewhere.
+def on_every_axis(pads: Value, axes: Value | None, x: Value) -> Value:
+    """The pads of some axes of x as those of all, 0 elsewhere.
 
     onnxruntime 1.19.2 and 1.31.1 mistake the axes of a Pad that stands next to a Transpose.
     """
     if axes is None:
         return pads
-    if axes.array is not None and pads.array is not None:
-        whole = np.zeros((2, rank), np.int64)
+    if x.shape is not None and axes.array is not None and pads.array is not None:
+        whole = np.zeros((2, x.rank), np.int64)
         whole[:, axes.array] = pads.array.reshape(2, -1)
         return constant(whole.reshape(-1))
+    rank = op.Shape(op.Shape(x))
     along = op.Cast(axes, to=pads.type.tensor_type.elem_type)
     along = op.Where(along < 0, along + rank, along)
-    return op.ScatterElements(constant(np.zeros(2 * rank, np.int64)), op.Concat(along, along + rank, axis=0), pads)
+    nothing = op.Expand(constant([0]), rank + rank)
+    return op.ScatterElements(nothing, op.Concat(along, along + rank, axis=0), pads)
 
 
 def put_back(dy: Value, x: Value, move) -> Value:
@@ -124,7 +126,7 @@ def put_back(dy: Value, x: Value, move) -> Value:
 def _(x, pads, constant_value=None, axes=None, *, dy, mode):
     if mode != "constant":
         return put_back(dy, x, lambda i: op.Pad(i, pads, None, axes, mode=mode))
-    dx = op.Pad(dy, on_every_axis(-pads, axes, x.rank)).stated(x.shape)
+    dx = op.Pad(dy, on_every_axis(-pads, axes, x)).stated(x.shape)
     return dx, None, op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)
 
 

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from table import assert_as_torch, real, rows, within
 
+from ortpartial.builder import build
 from ortpartial.exceptions import NoGradientError
 from ortpartial.gradient import grad
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 SHAPES = [(2, 4), (2, 4, 3), (2, 4, 3, 2), (1, 4, 2, 1, 3)]

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from table import NOTHING, apart, assert_as_torch, real, rows, within
 
+from ortpartial.builder import build
 from ortpartial.gradient import grad
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 INF = float("inf")

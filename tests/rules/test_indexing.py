@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from table import NOTHING, apart, assert_as_torch, real, rows
 
+from ortpartial.builder import build
 from ortpartial.gradient import grad
-from ortpartial.graph import build, op, variable
+from ortpartial.graph import op, variable
 from ortpartial.runtime import Session
 from ortpartial.testing import check_gradient
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 from table import NOTHING, assert_as_torch, real, rows
 
+from ortpartial.builder import build
 from ortpartial.gradient import grad
-from ortpartial.graph import build, op, variable
+from ortpartial.graph import op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 MATMUL = rows(

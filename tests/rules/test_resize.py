@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from table import OLD, assert_as_torch, real, rows
 
+from ortpartial.builder import build
 from ortpartial.exceptions import NoGradientError
 from ortpartial.gradient import grad
-from ortpartial.graph import build, constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 COORDINATES = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric"]

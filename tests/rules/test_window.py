@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from table import NOTHING, OLD, apart, real, rows
 
+from ortpartial.builder import build
 from ortpartial.exceptions import NoGradientError
 from ortpartial.gradient import grad
-from ortpartial.graph import build, op, variable
+from ortpartial.graph import op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 # onnxruntime has no float64 kernel for these operators, and onnx's reference evaluator does not compute all of them.
