@@ -26,6 +26,9 @@ __all__ = ["AgentEngine", "Engine", "Setup", "StepEngine", "choose_for_backward"
 #: With fewer numbers in its initializers than this a thread pool costs more than it gives.
 _SMALL_MODEL = 200_000
 
+#: Programs, each for one size of batch, that are kept.
+_PROGRAMS = 8
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -191,6 +194,8 @@ class Engine(ABC):
         return total / weight if weight else 0.0
 
     def _new(self, rows: int) -> Any:
+        while len(self._programs) >= _PROGRAMS:  # Batches of every size must not fill the memory with programs.
+            del self._programs[next(iter(self._programs))]
         program = self._programs[rows] = self.program(rows)
         return program
 

@@ -80,6 +80,20 @@ class BaseLearningLoss(BaseLearningOnnx):
             What to call it in errors.
         """
 
+    def mean(self, y: np.ndarray) -> np.ndarray:
+        """The quantity that a prediction stands for: the prediction itself, unless a loss reads it on another scale.
+
+        Parameters
+        ----------
+        y : numpy.ndarray
+            A prediction.
+
+        Returns
+        -------
+        numpy.ndarray
+        """
+        return y
+
     def labels(self, y: np.ndarray) -> np.ndarray | None:
         """The labels that scores stand for; None where the target is a quantity.
 
@@ -255,6 +269,9 @@ class PoissonLearningLoss(BaseLearningLoss):
 
     def __call__(self, y: Value, t: Value) -> Value:
         return op.Exp(y) - t * y
+
+    def mean(self, y: np.ndarray) -> np.ndarray:
+        return np.exp(y)
 
     def check_target(self, t: np.ndarray, what: str = "y") -> None:
         if t.size and not t.min() >= 0:

@@ -453,7 +453,7 @@ class OrtGradientForwardBackwardOptimizer:
         w = np.ones(rows) if sample_weight is None else check_sample_weight(sample_weight, np.dtype(np.float64), rows)
         found = self._run("predict", inputs)
         triples = zip(self._losses.items(), targets.values(), strict=True)
-        scores = {o: _score(loss.labels(found[o]), found[o], t, w) for (o, loss), t in triples}
+        scores = {o: _score(loss.labels(found[o]), loss.mean(found[o]), t, w) for (o, loss), t in triples}
         return next(iter(scores.values())) if len(scores) == 1 else scores
 
     # -- forward and backward apart

@@ -166,3 +166,12 @@ def test_choice():
 @pytest.mark.agent
 def test_agent_is_chosen_for_backward():
     assert choose_for_backward("auto", linear())[0] == "agent"
+
+
+def test_programs_of_many_batch_sizes_do_not_pile_up():
+    X, y, _ = data(40)
+    o = optimizer(linear(), batch_size=40)
+    for rows in range(1, 40):
+        o.partial_fit(X[:rows], y[:rows])
+    assert len(o._engine._programs) == 8
+    assert o._engine.iteration == o.n_iter_ == 39

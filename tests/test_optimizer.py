@@ -216,6 +216,12 @@ def test_score_is_r2(weighted, outputs):
     assert np.isclose(o.fit(X, y).score(X, y, weighted), r2_score(y, o.predict(X), sample_weight=weighted), rtol=1e-6)
 
 
+def test_score_of_counts_is_that_of_their_mean():
+    counts = np.random.default_rng(0).poisson(np.exp(X[:, :1]))
+    o = optimizer(linear(), learning_loss="poisson", learning_rate="Adam", max_iter=30).fit(X, counts)
+    assert np.isclose(o.score(X, counts), r2_score(counts, np.exp(o.predict(X))), rtol=1e-6)
+
+
 @pytest.mark.parametrize("constant_prediction", [2.0, 3.0])
 def test_score_of_a_constant(constant_prediction):
     o = optimizer(linear())
