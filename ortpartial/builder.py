@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
@@ -52,7 +52,7 @@ def build(
     named_in = _named(inputs, "input")
     named_out = _named(outputs, "output")
     cut = {v: n for n, v in named_in.items()}
-    order = _topological(list(named_out.values()), cut)
+    order = topological(list(named_out.values()), cut)
     return _Builder(cut, named_out, order).model(name, named_in)
 
 
@@ -69,7 +69,7 @@ def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[s
     return named
 
 
-def _topological(roots: Sequence[Value], cut: Mapping[Value, str]) -> list[Node]:
+def topological(roots: Sequence[Value], cut: Collection[Value] = ()) -> list[Node]:
     """Nodes that the roots need, each after those it reads, in the order in which expressions were written."""
     order: list[Node] = []
     done: set[int] = set()

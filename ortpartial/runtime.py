@@ -13,7 +13,9 @@ import numpy as np
 from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
-from .exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
+from .exceptions import DataError, DeviceError, ModelError, OrtPartialError, RuntimeMissingError
+from .lower import lower
+from .model import load
 
 try:
     import onnxruntime
@@ -230,6 +232,22 @@ def run_error(e: Exception) -> Exception:
     return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {sentence(e)}")
 
 
+def _load_error(e: Exception, data: bytes) -> ModelError:
+    """Why a graph is refused; a missing kernel with the operator, the node and the dtypes that it is given."""
+    missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '(.*?)'", str(e))
+    if missing is None:
+        return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}")
+    operator, version, name = missing.groups()
+    try:
+        nodes = {v.node.name: v.node for v in load(data).values.values() if v.node is not None}
+        dtypes = sorted({str(x.dtype) for x in nodes[name].inputs if x is not None})
+    except (KeyError, OrtPartialError):
+        dtypes = []
+    given = f" with inputs of {' and '.join(dtypes)}" if dtypes else ""
+    return ModelError(f"onnxruntime {runtime_version()} has no kernel for {operator} (since opset {version}, node "
+                      f"{name!r}){given}; use another dtype, such as float32, or a runtime that has it.")  # fmt: skip
+
+
 def session_options(threads: int | None) -> Any:
     """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread."""
     options = C.SessionOptions()
@@ -284,6 +302,7 @@ class Session:
     ):
         self.device, self.threads = Device.parse(device), threads
         try:
+            model = lower(model) if isinstance(model, ModelProto) else model
             data = model.SerializeToString() if isinstance(model, ModelProto) else bytes(model)
         except (EncodeError, ValueError):
             raise ModelError("The model is larger than the 2 GB that one protobuf message can hold.") from None
@@ -298,7 +317,7 @@ class Session:
                     raise
                 self._python = self._open(data, options, [*disabled, "MatmulTransposeFusion"])
         except Exception as e:  # its errors have no common base below Exception
-            raise ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}") from None
+            raise _load_error(e, data) from None
         used = self._python.get_providers()
         if self.device.providers[0][0] not in used:
             raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "

@@ -1,0 +1,76 @@
+"""Does what a runtime lacks in float64 compute the same in operators that it has?"""
+
+import numpy as np
+import pytest
+import torch
+from table import rows
+from torch.nn import functional as F
+
+from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial.builder import build
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import constant, op, variable
+from ortpartial.lower import LOWERED, lower
+from ortpartial.runtime import Session
+
+X = np.random.default_rng(0).normal(scale=3, size=(2, 3, 4, 5))
+
+CASES = rows(
+    ("Elu", lambda x: op.Elu(x, alpha=0.5), lambda x: F.elu(x, 0.5)),
+    ("GlobalAveragePool", op.GlobalAveragePool, lambda x: x.mean((2, 3), keepdim=True)),
+    ("GlobalMaxPool", op.GlobalMaxPool, lambda x: x.amax((2, 3), keepdim=True)),
+    ("HardSigmoid", lambda x: op.HardSigmoid(x, alpha=0.25), lambda x: torch.clip(0.25 * x + 0.5, 0, 1)),
+    ("LeakyRelu", lambda x: op.LeakyRelu(x, alpha=0.125), lambda x: F.leaky_relu(x, 0.125)),
+    ("Mean", lambda x: op.Mean(x, op.Exp(x), 1.0), lambda x: (x + x.exp() + 1) / 3),
+    ("Selu", lambda x: op.Selu(x, alpha=2.0, gamma=0.5), lambda x: 0.5 * (x.clip(0) + 2 * (x.clip(max=0).exp() - 1))),
+    ("Softplus", op.Softplus, F.softplus),
+    ("ThresholdedRelu", lambda x: op.ThresholdedRelu(x, alpha=0.5), lambda x: torch.where(x > 0.5, x, 0)),
+)
+
+
+def model(f, dtype="float64"):
+    x = variable("x", dtype, ["N", 3, 4, 5])
+    return build([x], {"y": f(x) * 2})
+
+
+@pytest.mark.parametrize(("f", "in_torch"), CASES)
+def test_float64(f, in_torch):
+    found = Session(model(f)).run({"x": X})["y"]
+    np.testing.assert_allclose(found, 2 * in_torch(torch.tensor(X)).numpy(), rtol=1e-12, atol=1e-15)
+
+
+def test_every_operator_of_the_table_is_tried():
+    assert {row.id for row in CASES} == set(LOWERED)
+
+
+def test_softplus_does_not_overflow():
+    x = np.array([-800.0, -40, 0, 40, 800]).reshape(5, 1, 1, 1) * np.ones((1, 3, 4, 5))
+    assert np.isfinite(Session(model(op.Softplus)).run({"x": x})["y"]).all()
+
+
+def test_what_is_float32_stays_as_it_is():
+    given = model(op.Softplus, "float32")
+    assert lower(given) is given
+
+
+def test_names_and_initializers_are_kept():
+    w = constant(np.ones((1, 3, 1, 1)), hint="w")
+    lowered = lower(model(lambda x: op.Softplus(x * w)))
+    assert [i.name for i in lowered.graph.input] == ["x"]
+    assert [o.name for o in lowered.graph.output] == ["y"]
+    assert "w" in {t.name for t in lowered.graph.initializer}
+
+
+def test_what_cannot_be_lowered_is_named():
+    message = r"no kernel for Erf .*node 'Erf_node_0'\) with inputs of float64; use another"
+    with pytest.raises(ModelError, match=message):
+        Session(model(op.Erf))
+
+
+def test_log_loss_in_float64():
+    x, w = variable("x", "float64", ["N", 2]), constant(np.zeros((2, 1)), hint="w")
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    labels = (rows[:, 0] > rows[:, 1]).astype(int)
+    o = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_loss="log_loss", learning_rate=1.0)
+    assert o.fit(rows, labels).score(rows, labels) > 0.95
+    assert o.get_state()[0].dtype == np.float64
