@@ -42,7 +42,8 @@ hidden = op.Tanh(3 * x @ weight("W1", 1, 16) + weight("b1", 16))
 model = build([x], {"quantiles": 0.25 * hidden @ weight("W2", 16, 3) + weight("b2", 3)})
 
 optimizer = OrtGradientForwardBackwardOptimizer(
-    model, learning_loss=PinballLearningLoss(), learning_rate=LearningRateAdam(0.01), max_iter=60, random_state=0)
+    model, learning_loss=PinballLearningLoss(), learning_rate=LearningRateAdam(0.01), max_iter=60,
+    random_state=0)  # fmt: skip
 optimizer.fit(X, np.repeat(y, 3, axis=1))
 print(f"loss {optimizer.train_losses_[0]:.3f} -> {optimizer.train_losses_[-1]:.3f}")
 for q, share in zip(QUANTILES, (y < optimizer.predict(X)).mean(axis=0), strict=True):

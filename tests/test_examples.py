@@ -24,8 +24,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # What each example prints, and a bound on what it says.
 PRINTED = {
+    "plot_benchmark_classification": (r" 16  ortpartial +[\d.]+ +([\d.]+)", lambda accuracy: accuracy > 0.93),
+    "plot_benchmark_regression": (r" 32  ortpartial +[\d.]+ +([\d.]+)", lambda score: score > 0.2),
+    "plot_hessian_vector_product": (r"the exact Hessian: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_linear_regression_forward_backward": (r"loss +[\d.]+ -> ([\d.]+)", lambda loss: loss < 0.03),
+    "plot_nesterov_and_penalty": (r"divides the error on new rows by ([\d.]+)", lambda ratio: ratio > 1.5),
     "plot_neural_network": (r"after: +accuracy ([\d.]+)", lambda accuracy: accuracy > 0.95),
+    "plot_numpy_or_onnxruntime": (r"largest difference between the two: ([\d.]+)", lambda error: error < 1e-5),
     "plot_own_loss": (r"quantile 0\.9: ([\d.]+) of the targets", lambda share: 0.85 < share < 0.95),
 }
 
