@@ -150,6 +150,11 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
     model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
     for o in model.graph.output:  # exporters declare wrong sizes now and then
         o.type.tensor_type.ClearField("shape")
+    for node in model.graph.node:  # onnx 1.23.2 has no shape inference for them, and what follows would have no rank
+        if node.domain == "ai.onnx.ml" and node.op_type in ("Scaler", "Normalizer"):
+            node.CopyFrom(helper.make_node("Cast", node.input, node.output, to=TensorProto.FLOAT))
+        elif node.domain == "ai.onnx.ml" and node.op_type == "Imputer":
+            node.CopyFrom(helper.make_node("Identity", node.input, node.output))
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:

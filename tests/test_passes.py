@@ -10,7 +10,8 @@ from ortpartial.model import load
 
 
 def text(body, opset=21, rest=""):
-    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "here" : 1]>\n{body}\n{rest}')
+    opsets = f'"" : {opset}, "here" : 1, "ai.onnx.ml" : 3'
+    return parser.parse_model(f"<ir_version: 8, opset_import: [{opsets}]>\n{body}\n{rest}")
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,9 @@ def text(body, opset=21, rest=""):
         ("g (float[N, 6] x) => (float[n, a, b] y) <int64[3] s = {0, 2, -1}> { y = Reshape(x, s) }", {"y": (5, 2, 3)}),
         ("g (float[N, 6] x) => (float[n, a] y) <int64[1] i = {-1}> "
          "{ s = Shape <end = 1> (x) t = Concat <axis = 0> (s, i) y = Reshape(x, t) }", {"y": (5, 6)}),
+        ("g (double[N, 3] x) => (float[a, b] y) { u = ai.onnx.ml.Imputer <imputed_value_floats = [0.0]> (x) "
+         "v = ai.onnx.ml.Scaler <offset = [0.0], scale = [2.0]> (u) z = ai.onnx.ml.Normalizer(v) y = Exp(z) }",
+         {"y": (5, 3)}),
     ],
 )  # fmt: skip
 def test_batch(source, shapes):
