@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import ModelProto
 
-from .builder import build
+from .builder import build, topological
 from .exceptions import ModelError
 from .gradient import cast, grad
 from .graph import Value, op, variable
@@ -395,7 +395,7 @@ def backward_graph(
         raise ModelError(f"{integer[0]!r} holds {wrt[integer[0]].dtype}, and only real numbers have a gradient.")
     dys = {names.grad(o): variable(names.grad(o), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
     gradients = grad(ys, list(wrt.values()), list(dys.values()))
-    forward = _nodes(model.outputs.values())
+    forward = {id(node) for node in topological(list(model.outputs.values()))}
     leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
     leaf = {v: n for n, v in leaves.items()}
     read: dict[Value, None] = {}
@@ -413,15 +413,3 @@ def backward_graph(
     found = {names.free(f"{n}_grad_out") if names.grad(n) in dys else names.grad(n): g
              for n, g in zip(wrt, gradients, strict=True)}  # fmt: skip
     return build({**cut, **{n: leaves[n] for n in again}, **dys}, found, name="backward"), saved, again
-
-
-def _nodes(values: Iterable[Value]) -> set[int]:
-    """Identities of all nodes that some values need."""
-    found: set[int] = set()
-    stack = list(values)
-    while stack:
-        v = stack.pop()
-        if v.node is not None and id(v.node) not in found:
-            found.add(id(v.node))
-            stack.extend(x for x in v.node.inputs if x is not None)
-    return found
