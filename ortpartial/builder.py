@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+import numpy as np
+from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
 from .graph import OPSET, RANDOM, SMALL, Node, Value
@@ -98,7 +99,7 @@ class _Builder:
         self.names: dict[Value, str] = dict(cut)
         self.taken: set[str] = set(cut.values()) | set(named_out)
         self.counts: dict[str, int] = {}
-        self.initializers: list[TensorProto] = []
+        self.initializers: dict[str, np.ndarray] = {}
         self.by_content: dict[Any, str] = {}
         self.nodes: list[NodeProto] = []
         self.version: dict[str, int] = {"": OPSET}
@@ -166,7 +167,7 @@ class _Builder:
             key = self._identity(v)
             if key not in self.by_content:
                 self.by_content[key] = self._fresh(v.hint, "constant")
-                self.initializers.append(numpy_helper.from_array(v.array, self.by_content[key]))
+                self.initializers[self.by_content[key]] = v.array
             self.names[v] = self.by_content[key]
         elif v in self.wanted:
             self.names[v] = self.wanted[v]
@@ -196,13 +197,19 @@ class _Builder:
 
     def model(self, name: str, named_in: Mapping[str, Value]) -> ModelProto:
         """The finished model, with the smallest IR version that its opset allows."""
-        graph = helper.make_graph(
-            self.nodes, name,
-            [helper.make_value_info(n, v.type) for n, v in named_in.items()],
-            [helper.make_value_info(n, v.type) for n, v in self.named_out.items()],
-            self.initializers,
-        )  # fmt: skip
         opsets = [helper.make_opsetid(d, v) for d, v in sorted(self.version.items())]
-        standard = [o for o in opsets if o.domain in ("", "ai.onnx.ml")]
-        return helper.make_model(graph, opset_imports=opsets, producer_name="ortpartial",
-                                 ir_version=helper.find_min_ir_version_for(standard))  # fmt: skip
+        ir_version = helper.find_min_ir_version_for([o for o in opsets if o.domain in ("", "ai.onnx.ml")])
+        model = ModelProto(ir_version=ir_version, producer_name="ortpartial", opset_import=opsets)
+        graph = model.graph
+        graph.name = name
+        graph.node.extend(self.nodes)
+        graph.input.extend(helper.make_value_info(n, v.type) for n, v in named_in.items())
+        graph.output.extend(helper.make_value_info(n, v.type) for n, v in self.named_out.items())
+        for n, array in self.initializers.items():
+            # Written in place: a tensor of gigabytes that is made apart is copied twice more on its way into a graph.
+            t = graph.initializer.add(name=n, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
+            if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf":
+                t.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+            else:
+                t.CopyFrom(numpy_helper.from_array(array, n))
+        return model

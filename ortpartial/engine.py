@@ -17,7 +17,7 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
-from .runtime import Binding, Buffer, Device, Session, has_training
+from .runtime import CPU, Binding, Buffer, Device, Session, has_training
 from .step import Names, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
 from .trust import untrusted
 
@@ -36,10 +36,8 @@ class Setup:
 
     Parameters
     ----------
-    source : onnx.ModelProto
-        The model, with static or symbolic sizes.
     model : Model
-        The same as values.
+        The model, with static or symbolic sizes.
     weights : tuple of str
         The initializers that change.
     losses : dict of str to BaseLearningLoss
@@ -50,7 +48,6 @@ class Setup:
         Where it runs.
     """
 
-    source: ModelProto
     model: Model
     weights: tuple[str, ...]
     losses: Mapping[str, BaseLearningLoss]
@@ -76,21 +73,26 @@ class Setup:
 
 
 class Batch:
-    """Rows of several arrays, gathered into host memory that stays where it is, so that it is bound once."""
+    """Rows of several arrays, gathered into memory that stays where it is, so that it is bound once."""
 
-    def __init__(self, data: Mapping[str, np.ndarray], rows: int):
-        self.buffers = {n: Buffer.empty((rows, *a.shape[1:]), a.dtype) for n, a in data.items()}
+    def __init__(self, data: Mapping[str, np.ndarray], rows: int, device: str | Device = CPU):
+        self.buffers = {n: Buffer.empty((rows, *a.shape[1:]), a.dtype, device) for n, a in data.items()}
+        # A device takes the rows from host memory, where they are gathered first.
+        self._hosts = {n: np.empty(b.shape, b.dtype) for n, b in self.buffers.items() if b.array is None}
         self.read_from(data)
 
     def read_from(self, data: Mapping[str, np.ndarray]) -> None:
         """Take the rows from these arrays from now on."""
         # mode="clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped.
-        self._takes = [partial(data[n].take, axis=0, out=b.numpy(), mode="clip") for n, b in self.buffers.items()]
+        outs = {n: self._hosts.get(n, b.array) for n, b in self.buffers.items()}
+        self._takes = [partial(data[n].take, axis=0, out=out, mode="clip") for n, out in outs.items()]
 
     def gather(self, rows: np.ndarray) -> None:
         """Copy the rows in."""
         for take in self._takes:
             take(rows)
+        for name, host in self._hosts.items():
+            self.buffers[name].fill(host)
 
 
 class Engine(ABC):
@@ -107,15 +109,15 @@ class Engine(ABC):
     name: ClassVar[str]
 
     def __init__(self, setup: Setup):
-        if Device.parse(setup.device).kind != "cpu":
-            raise DeviceError(f"fit runs on the CPU in this version, not on {setup.device!r}.")
         self.setup = setup
         self.iteration = 0
+        #: Given to every run of a step; a `Watch` sets its own.
+        self.options: Any = None
         first = {w: np.array(setup.model.arrays[w], order="C") for w in setup.weights}
         first.update({name: np.zeros_like(first[w]) for name, (w, _) in setup.states.items()})
         self.sides = tuple({n: Buffer(a.copy(), setup.device) for n, a in first.items()} for _ in range(2))
         self.side = 0
-        self.k = Buffer(np.zeros((), np.int64))
+        self.k = Buffer(np.zeros((), np.int64))  # Read from the host by every device, as the loss is written to it.
         self._programs: dict[Any, Any] = {}
         self._data: dict[str, np.ndarray] = {}
 
@@ -133,11 +135,11 @@ class Engine(ABC):
         buffer = self.sides[self.side][name]
         buffer.fill(np.broadcast_to(np.asarray(array, buffer.dtype), buffer.shape))
 
-    def reset(self) -> None:
-        """Back to the model's own weights, states of zero and the first iteration."""
+    def reset(self, first: Mapping[str, np.ndarray]) -> None:
+        """Back to these weights, states of zero and the first iteration."""
         self.iteration = 0
         for w in self.setup.weights:
-            self.set(w, self.setup.model.arrays[w])
+            self.set(w, first[w])
         for name in self.setup.states:
             self.set(name, np.zeros((), np.float32))
 
@@ -146,10 +148,11 @@ class Engine(ABC):
         return {"iteration": self.iteration, "arrays": {n: b.numpy().copy() for n, b in self.sides[self.side].items()}}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Back to a snapshot."""
+        """Back to a snapshot, also of another engine: what this one lacks is left out."""
         self.iteration = snapshot["iteration"]
         for name, array in snapshot["arrays"].items():
-            self.set(name, array)
+            if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
+                self.set(name, array)
 
     def is_finite(self) -> bool:
         """Whether all weights are finite numbers."""
@@ -241,10 +244,10 @@ class _StepProgram:
 
     def __init__(self, engine: StepEngine, rows: int):
         setup = engine.setup
-        model = load(setup.source, batch=rows, variables=setup.weights)
+        model = load(setup.model, batch=rows, variables=setup.weights)
         session = Session(engine._graph(model), device=setup.device, threads=setup.threads)
         names = Names.of(setup.model)
-        self.batch = Batch(engine._data, rows)
+        self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
         self.loss = np.zeros((), setup.dtype)
         loss = Buffer(self.loss)
         self.runs = []
@@ -259,7 +262,7 @@ class _StepProgram:
             self.runs.append(binding.run)
 
     def __call__(self, side: int) -> float:
-        self.runs[side]()
+        self.runs[side](self.engine.options)
         return float(self.loss)
 
 
@@ -275,6 +278,8 @@ class AgentEngine(Engine):
     name = "agent"
 
     def __init__(self, setup: Setup):
+        if not Device.parse(setup.device).shares_memory:
+            raise DeviceError(f"engine='agent' trains on the CPU alone, not on {setup.device!r}; use engine='step'.")
         super().__init__(setup)
         self.names = Names.of(setup.model)
         self.trained = {w: setup.model.initializers[w] for w in setup.weights}
@@ -303,10 +308,10 @@ class _AgentProgram:
 
     def __init__(self, engine: AgentEngine, rows: int):
         setup, names = engine.setup, engine.names
-        model = load(setup.source, batch=rows, variables=setup.weights)
+        model = load(setup.model, batch=rows, variables=setup.weights)
         graph = loss_graph(model, setup.losses, weighted=engine._weighted)
         session = Session(graph, device=setup.device, threads=setup.threads)
-        self.batch = Batch(engine._data, rows)
+        self.engine, self.batch = engine, Batch(engine._data, rows)
         self.agent = engine.agent
         self.inputs = {n: b for n, b in self.batch.buffers.items() if n in setup.model.inputs}
         self.sides = [{w: side[w] for w in setup.weights} for side in engine.sides]
@@ -348,14 +353,14 @@ class _AgentProgram:
         loss = self.loss_binding
         for name, y in zip(self.outputs, outputs, strict=True):
             loss.bind_ortvalue_input(name, y)
-        loss.run()
+        loss.run(self.engine.options)
         gradients = self.agent.backward(self.output_gradients, state)
         if self.penalty_runs:
-            self.penalty_runs[side]()
+            self.penalty_runs[side](self.engine.options)
         binding, run = self.update_bindings[side]
         for w, g in gradients.items():
             binding.bind_ortvalue_input(self.gradients[w], g)
-        run()
+        run(self.engine.options)
         return float(self.loss)
 
 

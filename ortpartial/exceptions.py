@@ -4,6 +4,7 @@ __all__ = [
     "ConvergenceError",
     "ConvergenceWarning",
     "DataError",
+    "DeadlineError",
     "DeviceError",
     "GraphError",
     "ModelError",
@@ -36,6 +37,10 @@ class SettingError(OrtPartialError, ValueError):
 
 class DataError(OrtPartialError, ValueError):
     """X, y or the weights of the rows do not fit the model: shape, dtype, length, or values that are not numbers."""
+
+
+class DeadlineError(OrtPartialError, TimeoutError):
+    """The time that was given is over before the work is done; what had been trained until then is kept."""
 
 
 class DeviceError(OrtPartialError, RuntimeError):

@@ -14,7 +14,7 @@ from .engine import choose_for_backward
 from .exceptions import DataError, ModelError
 from .gradient import trainable
 from .graph import _FLOATS
-from .model import Model, load, read
+from .model import Model, load
 from .runtime import Session
 from .step import Names, backward_graph, forward_graph
 
@@ -110,14 +110,13 @@ class OrtGradientForwardBackward:
         device: str = "cpu",
         engine: str = "auto",
     ):
-        proto = read(model)
-        self._model = load(proto)
+        self._model = load(model)
         self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in _FLOATS]
         self.weights_to_train = resolve_weights(self._model, weights_to_train, self.outputs)
         self.inputs = [n for n, v in self._model.inputs.items() if v.is_float]
         self.device = device
         self._weights = {w: self._model.arrays[w].copy() for w in self.weights_to_train}
-        self._model = load(proto, variables=self.weights_to_train)
+        self._model = load(self._model, variables=self.weights_to_train)
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
         self.engine_, self.engine_reason_ = choose_for_backward(engine, forward, self.weights_to_train)
         if self.engine_ == "agent":

@@ -17,7 +17,10 @@ from .exceptions import GraphError, ModelError
 from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, variable
 from .passes import constant_of, prepared, shapes
 
-__all__ = ["Model", "expand", "load", "read", "replace_weights"]
+__all__ = ["Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
+
+#: Bytes that one protobuf message can hold are 2³¹ - 1; some are left for all that is not content of initializers.
+_MESSAGE = 2**31 - 2**26
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,14 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     return model
 
 
-def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | None = None,
+def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *, batch: int | None = None,
          variables: Collection[str] = ()) -> Model:  # fmt: skip
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Parameters
     ----------
-    source : onnx.ModelProto, bytes or path
-        The model; it is not written to.
+    source : Model, onnx.ModelProto, bytes or path
+        The model; it is not written to. One that was loaded before is not copied once more.
     batch : int, optional
         Number of rows of every input whose first size is not static, so that what is built is made for it alone.
     variables : collection of str
@@ -135,9 +138,10 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
     >>> list(load(build([x], {"y": op.MatMul(x, w)})).initializers)
     ['w']
     """
-    proto = read(source)
+    known = source if isinstance(source, Model) else None
+    proto = known.proto if known else read(source)  # type: ignore[arg-type]
     graph, opsets = prepared(proto, batch)
-    arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    arrays = known.arrays if known else {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
@@ -256,3 +260,88 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
             new.metadata_props.extend(t.metadata_props)
             t.CopyFrom(new)
     return copy
+
+
+def parted(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """A model that fits into one message of 2 GB, and the big initializers that had to be left out for that.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+
+    Returns
+    -------
+    model : onnx.ModelProto
+        The same object where it fits; else, initializers that were left out refer to external data in no file.
+    arrays : dict of str to numpy.ndarray
+        What was left out, by name.
+
+    Examples
+    --------
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> parted(build([x], {"y": 2 * x}))[1]
+    {}
+    """
+    sizes = [int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
+             for t in proto.graph.initializer]  # fmt: skip
+    if sum(sizes) < _MESSAGE:
+        return proto, {}
+    light = _but(proto, ["graph"])
+    light.graph.CopyFrom(_but(proto.graph, ["initializer"]))
+    apart = {}
+    for t, size in zip(proto.graph.initializer, sizes, strict=True):
+        if size < 2**20:
+            light.graph.initializer.append(t)
+            continue
+        apart[t.name] = numpy_helper.to_array(t)
+        left = _but(t, _DATA)
+        left.data_location = TensorProto.EXTERNAL
+        left.external_data.add(key="location", value="memory")
+        light.graph.initializer.append(left)
+    return light, apart
+
+
+def joined(light: ModelProto, apart: Mapping[str, np.ndarray]) -> ModelProto:
+    """What `parted` took apart, as it was; the model given is written to.
+
+    Parameters
+    ----------
+    light : onnx.ModelProto
+        The model without its big initializers.
+    apart : dict of str to numpy.ndarray
+        These.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    for t in light.graph.initializer:
+        if t.name in apart:
+            t.ClearField("external_data")
+            t.ClearField("data_location")
+            t.raw_data = apart[t.name].tobytes()
+    return light
+
+
+#: Where a tensor may keep its content.
+_DATA = [f.name for f in TensorProto.DESCRIPTOR.fields if f.name.endswith("_data")]
+
+
+def _but(message: Any, left_out: Collection[str]) -> Any:
+    """A copy of a protobuf message without some of its fields, which are not even read."""
+    new = type(message)()
+    for field in type(message).DESCRIPTOR.fields:
+        if field.name in left_out:
+            continue
+        content = getattr(message, field.name)
+        if hasattr(content, "extend"):
+            getattr(new, field.name).extend(content)
+        elif message.HasField(field.name):
+            if field.message_type:
+                getattr(new, field.name).CopyFrom(content)
+            else:
+                setattr(new, field.name, content)
+    return new

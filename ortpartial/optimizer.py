@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,25 @@ from .data import check_inputs, check_sample_weight, check_target
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
+from .initial import drawn
 from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
-from .model import load, read, replace_weights
+from .metrics import accuracy, r2
+from .model import joined, load, parted, read, replace_weights
 from .runtime import Session
+from .settings import Configurable, checked
 from .step import Names, forward_graph, read_by, row_loss_graph
+from .watch import Watch
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
 
-class OrtGradientForwardBackwardOptimizer:
+class OrtGradientForwardBackwardOptimizer(Configurable):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
     At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
-    J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) / Σᵢ∈B wᵢ + Σ penalty(w). Training starts from the weights that the model holds.
+    J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) / Σᵢ∈B wᵢ + Σ penalty(w).
 
     Parameters
     ----------
@@ -52,8 +57,11 @@ class OrtGradientForwardBackwardOptimizer:
         Rows a step; the last batch of an epoch may be smaller and counts by its own size.
     shuffle : bool
         Whether every epoch takes the rows in a new order.
+    init : str
+        ``"model"`` starts from the weights that the model holds. ``"random"`` draws those that something is multiplied
+        with anew, uniformly within ±√(6 / (fan in + fan out)), and keeps biases and the scales of normalizations.
     random_state : int or numpy.random.Generator, optional
-        Where the orders come from.
+        Where orders and random weights come from.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
@@ -64,6 +72,9 @@ class OrtGradientForwardBackwardOptimizer:
         How often to compute the loss on ``X_val``: a share of `max_iter`, or a number of epochs.
     callbacks : sequence of callable
         Called with the optimizer after every epoch; one that returns True ends the training.
+    timeout : float, optional
+        Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even in the
+        midst of a run; what had been trained until then is kept. Engine ``"agent"`` looks at it once a step.
     verbose : int
         1 shows a bar.
     exc : bool
@@ -116,27 +127,32 @@ class OrtGradientForwardBackwardOptimizer:
         max_iter: int = 100,
         batch_size: int = 10,
         shuffle: bool = True,
+        init: str = "model",
         random_state: int | np.random.Generator | None = None,
         device: str = "cpu",
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,
         callbacks: Sequence[Callable[[Any], Any]] = (),
+        timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
     ):
+        self._given = {"model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
+                       "learning_rate": learning_rate, "learning_penalty": learning_penalty}  # fmt: skip
         self.learning_rate = resolve_rate(learning_rate)
         self.learning_penalty = resolve_penalty(learning_penalty)
-        self.max_iter, self.batch_size = _whole("max_iter", max_iter), _whole("batch_size", batch_size)
-        _check(validation_every, callbacks, random_state)
-        self.shuffle = shuffle
-        self.random_state, self.device, self.engine, self.warm_start = random_state, device, engine, warm_start
-        self.validation_every, self.callbacks = validation_every, tuple(callbacks)
-        self.verbose, self.exc = verbose, exc
+        vars(self).update(checked(
+            max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init, random_state=random_state,
+            warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
+            verbose=verbose, exc=exc))  # fmt: skip
+        self.device, self.engine = device, engine
 
-        self._proto = ModelProto()
-        self._proto.CopyFrom(read(model))
-        self._model = load(self._proto)
+        proto = read(model)
+        if proto is model:  # Nothing that is done to the caller's own object may change a training.
+            proto = ModelProto()
+            proto.CopyFrom(read(model))
+        self._model = load(proto)
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
         self._open()
@@ -148,12 +164,13 @@ class OrtGradientForwardBackwardOptimizer:
 
     def _open(self) -> None:
         """What is derived from the model and never pickled."""
-        self._model = load(self._proto, variables=self.weights_to_train)
+        self._model = load(self._model, variables=self.weights_to_train)
         # A model may have inputs that the trained outputs do not depend on.
         self._read = read_by([self._model.outputs[o] for o in self._losses], self._model.inputs)
         if not self._read:
             raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
         self._sessions: dict[str, Session] = {}
+        self._options: Any = None
         self._layer: OrtGradientForwardBackward | None = None
 
     def _resolve_losses(self, learning_loss: Any) -> BaseLearningLoss | dict[str, BaseLearningLoss]:
@@ -176,18 +193,23 @@ class OrtGradientForwardBackwardOptimizer:
         return loss
 
     def _start(self) -> None:
-        """An engine that starts from the model's own weights."""
+        """An engine that starts from the first weights."""
         kind, self.engine_reason_ = choose_for_fit(self.engine)
         self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
-        setup = Setup(self._proto, self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
+        setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
                       self.learning_rate, self.device)  # fmt: skip
         self._engine: Engine = kind(setup)
+        self._engine.reset(self._first())
+
+    def _first(self) -> Mapping[str, np.ndarray]:
+        """The weights from which a training starts."""
+        return self._model.arrays if self.init == "model" else drawn(self._model, self.weights_to_train, self._rng)
 
     # -- training
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
-        """Train for `max_iter` epochs, from the model's own weights unless `warm_start`.
+        """Train for `max_iter` epochs, from the first weights unless `warm_start`.
 
         Parameters
         ----------
@@ -211,6 +233,8 @@ class OrtGradientForwardBackwardOptimizer:
             The data do not fit the model.
         ConvergenceError
             The loss or a weight is no finite number any more; the weights are those of the last finite step.
+        DeadlineError
+            The `timeout` is over.
         """
         data, rows = self._data(X, y, sample_weight)
         if (X_val is None) != (y_val is None):
@@ -222,7 +246,7 @@ class OrtGradientForwardBackwardOptimizer:
         every = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
         every = max(1, round(every))
         self._engine.start(data)
-        with tqdm(total=self.max_iter, disable=not self.verbose, unit="epoch") as bar:
+        with self._watched(always=True), tqdm(total=self.max_iter, disable=not self.verbose, unit="epoch") as bar:
             for epoch in range(1, self.max_iter + 1):
                 if not self._epoch(rows):
                     break
@@ -251,18 +275,32 @@ class OrtGradientForwardBackwardOptimizer:
 
         Raises
         ------
-        DataError, ConvergenceError
+        DataError, ConvergenceError, DeadlineError
             As in `fit`.
         """
         data, rows = self._data(X, y, sample_weight)
         self._engine.start(data)
-        self._epoch(rows)
+        with self._watched():
+            self._epoch(rows)
         return self
 
+    @contextmanager
+    def _watched(self, always: bool = False) -> Iterator[None]:
+        """A time in which runs end at the timeout and at Ctrl-C; the watch costs a tenth of a millisecond."""
+        if self._options is not None or not (always or self.timeout):
+            yield
+            return
+        with Watch(self.timeout) as watch:
+            self._options = self._engine.options = watch.options
+            try:
+                yield
+            finally:
+                self._options = self._engine.options = None
+
     def _reset(self) -> None:
-        """Back to the model's own weights, with what is compiled kept."""
+        """Back to the first weights, with what is compiled kept."""
         self._rng = np.random.default_rng(self.random_state)
-        self._engine.reset()
+        self._engine.reset(self._first())
         self.train_losses_, self.validation_losses_, self.n_iter_ = [], [], 0
 
     def _epoch(self, rows: int) -> bool:
@@ -379,7 +417,9 @@ class OrtGradientForwardBackwardOptimizer:
         parts = []
         for start in range(0, rows, self._fixed or rows):
             piece = {n: a[start : start + (self._fixed or rows)] for n, a in feeds.items()}
-            parts.append(session.run({n: a for n, a in {**piece, **weights}.items() if n in session.inputs}))
+            with self._watched():
+                given = {n: a for n, a in {**piece, **weights}.items() if n in session.inputs}
+                parts.append(session.run(given, self._options))
         return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
 
     def predict(self, X: Any) -> Any:
@@ -453,7 +493,10 @@ class OrtGradientForwardBackwardOptimizer:
         w = np.ones(rows) if sample_weight is None else check_sample_weight(sample_weight, np.dtype(np.float64), rows)
         found = self._run("predict", inputs)
         triples = zip(self._losses.items(), targets.values(), strict=True)
-        scores = {o: _score(loss.labels(found[o]), loss.mean(found[o]), t, w) for (o, loss), t in triples}
+        scores = {}
+        for (o, loss), t in triples:
+            labels = loss.labels(found[o])
+            scores[o] = r2(loss.mean(found[o]), t, w) if labels is None else accuracy(labels, t, w)
         return next(iter(scores.values())) if len(scores) == 1 else scores
 
     # -- forward and backward apart
@@ -461,7 +504,7 @@ class OrtGradientForwardBackwardOptimizer:
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
             settings = {"device": self.device, "engine": self.engine}
-            self._layer = OrtGradientForwardBackward(self._proto, self.weights_to_train, **settings)
+            self._layer = OrtGradientForwardBackward(self._model.proto, self.weights_to_train, **settings)
         self._layer.set_state(self.get_state())
         return self._layer
 
@@ -572,7 +615,7 @@ class OrtGradientForwardBackwardOptimizer:
         -------
         onnx.ModelProto
         """
-        return replace_weights(self._proto, self.trained_coef_)
+        return replace_weights(self._model.proto, self.trained_coef_)
 
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Every graph in use: predict, losses, and those of the engine.
@@ -607,51 +650,40 @@ class OrtGradientForwardBackwardOptimizer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings, the model as bytes, and the state of the training; sessions are made anew."""
-        left_out = ("_proto", "_model", "_sessions", "_layer", "_engine")
+        left_out = ("_model", "_sessions", "_options", "_layer", "_engine")
         state = {k: v for k, v in vars(self).items() if k not in left_out}
-        return {**state, "model": self._proto.SerializeToString(), "engine_state": self._engine.snapshot()}
+        light, big = parted(self._model.proto)
+        state["_given"] = {k: v for k, v in self._given.items() if k != "model"}
+        return {**state, "model": (light.SerializeToString(), big), "engine_state": self._engine.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         model, engine_state, rng = state.pop("model"), state.pop("engine_state"), state["_rng"]
         vars(self).update(state)
-        self._proto = ModelProto.FromString(model)
+        self._model = load(joined(ModelProto.FromString(model[0]), model[1]))
+        self._given["model"] = self._model.proto
         self._open()
         self._start()
         self._rng = rng
         self._engine.restore(engine_state)
 
+    # -- settings
+
+    def _change(self, params: Mapping[str, Any]) -> None:
+        """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
+        simple = {n: v for n, v in self.get_params(deep=False).items() if n not in (*self._given, "device", "engine")}
+        if params.keys() <= simple.keys():
+            vars(self).update(checked(**{**simple, **params}))
+            if "random_state" in params:
+                self._rng = np.random.default_rng(self.random_state)
+            return
+        new = type(self)(**{**self.get_params(deep=False), **params})
+        if "model" not in params:
+            new._engine.restore(self._engine.snapshot())
+            for name in ("train_losses_", "validation_losses_", "n_iter_", "_rng"):
+                if not (name == "_rng" and "random_state" in params):
+                    setattr(new, name, getattr(self, name))
+        vars(self).update(vars(new))
+
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({', '.join(self.weights_to_train)}; learning_loss={self.learning_loss!r}, "
                 f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")  # fmt: skip
-
-
-def _whole(name: str, number: Any) -> int:
-    """A setting that counts something."""
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
-        raise SettingError(f"{name} is a whole number of at least 1, not {number!r}.")
-    return int(number)
-
-
-def _check(validation_every: Any, callbacks: Any, random_state: Any) -> None:
-    """Settings that have no type of their own."""
-    number = isinstance(validation_every, (int, float, np.number)) and not isinstance(validation_every, bool)
-    if not number or not 0 < validation_every < np.inf:
-        raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not {validation_every!r}.")
-    if wrong := [c for c in callbacks if not callable(c)]:
-        raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} cannot be called.")
-    try:
-        np.random.default_rng(random_state)
-    except (TypeError, ValueError):
-        raise SettingError(f"random_state is None, a seed from 0 on or a Generator, not {random_state!r}.") from None
-
-
-def _score(labels: np.ndarray | None, y: np.ndarray, t: np.ndarray, w: np.ndarray) -> float:
-    """Accuracy where there are labels, else R² averaged over the columns; 0 for a constant column, as scikit-learn."""
-    if labels is not None:
-        hit = (labels.reshape(t.shape) == t).reshape(len(t), -1).mean(axis=1)
-        return float((w * hit).sum() / w.sum())
-    y, t, w = y.reshape(len(t), -1).astype(np.float64), t.reshape(len(t), -1).astype(np.float64), w[:, None]
-    residual = (w * (t - y) ** 2).sum(axis=0)
-    total = (w * (t - (w * t).sum(axis=0) / w.sum()) ** 2).sum(axis=0)
-    ratio = np.divide(residual, total, out=np.where(residual == 0, 0.0, 1.0), where=total > 0)
-    return float(1 - ratio.mean())

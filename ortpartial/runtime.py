@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
 from .exceptions import DataError, DeviceError, ModelError, OrtPartialError, RuntimeMissingError
 from .lower import lower
-from .model import load
+from .model import load, parted
 
 try:
     import onnxruntime
@@ -100,6 +98,11 @@ class Device:
     def __str__(self) -> str:
         return f"{self.kind}:{self.index}" if self.kind != "cpu" else "cpu"
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether an OrtValue there can borrow the memory of a numpy array."""
+        return self.kind == "cpu"
+
     @cached_property
     def ort(self) -> Any:
         """The device as onnxruntime names it."""
@@ -168,7 +171,7 @@ class Buffer:
         array = _borrowable(array)
         self.device = Device.parse(device)
         self.ortvalue = _ortvalue(array, self.device)
-        self.array = array if self.device.kind == "cpu" else None
+        self.array = array if self.device.shares_memory else None
         self.shape, self.dtype = array.shape, array.dtype
 
     @classmethod
@@ -301,11 +304,16 @@ class Session:
         options: Any = None,
     ):
         self.device, self.threads = Device.parse(device), threads
-        try:
-            model = lower(model) if isinstance(model, ModelProto) else model
-            data = model.SerializeToString() if isinstance(model, ModelProto) else bytes(model)
-        except (EncodeError, ValueError):
-            raise ModelError("The model is larger than the 2 GB that one protobuf message can hold.") from None
+        options = options or session_options(threads)
+        if isinstance(model, ModelProto):
+            # onnxruntime borrows the memory of what is too big for one message.
+            light, self._apart = parted(lower(model))
+            if self._apart:
+                values = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in self._apart.values()]
+                options.add_external_initializers(list(self._apart), values)
+            data = light.SerializeToString()
+        else:
+            data = bytes(model)
         # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
         disabled = ["GemmSumFusion"]
         try:
@@ -329,17 +337,19 @@ class Session:
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
         return onnxruntime.InferenceSession(
-            data, options or session_options(self.threads), providers=self.device.providers, enable_fallback=0,
+            data, options, providers=self.device.providers, enable_fallback=0,
             disabled_optimizers=disabled,
         )  # fmt: skip
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, feeds: Mapping[str, np.ndarray], options: Any = None) -> dict[str, np.ndarray]:
         """The outputs of the graph for some inputs.
 
         Parameters
         ----------
         feeds : mapping of str to numpy.ndarray
             An array for each input.
+        options : onnxruntime.RunOptions, optional
+            Those of a `Watch`, which ends the run at a deadline or at Ctrl-C with an error.
 
         Returns
         -------
@@ -356,7 +366,7 @@ class Session:
         if feeds.keys() != set(self.inputs):
             raise DataError(_names("an input", self.inputs, feeds))
         try:
-            found = self._sess.run(self.outputs, {n: _borrowable(v) for n, v in feeds.items()}, None)
+            found = self._sess.run(self.outputs, {n: _borrowable(v) for n, v in feeds.items()}, options)
         except Exception as e:
             raise run_error(e) from None
         return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, found, strict=True)}
@@ -444,7 +454,7 @@ class Binding:
         array = _borrowable(value)
         self._bind(name, _ortvalue(array, self._device))
         # A copy, here or on another device, would not follow what is written to the array later: bind again next time.
-        same = array is value and self._device.kind == "cpu"
+        same = array is value and self._device.shares_memory
         self._bound[name] = (array if same else (array,)), array.shape, array.dtype
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
@@ -486,7 +496,7 @@ class Binding:
         Parameters
         ----------
         options : onnxruntime.RunOptions, optional
-            `options.terminate = True`, set by another thread, ends the run with an error.
+            Those of a `Watch`, which ends the run at a deadline or at Ctrl-C with an error.
 
         Raises
         ------
@@ -504,33 +514,6 @@ class Binding:
             self._run(self._binding, options)
         except Exception as e:
             raise run_error(e) from None
-
-    def run_interruptible(self) -> None:
-        """Run the graph in a thread of its own, so that Ctrl-C ends even a `Scan` over a whole epoch.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            The run was interrupted; what is bound as output holds nothing in particular.
-        """
-        options, failed = C.RunOptions(), []
-
-        def target() -> None:
-            try:
-                self.run(options)
-            except Exception as e:
-                failed.append(e)
-
-        thread = threading.Thread(target=target, name="ortpartial run", daemon=True)
-        thread.start()
-        try:
-            thread.join()
-        except BaseException:
-            options.terminate = True
-            thread.join()
-            raise
-        if failed:
-            raise failed[0]
 
     def ortvalues(self) -> dict[str, Any]:
         """The outputs of the last run as OrtValues, by name."""

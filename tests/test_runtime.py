@@ -1,15 +1,11 @@
 """Does a session compute, does a binding follow what is bound to it, and do errors say what to do?"""
 
 import gc
-import os
-import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from ortpartial.builder import build
 from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
@@ -307,35 +303,3 @@ def test_binding_says_what_is_wrong(session):
     binding.bind_output("y", Buffer.empty((4, 3), np.float64))
     with pytest.raises(DataError, match="Unexpected output data type"):
         binding.run()
-
-
-def long_loop():
-    """`n` times a product of two matrices."""
-    value = helper.make_tensor_value_info
-    c, a = value("c", TensorProto.BOOL, []), value("a", TensorProto.FLOAT, [64, 64])
-    nodes = [helper.make_node("Identity", ["c"], ["c_"]), helper.make_node("MatMul", ["a", "a"], ["a_"])]
-    after = [value("c_", TensorProto.BOOL, []), value("a_", TensorProto.FLOAT, [64, 64])]
-    body = helper.make_graph(nodes, "body", [value("i", TensorProto.INT64, []), c, a], after)
-    loop = helper.make_node("Loop", ["n", "c", "a"], ["y"], body=body)
-    y = value("y", TensorProto.FLOAT, [64, 64])
-    graph = helper.make_graph([loop], "loop", [value("n", TensorProto.INT64, []), c, a], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-
-
-def test_binding_can_be_interrupted():
-    binding = Session(long_loop()).binding()
-    for name, value in {"c": np.array(True), "a": np.eye(64, dtype=np.float32), "n": np.array(3)}.items():
-        binding.bind_input(name, value)
-    binding.run_interruptible()
-    np.testing.assert_array_equal(binding.numpy()["y"], np.eye(64))
-    binding.bind_input("n", np.array(10**9))
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        binding.run_interruptible()
-    timer.join()
-    binding.bind_input("n", np.array(3))
-    binding.run_interruptible()
-    binding.bind_input("a", np.zeros((3, 3), np.float32))
-    with pytest.raises(DataError, match="invalid dimensions for input: a"):
-        binding.run_interruptible()
