@@ -7,7 +7,7 @@ how good is the outcome? One core, float32, no penalty, starting weights drawn a
 ortpartial's seconds include compiling its graph, some tens of milliseconds: many small batches win them back, few
 large ones do not.
 
-    python examples/plot_benchmark_classification.py [folder for the figure]
+    python examples/plot_benchmark_classification.py [folder for the figure] [device]
 """
 
 import sys
@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, op, variable
 from ortpartial.learning_rate import LearningRateAdam
 
-EPOCHS, BATCHES = 10, [16, 64, 256]
+EPOCHS, BATCHES, DEVICE = 10, [16, 64, 256], [*sys.argv[2:], "cpu"][0]
 threadpool_limits(1)
 warnings.simplefilter("ignore", ConvergenceWarning)  # scikit-learn is told to stop after as many epochs
 X, y = load_digits(return_X_y=True)
@@ -42,7 +42,7 @@ def with_ortpartial(batch, seed):
     model = build([x], {"scores": layer(op.Relu(layer(x, 1, 64, 100)), 2, 100, 10)})
     return OrtGradientForwardBackwardOptimizer(
         model, learning_loss="softmax_cross_entropy", learning_rate=LearningRateAdam(1e-3), max_iter=EPOCHS,
-        batch_size=batch, random_state=seed)  # fmt: skip
+        batch_size=batch, random_state=seed, device=DEVICE)  # fmt: skip
 
 
 def with_sklearn(batch, seed):

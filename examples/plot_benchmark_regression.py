@@ -7,7 +7,7 @@ take, and how good is the outcome? One core, float32, no penalty, starting weigh
 ortpartial's seconds include compiling its graph, some tens of milliseconds: many small batches win them back, few
 large ones do not.
 
-    python examples/plot_benchmark_regression.py [folder for the figure]
+    python examples/plot_benchmark_regression.py [folder for the figure] [device]
 """
 
 import sys
@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, op, variable
 from ortpartial.learning_rate import LearningRateAdam
 
-EPOCHS, BATCHES = 40, [8, 32, 128]
+EPOCHS, BATCHES, DEVICE = 40, [8, 32, 128], [*sys.argv[2:], "cpu"][0]
 threadpool_limits(1)
 warnings.simplefilter("ignore", ConvergenceWarning)  # scikit-learn is told to stop after as many epochs
 X, y = (StandardScaler().fit_transform(np.c_[a]).astype(np.float32) for a in load_diabetes(return_X_y=True))
@@ -42,7 +42,7 @@ def with_ortpartial(batch, seed):
     x = variable("x", "float32", ["N", 10])
     model = build([x], {"y": layer(op.Relu(layer(x, 1, 10, 50)), 2, 50, 1)})
     return OrtGradientForwardBackwardOptimizer(
-        model, learning_rate=LearningRateAdam(1e-3), max_iter=EPOCHS, batch_size=batch, random_state=seed)  # fmt: skip
+        model, learning_rate=LearningRateAdam(), max_iter=EPOCHS, batch_size=batch, random_state=seed, device=DEVICE)
 
 
 def with_sklearn(batch, seed):

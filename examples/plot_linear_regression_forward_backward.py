@@ -6,7 +6,7 @@ Linear regression, and the loop is yours
 step are yours, written here in numpy. This is the way in for a loss that ONNX cannot express, for the optimizer of
 another library, or for a model of which ONNX is only one part.
 
-    python examples/plot_linear_regression_forward_backward.py [folder for the figure]
+    python examples/plot_linear_regression_forward_backward.py [folder for the figure] [device]
 """
 
 import sys
@@ -28,7 +28,7 @@ coef = constant(np.zeros((3, 1), np.float32), hint="coef")
 intercept = constant(np.zeros(1, np.float32), hint="intercept")
 model = build([x], {"variable": x @ coef + intercept})
 
-layer = OrtGradientForwardBackward(model, ["coef", "intercept"])
+layer = OrtGradientForwardBackward(model, ["coef", "intercept"], device=[*sys.argv[2:], "cpu"][0])
 losses = []
 for _ in range(20):
     for batch in np.array_split(rng.permutation(len(X)), 25):

@@ -7,7 +7,7 @@ Nesterov's momentum, and with or without an elastic penalty. Momentum reaches a 
 step size. There are few rows, and three of 20 inputs matter: without a penalty the network learns the noise by heart,
 with one it gives up the inputs that say nothing, and predicts new rows better.
 
-    python examples/plot_nesterov_and_penalty.py [folder for the figure]
+    python examples/plot_nesterov_and_penalty.py [folder for the figure] [device]
 """
 
 import sys
@@ -42,7 +42,7 @@ for rate_name, rate in rates.items():
     for penalty_name, penalty in penalties.items():
         optimizer = OrtGradientForwardBackwardOptimizer(
             model, learning_rate=rate, learning_penalty=penalty, max_iter=100, validation_every=1,
-            random_state=0)  # fmt: skip
+            random_state=0, device=[*sys.argv[2:], "cpu"][0])  # fmt: skip
         optimizer.fit(X[train], y[train], X_val=X[test], y_val=y[test])
         trained[rate_name, penalty_name] = optimizer
         size = np.abs(optimizer.trained_coef_["W1"]).mean(axis=1)

@@ -6,7 +6,7 @@ An expression of the notation is a graph, and `Session` runs it on onnxruntime. 
 formula in numpy? Calling a graph costs some microseconds, so numpy wins on few numbers. A graph wins on many, where one
 operator does what takes numpy several passes, as Softmax does; a single pass costs the same in both. One core each.
 
-    python examples/plot_numpy_or_onnxruntime.py [folder for the figure]
+    python examples/plot_numpy_or_onnxruntime.py [folder for the figure] [device]
 """
 
 import sys
@@ -52,7 +52,7 @@ print("times as fast as numpy, by rows of 50 numbers:")
 print(" " * 11 + "".join(f"{n:>9}" for n in ROWS))
 for name, (in_numpy, in_onnx) in FUNCTIONS.items():
     x = variable("x", "float32", ["N", 50])
-    session = Session(build([x], {"y": in_onnx(x)}))
+    session = Session(build([x], {"y": in_onnx(x)}), device=[*sys.argv[2:], "cpu"][0])
     ratios[name] = []
     for n in ROWS:
         feeds = {"x": rng.normal(size=(n, 50)).astype(np.float32)}

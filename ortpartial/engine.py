@@ -222,10 +222,6 @@ class StepEngine(Engine):
 
     name = "step"
 
-    def __init__(self, setup: Setup):
-        super().__init__(setup)
-        self._graph(setup.model)  # An operator without a gradient is an error now, not in the first epoch.
-
     def graphs(self) -> dict[str, ModelProto]:
         """The step, with symbolic sizes where the model has them."""
         return {"step": self._graph(self.setup.model)}

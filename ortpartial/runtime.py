@@ -308,6 +308,7 @@ class Session:
         if isinstance(model, ModelProto):
             # onnxruntime borrows the memory of what is too big for one message.
             light, self._apart = parted(lower(model))
+            del model
             if self._apart:
                 values = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in self._apart.values()]
                 options.add_external_initializers(list(self._apart), values)

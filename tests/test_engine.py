@@ -6,10 +6,12 @@ import torch
 from models import assert_close, data, linear, mlp, torch_linear, torch_mlp, weights_of
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial import runtime
 from ortpartial.engine import Batch, StepEngine, choose_for_backward, choose_for_fit
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
+from ortpartial.runtime import Device
 from ortpartial.schedule import OptimalSchedule
 
 ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
@@ -175,3 +177,40 @@ def test_programs_of_many_batch_sizes_do_not_pile_up():
         o.partial_fit(X[:rows], y[:rows])
     assert len(o._engine._programs) == 8
     assert o._engine.iteration == o.n_iter_ == 39
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+def test_memory_of_a_device(monkeypatch):
+    """The way of a GPU, whose memory numpy cannot read, taken by a device that is the CPU: the same, bit for bit."""
+    X, y, w = data(33)
+    near = optimizer(mlp(), learning_rate="Adam").fit(X, y, w)
+    kept, borrowing = [], runtime._ortvalue
+
+    def owning(array, device):
+        kept.append(array if device.shares_memory else array.copy())
+        return borrowing(kept[-1], device)
+
+    monkeypatch.setitem(runtime._PROVIDERS, "cuda", "CPUExecutionProvider")
+    monkeypatch.setattr(Device, "ort", Device().ort)
+    monkeypatch.setattr(runtime, "_ortvalue", owning)
+    far = optimizer(mlp(), learning_rate="Adam", device="cuda").fit(X, y, w)
+    assert all(b.array is None for side in far._engine.sides for b in side.values())
+    assert far.train_losses_ == near.train_losses_
+    assert all((a == b).all() for a, b in zip(far.get_state(), near.get_state(), strict=True))
+    assert (far.predict(X) == near.predict(X)).all()
+    far.partial_fit(X, y, w)
+    near.partial_fit(X, y, w)
+    assert all((a == b).all() for a, b in zip(far.get_state("optimizer"), near.get_state("optimizer"), strict=True))
+    with pytest.raises(DeviceError, match=r"engine='agent' trains on the CPU alone, not on 'cuda'; use engine='step'"):
+        optimizer(mlp(), engine="agent", device="cuda")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", MODELS)
+def test_cuda(name):
+    X, y, w = data(33)
+    near, far = (optimizer(MODELS[name][0](), learning_rate="Adam", device=d).fit(X, y, w) for d in ("cpu", "cuda"))
+    assert_close(far.trained_coef_, near.trained_coef_, 1e-5)
+    np.testing.assert_allclose(far.train_losses_, near.train_losses_, rtol=1e-5)
+    np.testing.assert_allclose(far.predict(X), near.predict(X), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(far.losses(X, y), near.losses(X, y), rtol=1e-4, atol=1e-5)

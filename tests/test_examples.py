@@ -56,12 +56,17 @@ def test_every_example_is_known():
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)
 def test_example(example, tmp_path):
-    printed = run(example, tmp_path / "figures", cwd=tmp_path)
+    printed = run(example, tmp_path / "figures", "cpu", cwd=tmp_path)
     pattern, holds = PRINTED[example.stem]
     found = re.search(pattern, printed)
     assert found, printed
     assert holds(float(found[1])), printed
     assert [f.name for f in (tmp_path / "figures").iterdir()] == [f"{example.stem.removeprefix('plot_')}.png"]
+
+
+def test_an_example_asked_for_a_device_that_is_not_there(tmp_path):
+    with pytest.raises(AssertionError, match="DeviceError: The device is 'tpu'; expected 'cpu', 'cuda' or 'cuda:<"):
+        run(ROOT / "examples" / "plot_neural_network.py", tmp_path, "tpu", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)

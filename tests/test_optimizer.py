@@ -331,6 +331,24 @@ def test_arrays_survive(engine):
     del junk
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_optimizers_of_one_model(engine):
+    """Trained in turn, batch by batch, they go the ways that they go alone."""
+    model, rates = mlp(), [LearningRateAdam(0.01), LearningRateSGD(0.1)]
+    pair = [optimizer(model, engine=engine, learning_rate=rate) for rate in rates]
+    alone = [optimizer(mlp(), engine=engine, learning_rate=rate) for rate in rates]
+    for _ in range(3):
+        for o in pair:
+            o.partial_fit(X, Y)
+    for o, single in zip(pair, alone, strict=True):
+        for _ in range(3):
+            single.partial_fit(X, Y)
+        assert same(o, single)
+    del pair[0], o
+    gc.collect()
+    assert same(pair[0].partial_fit(X, Y), alone[1].partial_fit(X, Y))
+
+
 def test_what_is_given_is_copied():
     state = [np.zeros((4, 1), np.float32), np.zeros(1, np.float32)]
     o = optimizer(linear())

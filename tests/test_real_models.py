@@ -35,7 +35,7 @@ LOSSES = {
     "binary": ("log_loss", nn.functional.binary_cross_entropy_with_logits),
 }
 ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
-EPOCHS, BATCH, ROWS = 10, 8, 38  # fifty steps; the last batch of an epoch is smaller
+EPOCHS, BATCH, ROWS = 20, 8, 38  # a hundred steps; the last batch of an epoch is smaller
 
 
 class ResNet(nn.Module):
