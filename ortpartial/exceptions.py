@@ -10,6 +10,7 @@ __all__ = [
     "ModelError",
     "NoGradientError",
     "OrtPartialError",
+    "ProcessError",
     "RuntimeMissingError",
     "SettingError",
 ]
@@ -45,6 +46,10 @@ class DeadlineError(OrtPartialError, TimeoutError):
 
 class DeviceError(OrtPartialError, RuntimeError):
     """The device is unknown or the installed runtime cannot drive it."""
+
+
+class ProcessError(OrtPartialError, RuntimeError):
+    """Another process of a training has ended or hangs, so that this one cannot go on."""
 
 
 class RuntimeMissingError(OrtPartialError, ImportError):

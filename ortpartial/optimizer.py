@@ -23,6 +23,7 @@ from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .metrics import accuracy, r2
 from .model import joined, load, parted, read, replace_weights
+from .parallel import ParallelEngine
 from .runtime import Session
 from .settings import Configurable, checked
 from .step import Names, forward_graph, read_by, row_loss_graph
@@ -72,6 +73,10 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         How often to compute the loss on ``X_val``: a share of `max_iter`, or a number of epochs.
     callbacks : sequence of callable
         Called with the optimizer after every epoch; one that returns True ends the training.
+    distributed : bool
+        Whether the processes of ``torch.distributed`` train together. Each is given all rows, a memory map for example,
+        and reads its share of every batch; the steps are those of one process. The first process alone shows the bar
+        and calls the callbacks.
     timeout : float, optional
         Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even in the
         midst of a run; what had been trained until then is kept. Engine ``"agent"`` looks at it once a step.
@@ -134,6 +139,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         warm_start: bool = False,
         validation_every: float = 0.1,
         callbacks: Sequence[Callable[[Any], Any]] = (),
+        distributed: bool = False,
         timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
@@ -146,7 +152,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init, random_state=random_state,
             warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
             verbose=verbose, exc=exc))  # fmt: skip
-        self.device, self.engine = device, engine
+        self.device, self.engine, self.distributed = device, engine, distributed
 
         proto = read(model)
         if proto is model:  # Nothing that is done to the caller's own object may change a training.
@@ -195,6 +201,10 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _start(self) -> None:
         """An engine that starts from the first weights."""
         kind, self.engine_reason_ = choose_for_fit(self.engine)
+        if self.distributed:
+            if self.engine not in ("auto", "step"):
+                raise SettingError(f"distributed=True trains with engine='step', not {self.engine!r}.")
+            kind, self.engine_reason_ = ParallelEngine, "several processes add their gradients between two graphs"
         self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
         setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
@@ -245,8 +255,9 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             self._reset()
         every = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
         every = max(1, round(every))
-        self._engine.start(data)
-        with self._watched(always=True), tqdm(total=self.max_iter, disable=not self.verbose, unit="epoch") as bar:
+        first = self._begin(data, rows)
+        hidden = not (self.verbose and first)
+        with self._watched(always=True), tqdm(total=self.max_iter, disable=hidden, unit="epoch") as bar:
             for epoch in range(1, self.max_iter + 1):
                 if not self._epoch(rows):
                     break
@@ -255,10 +266,31 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
                 if self.verbose:
                     bar.set_postfix(self._progress(), refresh=False)
                 bar.update()
-                said = [callback(self) for callback in self.callbacks]  # every one is called
-                if any(answer is True for answer in said):
+                if self.callbacks and self._told(first and self._called()):
                     break
         return self
+
+    def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
+        """Tell the engine where the rows are; of several processes, all go on from the first, whether it is this."""
+        self._engine.start(data)
+        own = (rows, self._rng, self._engine.snapshot())
+        told, self._rng, snapshot = self._told(own)
+        if told != rows:
+            raise DataError(f"This process has {rows} rows, the first one {told}; every process is given all rows.")
+        if snapshot is not own[2]:
+            self._engine.restore(snapshot)
+        group = getattr(self._engine, "group", None)
+        return group is None or group.rank == 0
+
+    def _told(self, what: Any) -> Any:
+        """What the first process says, which may be the only one."""
+        group = getattr(self._engine, "group", None)
+        return what if group is None else group.told(what)
+
+    def _called(self) -> bool:
+        """Call every callback; whether one wants the training to end."""
+        answers = [callback(self) for callback in self.callbacks]  # none is left out
+        return any(answer is True for answer in answers)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train for one epoch on these rows, going on from where the training is.
@@ -279,7 +311,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             As in `fit`.
         """
         data, rows = self._data(X, y, sample_weight)
-        self._engine.start(data)
+        self._begin(data, rows)
         with self._watched():
             self._epoch(rows)
         return self
@@ -670,7 +702,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
-        simple = {n: v for n, v in self.get_params(deep=False).items() if n not in (*self._given, "device", "engine")}
+        built = (*self._given, "device", "engine", "distributed")
+        simple = {n: v for n, v in self.get_params(deep=False).items() if n not in built}
         if params.keys() <= simple.keys():
             vars(self).update(checked(**{**simple, **params}))
             if "random_state" in params:

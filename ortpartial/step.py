@@ -19,7 +19,7 @@ from .learning_rate import BaseLearningRate
 from .model import Model
 
 __all__ = ["Names", "backward_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by", "row_loss_graph",
-           "step_graph", "update_graph"]  # fmt: skip
+           "row_losses_of", "step_graph", "targets_of", "total", "update_graph", "updated"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Names:
         return self.free(f"{weight}_{state}")
 
 
-def _targets(model: Model, losses: Mapping[str, BaseLearningLoss], names: Names) -> dict[str, Value]:
+def targets_of(model: Model, losses: Mapping[str, BaseLearningLoss], names: Names) -> dict[str, Value]:
     """A variable for the target of every trained output."""
     found = {}
     for output, loss in losses.items():
@@ -106,10 +106,10 @@ def _rows(model: Model) -> int | str | None:
     return next((v.shape[0] for v in model.inputs.values() if v.shape), None)
 
 
-def _row_losses(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value]) -> Value:
+def row_losses_of(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value]) -> Value:
     """The loss of every row: the sum over the trained outputs."""
     pairs = zip(losses.items(), targets.values(), strict=True)
-    return _total([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
+    return total([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
 
 
 def _mean_loss(
@@ -120,10 +120,10 @@ def _mean_loss(
     for (output, loss), t in zip(losses.items(), targets.values(), strict=True):
         elements = loss(model.outputs[output], t)
         found.append(weighted_mean(elements, None if w is None else cast(w, elements)))
-    return _total(found)
+    return total(found)
 
 
-def _total(values: Sequence[Value]) -> Value:
+def total(values: Sequence[Value]) -> Value:
     """The sum of values, which may differ in dtype, in that of the first."""
     return values[0] if len(values) == 1 else op.Sum(*(cast(v, values[0]) for v in values))
 
@@ -160,23 +160,23 @@ def step_graph(
         every state after it. The names are those of `Names`.
     """
     names = Names.of(model)
-    targets = _targets(model, losses, names)
+    targets = targets_of(model, losses, names)
     k = variable(names.iteration, np.int64, [])
     trained = [model.initializers[w] for w in weights]
     dtype = model.outputs[next(iter(losses))].dtype
     w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
     loss = _mean_loss(model, losses, targets, w)
     costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
-    gradients = grad(_total([loss, *costs]), trained)
+    gradients = grad(total([loss, *costs]), trained)
 
     inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
     inputs[names.iteration] = k
     outputs = {names.loss: loss}
-    _update(rate, dict(zip(weights, trained, strict=True)), gradients, k, names, inputs, outputs)
+    updated(rate, dict(zip(weights, trained, strict=True)), gradients, k, names, inputs, outputs)
     return build(inputs, outputs, name="step")
 
 
-def _update(
+def updated(
     rate: BaseLearningRate,
     weights: Mapping[str, Value],
     gradients: Iterable[Value],
@@ -244,10 +244,10 @@ def update_graph(
     for name, v in weights.items():
         parts = [names.grad(name)] + [names.penalty_grad(name)] * (name in penalised)
         inputs.update({p: variable(p, v.dtype, v.shape) for p in parts})
-        gradients.append(_total([inputs[p] for p in parts]))
+        gradients.append(total([inputs[p] for p in parts]))
     inputs[names.iteration] = k
     outputs: dict[str, Value] = {}
-    _update(rate, weights, gradients, k, names, inputs, outputs)
+    updated(rate, weights, gradients, k, names, inputs, outputs)
     return build(inputs, outputs, name="learning_rate")
 
 
@@ -272,9 +272,9 @@ def penalty_graph(
     chosen = {n: v for n, v in weights.items() if penalty.applies_to(_sizes(v))}
     if not chosen:
         return None, []
-    total = _total([penalty(v) for v in chosen.values()])
-    gradients = dict(zip(map(names.penalty_grad, chosen), grad(total, list(chosen.values())), strict=True))
-    return build(chosen, {names.free("penalty"): total, **gradients}, name="learning_penalty"), list(chosen)
+    cost = total([penalty(v) for v in chosen.values()])
+    gradients = dict(zip(map(names.penalty_grad, chosen), grad(cost, list(chosen.values())), strict=True))
+    return build(chosen, {names.free("penalty"): cost, **gradients}, name="learning_penalty"), list(chosen)
 
 
 def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False) -> ModelProto:
@@ -296,7 +296,7 @@ def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted
     names = Names.of(model)
     ys = {o: variable(o, model.outputs[o].dtype, model.outputs[o].shape) for o in losses}
     bare = replace(model, outputs=ys)
-    targets = _targets(bare, losses, names)
+    targets = targets_of(bare, losses, names)
     first = next(iter(ys.values()))
     w = variable(names.sample_weight, first.dtype, (first.shape or [None])[:1]) if weighted else None
     loss = _mean_loss(bare, losses, targets, w)
@@ -322,8 +322,8 @@ def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, Ba
     onnx.ModelProto
     """
     names = Names.of(model)
-    targets = _targets(model, losses, names)
-    rows = _row_losses(model, losses, targets)
+    targets = targets_of(model, losses, names)
+    rows = row_losses_of(model, losses, targets)
     trained = {w: model.initializers[w] for w in weights}
     return build({**read_by([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
 

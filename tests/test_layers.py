@@ -23,9 +23,9 @@ LAYERS = (
     "step",
     "initial lower metrics settings",
     "runtime trust",
-    "agent data watch",
+    "agent data processes watch",
     "engine",
-    "forward_backward",
+    "forward_backward parallel",
     "optimizer",
     "callbacks checkpoint",
     "estimator torch training_info plot testing",
@@ -36,7 +36,7 @@ LEVEL = {module: level for level, line in enumerate(LAYERS) for module in line.s
 # Beside these, a foreign package may be imported by any module.
 FENCED = {
     "onnxruntime": {"runtime", "agent"},
-    "torch": {"torch"},
+    "torch": {"processes", "torch"},
     "sklearn": {"estimator"},
     "skl2onnx": {"estimator"},
     "matplotlib": {"plot"},
@@ -125,9 +125,9 @@ def test_gradient_never_imports_rules():
         ("step", "from ortpartial import op", "ortpartial.op is no module that has a layer"),
         ("step", "import onnxruntime", "onnxruntime is for agent and runtime alone"),
         ("step", "from onnxruntime.capi import _pybind_state", "onnxruntime is for agent and runtime alone"),
-        ("step", "import_module('torch.nn')", "torch is for torch alone"),
+        ("step", "import_module('torch.nn')", "torch is for processes and torch alone"),
         ("torch", "from sklearn.base import BaseEstimator", "sklearn is for estimator alone"),
-        ("__init__", "import torch", "torch is for torch alone"),
+        ("__init__", "import torch", "torch is for processes and torch alone"),
         ("helpers", "", "ortpartial.helpers has no place in LAYERS"),
     ],
 )
