@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -121,6 +122,13 @@ class ParallelEngine(Engine):
                 binding.bind_output(names.new(name), buffer)
             self._updates.append(binding.run)
 
+    @property
+    def threads(self) -> int | None:
+        """Threads of the gradient: the processes of this machine share its cores."""
+        if self.setup.threads is not None or self.group is None:
+            return self.setup.threads
+        return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", self.group.size)))
+
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
         return {"gradient": self._graph(self.setup.model), "update": self._update}
@@ -167,7 +175,7 @@ class _SumsProgram:
     def __init__(self, engine: ParallelEngine, rows: int):
         setup = engine.setup
         model = load(setup.model, batch=rows, variables=setup.weights)
-        session = Session(engine._graph(model), device=setup.device, threads=setup.threads)
+        session = Session(engine._graph(model), device=setup.device, threads=engine.threads)
         self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
         self.runs = []
         for side in engine.sides:

@@ -1,6 +1,7 @@
 """Do several processes take the steps that one takes, and does the death of one end the others?"""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -139,3 +140,19 @@ def test_settings():
         Optimizer(mlp(), distributed=True, engine="agent")
     assert made.engine_reason_ == "several processes add their gradients between two graphs"
     assert set(made.save_onnx_graph(bytes)) >= {"gradient", "update", "predict"}
+
+
+def test_example():
+    """The same script as one process and as two."""
+    script = Path(__file__).parents[1] / "examples" / "ddp_fit.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    path = os.pathsep.join([str(script.parents[1]), os.environ.get("PYTHONPATH", "")])
+    printed = [
+        subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=True,
+                       env={**os.environ, "PYTHONPATH": path}).stdout
+        for command in ([sys.executable], torchrun)
+    ]  # fmt: skip
+    found = [re.fullmatch(r"processes (\d): accuracy ([\d.]+), sum of weights ([\d.]+)\n", text) for text in printed]
+    assert [int(m[1]) for m in found] == [1, 2]
+    assert all(float(m[2]) > 0.85 for m in found)
+    assert np.isclose(float(found[0][3]), float(found[1][3]), rtol=1e-5)
