@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from .builder import build, topological
+from .builder import build
 from .exceptions import ModelError
 from .gradient import cast
 from .graph import Node, Value, make_node, op
