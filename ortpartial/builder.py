@@ -10,7 +10,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
-from .graph import OPSET, SMALL, Node, Subgraph, Value, constant, topological
+from .graph import OPSET, SMALL, Node, Subgraph, Value, constant, op, topological
 
 __all__ = ["build"]
 
@@ -288,7 +288,7 @@ class _Graph:
         graphs = self.bodies[node]
         names = [k for k, a in sorted(node.attributes.items()) if isinstance(a, Subgraph)]
         for name, body, graph in zip(names, node.bodies, graphs, strict=True):
-            outputs = [*body.outputs, *(_handed_out(v.inner, node, body) for v in taps if v.inner is not None)]
+            outputs = [*body.outputs, *(graph._handed_out(v.inner, node, body) for v in taps if v.inner is not None)]
             named = {self.shared.fresh("", f"{name.removesuffix('_branch')}_out"): v for v in outputs}
             inputs = {n: v for v, n in graph.cut.items()}
             proto.attribute.append(helper.make_attribute(name, graph.emitted(f"{proto.name}_{name}", inputs, named)))
@@ -298,9 +298,15 @@ class _Graph:
                 if a.name in ("scan_output_axes", "scan_output_directions"):
                     a.ints.extend([0] * len(taps))
 
-
-def _handed_out(v: Value, node: Node, body: Subgraph) -> Value:
-    """A value of a body, or no elements where it belongs to the other branch."""
-    if node.op_type != "If" or v.node in body.nodes:
-        return v
-    return constant(np.zeros((0,) * len(v.shape or ()), v.dtype))
+    def _handed_out(self, v: Value, node: Node, body: Subgraph) -> Value:
+        """A value of the body; zeros, as many as it has if that is known, where it belongs to the other branch."""
+        if node.op_type != "If" or v.node in body.nodes:
+            return v
+        nothing = constant(np.zeros((), v.dtype))
+        if not v.shape:
+            return nothing
+        zeros: Value = op.Expand(nothing, [n if isinstance(n, int) else 0 for n in v.shape])
+        if zeros.node is not None:
+            self.order.append(zeros.node)
+            self.own.add(id(zeros.node))
+        return zeros
