@@ -10,7 +10,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
-from .graph import OPSET, SMALL, Node, Subgraph, Value, constant, op, topological
+from .graph import OPSET, RANDOM, SMALL, Node, Subgraph, Value, constant, op, topological
 
 __all__ = ["build"]
 
@@ -91,6 +91,8 @@ def _order(roots: Sequence[Value], cut: Collection[Value], within: Collection[No
 def _tapped(roots: Sequence[Value], order: Sequence[Node]) -> set[Node]:
     """Nodes that hand values out of their bodies, at whatever depth."""
     found: set[Node] = set()
+    if not any(node.bodies for node in order):
+        return found
     stack, values = list(order), list(roots)
     while stack:
         node = stack.pop()
@@ -163,7 +165,9 @@ class _Graph:
             if node.bodies:
                 self.bodies[node] = [self._body(body) for body in node.bodies]
             self.computed.add(id(node))
-            if node.is_random or node in self.shared.tapped or (self.cut and any(v in self.cut for v in node.outputs)):
+            if node.op_type in RANDOM or (self.cut and any(v in self.cut for v in node.outputs)):
+                continue
+            if node.bodies and (node.is_random or node in self.shared.tapped):
                 continue
             arguments = tuple(None if v is None else self._identity(self.same(v)) for v in node.inputs)
             attributes = b"".join(a.SerializeToString(deterministic=True) for a in node.protos())
@@ -197,12 +201,12 @@ class _Graph:
 
     def same(self, v: Value) -> Value:
         """The value that stands for v."""
-        if v in self.cut or v.node is None:
+        if v.node is None or v in self.cut:
             return v
-        if id(v.node) in self.own:
-            node = self.representative.get(id(v.node), v.node)
-            return v if node is v.node or v.inner is not None else node.outputs[v.index]
-        return v if self.parent is None else self.parent.same(v)
+        if self.parent is not None and id(v.node) not in self.own:
+            return self.parent.same(v)
+        node = self.representative.get(id(v.node), v.node)
+        return v if node is v.node or v.inner is not None else node.outputs[v.index]
 
     def _identity(self, v: Value) -> Any:
         """What makes two values equal: being the same output, or constants of the same name, type and content.
@@ -210,11 +214,10 @@ class _Graph:
         Two biases of zeros, each with a name of its own, are two weights that a training moves apart. An input of a
         body, and what is computed of it, is another value in every body.
         """
-        if v in self.cut or (v.node is not None and id(v.node) in self.own):
-            return v._key() if self.parent is None else (id(self), v._key())
         if self.parent is not None:
-            return self.parent._identity(v)
-        if v.array is not None:
+            here = v in self.cut or (v.node is not None and id(v.node) in self.own)
+            return (id(self), v._key()) if here else self.parent._identity(v)
+        if v.array is not None and v not in self.cut:
             content = v.array.tobytes() if v.array.size <= SMALL else id(v.array)
             return v.hint, v.array.dtype.str, v.array.shape, content
         return v._key()
@@ -244,9 +247,10 @@ class _Graph:
                 self.wanted.setdefault(self.same(v), n)
         self.reached = {self.same(v) for node in self.order for v in node.reads} | set(self.wanted)
         self.taps: dict[Node, list[Value]] = {}
-        for v in [v for node in self.order for v in node.reads] + list(outputs.values()):
-            if v.inner is not None and v not in self.cut and v.node is not None:
-                self.taps.setdefault(v.node, []).append(v)
+        if self.bodies:
+            for v in [v for node in self.order for v in node.reads] + list(outputs.values()):
+                if v.inner is not None and v not in self.cut and v.node is not None:
+                    self.taps.setdefault(v.node, []).append(v)
         for node in self.order:
             if self.representative.get(id(node), node) is node:
                 self._emit(node)

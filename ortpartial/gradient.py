@@ -214,12 +214,13 @@ def _walk(
         if x is not None and d is not None and is_active(x):
             if x.inner is not None and x.node is not None and x not in total:
                 taps.setdefault(x.node, []).append(x)
-            total[x] = total[x] + d if x in total else d
+            before = total.get(x)
+            total[x] = d if before is None else before + d
 
     for y, seed in zip(outputs, seeds, strict=True):
         add(y, seed)
     for node in reversed(order):
-        if node in control:
+        if node.bodies:
             given = {y: total[y] for y in (*node.outputs, *taps.get(node, ())) if y in total}
             inside = [x for x in targets if _is_inside(x, node)]
             asked = [*(x for x in node.reads if x.is_float and is_active(x)), *inside]

@@ -193,19 +193,20 @@ class Node:
     attributes: Mapping[str, Any]
     name: str = ""
     outputs: tuple[Value, ...] = field(default=(), init=False)
-    serial: int = field(default_factory=_serial.__next__, init=False)
+    serial: int = field(init=False)
+    #: The graphs among the attributes: the branches of If, the body of Loop and of Scan.
+    bodies: tuple[Subgraph, ...] = field(default=(), init=False)
+    #: All that the node depends on: its inputs, and what its bodies capture.
+    reads: tuple[Value, ...] = field(init=False)
 
-    @cached_property
-    def bodies(self) -> tuple[Subgraph, ...]:
-        """The graphs among the attributes: the branches of If, the body of Loop and of Scan."""
-        return tuple(a for _, a in sorted(self.attributes.items()) if isinstance(a, Subgraph))
-
-    @cached_property
-    def reads(self) -> tuple[Value, ...]:
-        """All that the node depends on: its inputs, and what its bodies capture."""
-        inputs = tuple(x for x in self.inputs if x is not None)
-        bodies = self.bodies
-        return tuple(dict.fromkeys((*inputs, *(x for b in bodies for x in b.captured)))) if bodies else inputs
+    def __post_init__(self) -> None:
+        reads = tuple([x for x in self.inputs if x is not None])
+        if any([isinstance(a, Subgraph) for a in self.attributes.values()]):
+            bodies = tuple(a for _, a in sorted(self.attributes.items()) if isinstance(a, Subgraph))
+            reads = tuple(dict.fromkeys((*reads, *(x for b in bodies for x in b.captured))))
+            object.__setattr__(self, "bodies", bodies)
+        object.__setattr__(self, "reads", reads)
+        object.__setattr__(self, "serial", next(_serial))
 
     def tap(self, inner: Value) -> Value:
         """A value inside a body as an output of the node, which `build` adds where it is reached.
