@@ -172,7 +172,7 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Sequence_]
         )  # fmt: skip
         return [made] if isinstance(made, Value) else list(made)
 
-    cotangents = run() if node.op_type == "Scan" else _unless_none(node, run, untouched)
+    cotangents = run() if node.op_type == "Scan" or _surely_runs(node) else _unless_none(node, run, untouched)
     result: dict[Value, Value] = {}
     names = [*(c.first for c in carried), *captured, *(s.whole for s in slices)]
     for x, d in zip(names, cotangents, strict=True):
@@ -189,6 +189,13 @@ def wrt_of(carried: Sequence[Carried], captured: Sequence[Value], slices: Sequen
 def _like(x: Value, hint: str) -> Value:
     """A variable of the type of x."""
     return Value(x.type, hint=hint)
+
+
+def _surely_runs(node: Node) -> bool:
+    """Whether a Loop is known to have one iteration at least."""
+    trips, going = (*node.inputs, None, None)[:2]
+    counted = trips is not None and trips.array is not None and trips.array.item() > 0
+    return counted and (going is None or (going.array is not None and going.array.item()))
 
 
 def _unless_none(node: Node, run: Any, untouched: Any) -> list[Value]:
