@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, n
 
 from .exceptions import GraphError
 from .graph import OPSET, RANDOM, SMALL, Node, Subgraph, Value, constant, op, topological
+from .subgraph import nested
 
 __all__ = ["build"]
 
@@ -93,12 +94,7 @@ def _tapped(roots: Sequence[Value], order: Sequence[Node]) -> set[Node]:
     found: set[Node] = set()
     if not any(node.bodies for node in order):
         return found
-    stack, values = list(order), list(roots)
-    while stack:
-        node = stack.pop()
-        values.extend(v for v in node.reads if v.inner is not None)
-        stack.extend(n for body in node.bodies for n in body.nodes)
-    for v in values:
+    for v in [*roots, *(v for node in nested(order) for v in node.reads)]:
         while v.inner is not None and v.node is not None:
             found.add(v.node)
             v = v.inner

@@ -214,8 +214,7 @@ def _walk(
         if x is not None and d is not None and is_active(x):
             if x.inner is not None and x.node is not None and x not in total:
                 taps.setdefault(x.node, []).append(x)
-            before = total.get(x)
-            total[x] = d if before is None else before + d
+            total[x] = total[x] + d if x in total else d
 
     for y, seed in zip(outputs, seeds, strict=True):
         add(y, seed)
@@ -224,11 +223,11 @@ def _walk(
             given = {y: total[y] for y in (*node.outputs, *taps.get(node, ())) if y in total}
             inside = [x for x in targets if _is_inside(x, node)]
             asked = [*(x for x in node.reads if x.is_float and is_active(x)), *inside]
-            for x, d in zip(asked, _rule(node)(node, given, asked) if given else (), strict=False):
-                if x in inside and d is not None:
-                    hidden[x] = hidden[x] + d if x in hidden else d
+            for v, g in zip(asked, _rule(node)(node, given, asked) if given else (), strict=False):
+                if v in inside and g is not None:
+                    hidden[v] = hidden[v] + g if v in hidden else g
                 else:
-                    add(x, d)
+                    add(v, g)
             continue
         dys = [total.get(y) for y in node.outputs]
         if all(d is None for d in dys):

@@ -201,7 +201,7 @@ class Node:
 
     def __post_init__(self) -> None:
         reads = tuple([x for x in self.inputs if x is not None])
-        if any([isinstance(a, Subgraph) for a in self.attributes.values()]):
+        if any(isinstance(a, Subgraph) for a in self.attributes.values()):
             bodies = tuple(a for _, a in sorted(self.attributes.items()) if isinstance(a, Subgraph))
             reads = tuple(dict.fromkeys((*reads, *(x for b in bodies for x in b.captured))))
             object.__setattr__(self, "bodies", bodies)

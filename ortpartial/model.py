@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +139,7 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
     """
     proto = read(source)
     graph, opsets = prepared(proto, batch)
-    arrays = {t.name: numpy_helper.to_array(t) for g in graphs(proto.graph) for t in g.initializer}
+    arrays = {t.name: numpy_helper.to_array(t) for t in _stored(proto)}
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
@@ -153,7 +153,16 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
             inputs[i.name] = Value(i.type, hint=i.name)
     values: dict[str, Value] = {**inputs, **initializers}
     reader = _Reader(opsets, shapes(graph, opsets), initializers)
-    return Model(proto, inputs, reader.read(graph, values), initializers, arrays, values)
+    outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
+    return Model(proto, inputs, outputs, initializers, arrays, values)
+
+
+def _stored(proto: ModelProto) -> list[TensorProto]:
+    """The initializers of a model, and those of its bodies whose names they share with no other."""
+    every = [t for g in graphs(proto.graph) for t in g.initializer]
+    counts = Counter(t.name for t in every)
+    own = len(proto.graph.initializer)
+    return [*every[:own], *(t for t in every[own:] if counts[t.name] == 1)]
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ class _Reader:
     types: Mapping[str, Any]
     initializers: Mapping[str, Value]
 
-    def read(self, graph: onnx.GraphProto, values: MutableMapping[str, Value]) -> dict[str, Value]:
+    def read(self, graph: onnx.GraphProto, values: MutableMapping[str, Value]) -> list[Value]:
         """The outputs of a graph, in which values are known by their names; others are added to them."""
         for t in graph.initializer:
             if t.name not in values:
@@ -174,32 +183,28 @@ class _Reader:
             _read_node(node, values, self)
         if missing := [o.name for o in graph.output if o.name not in values]:
             raise ModelError(f"No node computes the output {missing[0]!r}.")
-        return {o.name: values[o.name] for o in graph.output}
+        return [values[o.name] for o in graph.output]
 
     def bodies(self, node: NodeProto, inputs: list[Value | None], attributes: dict[str, Any],
                values: MutableMapping[str, Value]) -> dict[str, Subgraph]:  # fmt: skip
         """The graphs among the attributes of a node."""
-        found = {}
-        for a in node.attribute:
-            if a.type == AttributeProto.GRAPH:
+        found = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
+        return {name: self.body(node.op_type, graph, inputs, attributes, values) for name, graph in found.items()}
 
-                def body(*given: Value, graph: onnx.GraphProto = a.g) -> list[Value]:
-                    own = dict(zip((i.name for i in graph.input), given, strict=True))
-                    self.read(graph, child := ChainMap(own, values))
-                    return [child[o.name] for o in graph.output]
+    def body(self, op_type: str, graph: onnx.GraphProto, inputs: Sequence[Value | None], attributes: dict[str, Any],
+             values: MutableMapping[str, Value]) -> Subgraph:  # fmt: skip
+        """A graph inside a node that has these inputs, in which values are known by their names."""
+        names = [i.name for i in graph.input]
 
-                names = [i.name for i in a.g.input]
-                if node.op_type == "Loop":
+        def outputs(*given: Value) -> list[Value]:
+            return self.read(graph, ChainMap(dict(zip(names, given, strict=True)), values))
 
-                    def written(kinds: Sequence[Value]) -> Subgraph:
-                        return Subgraph.of(body, *body_inputs("Loop", [None, None, *kinds], {}, names))
+        def loop(kinds: Sequence[Value]) -> Subgraph:
+            return Subgraph.of(outputs, *body_inputs("Loop", [None, None, *kinds], {}, names))
 
-                    found[a.name] = widened(written, [x for x in inputs[2:] if x is not None])
-                elif node.op_type == "Scan":
-                    found[a.name] = Subgraph.of(body, *body_inputs("Scan", inputs, attributes, names))
-                else:
-                    found[a.name] = Subgraph.of(body)
-        return found
+        if op_type == "Loop":
+            return widened(loop, [x for x in inputs[2:] if x is not None])
+        return Subgraph.of(outputs, *(body_inputs(op_type, inputs, attributes, names) if op_type == "Scan" else ()))
 
 
 def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Reader) -> None:
@@ -222,7 +227,7 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             # Exporters write conditions that they could have decided.
             name = "then_branch" if condition.array.item() else "else_branch"
             (taken,) = [a.g for a in node.attribute if a.name == name]
-            values.update(zip(node.output, reader.read(taken, ChainMap({}, values)).values(), strict=True))
+            values.update(zip(node.output, reader.read(taken, ChainMap({}, values)), strict=True))
             return
         attributes |= reader.bodies(node, inputs, attributes, values)
         owned = max(len(node.output), _owned(schema, attributes))
@@ -299,7 +304,7 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
     """
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for t in [t for g in graphs(copy.graph) for t in g.initializer]:
+    for t in _stored(copy):
         if t.name in weights:
             new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
             if t.HasField("doc_string"):

@@ -1,8 +1,8 @@
-"""What do If, Loop and Scan give? Their types follow from their bodies; `cond`, `loop` and `scan` spell them as code."""
+"""What do If, Loop and Scan give? What their bodies do; `cond`, `loop` and `scan` write them as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx import TypeProto, helper
@@ -10,7 +10,7 @@ from onnx import TypeProto, helper
 from .exceptions import GraphError
 from .graph import CONTROL, Node, Subgraph, Value, _serial, constant, make_node, op, topological
 
-__all__ = ["body_inputs", "cond", "loop", "rewritten", "scan"]
+__all__ = ["body_inputs", "cond", "loop", "nested", "rewritten", "scan", "widened"]
 
 Shape = Sequence["int | str | None"]
 Typed = tuple[dict[str, Any], list[TypeProto]]
@@ -75,7 +75,7 @@ def _loop(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, A
     n = len(init)
     _counted(where, "inputs of the body", len(body.inputs), f"{2 + n}: iteration, condition and {n} values",
              len(body.inputs) == 2 + n)  # fmt: skip
-    _counted(where, "outputs of the body", len(body.outputs), f"{1 + n} or more: condition, {n} values, what is stacked",
+    _counted(where, "outputs of the body", len(body.outputs), f"{1 + n} or more: condition, {n} values, stacked ones",
              len(body.outputs) >= 1 + n)  # fmt: skip
     last = body.outputs[1 : 1 + n]
     _same_dtypes(where, list(zip(init, last, strict=True)), "the loop-carried value")
@@ -110,7 +110,8 @@ def _scan(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, A
 
 def _may_equal(a: Shape, b: Shape) -> bool:
     """Whether two shapes can be the same at run time."""
-    return len(a) == len(b) and all(m == n or not (isinstance(m, int) and isinstance(n, int)) for m, n in zip(a, b))
+    pairs = zip(a, b, strict=False)
+    return len(a) == len(b) and all(m == n or not (isinstance(m, int) and isinstance(n, int)) for m, n in pairs)
 
 
 def _with(shape: Shape, axis: int, size: int | str | None) -> Shape:
@@ -280,12 +281,31 @@ def scan(function: Callable[..., Any], init: Any = (), xs: Any = (), *, reverse:
     (<Value Scan float32[3]>, <Value Scan float32[Tx3]>)
     """
     init, xs = ([v] if isinstance(v, Value) else list(v) for v in (init, xs))
-    attributes = {"num_scan_inputs": len(xs)}
+    attributes: dict[str, Any] = {"num_scan_inputs": len(xs)}
     body = Subgraph.of(function, *body_inputs("Scan", [*init, *xs], attributes))
     if reverse:
         attributes["scan_input_directions"] = [1] * len(xs)
         attributes["scan_output_directions"] = [1] * (len(body.outputs) - len(init))
     return op.Scan(*init, *xs, body=body, **attributes)
+
+
+def nested(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes, and those inside their bodies.
+
+    Parameters
+    ----------
+    nodes : iterable of Node
+        Nodes.
+
+    Yields
+    ------
+    Node
+    """
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(n for body in node.bodies for n in body.nodes)
 
 
 Formula = Callable[[Node, Sequence["Value | None"]], "Sequence[Value] | None"]

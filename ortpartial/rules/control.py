@@ -20,11 +20,10 @@ def _(condition, *, node, dys, wanted):
     if not found:
         return [None] * len(wanted)
     branches = []
-    for since, gradients, own in (then, otherwise):
+    for since, gradients, branch in (then, otherwise):
         given = dict(zip(wanted, gradients, strict=True))
         outputs = [zeros_like(x) if (d := given[x]) is None else d for x in found]
-        written = Subgraph.since(since, (), outputs).inside or frozenset()
-        branches.append(Subgraph((), outputs, written | own))
+        branches.append(_including(branch, Subgraph.since(since, (), outputs)))
     made = op.If(condition, then_branch=branches[0], else_branch=branches[1], n_outputs=len(found))
     values = [made] if isinstance(made, Value) else made
     result = {x: d.stated(x.shape) for x, d in zip(found, values, strict=True)}
@@ -32,7 +31,7 @@ def _(condition, *, node, dys, wanted):
 
 
 def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Sequence[Value]) -> Any:
-    """When the gradients of a branch began to be written, the gradients, None where it has none, and its nodes.
+    """When the gradients of a branch began to be written, the gradients, None where it has none, and itself.
 
     What they read of the branch is handed out to them where its size is known. The rest they compute once more: in a
     loop, a branch that is not taken could not hand out anything of the same size.
@@ -45,7 +44,12 @@ def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Se
     random = [v for n in branch.nodes if n.is_random for v in n.outputs]
     handed_out = {v: node.tap(v) for v in [*random, *(v for v in _read_of(branch, given, since) if v.is_static)]}
     made = iter(rewritten(given, handed_out))
-    return since, [None if d is None else next(made) for d in found], frozenset(branch.nodes)
+    return since, [None if d is None else next(made) for d in found], branch
+
+
+def _including(body: Subgraph, written: Subgraph) -> Subgraph:
+    """A body that was just written, which may compute what another one computes."""
+    return Subgraph(written.inputs, written.outputs, (written.inside or frozenset()) | set(body.nodes))
 
 
 def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, known: Iterable[Value] = (),
@@ -75,7 +79,7 @@ def _has_rank(v: Value) -> bool:
 
 
 @dataclass(frozen=True)
-class Sequence_:
+class Stream:
     """A sequence that a loop reads or writes: all of it, one slice inside the body, its axis and its direction."""
 
     whole: Value
@@ -99,13 +103,14 @@ def _(*inputs, node, dys, wanted):
     body = node.attributes["body"]
     n = len(inputs) - node.attributes["num_scan_inputs"]
 
-    def sequences(wholes, slices, what):
-        axes, directions = (node.attributes.get(f"scan_{what}_{k}") or [0] * len(slices) for k in ("axes", "directions"))
-        return [Sequence_(*v) for v in zip(wholes, slices, axes, directions, strict=True)]
+    def streams(wholes, slices, what):
+        settings = (node.attributes.get(f"scan_{what}_{k}") for k in ("axes", "directions"))
+        axes, directions = (v or [0] * len(slices) for v in settings)
+        return [Stream(*v) for v in zip(wholes, slices, axes, directions, strict=True)]
 
     carried = [Carried(*v) for v in zip(inputs[:n], body.inputs[:n], body.outputs[:n], node.outputs[:n], strict=True)]
-    read = sequences(inputs[n:], body.inputs[n:], "input")
-    return _backwards(node, carried, read, sequences(node.outputs[n:], body.outputs[n:], "output"), dys, wanted)
+    read = streams(inputs[n:], body.inputs[n:], "input")
+    return _backwards(node, carried, read, streams(node.outputs[n:], body.outputs[n:], "output"), dys, wanted)
 
 
 @vjp("Loop")
@@ -113,11 +118,11 @@ def _(trips=None, going=None, *first, node, dys, wanted):
     body, n = node.attributes["body"], len(first)
     after, last = body.outputs[1 : n + 1], node.outputs[:n]
     carried = [Carried(*v) for v in zip(first, body.inputs[2:], after, last, strict=True)]
-    written = [Sequence_(*v) for v in zip(node.outputs[n:], body.outputs[n + 1 :], strict=True)]
+    written = [Stream(*v) for v in zip(node.outputs[n:], body.outputs[n + 1 :], strict=True)]
     return _backwards(node, carried, [], written, dys, wanted)
 
 
-def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Sequence_], written: Sequence[Sequence_],
+def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], written: Sequence[Stream],
                dys: Mapping[Value, Value], wanted: Sequence[Value]) -> list[Value | None]:  # fmt: skip
     """Cotangents from a Scan over the iterations, the last one first, that carries those of what the loop carries."""
     (body,) = node.bodies
@@ -125,7 +130,7 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Sequence_]
     slices = [s for s in read if s.whole in wanted]
     # What comes in from behind: by what was written, and by what was handed out for the gradient of a gradient.
     given = [(s, dys[s.whole]) for s in written if s.whole in dys]
-    given += [(Sequence_(y, y.inner), d) for y, d in dys.items() if y.inner is not None]
+    given += [(Stream(y, y.inner), d) for y, d in dys.items() if y.inner is not None]
     carried = _needed(body, carried, [*(s.slice for s in slices), *captured], [s.slice for s, _ in given], dys, wanted)
     for c in carried:
         _check_shape(node, body, c)
@@ -134,9 +139,9 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Sequence_]
     # What is carried keeps its shape, but for sizes of a Loop that are not known.
     ds = [_like(c.after if c.before.shape is None or None in c.before.shape else c.before, "ds") for c in carried]
     dy = [_like(s.slice, "dy") for s, _ in given]
-    wrt = wrt_of(carried, captured, slices)
-    outputs = [*(c.after for c in carried), *(s.slice for s, _ in given)]
-    found = dict(zip(wrt, _walk(outputs, [*ds, *dy], wrt, {*body.inputs, *body.captured}), strict=True))
+    wrt = _by(carried, captured, slices)
+    ends = [*(c.after for c in carried), *(s.slice for s, _ in given)]
+    found = dict(zip(wrt, _walk(ends, [*ds, *dy], wrt, {*body.inputs, *body.captured}), strict=True))
     captured = [x for x in captured if found[x] is not None]
     slices = [s for s in slices if found[s.slice] is not None]
     if not (captured or slices or any(c.first in wanted for c in carried)):
@@ -149,14 +154,12 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Sequence_]
     # onnxruntime wants to know the ranks of all that a body gives.
     again = _read_of(body, [*states, *totals, *dx], since, [*ds, *dy, *sums], _has_rank)
     own = {s.slice: s for s in read}
-    saved = [own.get(v) or Sequence_(node.tap(v), v) for v in again]
+    saved = [own.get(v) or Stream(node.tap(v), v) for v in again]
     if not given and not saved:  # a Scan reads one sequence at least: it knows its length from it
-        saved = [read[0] if read else Sequence_(node.tap(body.inputs[0]), body.inputs[0])]
+        saved = [read[0] if read else Stream(node.tap(body.inputs[0]), body.inputs[0])]
     inputs = [*ds, *sums, *dy, *(s.slice for s in saved)]
-    results = zip([*states, *totals, *dx], wrt_of(carried, captured, slices), strict=True)
-    outputs = [d.stated(x.shape) for d, x in results]
-    written = Subgraph.since(since, inputs, outputs).inside or frozenset()
-    backward = Subgraph(inputs, outputs, written | set(body.nodes))
+    results = zip([*states, *totals, *dx], _by(carried, captured, slices), strict=True)
+    backward = _including(body, Subgraph.since(since, inputs, [d.stated(x.shape) for d, x in results]))
 
     def untouched() -> list[Value]:
         ends = [dys[c.last] if c.last in dys else zeros_like(c.last) for c in carried]
@@ -181,7 +184,7 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Sequence_]
     return [result.get(x) for x in wanted]
 
 
-def wrt_of(carried: Sequence[Carried], captured: Sequence[Value], slices: Sequence[Sequence_]) -> list[Value]:
+def _by(carried: Sequence[Carried], captured: Sequence[Value], slices: Sequence[Stream]) -> list[Value]:
     """By what the body is differentiated."""
     return [*(c.before for c in carried), *captured, *(s.slice for s in slices)]
 
