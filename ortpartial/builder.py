@@ -138,8 +138,10 @@ class _Graph:
     A body is a graph as well, which knows the graph around it: what is computed there is not computed again.
     """
 
-    def __init__(self, shared: _Names, cut: Mapping[Value, str], order: Sequence[Node], parent: _Graph | None = None):
+    def __init__(self, shared: _Names, cut: Mapping[Value, str], order: Sequence[Node], parent: _Graph | None = None,
+                 stops: Mapping[Value, str] | None = None):  # fmt: skip
         self.shared, self.cut, self.parent = shared, cut, parent
+        self.stops = cut if stops is None else stops
         self.names: dict[Value, str] = dict(cut)
         self.nodes: list[NodeProto] = []
         self.bodies: dict[Node, list[_Graph]] = {}
@@ -174,7 +176,9 @@ class _Graph:
     def _body(self, body: Subgraph) -> _Graph:
         """The graph of a body, its inputs named."""
         cut = {v: self.shared.fresh(v.hint if v.node is None else "", "in") for v in body.inputs}
-        return _Graph(self.shared, cut, _order(body.outputs, cut, set(body.nodes)), self)
+        # Where the graph stops, its branches do; in a loop, a value may be another one in every iteration.
+        stops = cut if body.inputs else self.stops
+        return _Graph(self.shared, cut, _order(body.outputs, stops, body.own), self, stops)
 
     def _structure(self, body: Subgraph, bound: Mapping[Value, Any]) -> Any:
         """What makes two bodies equal: the same nodes in the same order, of the same values around them."""
@@ -300,7 +304,7 @@ class _Graph:
 
     def _handed_out(self, v: Value, node: Node, body: Subgraph) -> Value:
         """A value of the body; zeros, as many as it has if that is known, where it belongs to the other branch."""
-        if node.op_type != "If" or v.node in body.nodes:
+        if node.op_type != "If" or v.node in body.own:
             return v
         nothing = constant(np.zeros((), v.dtype))
         if not v.shape:

@@ -241,7 +241,7 @@ def _walk(
 
 def _is_inside(x: Value, node: Node) -> bool:
     """Whether a value is computed in a branch of If: elsewhere, too, if something else reads it."""
-    return node.op_type == "If" and any(x.node in body.nodes for body in node.bodies)
+    return node.op_type == "If" and any(x.node in body.own for body in node.bodies)
 
 
 def _dependent(outputs: Iterable[Value], targets: set[Value], cut: Collection[Value]) -> list[Node]:

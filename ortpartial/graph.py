@@ -324,9 +324,14 @@ class Subgraph:
         return tuple(inner)
 
     @cached_property
+    def own(self) -> frozenset[Node]:
+        """The same nodes, to look them up."""
+        return frozenset(self.nodes)
+
+    @cached_property
     def captured(self) -> tuple[Value, ...]:
         """Values and constants around the body that it reads."""
-        own, cut = set(self.nodes), set(self.inputs)
+        own, cut = self.own, set(self.inputs)
         read = (x for xs in (*(node.reads for node in self.nodes), self.outputs) for x in xs)
         return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in own))
 

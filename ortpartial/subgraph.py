@@ -375,10 +375,10 @@ def _rewritten_body(body: Subgraph, current: Callable[[Value | None], Value | No
     captured = {v: w for v in body.captured if (w := current(v)) is not None and w is not v}
     values = [y for node in body.nodes for y in node.outputs]
     since = next(_serial)
-    made = rewritten([*body.outputs, *values], captured, formula, body.inputs, frozenset(body.nodes))
+    made = rewritten([*body.outputs, *values], captured, formula, body.inputs, body.own)
     if all(a is b for a, b in zip(made, [*body.outputs, *values], strict=True)):
         return body
     n = len(body.outputs)
     inner.update(zip(values, made[n:], strict=True))
     written = Subgraph.since(since, body.inputs, made).inside or frozenset()
-    return Subgraph(body.inputs, made[:n], written | set(body.nodes))
+    return Subgraph(body.inputs, made[:n], written | body.own)

@@ -235,7 +235,7 @@ def test_missing_external_data(tmp_path):
         ("g (float[N] x) => (float[N] y) { y = Exp <k = 1> (x) }", "Exp has no attribute 'k'"),
         ("g (float[2, 3] x) => (float[N] y) { y = MatMul(x, x) }", "MatMul does not accept"),
         ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }, "
-         "else_branch = e () => (float[N] v) { v = Neg(z) }> }", r"Neg, output 'v'\) reads 'z', which nothing computes"),
+         "else_branch = e () => (float[N] v) { v = Neg(z) }> }", r"Neg, output 'v'\) reads 'z', which nothing"),
         ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { v = Exp(x) }, "
          "else_branch = e () => (float[N] v) { v = Neg(x) }> }", "No node computes the output 'u'"),
         ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }> }",
@@ -243,7 +243,7 @@ def test_missing_external_data(tmp_path):
         ("g (seq(float[N]) s, int64 n) => (seq(float[N]) y) { y = Loop (n, , s) <body = b (int64 i, bool c, "
          "seq(float[N]) t) => (bool d, seq(float[N]) u) { d = Identity(c) u = Identity(t) }> }", "'s' is no tensor"),
         ("g (float[N] x) => (float[N] y) { s = SequenceConstruct(x)  y = SequenceMap (s) <body = b (float[N] t) => "
-         "(float[N] u) { u = Exp(t) }> }", "SequenceMap.* has a subgraph; of the operators that have one, If, Loop, Scan"),
+         "(float[N] u) { u = Exp(t) }> }", "SequenceMap.* has a subgraph; of the operators that have one, If, Loop"),
         ("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }", "Input 'x' is no tensor"),
         ("g (float[N] x) => (string[N] y) { y = Constant <value_string: string = \"a\"> () }",
          "A Constant of .*'value_string'.* is no tensor of numbers"),

@@ -212,6 +212,16 @@ def test_a_random_value_in_a_branch_and_around_it_is_one():
     assert (found["y"] == 2 * found["r"]).all()
 
 
+def test_a_graph_that_is_cut_is_cut_in_its_branches():
+    x = x_()
+    h = op.Exp(x)
+    y = op.If(positive(x), then_branch=Subgraph([], [op.Neg(h)]), else_branch=Subgraph([], [x]))
+    assert tree(checked([x, variable("h", "float32", [3])], {"y": y}).graph)[-1] == ("If", ["Identity"], ["Exp", "Neg"])
+    model = checked({"x": x, "h": h}, {"y": y})
+    assert tree(model.graph)[-1] == ("If", ["Identity"], ["Neg"])
+    assert evaluate(model, {"x": ONE, "h": ONE * 5})["y"].tolist() == [-5, -5, -5]
+
+
 def test_random_loops_are_never_merged():
     x = x_()
 

@@ -36,20 +36,28 @@ def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Se
     What they read of the branch is handed out to them where its size is known. The rest they compute once more: in a
     loop, a branch that is not taken could not hand out anything of the same size.
     """
-    pairs = [(v, dys[y]) for y, v in zip(node.outputs, branch.outputs, strict=True) if y in dys]
-    pairs += [(y.inner, d) for y, d in dys.items() if y.inner is not None and y.inner.node in branch.nodes]
     since = next(_serial)
+    pairs = [(v, _sized(dys[y], v)) for y, v in zip(node.outputs, branch.outputs, strict=True) if y in dys]
+    pairs += [(y.inner, d) for y, d in dys.items() if y.inner is not None and y.inner.node in branch.own]
     found = _walk([v for v, _ in pairs], [d for _, d in pairs], wanted, set(branch.captured))
     given = [d for d in found if d is not None]
     random = [v for n in branch.nodes if n.is_random for v in n.outputs]
     handed_out = {v: node.tap(v) for v in [*random, *(v for v in _read_of(branch, given, since) if v.is_static)]}
-    made = iter(rewritten(given, handed_out))
+    written = _including(branch, Subgraph.since(since, (), given)).inside
+    made = iter(rewritten(given, handed_out, within=written))
     return since, [None if d is None else next(made) for d in found], branch
+
+
+def _sized(d: Value, x: Value) -> Value:
+    """d, which is known to have the shape of x."""
+    if d.shape is not None and None not in d.shape:
+        return d
+    return (op.Identity(d) if d.node is None else d).stated(x.shape)
 
 
 def _including(body: Subgraph, written: Subgraph) -> Subgraph:
     """A body that was just written, which may compute what another one computes."""
-    return Subgraph(written.inputs, written.outputs, (written.inside or frozenset()) | set(body.nodes))
+    return Subgraph(written.inputs, written.outputs, (written.inside or frozenset()) | body.own)
 
 
 def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, known: Iterable[Value] = (),
@@ -58,7 +66,7 @@ def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, known: Iter
 
     What cannot be saved is computed again, of what can.
     """
-    own, inputs = set(body.nodes), set(body.inputs)
+    own, inputs = body.own, set(body.inputs)
     read: dict[Value, None] = {}
     seen = set(known)
     stack = list(gradients)
@@ -159,7 +167,7 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], w
         saved = [read[0] if read else Stream(node.tap(body.inputs[0]), body.inputs[0])]
     inputs = [*ds, *sums, *dy, *(s.slice for s in saved)]
     results = zip([*states, *totals, *dx], _by(carried, captured, slices), strict=True)
-    backward = _including(body, Subgraph.since(since, inputs, [d.stated(x.shape) for d, x in results]))
+    backward = _including(body, Subgraph.since(since, inputs, [_sized(d, x) for d, x in results]))
 
     def untouched() -> list[Value]:
         ends = [dys[c.last] if c.last in dys else zeros_like(c.last) for c in carried]
@@ -247,7 +255,7 @@ def _paths(body: Subgraph, targets: Sequence[Value]) -> Any:
 def _check_shape(node: Node, body: Subgraph, c: Carried) -> None:
     """An error where a carried value is known to change its shape: then its cotangents cannot be carried."""
     if c.before.shape != c.first.shape and c.first.shape is not None:
-        (after,) = rewritten([c.after], {c.before: _like(c.first, "first")}, within=frozenset(body.nodes))
+        (after,) = rewritten([c.after], {c.before: _like(c.first, "first")}, within=body.own)
         sizes = after.shape
         if sizes is None or len(sizes) != len(c.first.shape) or any(
             m != n and isinstance(m, int) and isinstance(n, int) for m, n in zip(sizes, c.first.shape, strict=True)

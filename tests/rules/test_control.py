@@ -100,6 +100,9 @@ TABLE = rows(
                                                       else_branch=Subgraph([], [y])), within(0.5, 1, 3), real(3)),
     ("If of what is around it alone", lambda x, y: cond(positive(x), lambda: op.Identity(x), lambda: y),
      within(0.5, 1, 3), real(3)),
+    ("If of two ranks", lambda x, y: op.ReduceSum(cond(positive(x), lambda: op.Tanh(x) * y,
+                                                       lambda: op.Unsqueeze(y, [0])), keepdims=0),
+     within(0.5, 1, 3), real(3)),
     ("If in If", lambda x, y: cond(positive(x), lambda: cond(positive(-x), lambda: x * 2, lambda: op.Tanh(x * y)) * x,
                                    lambda: y), within(0.5, 1, 3), real(3)),
     ("Scan", rnn, real(2, 3), real(4, 2, 5), 0.3 * real(3, 3), 0.3 * real(5, 3)),
@@ -120,6 +123,8 @@ TABLE = rows(
                                                  going=constant(False)) + w, real(3), real(3)),
     ("Loop of a computed number", of_size, real(2), np.array([1.25, -1.5])),
     ("Loop that reads its number", by_iteration, real(3)),
+    ("Loop of sizes not known", lambda x: loop(lambda i, going, v: (None, op.Reshape(v * x, op.Shape(x)), v), 2, x),
+     real(2, 3)),
     ("Loop that is linear", lambda x: loop(lambda i, going, v: (None, 2 * v), 3, x), real(3)),
 )  # fmt: skip
 
