@@ -42,6 +42,9 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
         # The conversion looks for the types of initializers among those of values, and nowhere else.
         stored = light.graph.initializer
         light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
+        # And for the types of what is inside of bodies.
+        _, *inside = graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
+        light.graph.value_info.extend(v for g in inside for v in [*g.input, *g.output, *g.value_info])
         light = inliner.inline_local_functions(light, convert_version=True)
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
@@ -140,6 +143,10 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from graphs(body)
 
 
+def _has_bodies(model: ModelProto) -> bool:
+    return any(bodies(node) for node in model.graph.node)
+
+
 def _is_hard(node: NodeProto) -> bool:
     """Whether a node has a graph inside, or draws random numbers."""
     return node.op_type in RANDOM or bool(bodies(node))
@@ -183,7 +190,11 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
     bare.CopyFrom(graph)
     del bare.value_info[:]
     model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
-    for o in model.graph.output:  # exporters declare wrong sizes now and then
+    main, *inside = graphs(model.graph)
+    for g in inside:
+        del g.value_info[:]
+    # Exporters declare wrong sizes now and then; what a body is given follows from its node.
+    for o in [*main.output, *(v for g in inside for v in [*g.input, *g.output])]:
         o.type.tensor_type.ClearField("shape")
     for node in model.graph.node:  # onnx 1.23.2 has no shape inference for them, and what follows would have no rank
         if node.domain == "ai.onnx.ml" and node.op_type in ("Scaler", "Normalizer"):

@@ -149,6 +149,8 @@ def body_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mappin
     [<Value x0 float32[3]>]
     """
     given = [x for x in inputs if x is not None]
+    if op_type == "Scan" and not 0 < attributes.get("num_scan_inputs", 0) <= len(given):
+        raise GraphError(f"Scan needs num_scan_inputs, how many of its {len(given)} inputs are read slice by slice.")
     if op_type == "Loop":
         carried = [x for x in inputs[2:] if x is not None]
         kinds = [helper.make_tensor_type_proto(7, ()), helper.make_tensor_type_proto(9, ()), *(x.type for x in carried)]
@@ -156,13 +158,18 @@ def body_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mappin
     else:
         n = len(given) - attributes["num_scan_inputs"]
         axes = attributes.get("scan_input_axes") or [0] * (len(given) - n)
-        slices = (
-            _kind(x, None if x.shape is None else [d for i, d in enumerate(x.shape) if i != a % len(x.shape)])
-            for x, a in zip(given[n:], axes, strict=True)
-        )
-        kinds = [*(x.type for x in given[:n]), *slices]
+        kinds = [*(x.type for x in given[:n]), *(_slice(x, a) for x, a in zip(given[n:], axes, strict=True))]
         plain = [f"s{i}" for i in range(n)] + [f"x{i}" for i in range(len(given) - n)]
+    if names and len(names) != len(plain):
+        raise GraphError(f"{op_type}: the inputs of the body, {len(names)} of them, should be {len(plain)}.")
     return [Value(kind, hint=hint) for kind, hint in zip(kinds, names or plain, strict=True)]
+
+
+def _slice(x: Value, axis: int) -> TypeProto:
+    """The type of what stands along an axis of x."""
+    if x.shape is not None and not -len(x.shape) <= axis < len(x.shape):
+        raise GraphError(f"Scan reads {x!r} along its axis {axis}, which it does not have.")
+    return _kind(x, None if x.shape is None else [d for i, d in enumerate(x.shape) if i != axis % len(x.shape)])
 
 
 def cond(condition: Value, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:

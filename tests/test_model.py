@@ -93,6 +93,12 @@ SCAN = """h, s = Scan <num_scan_inputs = 1, body = b (float[3] v, float[3] a) =>
             then_branch = t () => (float[3] p) { p = Mul(u, w) },
             else_branch = e () => (float[3] q) { q = Exp(v) }> }> (w, x)"""
 BODIES = {
+    "function in a branch": text("""g (float[N, 3] x) => (float[N, 1] y)
+        <float[3] w = {1, 2, 3}, float[3, 1] v = {1, 2, 3}, float zero = {0}> {
+        m = ReduceSum <keepdims = 0> (x)  b = Greater(m, zero)  y = If (b) <
+            then_branch = t () => (float[N, 1] u) { u = here.shrink <rate = 0.5> (x, v) },
+            else_branch = e () => (float[N, 1] u) { k = Mul(x, w)  u = here.shrink <rate = 0.5> (k, v) }> }""", 18,
+        rest=FUNCTION),
     "if": text(f"g (float[N, 3] x) => (float[N, 3] y) <bool b = {{1}}, float[3] w = {{1, 2, 3}}> {{ {IF} }}"),
     "if at run time": text(f"""g (float[N, 3] x) => (float[N, 3] y) <float[3] w = {{1, 2, 3}}, float zero = {{0}}> {{
         m = ReduceSum <keepdims = 0> (x)  b = Greater(m, zero)  {IF} }}"""),
@@ -120,6 +126,16 @@ def test_graphs_inside_nodes(model, sign):
     w = np.array([1, 2, 3], np.float32)
     for a, b in zip(run(rebuilt, {"x": X + sign, "w": w}), run(model, {"x": X + sign}), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_sizes_that_a_body_declares_are_not_believed():
+    grow = """h = Loop (n, , x) <body = l (int64 i, bool c, float[2, 3] v) => (bool d, float[2, 3] u) {
+        d = Identity(c)  u = Concat <axis = 0> (v, v) }>"""
+    model = text(f"g (float[2, 3] x, int64 n) => (float[K, 3] h) {{ {grow} }}")
+    found = load(model)
+    assert found.outputs["h"].shape == (None, 3)
+    (h,) = run(build(found.inputs, found.outputs), {"x": X, "n": np.array(3)})
+    assert h.shape == (16, 3)
 
 
 def test_a_condition_that_is_known_is_decided():
@@ -244,6 +260,12 @@ def test_missing_external_data(tmp_path):
          "seq(float[N]) t) => (bool d, seq(float[N]) u) { d = Identity(c) u = Identity(t) }> }", "'s' is no tensor"),
         ("g (float[N] x) => (float[N] y) { s = SequenceConstruct(x)  y = SequenceMap (s) <body = b (float[N] t) => "
          "(float[N] u) { u = Exp(t) }> }", "SequenceMap.* has a subgraph; of the operators that have one, If, Loop"),
+        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s) => "
+         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan: the inputs of the body, 1 of them, should be 2"),
+        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <body = b (float[N] s, float[N] t) => "
+         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan needs num_scan_inputs, how many of its 2 inputs are read"),
+        ("g (float[N] x, float t) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s, float r) => "
+         "(float[N] u) { u = Mul(s, r) }> (x, t) }", r"Scan reads <Value t float32\[\]> along its axis 0, which"),
         ("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }", "Input 'x' is no tensor"),
         ("g (float[N] x) => (string[N] y) { y = Constant <value_string: string = \"a\"> () }",
          "A Constant of .*'value_string'.* is no tensor of numbers"),

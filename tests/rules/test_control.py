@@ -135,6 +135,20 @@ def test_control(row):
     check_gradient(f, args)
 
 
+@pytest.mark.parametrize("sizes", ["static", "symbolic"])
+@pytest.mark.parametrize("row", [pytest.param(row.values, id=row.id) for row in TABLE])
+def test_gradients_are_valid(row, sizes):
+    f, *args = row
+    shapes = [a.shape if sizes == "static" else [f"n{i}_{k}" for k in range(a.ndim)] for i, a in enumerate(args)]
+    x = [variable(f"x{i}", a.dtype, shape) for i, (a, shape) in enumerate(zip(args, shapes, strict=True))]
+    y = f(*x)
+    y = y if isinstance(y, tuple) else (y,)
+    wrt = [v for v in x if v.is_float]
+    dy = [variable(f"dy{i}", v.dtype, v.shape or ()) for i, v in enumerate(y) if v.is_float]
+    model = build(x + dy, {f"dx{i}": d for i, d in enumerate(grad([v for v in y if v.is_float], wrt, dy))})
+    onnx.checker.check_model(model, full_check=True)
+
+
 def torch_loop(f, n, *init):
     stacked = []
     for i in range(n):
