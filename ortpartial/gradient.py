@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,10 @@ class Rule:
     function: Callable[..., Any]
     keywords: tuple[str, ...]
 
-    def __call__(self, node: Node, dys: Gradients) -> Gradients:
-        """Cotangents of the node's inputs from those of its outputs."""
+    def __call__(self, node: Node, dys: Any, wanted: Sequence[Value] = ()) -> Gradients:
+        """Cotangents of the node's inputs from those of its outputs; of what is wanted where the node has bodies."""
+        if node.bodies:
+            return tuple(self.function(*node.inputs, node=node, dys=dys, wanted=wanted))
         if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
             raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
         own = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node}
@@ -79,7 +81,7 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
         schema = _newest(op_type, domain, OPSET)
         parameters = inspect.signature(function).parameters.values()
         keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        known = {"y", "ys", "dy", "dys", "node", *schema.attributes}
+        known = {"y", "ys", "dy", "dys", "node", "wanted", *schema.attributes}
         if wrong := set(keywords) - known:
             raise TypeError(f"The rule of {op_type} asks for {sorted(wrong)}, which are no attributes of it.")
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -193,49 +195,76 @@ def grad(
     return [zeros_like(x) if d is None else d for x, d in zip(wrt, _walk(outputs, seeds, wrt), strict=True)]
 
 
-def _walk(outputs: Sequence[Value], seeds: Gradients, wrt: Sequence[Value], cut: bool = False) -> list[Value | None]:
-    """Cotangents of `wrt`, None where there is none; with `cut`, paths end at the values of `wrt`."""
+def _walk(
+    outputs: Sequence[Value], seeds: Gradients, wrt: Sequence[Value], cut: Collection[Value] = ()
+) -> list[Value | None]:
+    """Cotangents of `wrt`, None where there is none; paths end at the values of `cut`."""
     targets = set(wrt)
     order = _dependent(outputs, targets, cut)
     active = targets | {y for node in order for y in node.outputs if y.is_float}
+    control = {node for node in order if node.bodies}
+    taps: dict[Node, list[Value]] = {}
     total: dict[Value, Value] = {}
+    hidden: dict[Value, Value] = {}
+
+    def is_active(x: Value) -> bool:
+        return x in active or (x.inner is not None and x.node in control and x.is_float)
 
     def add(x: Value | None, d: Value | None) -> None:
-        if x is not None and d is not None and x in active:
+        if x is not None and d is not None and is_active(x):
+            if x.inner is not None and x.node is not None and x not in total:
+                taps.setdefault(x.node, []).append(x)
             total[x] = total[x] + d if x in total else d
 
     for y, seed in zip(outputs, seeds, strict=True):
         add(y, seed)
     for node in reversed(order):
+        if node.bodies:
+            given = {y: total[y] for y in (*node.outputs, *taps.get(node, ())) if y in total}
+            inside = [x for x in targets if _is_inside(x, node)]
+            asked = [*(x for x in node.reads if x.is_float and is_active(x)), *inside]
+            for v, g in zip(asked, _rule(node)(node, given, asked) if given else (), strict=False):
+                if v in inside and g is not None:
+                    hidden[v] = hidden[v] + g if v in hidden else g
+                else:
+                    add(v, g)
+            continue
         dys = [total.get(y) for y in node.outputs]
         if all(d is None for d in dys):
             continue
-        wanted = [x is not None and x in active and x.is_float for x in node.inputs]
+        wanted = [x is not None and x.is_float and is_active(x) for x in node.inputs]
         for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
             if w and x is not None and d is not None:
                 add(x, unbroadcast(d, x))
-    return [total.get(x) for x in wrt]
+    return [total[x] + hidden[x] if x in hidden and x in total else hidden.get(x, total.get(x)) for x in wrt]
 
 
-def _dependent(outputs: Iterable[Value], targets: set[Value], cut: bool) -> list[Node]:
+def _is_inside(x: Value, node: Node) -> bool:
+    """Whether a value is computed in a branch of If: elsewhere, too, if something else reads it."""
+    return node.op_type == "If" and any(x.node in body.own for body in node.bodies)
+
+
+def _dependent(outputs: Iterable[Value], targets: set[Value], cut: Collection[Value]) -> list[Node]:
     """Nodes between the targets and the outputs, each after those it reads."""
     order: list[Node] = []
     depends: dict[int, bool] = {}
-    stack: list[tuple[Node, bool]] = [(y.node, False) for y in outputs if y.node and not (cut and y in targets)]
+    stack: list[tuple[Node, bool]] = [(y.node, False) for y in outputs if y.node and y not in cut]
     while stack:
         node, ready = stack.pop()
         if id(node) in depends:
             continue
-        inputs = [x for x in node.inputs if x is not None]
+        inputs = node.reads
         if not ready:
             stack.append((node, True))
             if (node.domain, node.op_type) not in _CONSTANT:
-                stack.extend((x.node, False) for x in inputs if x.node and not (cut and x in targets))
+                stack.extend((x.node, False) for x in inputs if x.node and x not in cut)
             continue
         differentiable = (node.domain, node.op_type) not in _CONSTANT
         depends[id(node)] = differentiable and any(
             x in targets or (x.is_float and x.node is not None and depends.get(id(x.node), False)) for x in inputs
         )
+        if node.bodies and not depends[id(node)]:
+            depends[id(node)] = any(_is_inside(x, node) for x in targets)
         if depends[id(node)]:
             order.append(node)
     return order
@@ -255,25 +284,33 @@ def trainable(outputs: Iterable[Value]) -> set[Value]:
         seen.add(id(v.node))
         inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
         stack.extend(x for x in inputs if x is not None and x.is_float)
+        stack.extend(y for body in v.node.bodies for y in body.outputs if y.is_float)
     return found
 
 
 def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     """Cotangents of a node's inputs: by its rule, else through its body, else an error."""
-    rule = _RULES.get((node.domain, node.op_type))
-    if rule is not None:
-        return rule(node, dys)
+    if (node.domain, node.op_type) in _RULES:
+        return _rule(node)(node, dys)
     body = expand(node)
     if body is None:
+        return _rule(node)(node, dys)
+    pairs = [(y, d) for y, d in zip(body, dys, strict=False) if d is not None]
+    given = [x for x in node.inputs if x is not None]
+    found = dict(zip(given, _walk([y for y, _ in pairs], [d for _, d in pairs], given, set(given)), strict=True))
+    return [None if x is None or not w else found[x] for x, w in zip(node.inputs, wanted, strict=True)]
+
+
+def _rule(node: Node) -> Rule:
+    """The rule of a node's operator, or an error that says that it has none."""
+    rule = _RULES.get((node.domain, node.op_type))
+    if rule is None:
         raise NoGradientError(
             f"{node!r} has no gradient: operator {node.domain + '.' if node.domain else ''}{node.op_type} has neither "
             f"a rule nor a body in the ONNX specification. Register one with ortpartial.vjp({node.op_type!r}), or "
             f"leave the weights before this node out of weights_to_train."
         )
-    pairs = [(y, d) for y, d in zip(body, dys, strict=False) if d is not None]
-    given = [x for x in node.inputs if x is not None]
-    found = dict(zip(given, _walk([y for y, _ in pairs], [d for _, d in pairs], given, cut=True), strict=True))
-    return [None if x is None or not w else found[x] for x, w in zip(node.inputs, wanted, strict=True)]
+    return rule
 
 
 def ones_like(x: Value) -> Value:
@@ -341,5 +378,5 @@ def _unbroadcast_dynamic(d: Value, x: Value) -> Value:
     lead = op.Sub(op.Shape(d_shape), op.Shape(x_shape))
     padded = op.Concat(op.Expand(1, lead), x_shape, axis=0)
     axes = op.Squeeze(op.NonZero(op.Not(op.Equal(d_shape, padded))), [0])
-    total = op.ReduceSum(d, axes, keepdims=1, noop_with_empty_axes=1)
+    total = op.ReduceSum(d, axes, keepdims=1, noop_with_empty_axes=1).stated(d.shape and [None] * len(d.shape))
     return op.Reshape(total, x_shape, allowzero=1).stated(x.shape)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, defs, helper
 
 from .exceptions import GraphError
 
-__all__ = ["OPSET", "Node", "Operators", "Value", "constant", "op", "variable"]
+__all__ = ["OPSET", "Node", "Operators", "Subgraph", "Value", "constant", "op", "topological", "variable"]
 
 #: Rules are written against this opset; a built graph declares at least this one.
 OPSET = 21
@@ -45,6 +46,8 @@ class Value:
         The content of a constant.
     hint : str
         The name the value bore in the model it was loaded from; used again where it is unique.
+    inner : Value, optional
+        A value inside a body of the node, which the node hands out: see `Node.tap`.
 
     Examples
     --------
@@ -58,6 +61,7 @@ class Value:
     index: int = 0
     array: np.ndarray | None = None
     hint: str = ""
+    inner: Value | None = None
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -96,10 +100,12 @@ class Value:
         if shape is None or (self.shape is not None and None not in self.shape):
             return self
         kind = helper.make_tensor_type_proto(self.type.tensor_type.elem_type, shape)
-        return Value(kind, self.node, self.index, self.array, self.hint)
+        return Value(kind, self.node, self.index, self.array, self.hint, self.inner)
 
-    def _key(self) -> tuple[int, int]:
-        return (id(self), -1) if self.node is None else (id(self.node), self.index)
+    def _key(self) -> tuple[int, Any]:
+        if self.node is None:
+            return id(self), -1
+        return id(self.node), self.index if self.inner is None else self.inner
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same output of the same node (not an element-wise comparison)."""
@@ -174,6 +180,9 @@ class Value:
 
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
+#: Numbers the nodes in the order in which they are written.
+_serial = itertools.count()
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -184,6 +193,32 @@ class Node:
     attributes: Mapping[str, Any]
     name: str = ""
     outputs: tuple[Value, ...] = field(default=(), init=False)
+    serial: int = field(init=False)
+    #: The graphs among the attributes: the branches of If, the body of Loop and of Scan.
+    bodies: tuple[Subgraph, ...] = field(default=(), init=False)
+    #: All that the node depends on: its inputs, and what its bodies capture.
+    reads: tuple[Value, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        reads = tuple([x for x in self.inputs if x is not None])
+        if any(isinstance(a, Subgraph) for a in self.attributes.values()):
+            bodies = tuple(a for _, a in sorted(self.attributes.items()) if isinstance(a, Subgraph))
+            reads = tuple(dict.fromkeys((*reads, *(x for b in bodies for x in b.captured))))
+            object.__setattr__(self, "bodies", bodies)
+        object.__setattr__(self, "reads", reads)
+        object.__setattr__(self, "serial", next(_serial))
+
+    def tap(self, inner: Value) -> Value:
+        """A value inside a body as an output of the node, which `build` adds where it is reached.
+
+        Loop and Scan stack it over the iterations, in their order; If gives what the branch taken computed, and no
+        elements where the other branch has it.
+        """
+        kind = TypeProto()
+        kind.CopyFrom(inner.type)
+        if self.op_type != "If" and inner.shape is not None:
+            kind = helper.make_tensor_type_proto(inner.type.tensor_type.elem_type, (None, *inner.shape))
+        return Value(kind, self, inner=inner)
 
     @property
     def op_type(self) -> str:
@@ -195,21 +230,138 @@ class Node:
         """Domain of the operator; the default domain is empty."""
         return self.schema.domain
 
+    @property
+    def is_random(self) -> bool:
+        """Whether the node, or one inside it, draws random numbers."""
+        return self.op_type in RANDOM or any(n.is_random for b in self.bodies for n in b.nodes)
+
     def attribute(self, name: str) -> Any:
         """An attribute, or the default that the specification gives it, or None."""
         return self.attributes[name] if name in self.attributes else _defaults(self.schema).get(name)
 
     def protos(self) -> list[AttributeProto]:
-        """The attributes as ONNX stores them."""
+        """The attributes as ONNX stores them, but for the bodies, whose names `build` gives."""
         kinds = self.schema.attributes
         return [
             helper.make_attribute(k, numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v,
                                   attr_type=getattr(kinds[k].type, "value"))  # noqa: B009 - unknown to onnx's stubs
             for k, v in sorted(self.attributes.items())
+            if not isinstance(v, Subgraph)
         ]  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<Node {self.name or '(unnamed)'}: {self.op_type}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """A graph inside a node: a branch of If, the body of Loop or of Scan.
+
+    Whatever the outputs depend on may be reached, inside or outside: what does not depend on the inputs of the body is
+    *captured*, that is computed once, around the node. A branch of If has no inputs and computes all that is its own,
+    so that what is not taken is not computed.
+
+    Parameters
+    ----------
+    inputs : sequence of Value
+        What an iteration is given; like the inputs of a graph, they may be computed values.
+    outputs : sequence of Value
+        What it gives.
+    inside : frozenset of Node, optional
+        The nodes written for the body, the only ones that it may compute: `Subgraph.of` finds them. Without it, a body
+        has the nodes that depend on its inputs, and a branch of If those that neither the other one nor the condition
+        depends on.
+
+    Examples
+    --------
+    >>> s, x = variable("s", "float32", [2]), variable("x", "float32", [2])
+    >>> w = variable("w", "float32", [2])
+    >>> body = Subgraph([s, x], [s + op.Exp(w) * x])
+    >>> [node.op_type for node in body.nodes], body.captured
+    (['Mul', 'Add'], (<Value Exp float32[2]>,))
+    """
+
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    inside: frozenset[Node] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        object.__setattr__(self, "outputs", tuple(self.outputs))
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *inputs: Value) -> Subgraph:
+        """The body that a function of its inputs writes; what is written outside of the function is captured."""
+        since = next(_serial)
+        outputs = function(*inputs)
+        return cls.since(since, inputs, [outputs] if isinstance(outputs, Value) else outputs)
+
+    @classmethod
+    def since(cls, serial: int, inputs: Sequence[Value], outputs: Sequence[Value]) -> Subgraph:
+        """The body whose nodes were written after a moment."""
+        cut = set(inputs)
+        found: set[Node] = set()
+        stack = list(outputs)
+        while stack:
+            v = stack.pop()
+            if v.node is not None and v not in cut and v.node.serial > serial and v.node not in found:
+                found.add(v.node)
+                stack.extend(v.node.reads)
+        return cls(inputs, outputs, frozenset(found))
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """What the body computes, each node after those it reads."""
+        cut = set(self.inputs)
+        every = self.inside is not None and not cut
+        inner: dict[Node, None] = {}
+        for node in topological(self.outputs, cut, self.inside):
+            # What is random was written inside to be drawn in every iteration.
+            if every or (self.inside is not None and node.is_random) or any(
+                x in cut or x.node in inner for x in node.reads
+            ):  # fmt: skip
+                inner[node] = None
+        return tuple(inner)
+
+    @cached_property
+    def own(self) -> frozenset[Node]:
+        """The same nodes, to look them up."""
+        return frozenset(self.nodes)
+
+    @cached_property
+    def captured(self) -> tuple[Value, ...]:
+        """Values and constants around the body that it reads."""
+        own, cut = self.own, set(self.inputs)
+        read = (x for xs in (*(node.reads for node in self.nodes), self.outputs) for x in xs)
+        return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in own))
+
+
+def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Collection[Node] | None = None,
+                also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:  # fmt: skip
+    """Nodes that the roots need, each after those it reads, in the order in which expressions were written.
+
+    The walk stops at values of `cut` and at nodes beyond `within`; `also` names nodes that are to come before others.
+    """
+    order: list[Node] = []
+    done: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(v.node, False) for v in reversed(roots) if v.node and v not in cut]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in done or (within is not None and node not in within):
+            continue
+        if ready:
+            done.add(id(node))
+            order.append(node)
+            continue
+        stack.append((node, True))
+        if also:
+            stack.extend((n, False) for n in also.get(node, ()) if id(n) not in done)
+        stack.extend(
+            (v.node, False)
+            for v in reversed(node.reads)
+            if v.node is not None and v not in cut and id(v.node) not in done
+        )
+    return order
 
 
 @cache
@@ -385,6 +537,9 @@ def make_node(
         known = ", ".join(sorted(schema.attributes)) or "none"
         raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {known}.")
     inputs = _coerce(schema, arguments)
+    if schema.name in CONTROL and not schema.domain:
+        attributes, kinds = CONTROL[schema.name](where, inputs, attributes)
+        return _outputs(Node(schema, inputs, attributes, name), kinds, hints)
     node = Node(schema, inputs, attributes, name)
     if n_outputs is None:
         variadic = schema.outputs and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
@@ -405,12 +560,19 @@ def make_node(
         given = ", ".join(map(repr, inputs))
         raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
     unknown_type = TypeProto()
+    return _outputs(node, [found.get(f"o{i}", unknown_type) for i in range(n_outputs)], hints)
+
+
+def _outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:
+    """The node with outputs of these types."""
     hint = dict(enumerate(hints))
-    outputs = tuple(
-        Value(found.get(f"o{i}", unknown_type), node, i, hint=hint.get(i, "")) for i in range(n_outputs)
-    )  # fmt: skip
+    outputs = tuple(Value(kind, node, i, hint=hint.get(i, "")) for i, kind in enumerate(types))
     object.__setattr__(node, "outputs", outputs)  # a node and its outputs know each other: the only late assignment
     return node
+
+
+#: Operators with bodies: from their inputs and attributes to the attributes and the types of the outputs.
+CONTROL: dict[str, Callable[..., tuple[dict[str, Any], list[TypeProto]]]] = {}
 
 
 def _reason(e: Exception) -> str:
@@ -448,6 +610,8 @@ class Operators:
 
         def call(*arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Any:
             node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
+            if node.bodies:
+                return node.outputs[0] if len(node.outputs) == 1 else node.outputs
             single = schema.max_output == 1 or (schema.min_output == 1 and n_outputs is None and len(node.outputs) > 0)
             if single and "num_outputs" not in attributes:
                 return node.outputs[0]

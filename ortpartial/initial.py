@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from .builder import topological
-from .graph import Value
+from .graph import Value, topological
 from .model import Model
 
 __all__ = ["drawn"]

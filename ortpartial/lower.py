@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from .builder import build, topological
+from .builder import build
 from .exceptions import ModelError
 from .gradient import cast
-from .graph import Node, Value, make_node, op
+from .graph import Node, Value, op
 from .model import load
+from .passes import graphs
+from .subgraph import rewritten
 
 __all__ = ["LOWERED", "lower"]
 
@@ -57,24 +59,25 @@ def lower(model: ModelProto) -> ModelProto:
     >>> [node.op_type for node in lower(build([x], {"y": op.Mean(x, x)})).graph.node]
     ['Sum', 'Div']
     """
-    if not any(node.op_type in LOWERED and not node.domain for node in model.graph.node) or not _has_float64(model):
+    nodes = (node for graph in graphs(model.graph) for node in graph.node)
+    if not any(node.op_type in LOWERED and not node.domain for node in nodes) or not _has_float64(model):
         return model
     try:
         loaded = load(model)
     except ModelError:  # The runtime may read what we do not; if not, it says why.
         return model
-    new: dict[Value, Value] = {}
-    for node in topological(list(loaded.outputs.values())):
-        inputs = [None if x is None else new.get(x, x) for x in node.inputs]
-        if node.op_type in LOWERED and node.outputs[0].dtype == np.float64:
-            new[node.outputs[0]] = _apply(LOWERED[node.op_type], node, inputs)
-        elif inputs != list(node.inputs):
-            made = make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name)
-            new.update(zip(node.outputs, made.outputs, strict=True))
-    return build(loaded.inputs, {n: new.get(v, v) for n, v in loaded.outputs.items()}, name=model.graph.name)
+    new = rewritten(list(loaded.outputs.values()), {}, _lowered)
+    return build(loaded.inputs, dict(zip(loaded.outputs, new, strict=True)), name=model.graph.name)
 
 
-def _apply(formula: Callable[..., Value], node: Node, inputs: list[Any]) -> Value:
+def _lowered(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+    """The outputs of a node in other operators; None where it is left as it is."""
+    if node.op_type in LOWERED and not node.domain and node.outputs[0].dtype == np.float64:
+        return [_apply(LOWERED[node.op_type], node, inputs)]
+    return None
+
+
+def _apply(formula: Callable[..., Value], node: Node, inputs: Sequence[Any]) -> Value:
     """The formula of the node's inputs and of those attributes that it asks for."""
     parameters = inspect.signature(formula).parameters.values()
     return formula(*inputs, **{p.name: node.attribute(p.name) for p in parameters if p.kind is p.KEYWORD_ONLY})
@@ -82,7 +85,9 @@ def _apply(formula: Callable[..., Value], node: Node, inputs: list[Any]) -> Valu
 
 def _has_float64(model: ModelProto) -> bool:
     """Whether anything that is declared is float64, or something is cast to it."""
-    graph = model.graph
-    declared = [v.type.tensor_type.elem_type for v in [*graph.input, *graph.output, *graph.value_info]]
-    cast_to = [a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"]
-    return TensorProto.DOUBLE in {*declared, *cast_to, *(t.data_type for t in graph.initializer)}
+    found: set[int] = set()
+    for graph in graphs(model.graph):
+        found |= {v.type.tensor_type.elem_type for v in [*graph.input, *graph.output, *graph.value_info]}
+        found |= {a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
+        found |= {t.data_type for t in graph.initializer}
+    return TensorProto.DOUBLE in found

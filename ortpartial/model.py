@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .exceptions import GraphError, ModelError
-from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, variable
-from .passes import constant_of, prepared, shapes
+from .graph import CONTROL, OPSET, Node, Subgraph, Value, _newest, attribute_value, constant, make_node, variable
+from .passes import bodies, constant_of, graphs, prepared, shapes
+from .subgraph import body_inputs, widened
 
 __all__ = ["Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
 
@@ -141,12 +143,11 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *, batch: 
     known = source if isinstance(source, Model) else None
     proto = known.proto if known else read(source)  # type: ignore[arg-type]
     graph, opsets = prepared(proto, batch)
-    arrays = known.arrays if known else {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    arrays = known.arrays if known else {t.name: numpy_helper.to_array(t) for t in _stored(proto)}
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
-    added = {t.name: constant(numpy_helper.to_array(t), hint=t.name) for t in graph.initializer}
-    if graph.sparse_initializer:
+    if any(g.sparse_initializer for g in graphs(graph)):
         raise ModelError("Sparse initializers are not supported; make them dense.")
     inputs = {}
     for i in graph.input:
@@ -154,21 +155,69 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *, batch: 
             if not i.type.HasField("tensor_type"):
                 raise ModelError(f"Input {i.name!r} is no tensor.")
             inputs[i.name] = Value(i.type, hint=i.name)
-    values: dict[str, Value] = {**added, **inputs, **initializers}
-    types = shapes(graph, opsets)
-    for node in graph.node:
-        _read_node(node, values, opsets, types)
-    if missing := [o.name for o in graph.output if o.name not in values]:
-        raise ModelError(f"No node computes the output {missing[0]!r}.")
-    return Model(proto, inputs, {o.name: values[o.name] for o in graph.output}, initializers, arrays, values)
+    values: dict[str, Value] = {**inputs, **initializers}
+    reader = _Reader(opsets, shapes(graph, opsets), initializers)
+    outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
+    return Model(proto, inputs, outputs, initializers, arrays, values)
 
 
-def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, int], types: Mapping[str, Any]) -> None:
+def _stored(proto: ModelProto) -> list[TensorProto]:
+    """The initializers of a model, and those of its bodies whose names they share with no other."""
+    every = [t for g in graphs(proto.graph) for t in g.initializer]
+    counts = Counter(t.name for t in every)
+    own = len(proto.graph.initializer)
+    return [*every[:own], *(t for t in every[own:] if counts[t.name] == 1)]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What the graphs of one model have in common."""
+
+    opsets: Mapping[str, int]
+    types: Mapping[str, Any]
+    initializers: Mapping[str, Value]
+
+    def read(self, graph: onnx.GraphProto, values: MutableMapping[str, Value]) -> list[Value]:
+        """The outputs of a graph, in which values are known by their names; others are added to them."""
+        for t in graph.initializer:
+            if t.name not in values:
+                known = self.initializers.get(t.name)
+                values[t.name] = constant(numpy_helper.to_array(t), hint=t.name) if known is None else known
+        for node in graph.node:
+            _read_node(node, values, self)
+        if missing := [o.name for o in graph.output if o.name not in values]:
+            raise ModelError(f"No node computes the output {missing[0]!r}.")
+        return [values[o.name] for o in graph.output]
+
+    def bodies(self, node: NodeProto, inputs: list[Value | None], attributes: dict[str, Any],
+               values: MutableMapping[str, Value]) -> dict[str, Subgraph]:  # fmt: skip
+        """The graphs among the attributes of a node."""
+        found = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
+        return {name: self.body(node.op_type, graph, inputs, attributes, values) for name, graph in found.items()}
+
+    def body(self, op_type: str, graph: onnx.GraphProto, inputs: Sequence[Value | None], attributes: dict[str, Any],
+             values: MutableMapping[str, Value]) -> Subgraph:  # fmt: skip
+        """A graph inside a node that has these inputs, in which values are known by their names."""
+        names = [i.name for i in graph.input]
+
+        def outputs(*given: Value) -> list[Value]:
+            return self.read(graph, ChainMap(dict(zip(names, given, strict=True)), values))
+
+        def loop(kinds: Sequence[Value]) -> Subgraph:
+            return Subgraph.of(outputs, *body_inputs("Loop", [None, None, *kinds], {}, names))
+
+        if op_type == "Loop":
+            return widened(loop, [x for x in inputs[2:] if x is not None])
+        return Subgraph.of(outputs, *(body_inputs(op_type, inputs, attributes, names) if op_type == "Scan" else ()))
+
+
+def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Reader) -> None:
     """Turn one node into values, in place of its outputs' names."""
     where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
-    if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
-        raise ModelError(f"{where} has a subgraph; control flow is not supported yet.")
-    attributes = {a.name: attribute_value(a) for a in node.attribute}
+    if bodies(node) and node.op_type not in CONTROL:
+        raise ModelError(f"{where} has a subgraph; of the operators that have one, {', '.join(CONTROL)} are read.")
+    opsets, types = reader.opsets, reader.types
+    attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
     if unknown := [i for i in node.input if i and i not in values]:
         raise ModelError(f"{where} reads {unknown[0]!r}, which nothing computes before it.")
     try:
@@ -178,6 +227,13 @@ def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, i
             return
         schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
+        if node.op_type == "If" and (condition := inputs[0]) is not None and condition.array is not None:
+            # Exporters write conditions that they could have decided.
+            name = "then_branch" if condition.array.item() else "else_branch"
+            (taken,) = [a.g for a in node.attribute if a.name == name]
+            values.update(zip(node.output, reader.read(taken, ChainMap({}, values)), strict=True))
+            return
+        attributes |= reader.bodies(node, inputs, attributes, values)
         owned = max(len(node.output), _owned(schema, attributes))
         made = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, hints=node.output)
     except GraphError as e:
@@ -252,7 +308,7 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
     """
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for t in copy.graph.initializer:
+    for t in _stored(copy):
         if t.name in weights:
             new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
             if t.HasField("doc_string"):

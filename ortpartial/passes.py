@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from .exceptions import GraphError, ModelError
 from .graph import OPSET, RANDOM, SMALL, Value, attribute_value, constant
 
-__all__ = ["constant_of", "prepared", "shapes"]
+__all__ = ["bodies", "constant_of", "graphs", "prepared", "shapes"]
 
 
 def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphProto, Mapping[str, int]]:
@@ -42,6 +42,9 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
         # The conversion looks for the types of initializers among those of values, and nowhere else.
         stored = light.graph.initializer
         light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
+        # And for the types of what is inside of bodies.
+        _, *inside = graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
+        light.graph.value_info.extend(v for g in inside for v in [*g.input, *g.output, *g.value_info])
         light = inliner.inline_local_functions(light, convert_version=True)
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
@@ -87,11 +90,14 @@ def _specialize(graph: onnx.GraphProto, batch: int) -> None:
         d.dim_value = batch
 
 
-def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int], around: Mapping[str, np.ndarray] | None = None) -> None:
     """Compute whole numbers from whole numbers, the arithmetic of shapes: shape inference reads constants alone."""
     arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    known = {n: a for n, a in arrays.items() if a.dtype.kind in "biu" and a.size <= SMALL}
+    known = dict(around or {})
+    known |= {n: a for n, a in arrays.items() if a.dtype.kind in "biu" and a.size <= SMALL}
     for node in graph.node:
+        for body in bodies(node):
+            _fold(body, opsets, known)
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
             continue
         if node.op_type != "Constant" and (not node.input or _is_hard(node)):
@@ -104,10 +110,46 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
                 node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
 
 
+def bodies(node: NodeProto) -> list[onnx.GraphProto]:
+    """The graphs inside a node.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+
+    Returns
+    -------
+    list of onnx.GraphProto
+    """
+    return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all graphs inside it.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph.
+
+    Yields
+    ------
+    onnx.GraphProto
+    """
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from graphs(body)
+
+
+def _has_bodies(model: ModelProto) -> bool:
+    return any(bodies(node) for node in model.graph.node)
+
+
 def _is_hard(node: NodeProto) -> bool:
     """Whether a node has a graph inside, or draws random numbers."""
-    graphs = AttributeProto.GRAPH, AttributeProto.GRAPHS
-    return node.op_type in RANDOM or any(a.type in graphs for a in node.attribute)
+    return node.op_type in RANDOM or bool(bodies(node))
 
 
 def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
@@ -142,13 +184,17 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
     Returns
     -------
     dict of str to onnx.TypeProto
-        By the names of values; nothing where inference fails.
+        By the names of values, those of bodies included; nothing where inference fails.
     """
     bare = onnx.GraphProto()
     bare.CopyFrom(graph)
     del bare.value_info[:]
     model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
-    for o in model.graph.output:  # exporters declare wrong sizes now and then
+    main, *inside = graphs(model.graph)
+    for g in inside:
+        del g.value_info[:]
+    # Exporters declare wrong sizes now and then; what a body is given follows from its node.
+    for o in [*main.output, *(v for g in inside for v in [*g.input, *g.output])]:
         o.type.tensor_type.ClearField("shape")
     for node in model.graph.node:  # onnx 1.23.2 has no shape inference for them, and what follows would have no rank
         if node.domain == "ai.onnx.ml" and node.op_type in ("Scaler", "Normalizer"):
@@ -159,7 +205,12 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:
         return {}
-    return {v.name: v.type for v in [*inferred.graph.value_info, *inferred.graph.output]}
+    types: dict[str, onnx.TypeProto] = {}
+    for v in (v for g in graphs(inferred.graph) for v in [*g.value_info, *g.output]):
+        if v.name in types and types[v.name] != v.type:  # two branches may each have a value of the same name
+            types[v.name] = onnx.TypeProto()
+        types.setdefault(v.name, v.type)
+    return types
 
 
 def constant_of(attributes: dict[str, Any]) -> Value:

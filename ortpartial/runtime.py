@@ -14,6 +14,7 @@ from onnx import ModelProto
 from .exceptions import DataError, DeviceError, ModelError, OrtPartialError, RuntimeMissingError
 from .lower import lower
 from .model import load, parted
+from .subgraph import nested
 
 try:
     import onnxruntime
@@ -242,7 +243,7 @@ def _load_error(e: Exception, data: bytes) -> ModelError:
         return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}")
     operator, version, name = missing.groups()
     try:
-        nodes = {v.node.name: v.node for v in load(data).values.values() if v.node is not None}
+        nodes = {n.name: n for n in nested(v.node for v in load(data).values.values() if v.node is not None)}
         dtypes = sorted({str(x.dtype) for x in nodes[name].inputs if x is not None})
     except (KeyError, OrtPartialError):
         dtypes = []

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import ModelProto
 
-from .builder import build, topological
+from .builder import build
 from .exceptions import ModelError
 from .gradient import cast, grad
-from .graph import Value, op, variable
+from .graph import Value, op, topological, variable
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
@@ -213,7 +213,7 @@ def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, V
         v = stack.pop()
         if v not in seen:
             seen.add(v)
-            stack.extend(x for x in (v.node.inputs if v.node else ()) if x is not None and x not in seen)
+            stack.extend(x for x in (v.node.reads if v.node else ()) if x not in seen)
     return {n: v for n, v in inputs.items() if v in seen}
 
 
@@ -406,7 +406,7 @@ def backward_graph(
             read.setdefault(v)
         elif v.node is not None and id(v.node) not in seen:
             seen.add(id(v.node))
-            stack.extend(x for x in v.node.inputs if x is not None)
+            stack.extend(v.node.reads)
     saved = [v for v in read if v not in leaf]
     again = [leaf[v] for v in read if v in leaf]
     cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}

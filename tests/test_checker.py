@@ -8,6 +8,7 @@ from ortpartial import gradient
 from ortpartial.exceptions import NoGradientError
 from ortpartial.gradient import Rule
 from ortpartial.graph import constant, op
+from ortpartial.subgraph import cond, loop, scan
 from ortpartial.testing import check_gradient
 
 # Family by family: the operator whose rule is spoilt, an expression of it, and arguments.
@@ -54,6 +55,9 @@ RULES = rows(
     ("SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLoss",
      lambda x: op.SoftmaxCrossEntropyLoss(x, constant([1, 0])), [real(2, 3)]),
     ("MaxPool", "MaxPool", lambda x: op.MaxPool(x, kernel_shape=[2]), [apart(1, 2, 4)]),
+    ("If", "If", lambda x, y: cond(op.ReduceSum(x, keepdims=0) > -9, lambda: x * y, lambda: x), [real(3), real(3)]),
+    ("Loop", "Loop", lambda x, y: loop(lambda i, going, v: (None, v * y), 2, x), [real(3), real(3)]),
+    ("Scan", "Scan", lambda s, x: scan(lambda s, x: (s * x,), s, x), [real(3), real(2, 3)]),
 )  # fmt: skip
 
 
@@ -66,8 +70,8 @@ def spoil(monkeypatch, op_type, how, which=None):
     rule = gradient._RULES["", op_type]
 
     class Spoilt(Rule):
-        def __call__(self, node, dys):
-            found = super().__call__(node, dys)
+        def __call__(self, node, dys, *wanted):
+            found = super().__call__(node, dys, *wanted)
             return tuple(d if d is None or which not in (None, i) else how(d) for i, d in enumerate(found))
 
     monkeypatch.setitem(gradient._RULES, ("", op_type), Spoilt(rule.function, rule.keywords))

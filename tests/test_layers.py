@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "ortpartial"
 LAYERS = (
     "exceptions",
     "graph",
+    "subgraph",
     "builder",
     "passes",
     "model",

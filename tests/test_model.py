@@ -16,6 +16,7 @@ from torch import nn
 
 from ortpartial.builder import build
 from ortpartial.exceptions import ModelError
+from ortpartial.forward_backward import resolve_weights
 from ortpartial.model import load, read, replace_weights
 
 
@@ -79,6 +80,83 @@ TEXTS = {
 @pytest.mark.parametrize("model", TEXTS.values(), ids=TEXTS)
 def test_same_outputs(model):
     assert_same(model, {"x": X})
+
+
+IF = """y = If (b) <
+    then_branch = t () => (float[N, 3] u) <float[3] v = {1, 2, 3}> { k = Exp(x)  u = Mul(k, v) },
+    else_branch = e () => (float[N, 3] u) { k = Add(x, w)  u = Identity(k) }>"""
+LOOP = """n = Constant <value_int: int = 3> ()
+    h, s = Loop (n, , x) <body = l (int64 i, bool c, float[N, 3] v) => (bool d, float[N, 3] u, float[N, 1] o) {
+        d = Identity(c)  u = Mul(v, w)  o = ReduceSum <keepdims = 1> (u, axes) }>"""
+SCAN = """h, s = Scan <num_scan_inputs = 1, body = b (float[3] v, float[3] a) => (float[3] u, float[3] o) {
+        u = Add(v, a)  o = If (g) <
+            then_branch = t () => (float[3] p) { p = Mul(u, w) },
+            else_branch = e () => (float[3] q) { q = Exp(v) }> }> (w, x)"""
+BODIES = {
+    "function in a branch": text("""g (float[N, 3] x) => (float[N, 1] y)
+        <float[3] w = {1, 2, 3}, float[3, 1] v = {1, 2, 3}, float zero = {0}> {
+        m = ReduceSum <keepdims = 0> (x)  b = Greater(m, zero)  y = If (b) <
+            then_branch = t () => (float[N, 1] u) { u = here.shrink <rate = 0.5> (x, v) },
+            else_branch = e () => (float[N, 1] u) { k = Mul(x, w)  u = here.shrink <rate = 0.5> (k, v) }> }""", 18,
+        rest=FUNCTION),
+    "if": text(f"g (float[N, 3] x) => (float[N, 3] y) <bool b = {{1}}, float[3] w = {{1, 2, 3}}> {{ {IF} }}"),
+    "if at run time": text(f"""g (float[N, 3] x) => (float[N, 3] y) <float[3] w = {{1, 2, 3}}, float zero = {{0}}> {{
+        m = ReduceSum <keepdims = 0> (x)  b = Greater(m, zero)  {IF} }}"""),
+    "loop": text(f"""g (float[N, 3] x) => (float[N, 3] h, float[K, N, 1] s)
+        <float[3] w = {{1, 2, 3}}, int64[1] axes = {{1}}> {{ {LOOP} }}"""),
+    "loop of opset 12": text(f"""g (float[N, 3] x) => (float[N, 3] h, float[K, N, 1] s) <float[3] w = {{1, 2, 3}}>
+        {{ {LOOP.replace("<keepdims = 1> (u, axes)", "<keepdims = 1, axes = [1]> (u)")} }}""", 12),
+    "scan": text(f"""g (float[N, 3] x) => (float[3] h, float[N, 3] s) <float[3] w = {{1, 2, 3}}, float zero = {{0}}> {{
+        m = ReduceSum <keepdims = 0> (x)  g = Greater(m, zero)  {SCAN} }}"""),
+    "function": text("""g (float[N, 3] x) => (float[N, 3] y) <bool b = {0}, float[3] w = {1, 2, 3}> {
+        y = here.choose (x, w, b) }""", rest="""<domain: "here", opset_import: ["" : 21]>
+        choose (x, w, b) => (y) { z = Exp(x)  y = If (b) <then_branch = t () => (float[N, 3] u) { u = Mul(z, w) },
+        else_branch = e () => (float[N, 3] u) { u = Neg(z) }> }"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_graphs_inside_nodes(model, sign):
+    found = assert_same(model, {"x": X + sign})
+    assert found.initializers["w"].shape == (3,)
+    # Weights that a body reads are found, and can be inputs.
+    changing = load(model, variables=["w"])
+    rebuilt = build([*changing.inputs.values(), changing.initializers["w"]], changing.outputs)
+    w = np.array([1, 2, 3], np.float32)
+    for a, b in zip(run(rebuilt, {"x": X + sign, "w": w}), run(model, {"x": X + sign}), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_sizes_that_a_body_declares_are_not_believed():
+    grow = """h = Loop (n, , x) <body = l (int64 i, bool c, float[2, 3] v) => (bool d, float[2, 3] u) {
+        d = Identity(c)  u = Concat <axis = 0> (v, v) }>"""
+    model = text(f"g (float[2, 3] x, int64 n) => (float[K, 3] h) {{ {grow} }}")
+    found = load(model)
+    assert found.outputs["h"].shape == (None, 3)
+    (h,) = run(build(found.inputs, found.outputs), {"x": X, "n": np.array(3)})
+    assert h.shape == (16, 3)
+
+
+def test_a_condition_that_is_known_is_decided():
+    model = load(BODIES["if"])
+    assert [n.op_type for n in build(model.inputs, model.outputs).graph.node] == ["Exp", "Mul"]
+    model = load(BODIES["function"])
+    assert [n.op_type for n in build(model.inputs, model.outputs).graph.node] == ["Exp", "Neg"]
+
+
+def test_what_is_stored_in_a_body_is_a_weight():
+    model = load(BODIES["if at run time"])
+    assert resolve_weights(model, None, ["y"]) == ["w", "v"]
+    found = replace_weights(BODIES["if at run time"], {"v": np.zeros(3, np.float32)})
+    assert (run(found, {"x": X + 1})[0] == 0).all()
+    assert (run(found, {"x": X - 1})[0] == run(BODIES["if at run time"], {"x": X - 1})[0]).all()
+    # Of one name in two bodies there is no telling which is meant.
+    twice = text(str(onnx.printer.to_text(BODIES["if at run time"].graph)).replace(
+        "else_branch: graph = e () => (float[N,3] u) {",
+        "else_branch: graph = e () => (float[N,3] u) <float[3] v = {7, 7, 7}> { r = Identity(v)"))  # fmt: skip
+    assert "v" not in load(twice).initializers
+    assert_same(twice, {"x": X + 1})
 
 
 def test_names_and_values():
@@ -173,7 +251,21 @@ def test_missing_external_data(tmp_path):
         ("g (float[N] x) => (float[N] y) { y = Exp <k = 1> (x) }", "Exp has no attribute 'k'"),
         ("g (float[2, 3] x) => (float[N] y) { y = MatMul(x, x) }", "MatMul does not accept"),
         ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }, "
-         "else_branch = e () => (float[N] v) { v = Neg(x) }> }", "If.* has a subgraph; control flow is not supported"),
+         "else_branch = e () => (float[N] v) { v = Neg(z) }> }", r"Neg, output 'v'\) reads 'z', which nothing"),
+        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { v = Exp(x) }, "
+         "else_branch = e () => (float[N] v) { v = Neg(x) }> }", "No node computes the output 'u'"),
+        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }> }",
+         "If.* cannot be read: If: else_branch is a Subgraph of values, not NoneType"),
+        ("g (seq(float[N]) s, int64 n) => (seq(float[N]) y) { y = Loop (n, , s) <body = b (int64 i, bool c, "
+         "seq(float[N]) t) => (bool d, seq(float[N]) u) { d = Identity(c) u = Identity(t) }> }", "'s' is no tensor"),
+        ("g (float[N] x) => (float[N] y) { s = SequenceConstruct(x)  y = SequenceMap (s) <body = b (float[N] t) => "
+         "(float[N] u) { u = Exp(t) }> }", "SequenceMap.* has a subgraph; of the operators that have one, If, Loop"),
+        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s) => "
+         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan: the inputs of the body, 1 of them, should be 2"),
+        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <body = b (float[N] s, float[N] t) => "
+         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan needs num_scan_inputs, how many of its 2 inputs are read"),
+        ("g (float[N] x, float t) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s, float r) => "
+         "(float[N] u) { u = Mul(s, r) }> (x, t) }", r"Scan reads <Value t float32\[\]> along its axis 0, which"),
         ("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }", "Input 'x' is no tensor"),
         ("g (float[N] x) => (string[N] y) { y = Constant <value_string: string = \"a\"> () }",
          "A Constant of .*'value_string'.* is no tensor of numbers"),
