@@ -1,23 +1,24 @@
-"""What if a runtime has no kernel? `lower` writes operators that onnxruntime lacks in float64 in those that it has."""
+"""What if a runtime lacks an operator? `lower` is for those without a float64 kernel, `aged` for younger ones."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, defs
 
 from .builder import build
-from .exceptions import ModelError
+from .exceptions import GraphError, ModelError
 from .gradient import cast
-from .graph import Node, Value, op
-from .model import load
+from .graph import Node, Value, _defaults, _newest, make_node, op, topological
+from .model import expand, load
 from .passes import graphs
-from .subgraph import rewritten
+from .subgraph import nested, rewritten
 
-__all__ = ["LOWERED", "lower"]
+__all__ = ["LOWERED", "aged", "lower"]
 
 
 def spatial(x: Value) -> list[int]:
@@ -91,3 +92,62 @@ def _has_float64(model: ModelProto) -> bool:
         found |= {a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
         found |= {t.data_type for t in graph.initializer}
     return TensorProto.DOUBLE in found
+
+
+def aged(model: ModelProto, newest: int) -> ModelProto:
+    """The model in the operators that there were at an opset: in their form of then, or by their bodies.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model; it is not written to.
+    newest : int
+        The opset, 21 or later.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    ModelError
+        An operator is younger and has no body; the message names the node.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> [node.op_type for node in aged(build([x], {"y": op.Swish(x)}), 21).graph.node]
+    ['Sigmoid', 'Mul']
+    """
+    loaded = load(model)
+    outputs = list(loaded.outputs.values())
+    while any(_is_young(node, newest) for node in nested(topological(outputs))):
+        outputs = rewritten(outputs, {}, lambda node, inputs: _older(node, inputs, newest))
+    return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
+
+
+def _is_young(node: Node, newest: int) -> bool:
+    """Whether the form of an operator is younger than an opset."""
+    return not node.domain and node.schema.since_version > newest
+
+
+def _older(node: Node, inputs: Sequence[Value | None], newest: int) -> list[Value] | None:
+    """The outputs of a node in an older form of the operator, or by its body, which may need another look."""
+    if not _is_young(node, newest):
+        return None
+    make = partial(make_node, inputs=inputs, n_outputs=len(node.outputs), name=node.name)
+    if defs.has(node.op_type, newest, ""):
+        old = _newest(node.op_type, "", newest)
+        given = {k: v for k, v in node.attributes.items() if k in old.attributes or v != _defaults(node.schema).get(k)}
+        try:
+            return list(make(old, attributes=given).outputs)
+        except GraphError as e:
+            raise ModelError(f"{node!r} cannot be written for opset {newest}, the runtime's newest: {e}") from None
+    body = expand(make(node.schema, attributes=node.attributes))
+    if body is None:
+        raise ModelError(
+            f"{node!r} is of opset {node.schema.since_version}, this runtime knows opsets up to {newest}, and ONNX has "
+            f"no body for it in older operators; install a newer onnxruntime."
+        )
+    return body

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 from .exceptions import DataError, DeviceError, ModelError, OrtPartialError, RuntimeMissingError
-from .lower import lower
+from .lower import aged, lower
 from .model import load, parted
 from .subgraph import nested
 
@@ -252,6 +252,23 @@ def _load_error(e: Exception, data: bytes) -> ModelError:
                       f"{name!r}){given}; use another dtype, such as float32, or a runtime that has it.")  # fmt: skip
 
 
+class _Young(Exception):
+    """A graph is younger than the runtime, which knows opsets up to `newest`."""
+
+    def __init__(self, newest: int):
+        super().__init__(newest)
+        self.newest = newest
+
+
+def _newest_opset(e: Exception) -> int | None:
+    """The newest opset that a runtime knows, if it refuses a graph for being younger."""
+    if found := re.search(r"till opset (\d+)", str(e)):
+        return int(found[1])
+    if found := re.search(r"max supported IR version: (\d+)", str(e)):
+        return max(row[2] for row in helper.VERSION_TABLE if row[1] <= int(found[1]))
+    return None
+
+
 def session_options(threads: int | None) -> Any:
     """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread."""
     options = C.SessionOptions()
@@ -305,11 +322,28 @@ class Session:
         options: Any = None,
     ):
         self.device, self.threads = Device.parse(device), threads
-        options = options or session_options(threads)
+        try:
+            self._python = self._load(model, options)
+        except _Young as e:
+            try:
+                self._python = self._load(aged(model, e.newest), options)  # type: ignore[arg-type]
+            except _Young as e:  # The IR version, which the runtime looks at first, goes with several opsets.
+                self._python = self._load(aged(model, e.newest), options)  # type: ignore[arg-type]
+        used = self._python.get_providers()
+        if self.device.providers[0][0] not in used:
+            raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "
+                              f"graph on {', '.join(used)}. Is the driver of the device installed?")  # fmt: skip
+        # The Python object around it checks names again at each run: the loop of a training talks to the one below.
+        self._sess = self._python._sess
+        self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
+        self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
+
+    def _load(self, model: ModelProto | bytes, options: Any) -> Any:
+        """onnxruntime's own session."""
+        options = options or session_options(self.threads)
         if isinstance(model, ModelProto):
             # onnxruntime borrows the memory of what is too big for one message.
             light, self._apart = parted(lower(model))
-            del model
             if self._apart:
                 values = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in self._apart.values()]
                 options.add_external_initializers(list(self._apart), values)
@@ -320,22 +354,16 @@ class Session:
         disabled = ["GemmSumFusion"]
         try:
             try:
-                self._python = self._open(data, options, disabled)
+                return self._open(data, options, disabled)
             except Exception as e:
                 # 1.19.2 fuses a transposed product in float64 into a FusedMatMul that it has in float32 alone.
                 if "FusedMatMul" not in str(e):
                     raise
-                self._python = self._open(data, options, [*disabled, "MatmulTransposeFusion"])
+                return self._open(data, options, [*disabled, "MatmulTransposeFusion"])
         except Exception as e:  # its errors have no common base below Exception
+            if isinstance(model, ModelProto) and (newest := _newest_opset(e)):
+                raise _Young(newest) from None
             raise _load_error(e, data) from None
-        used = self._python.get_providers()
-        if self.device.providers[0][0] not in used:
-            raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "
-                              f"graph on {', '.join(used)}. Is the driver of the device installed?")  # fmt: skip
-        # The Python object around it checks names again at each run: the loop of a training talks to the one below.
-        self._sess = self._python._sess
-        self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
-        self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
         return onnxruntime.InferenceSession(

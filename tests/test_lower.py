@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper
 from table import rows
 from torch.nn import functional as F
 
@@ -10,7 +11,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.builder import build
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import constant, op, variable
-from ortpartial.lower import LOWERED, lower
+from ortpartial.lower import LOWERED, aged, lower
 from ortpartial.runtime import Session
 
 X = np.random.default_rng(0).normal(scale=3, size=(2, 3, 4, 5))
@@ -74,3 +75,53 @@ def test_log_loss_in_float64():
     o = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_loss="log_loss", learning_rate=1.0)
     assert o.fit(rows, labels).score(rows, labels) > 0.95
     assert o.get_state()[0].dtype == np.float64
+
+
+W = np.ones(5, np.float32)
+NEW = rows(
+    ("Swish", lambda x: op.Swish(x, alpha=2.0), lambda x: x * torch.sigmoid(2 * x)),
+    ("RMSNormalization", lambda x: op.RMSNormalization(x, W, epsilon=1e-3), lambda x: F.rms_norm(x, (5,), None, 1e-3)),
+)
+
+@pytest.mark.parametrize(("f", "in_torch"), NEW)
+def test_new_operators_on_an_old_runtime(f, in_torch):
+    """Younger than onnxruntime 1.19.2, which knows opset 21, they are trained and run there by their bodies."""
+    young = model(f, "float32")
+    old = aged(young, 21)
+    assert max(o.version for o in young.opset_import) > 21 >= max(o.version for o in old.opset_import)
+    expected = 2 * in_torch(torch.tensor(X)).numpy()
+    for graph in (young, old):
+        found = Session(graph).run({"x": X.astype(np.float32)})["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_operator_that_no_body_helps():
+    x = variable("x", "float32", ["N", 4])
+    with pytest.raises(ModelError, match=r"CumProd> is of opset 26, this runtime knows opsets up to 21, and ONNX"):
+        aged(build([x], {"y": op.CumProd(x, 1)}), 21)
+
+
+def test_newer_forms_of_old_operators():
+    """What says no more than its form of opset 21 could say is written in that."""
+
+    def cast(**settings):
+        cast = helper.make_node("Cast", ["x"], ["y"], "c", to=TensorProto.FLOAT, **settings)
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "xy")
+        graph = helper.make_graph([cast], "cast", [x], [y])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
+
+    for settings in ({}, {"round_mode": "up"}):
+        found = aged(cast(**settings), 21)
+        assert (found.opset_import[0].version, len(found.graph.node[0].attribute)) == (21, 1)
+    with pytest.raises(ModelError, match="<Node c: Cast> cannot be written for opset 21, the runtime's newest: Cast has"):
+        aged(cast(round_mode="down"), 21)
+
+
+def test_a_new_operator_is_trained():
+    x, w = variable("x", "float32", ["N", 4]), constant(np.eye(4, dtype=np.float32), hint="w")
+    o = OrtGradientForwardBackwardOptimizer(build([x], {"y": op.Swish(x @ w)}), shuffle=False, max_iter=1, batch_size=8)
+    X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    w = torch.eye(4, dtype=torch.float64, requires_grad=True)
+    ((F.silu(torch.tensor(X, dtype=torch.float64) @ w) - 1) ** 2).mean().backward()
+    (found,) = o.fit(X, np.ones((8, 4))).get_state()
+    np.testing.assert_allclose(found, np.eye(4) - 0.01 * w.grad.numpy(), rtol=1e-5, atol=1e-7)
