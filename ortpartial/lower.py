@@ -136,7 +136,7 @@ def _older(node: Node, inputs: Sequence[Value | None], newest: int) -> list[Valu
     """The outputs of a node in an older form of the operator, or by its body, which may need another look."""
     if not _is_young(node, newest):
         return None
-    make = partial(make_node, inputs=inputs, n_outputs=len(node.outputs), name=node.name)
+    make = partial(make_node, arguments=inputs, n_outputs=len(node.outputs), name=node.name)
     if defs.has(node.op_type, newest, ""):
         old = _newest(node.op_type, "", newest)
         given = {k: v for k, v in node.attributes.items() if k in old.attributes or v != _defaults(node.schema).get(k)}

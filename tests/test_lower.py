@@ -113,7 +113,7 @@ def test_newer_forms_of_old_operators():
     for settings in ({}, {"round_mode": "up"}):
         found = aged(cast(**settings), 21)
         assert (found.opset_import[0].version, len(found.graph.node[0].attribute)) == (21, 1)
-    with pytest.raises(ModelError, match="<Node c: Cast> cannot be written for opset 21, the runtime's newest: Cast has"):
+    with pytest.raises(ModelError, match="<Node c: Cast> cannot be written for opset 21, the runtime's newest: "):
         aged(cast(round_mode="down"), 21)
 
 
