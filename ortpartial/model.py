@@ -15,6 +15,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from .exceptions import GraphError, ModelError
 from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, variable
+from .guard import check_node, check_size, guarded
 from .passes import constant_of, prepared, shapes
 
 __all__ = ["Model", "expand", "load", "read", "replace_weights"]
@@ -150,6 +151,7 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
             if not i.type.HasField("tensor_type"):
                 raise ModelError(f"Input {i.name!r} is no tensor.")
             inputs[i.name] = Value(i.type, hint=i.name)
+            check_size(inputs[i.name], f"Input {i.name!r}")
     values: dict[str, Value] = {**added, **inputs, **initializers}
     types = shapes(graph, opsets)
     for node in graph.node:
@@ -174,6 +176,9 @@ def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, i
             return
         schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
+        if not schema.domain:
+            check_node(schema.name, inputs, attributes, where)
+            inputs = guarded(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
         owned = max(len(node.output), _owned(schema, attributes))
         made = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, hints=node.output)
     except GraphError as e:
@@ -183,6 +188,7 @@ def _read_node(node: NodeProto, values: dict[str, Value], opsets: Mapping[str, i
             known = types.get(name)
             if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
                 v = v.stated(Value(known).shape)
+            check_size(v, where)
             values[name] = v
 
 

@@ -16,6 +16,7 @@ from .data import check_inputs, check_sample_weight, check_target
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
+from .indices import check_indices, index_ranges
 from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
@@ -153,6 +154,7 @@ class OrtGradientForwardBackwardOptimizer:
         self._read = read_by([self._model.outputs[o] for o in self._losses], self._model.inputs)
         if not self._read:
             raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
+        self._ranges = index_ranges(self._read, [self._model.outputs[o] for o in self._losses])
         self._sessions: dict[str, Session] = {}
         self._layer: OrtGradientForwardBackward | None = None
 
@@ -305,6 +307,7 @@ class OrtGradientForwardBackwardOptimizer:
         if isinstance(X, Mapping):
             X = {n: a for n, a in X.items() if n in self._read or n not in self._model.inputs}
         inputs, rows = check_inputs(self._read, X)
+        check_indices(self._ranges, inputs)
         for name, v in self._read.items():
             fixed = v.shape[0] if v.shape else None
             if isinstance(fixed, int) and rows % fixed:
@@ -607,7 +610,7 @@ class OrtGradientForwardBackwardOptimizer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings, the model as bytes, and the state of the training; sessions are made anew."""
-        left_out = ("_proto", "_model", "_sessions", "_layer", "_engine")
+        left_out = ("_proto", "_model", "_sessions", "_layer", "_engine", "_ranges")
         state = {k: v for k, v in vars(self).items() if k not in left_out}
         return {**state, "model": self._proto.SerializeToString(), "engine_state": self._engine.snapshot()}
 

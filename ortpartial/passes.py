@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
+from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
 from .exceptions import GraphError, ModelError
-from .graph import OPSET, RANDOM, SMALL, Value, attribute_value, constant
+from .graph import OPSET, SMALL, Value, attribute_value, constant
+from .guard import check_proto
 
 __all__ = ["constant_of", "prepared", "shapes"]
 
@@ -37,12 +38,17 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
     """
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
+    check_proto(light)
+    _check(light)
     if light.functions:
         # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
         # The conversion looks for the types of initializers among those of values, and nowhere else.
         stored = light.graph.initializer
         light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
-        light = inliner.inline_local_functions(light, convert_version=True)
+        try:
+            light = inliner.inline_local_functions(light, convert_version=True)
+        except Exception as e:
+            raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
         del light.graph.value_info[:]
@@ -55,6 +61,20 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
         _specialize(light.graph, batch)
     _fold(light.graph, opsets)
     return light.graph, opsets
+
+
+def _check(light: ModelProto) -> None:
+    """What onnx's own checker says, without the shapes that are declared inside, which exporters get wrong."""
+    bare = ModelProto()
+    bare.CopyFrom(light)
+    del bare.graph.value_info[:]
+    for v in [*bare.graph.input, *bare.graph.output]:
+        if v.type.HasField("tensor_type"):
+            v.type.tensor_type.shape.SetInParent()  # The checker asks for a shape, and we do not.
+    try:
+        onnx.checker.check_model(bare)
+    except Exception as e:
+        raise ModelError(f"The model is not valid ONNX: {_last_line(e)}") from None
 
 
 def _without_data(proto: ModelProto) -> ModelProto:
@@ -94,7 +114,7 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
     for node in graph.node:
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
             continue
-        if node.op_type != "Constant" and (not node.input or _is_hard(node)):
+        if node.op_type != "Constant" and not _is_easy(node, known):
             continue
         found = _computed(node, known, opsets)
         if found is not None and found.dtype.kind in "biu" and found.size <= SMALL:
@@ -104,10 +124,25 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
                 node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
 
 
-def _is_hard(node: NodeProto) -> bool:
-    """Whether a node has a graph inside, or draws random numbers."""
-    graphs = AttributeProto.GRAPH, AttributeProto.GRAPHS
-    return node.op_type in RANDOM or any(a.type in graphs for a in node.attribute)
+#: The arithmetic of shapes: what is computed in Python, since it takes no time.
+_EASY = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSum", "Equal", "Flatten", "Floor",
+                   "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max",
+                   "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax", "ReduceMin", "ReduceProd",
+                   "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice", "Squeeze",
+                   "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"})  # fmt: skip
+
+
+def _is_easy(node: NodeProto, known: Mapping[str, np.ndarray]) -> bool:
+    """Whether a node is quickly computed, and its result is small."""
+    arrays = [known[i] for i in node.input if i]
+    if node.op_type in ("Div", "Mod"):  # A division by zero is refused later on, and not hidden by some number.
+        return len(arrays) == 2 and bool(arrays[1].all())
+    if node.op_type in ("ConstantOfShape", "Expand", "Tile"):
+        return bool(arrays) and float(np.prod(arrays[-1].astype(float))) * arrays[0].size <= SMALL**2
+    if node.op_type == "Range":
+        return len(arrays) == 3 and bool(arrays[2].all()) and (
+            abs((float(arrays[1].min()) - float(arrays[0].min())) / float(arrays[2].min())) <= SMALL)  # fmt: skip
+    return bool(arrays) and node.op_type in _EASY
 
 
 def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:

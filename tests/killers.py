@@ -342,3 +342,17 @@ for _name, _v in CASES.items():
     if not isinstance(_v, tuple):
         _s = [d.dim_value for d in _v.graph.input[0].type.tensor_type.shape.dim]
         CASES[_name] = (_v, {"x": real(*_s) if 0 not in _s else np.zeros(_s, np.float32)})
+
+
+def behind(made, feeds):
+    """The same with the weight behind: what is meant to kill is run, and not differentiated."""
+    made = onnx.ModelProto.FromString(made.SerializeToString())
+    for node in made.graph.node:
+        if node.output[0] == "h":
+            node.CopyFrom(helper.make_node("Identity", ["x"], ["h"]))
+        node.output[:] = ["y_" if o == "y" else o for o in node.output]
+    made.graph.node.append(helper.make_node("Mul", ["y_", "w"], ["y"]))
+    return made, feeds
+
+
+CASES |= {f"{name}, behind": behind(*case) for name, case in CASES.items() if "chain" not in name and any(n.output[0] == "h" for n in case[0].graph.node)}

@@ -130,16 +130,25 @@ def with_weights(model, content):
     graph, feeds = model.graph, {}
     inputs = list(graph.input)
     del graph.input[:]
-    stored = zlib.crc32(graph.name.encode()) % 2
+    stored, behind = zlib.crc32(graph.name.encode()) % 2, zlib.crc32(graph.name.encode()) % 4 > 1
     first = next((i.name for i in inputs if content[i.name].dtype in (np.float32, np.float64)), None)
+    out = next((o for o in graph.output if o.type.tensor_type.elem_type in (1, 11)), graph.output[0])
+    if behind:  # The node is not differentiated but run: the weight is behind it.
+        kind = helper.tensor_dtype_to_np_dtype(out.type.tensor_type.elem_type)
+        graph.initializer.append(numpy_helper.from_array(np.ones(1, kind), "w_"))
+        for node in graph.node:
+            node.output[:] = ["before_" if o == out.name else o for o in node.output]
+            node.input[:] = ["before_" if n == out.name else n for n in node.input]
+        graph.node.append(helper.make_node("Mul", ["before_", "w_"], [out.name], name="mul_"))
+        first = None if stored else first
     for i in inputs:
         a = content[i.name]
-        if i.name == first:
+        if i.name == first and not behind:
             graph.initializer.append(numpy_helper.from_array(np.zeros_like(a), "w_"))
             for node in graph.node:
                 node.input[:] = ["sum_" if n == i.name else n for n in node.input]
             graph.node.insert(0, helper.make_node("Add", [i.name, "w_"], ["sum_"], name="add_"))
-        if i.name == first or (a.dtype.kind in "biu" and not stored):
+        if i.name == first or (a.dtype.kind in "biu" and not stored) or len(inputs) == 1:
             graph.input.append(i)
             feeds[i.name] = a
         else:
@@ -155,7 +164,7 @@ def seeds(exported=None):
         found |= pickle.loads(Path(exported).read_bytes())
     by_operator = {}
     for name, seed in single_nodes():
-        by_operator.setdefault(seed[0].graph.node[-1].op_type, {})[name] = seed
+        by_operator.setdefault(seed[0].graph.node[0 if seed[0].graph.node[-1].name == "mul_" else -1].op_type, {})[name] = seed
     return found, by_operator
 
 

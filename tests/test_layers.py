@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "ortpartial"
 LAYERS = (
     "exceptions",
     "graph",
-    "builder",
+    "builder guard",
+    "indices",
     "passes",
     "model",
     "gradient",
