@@ -294,6 +294,14 @@ def _unpooled(x: Value, i: Value, shape: Value | None = None) -> str | None:
     return "has negative indices." if i.array.size and i.array.min() < 0 else None
 
 
+def _uniform(*_: Value, low: float = 0.0, high: float = 1.0) -> str | None:
+    return None if -math.inf < low <= high < math.inf else f"draws numbers from {low} to {high}, which is no interval."
+
+
+def _normal(*_: Value, mean: float = 0.0, scale: float = 1.0) -> str | None:
+    return None if math.isfinite(mean) and 0 < scale < math.inf else f"draws numbers with a scale of {scale}."
+
+
 #: Operators of the default domain that end the process for some inputs: predicates that say why, or None.
 KILLERS: dict[str, Callable[..., str | None]] = {
     "Div": _division, "Mod": _division,
@@ -301,6 +309,7 @@ KILLERS: dict[str, Callable[..., str | None]] = {
     "GroupNormalization": _groups,
     "MaxUnpool": _unpooled,
     "NegativeLogLikelihoodLoss": _labels, "SoftmaxCrossEntropyLoss": _labels,
+    "RandomNormal": _normal, "RandomNormalLike": _normal, "RandomUniform": _uniform, "RandomUniformLike": _uniform,
     "RoiAlign": _rois,
 }  # fmt: skip
 
@@ -342,6 +351,8 @@ def guarded(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[st
             if (ignored := attributes.get("ignore_index")) is not None:
                 bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
             found[1] = t + _raised(bad, t, f"{name} has a label out of range")
+    if op_type == "Bernoulli" and (x := inputs[0]) is not None:
+        found[0] = x + _raised(op.Not(op.And(x >= 0, x <= 1)), x, f"{name} has probabilities that are not in 0 to 1")
     if op_type == "Trilu" and len(inputs) == 2 and inputs[1] is not None:
         found[1] = op.Min(op.Max(inputs[1], constant(-_LARGEST, np.int64)), constant(_LARGEST, np.int64))
     return found

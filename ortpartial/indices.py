@@ -50,8 +50,8 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
         if name is None or x is None or x.shape is None:
             continue
         called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
-        labels = node.op_type in LOSSES
-        size = classes_of(x) if labels else x.shape[node.attribute("axis")]
+        labels, axis = node.op_type in LOSSES, node.attribute("axis")
+        size = classes_of(x) if labels else x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
         if not isinstance(size, int):
             continue
         ignored = node.attribute("ignore_index") if labels else None

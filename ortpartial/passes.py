@@ -112,11 +112,15 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
     arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     known = {n: a for n, a in arrays.items() if a.dtype.kind in "biu" and a.size <= SMALL}
     for node in graph.node:
+        if node.op_type == "Range" and all(i in arrays for i in node.input):
+            _check_range(node, [arrays[i] for i in node.input])
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
             continue
         if node.op_type != "Constant" and not _is_easy(node, known):
             continue
         found = _computed(node, known, opsets)
+        if found is not None and found.size <= 1:
+            arrays[node.output[0]] = found
         if found is not None and found.dtype.kind in "biu" and found.size <= SMALL:
             known[node.output[0]] = found
             if node.op_type != "Constant":
@@ -124,10 +128,20 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
                 node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
 
 
+def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
+    """The inference of onnx 1.23.2 writes a Range of constants out, number by number."""
+    with np.errstate(all="ignore"):
+        first, last, step = (float(a.min()) if a.size else 1.0 for a in limits)
+        count = (last - first) / step if step else 0.0
+    if not count <= SMALL**2 * 16:
+        raise ModelError(f"Node {node.name or '(unnamed)'} (Range, output {node.output[0]!r}) counts from {first} to "
+                         f"{last}, {count:.0f} numbers, where {SMALL**2 * 16} are the most.")  # fmt: skip
+
+
 #: The arithmetic of shapes: what is computed in Python, since it takes no time.
 _EASY = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSum", "Equal", "Flatten", "Floor",
-                   "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max",
-                   "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax", "ReduceMin", "ReduceProd",
+                   "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
+                   "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax", "ReduceMin", "ReduceProd",
                    "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice", "Squeeze",
                    "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"})  # fmt: skip
 
