@@ -341,17 +341,17 @@ def guarded(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[st
     found = list(inputs)
     if op_type in ("Div", "Mod"):
         a, b = inputs
-        if a is not None and b is not None and not b.is_float and (bad := _bad_division(a, b)) is not None:
+        if a is not None and b is not None and _is_whole(b) and (bad := _bad_division(a, b)) is not None:
             found[1] = b + _raised(bad, b, f"{name} divides whole numbers by zero, or the least one by -1")
     if op_type in LOSSES:
         x, t = inputs[:2]
-        if x is not None and t is not None and t.array is None and (classes_of(x) is None or leaf(t).node is not None):
+        if x is not None and t is not None and t.array is None and _is_whole(t) and (classes_of(x) is None or leaf(t).node is not None):
             classes = op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type)
             bad = op.Or(t < constant(0, t.dtype), t >= classes)
             if (ignored := attributes.get("ignore_index")) is not None:
                 bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
             found[1] = t + _raised(bad, t, f"{name} has a label out of range")
-    if op_type == "Bernoulli" and (x := inputs[0]) is not None:
+    if op_type == "Bernoulli" and (x := inputs[0]) is not None and x.is_float:
         found[0] = x + _raised(op.Not(op.And(x >= 0, x <= 1)), x, f"{name} has probabilities that are not in 0 to 1")
     if op_type == "Trilu" and len(inputs) == 2 and inputs[1] is not None:
         found[1] = op.Min(op.Max(inputs[1], constant(-_LARGEST, np.int64)), constant(_LARGEST, np.int64))
@@ -361,14 +361,19 @@ def guarded(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[st
 def _bad_division(a: Value, b: Value) -> Value | None:
     """Where a division kills; None where the constants show that it cannot."""
     signed = b.dtype.kind == "i"
-    least = constant(np.iinfo(b.dtype).min, b.dtype) if b.dtype.kind in "iu" else None
-    minus = signed and least is not None and (b.array is None or bool((b.array == -1).any()))
-    if minus and a.array is not None and least is not None and not (a.array == least.array).any():
+    least = constant(np.array(np.iinfo(b.dtype).min, b.dtype))
+    minus = signed and (b.array is None or bool((b.array == -1).any()))
+    if minus and a.array is not None and not (a.array == least.array).any():
         minus = False
     parts = [op.Equal(b, constant(0, b.dtype))] if b.array is None else []
     if minus:
         parts.append(op.And(op.Equal(a, least), op.Equal(b, constant(-1, b.dtype))))
     return None if not parts else parts[0] if len(parts) == 1 else op.Or(*parts)
+
+
+def _is_whole(v: Value) -> bool:
+    """Whether a value is a tensor of whole numbers."""
+    return bool(v.type.tensor_type.elem_type) and v.dtype.kind in "iu"
 
 
 def _raised(bad: Value, like: Value, name: str) -> Value:

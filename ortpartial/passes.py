@@ -74,7 +74,7 @@ def _check(light: ModelProto) -> None:
     try:
         onnx.checker.check_model(bare)
     except Exception as e:
-        raise ModelError(f"The model is not valid ONNX: {_last_line(e)}") from None
+        raise ModelError(f"The model is not valid ONNX: {' '.join(str(e).split())[:500]}") from None
 
 
 def _without_data(proto: ModelProto) -> ModelProto:
@@ -141,9 +141,10 @@ def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
 #: The arithmetic of shapes: what is computed in Python, since it takes no time.
 _EASY = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSum", "Equal", "Flatten", "Floor",
                    "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
-                   "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax", "ReduceMin", "ReduceProd",
-                   "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice", "Squeeze",
-                   "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"})  # fmt: skip
+                   "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax",
+                   "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape",
+                   "Sign", "Size", "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where",
+                   "Xor"})  # fmt: skip
 
 
 def _is_easy(node: NodeProto, known: Mapping[str, np.ndarray]) -> bool:

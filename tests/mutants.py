@@ -43,13 +43,10 @@ def networks():
         variable("x", "int64", ["N", 5])  # fmt: skip
     yield net(op.Gemm(op.Tanh(op.Gemm(x, w("W1", 4, 6), w("b1", 6))), w("W2", 6, 2), w("b2", 2)), x,
               real(8, 4), real(8, 2))  # fmt: skip
-    yield net(op.LayerNormalization(op.Relu(x @ w("W1", 4, 6)), w("scale", 6), w("bias", 6))[0] @ w("W2", 6, 3)
-              if isinstance(op.LayerNormalization(x, w("s", 4)), tuple) else
-              op.LayerNormalization(op.Relu(x @ w("W1", 4, 6)), w("scale", 6), w("bias", 6)) @ w("W2", 6, 3), x,
-              real(8, 4), rng.integers(0, 3, 8), "softmax_cross_entropy")  # fmt: skip
+    h = op.LayerNormalization(op.Relu(x @ w("W1", 4, 6)), w("scale", 6), w("bias", 6))
+    yield net(h @ w("W2", 6, 3), x, real(8, 4), rng.integers(0, 3, 8), "softmax_cross_entropy")
     h = op.MaxPool(op.Relu(op.Conv(image, w("K", 3, 2, 3, 3), w("k", 3), pads=[1, 1, 1, 1])), kernel_shape=[2, 2],
                    strides=[2, 2])  # fmt: skip
-    h = h[0] if isinstance(h, tuple) else h
     h = op.AveragePool(op.Conv(h, w("K2", 4, 3, 3, 3), strides=[1, 1]), kernel_shape=[2, 2])
     yield net(op.Gemm(op.Flatten(h), w("W", 4, 3), w("b", 3)), image, real(8, 2, 8, 8), rng.integers(0, 3, 8),
               "softmax_cross_entropy")  # fmt: skip
@@ -126,7 +123,7 @@ def _array(v):
 
 def with_weights(model, content):
     """The first float input is x + w; other floats are weights, and whole numbers are so in every other model."""
-    model, graph = ModelProto.FromString(model.SerializeToString()), None
+    model = ModelProto.FromString(model.SerializeToString())
     graph, feeds = model.graph, {}
     inputs = list(graph.input)
     del graph.input[:]
@@ -164,7 +161,8 @@ def seeds(exported=None):
         found |= pickle.loads(Path(exported).read_bytes())
     by_operator = {}
     for name, seed in single_nodes():
-        by_operator.setdefault(seed[0].graph.node[0 if seed[0].graph.node[-1].name == "mul_" else -1].op_type, {})[name] = seed
+        first, *_, last = seed[0].graph.node
+        by_operator.setdefault((first if last.name == "mul_" else last).op_type, {})[name] = seed
     return found, by_operator
 
 
@@ -179,7 +177,7 @@ def attribute(rng, model, graph):
     """Another value of an attribute, one more, or one less."""
     nodes = [n for n in all_nodes(model) if n.op_type in SCHEMAS]
     node = pick(rng, nodes)
-    known = [a for a in SCHEMAS[node.op_type].attributes.values()]
+    known = list(SCHEMAS[node.op_type].attributes.values())
     if not known:
         return
     formal = pick(rng, known)
@@ -424,7 +422,7 @@ def fitting(model, feeds, rng):
             array = np.resize(old, sizes) if old.size else np.zeros(sizes, old.dtype)
         try:
             with np.errstate(all="ignore"):
-                found[i.name] = array if kind == object else array.astype(kind)
+                found[i.name] = array if kind == np.dtype(object) else array.astype(kind)
         except (TypeError, ValueError):
             found[i.name] = array
     return found

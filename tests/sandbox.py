@@ -18,7 +18,7 @@ import warnings
 import numpy as np
 
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer
-from ortpartial.exceptions import ConvergenceError, OrtPartialError
+from ortpartial.exceptions import OrtPartialError
 from ortpartial.runtime import has_training
 
 SECONDS, MEMORY = 20, 6 << 30
@@ -96,7 +96,7 @@ def main(arguments):
     from models import data, linear
 
     X, y, _ = data(4)
-    step(linear(), {"X" if False else "x": X}, {"y": ("square_error", y)}, "step")
+    step(linear(), {"x": X}, {"y": ("square_error", y)}, "step")
     for name, model, feeds, targets in cases(arguments):
         for engine in arguments[2:]:
             if engine == "agent" and not has_training():
