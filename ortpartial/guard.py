@@ -345,7 +345,9 @@ def guarded(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[st
             found[1] = b + _raised(bad, b, f"{name} divides whole numbers by zero, or the least one by -1")
     if op_type in LOSSES:
         x, t = inputs[:2]
-        if x is not None and t is not None and t.array is None and _is_whole(t) and (classes_of(x) is None or leaf(t).node is not None):
+        # What comes straight from the user is checked on the host, and costs nothing here.
+        computed = t is not None and t.array is None and (leaf(t).node is not None or x is None or not classes_of(x))
+        if x is not None and t is not None and computed and _is_whole(t):
             classes = op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type)
             bad = op.Or(t < constant(0, t.dtype), t >= classes)
             if (ignored := attributes.get("ignore_index")) is not None:

@@ -17,7 +17,8 @@ from ortpartial.graph import constant, op, variable
 INTS = [0, -1, 1, 2, -2, 3, 7, 100, 2**31 - 1, 2**31, 2**62, -(2**31), -(2**63)]
 FLOATS = [0.0, -1.0, 0.5, 1e-30, 1e38, float("inf"), float("-inf"), float("nan")]
 STRINGS = ["", "SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET", "add", "mul", "max", "none", "linear", "cubic", "nearest",
-           "reflect", "edge", "wrap", "constant", "floor", "ceil", "align_corners", "sum", "mean", "DCR", "tanh", "LT"]  # fmt: skip
+           "reflect", "edge", "wrap", "constant", "floor", "ceil", "align_corners", "sum", "mean", "DCR", "tanh",
+           "LT"]  # fmt: skip
 DTYPES = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT64,
           TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL, TensorProto.STRING]  # fmt: skip
 SCHEMAS = {s.name: s for s in defs.get_all_schemas() if not s.domain and not s.deprecated}
@@ -161,7 +162,7 @@ def seeds(exported=None):
         found |= pickle.loads(Path(exported).read_bytes())
     by_operator = {}
     for name, seed in single_nodes():
-        first, *_, last = seed[0].graph.node
+        first, last = seed[0].graph.node[0], seed[0].graph.node[-1]
         by_operator.setdefault((first if last.name == "mul_" else last).op_type, {})[name] = seed
     return found, by_operator
 
