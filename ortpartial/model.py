@@ -16,7 +16,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from .exceptions import GraphError, ModelError
 from .graph import OPSET, Node, Value, _newest, attribute_value, constant, make_node, variable
 from .guard import check_node, check_size, guarded
-from .passes import constant_of, prepared, shapes
+from .passes import check, constant_of, prepared, shapes
 
 __all__ = ["Model", "expand", "load", "read", "replace_weights"]
 
@@ -158,6 +158,7 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | No
         _read_node(node, values, opsets, types)
     if missing := [o.name for o in graph.output if o.name not in values]:
         raise ModelError(f"No node computes the output {missing[0]!r}.")
+    check(graph, opsets)  # at last, since our own errors say more
     return Model(proto, inputs, {o.name: values[o.name] for o in graph.output}, initializers, arrays, values)
 
 

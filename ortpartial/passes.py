@@ -14,7 +14,7 @@ from .exceptions import GraphError, ModelError
 from .graph import OPSET, SMALL, Value, attribute_value, constant
 from .guard import check_proto
 
-__all__ = ["constant_of", "prepared", "shapes"]
+__all__ = ["check", "constant_of", "prepared", "shapes"]
 
 
 def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphProto, Mapping[str, int]]:
@@ -39,7 +39,6 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
     check_proto(light)
-    _check(light)
     if light.functions:
         # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
         # The conversion looks for the types of initializers among those of values, and nowhere else.
@@ -63,10 +62,22 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
     return light.graph, opsets
 
 
-def _check(light: ModelProto) -> None:
-    """What onnx's own checker says, without the shapes that are declared inside, which exporters get wrong."""
-    bare = ModelProto()
-    bare.CopyFrom(light)
+def check(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+    """What onnx's own checker says, without the shapes that are declared inside, which exporters get wrong.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph; it is not written to.
+    opsets : dict of str to int
+        Its opsets.
+
+    Raises
+    ------
+    ModelError
+        It is not valid.
+    """
+    bare = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
     del bare.graph.value_info[:]
     for v in [*bare.graph.input, *bare.graph.output]:
         if v.type.HasField("tensor_type"):
