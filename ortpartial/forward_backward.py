@@ -14,6 +14,7 @@ from .engine import choose_for_backward
 from .exceptions import DataError, ModelError
 from .gradient import trainable
 from .graph import _FLOATS
+from .indices import check_empty, check_indices, index_ranges
 from .model import Model, load
 from .runtime import Session
 from .step import Names, backward_graph, forward_graph
@@ -117,6 +118,7 @@ class OrtGradientForwardBackward:
         self.device = device
         self._weights = {w: self._model.arrays[w].copy() for w in self.weights_to_train}
         self._model = load(self._model, variables=self.weights_to_train)
+        self._ranges = index_ranges(self._model.inputs, self._model.outputs.values())
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
         self.engine_, self.engine_reason_ = choose_for_backward(engine, forward, self.weights_to_train)
         if self.engine_ == "agent":
@@ -152,7 +154,10 @@ class OrtGradientForwardBackward:
         if wrong := sorted(set(inputs) ^ set(known)):
             raise DataError(f"The inputs are {', '.join(map(repr, known))}; {wrong[0]!r} is missing or unknown.")
         # Copies, since backward may read them after the caller has written to the arrays again.
-        return {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in known.items()}
+        feeds = {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in known.items()}
+        check_indices(self._ranges, feeds)
+        check_empty(self._model.outputs.values(), feeds)
+        return feeds
 
     def forward(self, inputs: Any, training: bool = True) -> tuple[list[np.ndarray], Any]:
         """Outputs of the graph, and what backward needs.

@@ -530,12 +530,18 @@ def make_node(
         Too few or too many inputs, an unknown or missing attribute, or types and shapes that do not fit.
     """
     where = f"{schema.name}{f' (node {name!r})' if name else ''}"
+    # An input that is left out at the end is the same as none, and kills onnxruntime 1.19 to 1.31 now and then.
+    arguments = arguments[: next((i for i in range(len(arguments), 0, -1) if arguments[i - 1] is not None), 0)]
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
     attributes = {k: v for k, v in attributes.items() if v is not None}
     if unknown := set(attributes) - set(schema.attributes):
         known = ", ".join(sorted(schema.attributes)) or "none"
         raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {known}.")
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    for i, a in enumerate(arguments):
+        if a is None and _parameter(schema, i).option != optional:
+            raise GraphError(f"{where} cannot do without its input {_parameter(schema, i).name!r}.")
     inputs = _coerce(schema, arguments)
     if schema.name in CONTROL and not schema.domain:
         attributes, kinds = CONTROL[schema.name](where, inputs, attributes)

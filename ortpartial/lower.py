@@ -118,7 +118,7 @@ def aged(model: ModelProto, newest: int) -> ModelProto:
     >>> from ortpartial.graph import variable
     >>> x = variable("x", "float32", ["N"])
     >>> [node.op_type for node in aged(build([x], {"y": op.Swish(x)}), 21).graph.node]
-    ['Sigmoid', 'Mul']
+    ['CastLike', 'Mul', 'Sigmoid', 'Mul']
     """
     loaded = load(model)
     outputs = list(loaded.outputs.values())

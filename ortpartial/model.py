@@ -16,7 +16,8 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from .exceptions import GraphError, ModelError
 from .graph import CONTROL, OPSET, Node, Subgraph, Value, _newest, attribute_value, constant, make_node, variable
-from .passes import bodies, constant_of, graphs, prepared, shapes
+from .guard import check_node, check_size, guarded
+from .passes import bodies, check, constant_of, graphs, prepared, shapes
 from .subgraph import body_inputs, widened
 
 __all__ = ["Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
@@ -155,9 +156,12 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *, batch: 
             if not i.type.HasField("tensor_type"):
                 raise ModelError(f"Input {i.name!r} is no tensor.")
             inputs[i.name] = Value(i.type, hint=i.name)
+            check_size(inputs[i.name], f"Input {i.name!r}")
     values: dict[str, Value] = {**inputs, **initializers}
     reader = _Reader(opsets, shapes(graph, opsets), initializers)
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
+    if known is None:
+        check(graph, opsets)  # at last, since our own errors say more
     return Model(proto, inputs, outputs, initializers, arrays, values)
 
 
@@ -227,6 +231,9 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             return
         schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
+        if not schema.domain:
+            check_node(schema.name, inputs, attributes, where)
+            inputs = guarded(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
         if node.op_type == "If" and (condition := inputs[0]) is not None and condition.array is not None:
             # Exporters write conditions that they could have decided.
             name = "then_branch" if condition.array.item() else "else_branch"
@@ -243,6 +250,7 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             known = types.get(name)
             if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
                 v = v.stated(Value(known).shape)
+            check_size(v, where)
             values[name] = v
 
 

@@ -17,6 +17,7 @@ from .data import check_inputs, check_sample_weight, check_target
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
+from .indices import check_indices, index_ranges
 from .initial import drawn
 from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
@@ -175,6 +176,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         self._read = read_by([self._model.outputs[o] for o in self._losses], self._model.inputs)
         if not self._read:
             raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
+        self._ranges = index_ranges(self._read, [self._model.outputs[o] for o in self._losses])
         self._sessions: dict[str, Session] = {}
         self._options: Any = None
         self._layer: OrtGradientForwardBackward | None = None
@@ -375,6 +377,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         if isinstance(X, Mapping):
             X = {n: a for n, a in X.items() if n in self._read or n not in self._model.inputs}
         inputs, rows = check_inputs(self._read, X)
+        check_indices(self._ranges, inputs)
         for name, v in self._read.items():
             fixed = v.shape[0] if v.shape else None
             if isinstance(fixed, int) and rows % fixed:
@@ -682,7 +685,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings, the model as bytes, and the state of the training; sessions are made anew."""
-        left_out = ("_model", "_sessions", "_options", "_layer", "_engine")
+        left_out = ("_model", "_sessions", "_options", "_layer", "_engine", "_ranges")
         state = {k: v for k, v in vars(self).items() if k not in left_out}
         light, big = parted(self._model.proto)
         state["_given"] = {k: v for k, v in self._given.items() if k != "model"}

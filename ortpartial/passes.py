@@ -11,9 +11,10 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inl
 from onnx.reference import ReferenceEvaluator
 
 from .exceptions import GraphError, ModelError
-from .graph import OPSET, RANDOM, SMALL, Value, attribute_value, constant
+from .graph import OPSET, SMALL, Value, attribute_value, constant
+from .guard import check_proto
 
-__all__ = ["bodies", "constant_of", "graphs", "prepared", "shapes"]
+__all__ = ["bodies", "check", "constant_of", "graphs", "prepared", "shapes"]
 
 
 def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphProto, Mapping[str, int]]:
@@ -37,6 +38,7 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
     """
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
+    check_proto(light)
     if light.functions:
         # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
         # The conversion looks for the types of initializers among those of values, and nowhere else.
@@ -45,7 +47,10 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
         # And for the types of what is inside of bodies.
         _, *inside = graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
         light.graph.value_info.extend(v for g in inside for v in [*g.input, *g.output, *g.value_info])
-        light = inliner.inline_local_functions(light, convert_version=True)
+        try:
+            light = inliner.inline_local_functions(light, convert_version=True)
+        except Exception as e:
+            raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
         del light.graph.value_info[:]
@@ -58,6 +63,32 @@ def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphPro
         _specialize(light.graph, batch)
     _fold(light.graph, opsets)
     return light.graph, opsets
+
+
+def check(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+    """What onnx's own checker says, without the shapes that are declared inside, which exporters get wrong.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph; it is not written to.
+    opsets : dict of str to int
+        Its opsets.
+
+    Raises
+    ------
+    ModelError
+        It is not valid.
+    """
+    bare = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
+    del bare.graph.value_info[:]
+    for v in [*bare.graph.input, *bare.graph.output]:
+        if v.type.HasField("tensor_type"):
+            v.type.tensor_type.shape.SetInParent()  # The checker asks for a shape, and we do not.
+    try:
+        onnx.checker.check_model(bare)
+    except Exception as e:
+        raise ModelError(f"The model is not valid ONNX: {' '.join(str(e).split())[:500]}") from None
 
 
 def _without_data(proto: ModelProto) -> ModelProto:
@@ -98,11 +129,15 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int], around: Mapping[str
     for node in graph.node:
         for body in bodies(node):
             _fold(body, opsets, known)
+        if node.op_type == "Range" and all(i in arrays for i in node.input):
+            _check_range(node, [arrays[i] for i in node.input])
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
             continue
-        if node.op_type != "Constant" and (not node.input or _is_hard(node)):
+        if node.op_type != "Constant" and not _is_easy(node, known):
             continue
         found = _computed(node, known, opsets)
+        if found is not None and found.size <= 1:
+            arrays[node.output[0]] = found
         if found is not None and found.dtype.kind in "biu" and found.size <= SMALL:
             known[node.output[0]] = found
             if node.op_type != "Constant":
@@ -147,9 +182,36 @@ def _has_bodies(model: ModelProto) -> bool:
     return any(bodies(node) for node in model.graph.node)
 
 
-def _is_hard(node: NodeProto) -> bool:
-    """Whether a node has a graph inside, or draws random numbers."""
-    return node.op_type in RANDOM or bool(bodies(node))
+def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
+    """The inference of onnx 1.23.2 writes a Range of constants out, number by number."""
+    with np.errstate(all="ignore"):
+        first, last, step = (float(a.min()) if a.size else 1.0 for a in limits)
+        count = (last - first) / step if step else 0.0
+    if not count <= SMALL**2 * 16:
+        raise ModelError(f"Node {node.name or '(unnamed)'} (Range, output {node.output[0]!r}) counts from {first} to "
+                         f"{last}, {count:.0f} numbers, where {SMALL**2 * 16} are the most.")  # fmt: skip
+
+
+#: The arithmetic of shapes: what is computed in Python, since it takes no time.
+_EASY = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSum", "Equal", "Flatten", "Floor",
+                   "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
+                   "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax",
+                   "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape",
+                   "Sign", "Size", "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where",
+                   "Xor"})  # fmt: skip
+
+
+def _is_easy(node: NodeProto, known: Mapping[str, np.ndarray]) -> bool:
+    """Whether a node is quickly computed, and its result is small."""
+    arrays = [known[i] for i in node.input if i]
+    if node.op_type in ("Div", "Mod"):  # A division by zero is refused later on, and not hidden by some number.
+        return len(arrays) == 2 and bool(arrays[1].all())
+    if node.op_type in ("ConstantOfShape", "Expand", "Tile"):
+        return bool(arrays) and float(np.prod(arrays[-1].astype(float))) * arrays[0].size <= SMALL**2
+    if node.op_type == "Range":
+        return len(arrays) == 3 and bool(arrays[2].all()) and (
+            abs((float(arrays[1].min()) - float(arrays[0].min())) / float(arrays[2].min())) <= SMALL)  # fmt: skip
+    return bool(arrays) and node.op_type in _EASY
 
 
 def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:

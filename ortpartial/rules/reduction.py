@@ -29,7 +29,7 @@ def elements(x: Value) -> int | None:
 def count(x: Value, y: Value, axes: Value | None) -> Value | int:
     """How many elements of x there are for each of y, which x was reduced to along axes."""
     if x.shape is not None and axes is not None and axes.array is not None:
-        sizes = [n for i in axes.array if isinstance(n := x.shape[i], int)]
+        sizes = [n for i in axes.array.ravel() if isinstance(n := x.shape[i], int)]
         if len(sizes) == axes.array.size > 0:
             return math.prod(sizes)
     if (n := elements(x)) is not None and (m := elements(y)):
