@@ -1,4 +1,4 @@
-"""Who runs the training? `StepEngine`, one graph a step; `AgentEngine`, forward and backward apart from the update."""
+"""Who runs the training? `EpochEngine` and `StepEngine`, one graph an epoch or a step; `AgentEngine`, several a step."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
-from .step import Names, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
+from .step import Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
 from .trust import untrusted
 
-__all__ = ["AgentEngine", "Engine", "Setup", "StepEngine", "choose_for_backward", "choose_for_fit"]
+__all__ = ["AgentEngine", "Engine", "EpochEngine", "Setup", "StepEngine", "choose_for_backward", "choose_for_fit"]
 
 #: With fewer numbers in its initializers than this a thread pool costs more than it gives.
 _SMALL_MODEL = 200_000
@@ -177,6 +177,8 @@ class Engine(ABC):
             self._programs.clear()
         self._data = dict(data)
         for program in self._programs.values():
+            if isinstance(program, _EpochProgram):
+                continue
             program.batch.read_from(data)
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
@@ -196,7 +198,7 @@ class Engine(ABC):
             self.iteration += 1
         return total / weight if weight else 0.0
 
-    def _new(self, rows: int) -> Any:
+    def _new(self, rows: Any) -> Any:
         while len(self._programs) >= _PROGRAMS:  # Batches of every size must not fill the memory with programs.
             del self._programs[next(iter(self._programs))]
         program = self._programs[rows] = self.program(rows)
@@ -260,6 +262,89 @@ class _StepProgram:
     def __call__(self, side: int) -> float:
         self.runs[side](self.engine.options)
         return float(self.loss)
+
+
+class EpochEngine(StepEngine):
+    """Many steps in one run: a Scan over the batches of an epoch, with the data where they are.
+
+    The last batch of an epoch, where it is smaller, is a step of its own.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    """
+
+    name = "epoch"
+
+    def graphs(self) -> dict[str, ModelProto]:
+        """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
+        return {"epoch": self._epoch_graph(self.setup.model), **super().graphs()}
+
+    def _epoch_graph(self, model: Model) -> ModelProto:
+        s = self.setup
+        return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted)
+
+    def start(self, data: Mapping[str, np.ndarray]) -> None:
+        """Say where the rows come from; a device gets a copy of them, once."""
+        super().start(data)
+        shared = Device.parse(self.setup.device).shares_memory
+        self._rows = {n: Buffer(a, self.setup.device) for n, a in data.items()} if not shared else dict(data)
+
+    def epoch(self, order: np.ndarray, batch_size: int) -> float:
+        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
+        steps = len(order) // batch_size
+        last = order[steps * batch_size :]
+        weighted = self._data.get(Names.of(self.setup.model).sample_weight)
+        total = weight = 0.0
+        if steps:
+            batches = np.ascontiguousarray(order[: steps * batch_size], np.int64).reshape(steps, batch_size)
+            key = "epoch", batch_size
+            program = self._programs.get(key) or self._new(key)
+            self.k.numpy()[...] = self.iteration
+            losses = program(self.side, batches, self._rows)
+            self.side ^= 1
+            self.iteration += steps
+            shares = np.full(steps, float(batch_size)) if weighted is None else weighted[batches].sum(1, np.float64)
+            total, weight = float(losses @ shares), float(shares.sum())
+        if len(last):
+            share = float(len(last) if weighted is None else weighted[last].sum())
+            total += share * super().epoch(last, len(last))
+            weight += share
+        return total / weight if weight else 0.0
+
+    def program(self, rows: Any) -> Any:
+        """The steps of an epoch, asked for by ("epoch", rows), or a single step."""
+        return _EpochProgram(self, rows[1]) if isinstance(rows, tuple) else super().program(rows)
+
+
+class _EpochProgram:
+    """The steps of an epoch, bound twice: from the first set of buffers into the second, and back."""
+
+    def __init__(self, engine: EpochEngine, rows: int):
+        setup = engine.setup
+        model = load(setup.model, batch=rows, variables=setup.weights)
+        session = Session(engine._epoch_graph(model), device=setup.device, threads=setup.threads)
+        self.names, self.engine = Names.of(setup.model), engine
+        self.bindings = []
+        for read, write in (engine.sides, engine.sides[::-1]):
+            binding = session.binding()
+            for name, buffer in {**read, self.names.iteration: engine.k}.items():
+                if name in session.inputs:
+                    binding.bind_input(name, buffer)
+            for name, buffer in write.items():
+                binding.bind_output(self.names.new(name), buffer)
+            self.bindings.append(binding)
+        self.data = [n for n in session.inputs if n in engine._data]
+        self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], self.names.iteration})
+
+    def __call__(self, side: int, batches: np.ndarray, data: Mapping[str, Any]) -> np.ndarray:
+        binding = self.bindings[side]
+        for name in self.data:
+            binding.bind_input(name, data[name])
+        binding.bind_input(self.order, batches)
+        binding.run(self.engine.options)
+        return binding.ortvalues()[self.names.loss].numpy()
 
 
 class AgentEngine(Engine):
@@ -385,8 +470,8 @@ def choose_for_fit(engine: str) -> tuple[type[Engine], str]:
         The name is unknown.
     """
     if engine == "auto":
-        return StepEngine, "one graph a step runs on any onnxruntime and is the fastest"
-    if engine not in (table := {"agent": AgentEngine, "step": StepEngine}):
+        return EpochEngine, "one graph an epoch runs on any onnxruntime and is the fastest"
+    if engine not in (table := {"agent": AgentEngine, "epoch": EpochEngine, "step": StepEngine}):
         raise SettingError(f"engine is 'auto', {', '.join(map(repr, table))}, not {engine!r}.")
     return table[engine], "asked for"
 

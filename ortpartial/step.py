@@ -17,9 +17,10 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
+from .subgraph import rewritten, scan
 
-__all__ = ["Names", "backward_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by", "row_loss_graph",
-           "row_losses_of", "step_graph", "targets_of", "total", "update_graph", "updated"]  # fmt: skip
+__all__ = ["Names", "backward_graph", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by", "row_loss_graph",
+           "row_losses_of", "step_graph", "step_values", "targets_of", "total", "update_graph", "updated"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,29 @@ def step_graph(
         every state. Outputs: the loss of the batch before the step, without the penalty, then every weight and
         every state after it. The names are those of `Names`.
     """
+    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted), name="step")
+
+
+def step_values(
+    model: Model,
+    weights: Sequence[str],
+    losses: Mapping[str, BaseLearningLoss],
+    penalty: BaseLearningPenalty,
+    rate: BaseLearningRate,
+    *,
+    weighted: bool = False,
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """A whole training step as an expression: what `step_graph` builds.
+
+    Parameters
+    ----------
+    model, weights, losses, penalty, rate, weighted : object
+        As for `step_graph`.
+
+    Returns
+    -------
+    inputs, outputs : dict of str to Value
+    """
     names = Names.of(model)
     targets = targets_of(model, losses, names)
     k = variable(names.iteration, np.int64, [])
@@ -173,7 +197,55 @@ def step_graph(
     inputs[names.iteration] = k
     outputs = {names.loss: loss}
     updated(rate, dict(zip(weights, trained, strict=True)), gradients, k, names, inputs, outputs)
-    return build(inputs, outputs, name="step")
+    return inputs, outputs
+
+
+def epoch_graph(
+    model: Model,
+    weights: Sequence[str],
+    losses: Mapping[str, BaseLearningLoss],
+    penalty: BaseLearningPenalty,
+    rate: BaseLearningRate,
+    *,
+    weighted: bool = False,
+) -> ModelProto:
+    """Step after step in one run: a Scan over batches, whose rows are gathered inside.
+
+    Parameters
+    ----------
+    model : Model
+        The model that is trained, with the sizes of one batch.
+    weights, losses, penalty, rate, weighted : object
+        As for `step_graph`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of the step, the model's, the targets and the row weights with all the rows, the iteration as the
+        number of batches seen; and ``order``, (steps, rows of a batch), which rows make which batch. Outputs: those of
+        the step, with one loss a batch.
+    """
+    names = Names.of(model)
+    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted)
+    carried = [n for n in inputs if names.new(n) in outputs]
+    k = inputs[names.iteration]
+    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
+            for n, v in inputs.items() if n not in carried and v is not k}  # fmt: skip
+    first = next(iter(rows))
+    batch = (inputs[first].shape or (None,))[0]
+    order = variable(names.free("order"), np.int64, ["steps", batch])
+
+    def step(k_before: Value, *values: Value) -> list[Value]:
+        *state, taken = values
+        batches = {inputs[n]: op.Gather(v, taken, axis=0) for n, v in rows.items()}
+        given = {**batches, k: k_before + 1, **{inputs[n]: v for n, v in zip(carried, state, strict=True)}}
+        loss, *new = rewritten(list(outputs.values()), given)
+        return [k_before + 1, *new, loss]
+
+    _, *new, each = scan(step, [k, *(inputs[n] for n in carried)], [order])
+    named = {**rows, names.free("order"): order, names.iteration: k, **{n: inputs[n] for n in carried}}
+    found = {names.loss: each, **dict(zip(map(names.new, carried), new, strict=True))}
+    return build(named, found, name="epoch")
 
 
 def updated(
