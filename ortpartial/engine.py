@@ -1,4 +1,4 @@
-"""Who runs the training? `EpochEngine` and `StepEngine`, one graph an epoch or a step; `AgentEngine`, several a step."""
+"""Who runs the training? `EpochEngine`, one graph an epoch; `StepEngine`, one a step; `AgentEngine`, several."""
 
 from __future__ import annotations
 
@@ -492,6 +492,8 @@ def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] |
     -------
     tuple of str and str
     """
+    if engine == "epoch":
+        return "step", "forward and backward apart know no epoch"
     if engine != "auto":
         return choose_for_fit(engine)[0].name, "asked for"
     if not has_training():

@@ -67,7 +67,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
-        ``"step"`` (one graph a step, any onnxruntime), ``"agent"`` (onnxruntime-training) or ``"auto"``.
+        ``"epoch"`` (one graph an epoch) or ``"step"`` (one a step), both on any onnxruntime, ``"agent"``
+        (onnxruntime-training) or ``"auto"``.
     warm_start : bool
         Whether `fit` goes on from the last one, weights, optimizer state and iteration, instead of starting again.
     validation_every : float or int

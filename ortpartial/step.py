@@ -19,8 +19,9 @@ from .learning_rate import BaseLearningRate
 from .model import Model
 from .subgraph import rewritten, scan
 
-__all__ = ["Names", "backward_graph", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by", "row_loss_graph",
-           "row_losses_of", "step_graph", "step_values", "targets_of", "total", "update_graph", "updated"]  # fmt: skip
+__all__ = ["Names", "backward_graph", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by",
+           "row_loss_graph", "row_losses_of", "step_graph", "step_values", "targets_of", "total", "update_graph",
+           "updated"]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from models import assert_close, data, linear, mlp, torch_linear, torch_mlp, wei
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import runtime
-from ortpartial.engine import Batch, StepEngine, choose_for_backward, choose_for_fit
+from ortpartial.engine import Batch, EpochEngine, StepEngine, choose_for_backward, choose_for_fit
 from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 from ortpartial.runtime import Device
 from ortpartial.schedule import OptimalSchedule
 
-ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
+ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 MODELS = {"linear": (linear, torch_linear), "mlp": (mlp, torch_mlp)}
 RATES = {
     "sgd": (LearningRateSGD(0.05), lambda p: torch.optim.SGD(p, lr=0.05)),
@@ -157,9 +157,10 @@ def test_the_model_given_is_never_written_to(engine):
 
 
 def test_choice():
-    assert choose_for_fit("auto") == (StepEngine, "one graph a step runs on any onnxruntime and is the fastest")
+    assert choose_for_fit("auto") == (EpochEngine, "one graph an epoch runs on any onnxruntime and is the fastest")
+    assert choose_for_backward("epoch", linear()) == ("step", "forward and backward apart know no epoch")
     assert choose_for_fit("step") == (StepEngine, "asked for")
-    with pytest.raises(SettingError, match="engine is 'auto', 'agent', 'step', not 'fast'"):
+    with pytest.raises(SettingError, match="engine is 'auto', 'agent', 'epoch', 'step', not 'fast'"):
         choose_for_fit("fast")
     with pytest.raises(SettingError, match="not 'fast'"):
         choose_for_backward("fast", linear())

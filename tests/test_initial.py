@@ -10,7 +10,7 @@ from ortpartial.graph import constant, op, variable
 from ortpartial.initial import drawn
 from ortpartial.model import load
 
-ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
+ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 
 
 def weight(name, *shape, dtype="float32"):

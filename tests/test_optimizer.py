@@ -29,7 +29,7 @@ from ortpartial.learning_loss import ElasticLearningLoss, SquareLearningLoss
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 
-ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
+ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 X, Y, W = data(60)
 X_VAL, Y_VAL, _ = data(25, seed=4)
 
@@ -403,7 +403,7 @@ def test_a_pickle_of_a_model_from_a_file(tmp_path):
 def test_save_onnx_graph(tmp_path, engine, penalty):
     o = optimizer(learning_rate=LearningRateAdam(), learning_penalty=penalty, engine=engine).fit(X, Y, W)
     raw, files = o.save_onnx_graph(bytes), o.save_onnx_graph(tmp_path / "graphs")
-    own = {"step"} if engine == "step" else {"forward", "forward_backward"}
+    own = {"step": {"step"}, "epoch": {"epoch", "step"}, "agent": {"forward", "forward_backward"}}[engine]
     assert set(raw) == set(files) == {"predict", "losses", "learning_loss", "learning_rate", "learning_penalty"} | own
     for name, content in raw.items():
         assert files[name] == tmp_path / "graphs" / f"{name}.onnx"
@@ -483,7 +483,7 @@ def test_errors_of_several(X, y, message):
         ({"learning_loss": {}}, SettingError, "learning_loss is an empty dict; name at least one output."),
         ({"learning_loss": {"z": "elastic"}}, SettingError, "names 'z', which is no output of the model: 'y'."),
         ({"learning_penalty": 0.1}, SettingError, "learning_penalty: 0.1 is a float"),
-        ({"engine": "fast"}, SettingError, "engine is 'auto', 'agent', 'step', not 'fast'."),
+        ({"engine": "fast"}, SettingError, "engine is 'auto', 'agent', 'epoch', 'step', not 'fast'."),
         ({"device": "tpu"}, DeviceError, "The device is 'tpu'"),
         ({"weights_to_train": []}, ModelError, "weights_to_train is empty; name at least one weight"),
         ({"weights_to_train": ["W1", "W1"]}, ModelError, "The weight 'W1' is given twice."),

@@ -34,7 +34,7 @@ LOSSES = {
     "labels": ("softmax_cross_entropy", nn.functional.cross_entropy),
     "binary": ("log_loss", nn.functional.binary_cross_entropy_with_logits),
 }
-ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
+ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 EPOCHS, BATCH, ROWS = 20, 8, 38  # a hundred steps; the last batch of an epoch is smaller
 
 

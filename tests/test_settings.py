@@ -12,7 +12,7 @@ from ortpartial.exceptions import DeviceError, ModelError, SettingError
 from ortpartial.learning_loss import HuberLearningLoss
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD
 
-ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
+ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 X, Y, W = data(60)
 
 
