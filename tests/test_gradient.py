@@ -9,7 +9,7 @@ from table import assert_as_torch, gradients, real, rows, torch_gradients
 from ortpartial import gradient
 from ortpartial.builder import build
 from ortpartial.exceptions import GraphError, NoGradientError
-from ortpartial.gradient import cast, elementwise, grad, has_rule, no_gradient, unbroadcast, vjp
+from ortpartial.gradient import cast, composed, elementwise, grad, has_rule, no_gradient, unbroadcast, vjp
 from ortpartial.graph import OPSET, _newest, constant, make_node, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
@@ -235,6 +235,18 @@ def test_a_body_in_float32(f, torch_f, args):
     np.testing.assert_allclose(y, expected.detach(), rtol=1e-4, atol=1e-5)
     for a, b in zip(found, torch.autograd.grad(expected.sum(), x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_one_input_given_twice_to_a_body_counts_twice_and_not_four_times():
+    check_gradient(lambda x: op.PRelu(x, x), [np.array([-0.5, 0.7])])
+
+
+def test_what_an_operator_computes_is_its_rule():
+    @composed("ThresholdedRelu")
+    def _(x, *, alpha):
+        return x * cast(x > alpha, x)
+
+    check_gradient(lambda x: op.ThresholdedRelu(x, alpha=0.5), [real(2, 3) + 0.01])
 
 
 def test_the_body_of_a_body():

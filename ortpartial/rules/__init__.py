@@ -1,9 +1,10 @@
 """How do gradients flow through operators? One family a file; importing one registers its rules."""
 
-from . import channels, elementwise, indexing, linear, losses, normalize, reduction, resize, shape, window
+from . import channels, einsum, elementwise, indexing, linear, losses, normalize, reduction, resize, shape, window
 
 __all__ = [
     "channels",
+    "einsum",
     "elementwise",
     "indexing",
     "linear",
