@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..gradient import shape_of, vjp
 from ..graph import Value, op
-from .resize import identity
+from .linear import identity
 
 
 @vjp("Einsum")

@@ -1,12 +1,9 @@
 """How do gradients flow through Resize?"""
 
-import numpy as np
-
 from ..exceptions import NoGradientError
 from ..gradient import vjp
 from ..graph import Node, Value, constant, op
-from .linear import transposed
-from .shape import size
+from .linear import along, identity
 
 # Every mode is linear along each axis apart, so its matrix is what it makes of the identity.
 
@@ -45,15 +42,6 @@ def given(v: Value | None) -> Value | None:
     return None if v is None or (v.array is not None and not v.array.size) else v
 
 
-def identity(x: Value, axis: int) -> Value:
-    """The identity matrix of the size of an axis."""
-    n = size(x, axis, axis + 1)
-    if n.array is not None:
-        return constant(np.eye(int(n.array[0]), dtype=x.dtype))
-    square = op.Expand(constant(np.zeros((1, 1), x.dtype)), op.Concat(n, n, axis=0))
-    return op.EyeLike(square)
-
-
 def changed(node: Node, i: int, axis: int, x: Value, y: Value) -> bool:
     """Whether an axis, the i-th of those that are resized, is or may be another afterwards."""
     scales = given((*node.inputs, None, None)[2])
@@ -63,12 +51,3 @@ def changed(node: Node, i: int, axis: int, x: Value, y: Value) -> bool:
         return bool(scales.array[i] != 1)
     n, m = (None if v.shape is None else v.shape[axis] for v in (x, y))
     return n is None or n != m
-
-
-def along(a: Value, v: Value, axis: int, rank: int) -> Value:
-    """The product of a matrix and each line of v along an axis."""
-    if axis == rank - 1:
-        return v @ transposed(a)
-    swap = list(range(rank))
-    swap[axis], swap[-2] = swap[-2], swap[axis]
-    return a @ v if axis == rank - 2 else op.Transpose(a @ op.Transpose(v, perm=swap), perm=swap)

@@ -80,6 +80,37 @@ def test_all_outputs_of_layer_normalization(outputs):
     assert_as_torch(f, torch_f, [real(3, 5), real(5, seed=1)])
 
 
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_lp_normalization(p, axis):
+    def f(x):
+        return op.LpNormalization(x, axis=axis, p=p)
+
+    check_gradient(f, [real(2, 3, 4)], directions=1)
+    assert_as_torch(f, lambda x: torch.nn.functional.normalize(x, p, axis), [real(2, 3, 4)])
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_norm_of_zero_has_no_gradient(p):
+    x = variable("x", "float32", [2, 2])
+    (dx,) = grad(op.LpNormalization(x, p=p) * [[1.0, 2.0], [3.0, -4.0]], [x])
+    (found,) = evaluate(build([x], [dx]), {"x": np.array([[0, 0], [3, 4]], np.float32)}).values()
+    assert np.array_equal(found[0], [0, 0])
+    assert np.isfinite(found[1]).all()
+    assert found[1].any()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
+def test_local_response_normalization(size):
+    def f(x, **settings):
+        return op.LRN(x, size=size, **settings)
+
+    check_gradient(lambda x: f(x, alpha=0.3, beta=0.6, bias=1.5), [real(2, 6, 2, 3)], directions=1)
+    if size % 2:  # of an even size, torch has one more before
+        torch_f = torch.nn.LocalResponseNorm(size, 0.3, 0.6, 1.5)
+        assert_as_torch(lambda x: f(x, alpha=0.3, beta=0.6, bias=1.5), torch_f, [real(2, 6, 2, 3)])
+
+
 def test_dropout_at_inference_passes_on():
     x, dy = variable("x", "float32", ["N", 3]), variable("dy", "float32", ["N", 3])
     for y in (op.Dropout(x), op.Dropout(x, 0.3), op.Dropout(x, 0.3, constant(False))):
