@@ -43,7 +43,8 @@ class Composition(Rule):
 
     def __call__(self, node: Node, dys: Gradients) -> Gradients:
         """Cotangents of the node's inputs from those of its outputs."""
-        keywords = {k: node if k == "node" else node.attribute(k) for k in self.keywords}
+        own = {"y": node.outputs[0], "node": node}
+        keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
         ys = self.function(*node.inputs, **keywords)
         return _through(node, [ys] if isinstance(ys, Value) else ys, dys)
 
@@ -105,8 +106,8 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
 def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register what an operator computes, in other operators: its gradient is the gradient of that.
 
-    The decorated function takes the inputs of the operator as positional parameters and its attributes, or ``node``,
-    as keyword-only ones, and returns the outputs, None for one that has no gradient.
+    The decorated function takes the inputs of the operator as positional parameters and its attributes, ``node``, or
+    ``y`` for the shape of its output, as keyword-only ones, and returns the outputs, None for one without a gradient.
 
     Parameters
     ----------

@@ -1,6 +1,20 @@
 """How do gradients flow through operators? One family a file; importing one registers its rules."""
 
-from . import channels, einsum, elementwise, indexing, linear, losses, normalize, reduction, resize, shape, window
+from . import (
+    channels,
+    einsum,
+    elementwise,
+    indexing,
+    linear,
+    losses,
+    normalize,
+    reduction,
+    regions,
+    resize,
+    sampling,
+    shape,
+    window,
+)
 
 __all__ = [
     "channels",
@@ -11,7 +25,9 @@ __all__ = [
     "losses",
     "normalize",
     "reduction",
+    "regions",
     "resize",
+    "sampling",
     "shape",
     "window",
 ]
