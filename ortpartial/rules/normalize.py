@@ -46,6 +46,21 @@ def _(x, scale, bias=None, *, dys, axis, epsilon):
     return reduce(add, dx), d_scale, dy
 
 
+@vjp("RMSNormalization")
+def _(x, scale, *, dy, axis, epsilon):
+    axes = constant(list(range(axis % x.rank, x.rank)))
+    r = 1 / op.Sqrt(op.ReduceMean(x * x, axes) + epsilon)
+    xn, dy = x * r, cast(dy, x)
+    dxn = dy * cast(scale, x)
+    return r * (dxn - xn * op.ReduceMean(dxn * xn, axes)), cast(dy * xn, scale)
+
+
+@composed("MeanVarianceNormalization")
+def _(x, *, axes):
+    mean, square = (op.ReduceMean(v, axes) for v in (x, x * x))
+    return (x - mean) / (op.Sqrt(square - mean * mean) + 1e-9)
+
+
 @vjp("LpNormalization")
 def _(x, *, y, dy, axis, p):
     n = op.ReduceL1(x, [axis]) if p == 1 else op.ReduceL2(x, [axis])
