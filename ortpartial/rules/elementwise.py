@@ -122,11 +122,6 @@ def _(x, *, dy, alpha):
     return dy * (alpha + (1 - alpha) * cast(x > 0, dy))
 
 
-@vjp("Shrink")
-def _(x, *, dy, lambd):
-    return dy * cast(op.Abs(x) > lambd, dy)
-
-
 @vjp("Elu")
 def _(x, *, y, dy, alpha):
     positive = cast(x > 0, dy)

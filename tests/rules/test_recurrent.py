@@ -52,7 +52,7 @@ CASES = rows(
     ("linear before reset", "GRU", "b h", {"linear_before_reset": 1}),
     ("linear before reset, no bias, lengths", "GRU", "lens", {"linear_before_reset": 1}),
     ("peepholes", "LSTM", "b h c p", {}),
-    ("peepholes, lengths, clip", "LSTM", "b lens h c p", {"clip": 0.6}),
+    ("peepholes, lengths, clip", "LSTM", "b lens h c p", {"clip": 0.9}),
     ("input and forget as one", "LSTM", "b p", {"input_forget": 1}),
 )
 EACH = [
@@ -67,9 +67,9 @@ EACH = [
 def test_recurrent(op_type, given, settings, direction):
     args = arguments(op_type, given, directions=1 + (direction == "bidirectional"))
     f, x = outputs(op_type, args, direction=direction, **settings)
-    # onnxruntime has them in float32 alone. A clipped gate has kinks.
-    check_gradient(f, x, dtype=np.float32, step=1e-2, rtol=1e-2, order=1, symbolic=False, directions=1,
-                   skip_kinks="clip" in settings)  # fmt: skip
+    # onnxruntime has them in float32 alone. A clipped gate has kinks, which a long step would cross.
+    precision = {"step": 1e-3, "skip_kinks": True} if "clip" in settings else {"step": 1e-2}
+    check_gradient(f, x, dtype=np.float32, rtol=1e-2, order=1, symbolic=False, directions=1, **precision)
 
 
 @pytest.mark.parametrize("op_type", GATES)
