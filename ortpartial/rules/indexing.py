@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ..gradient import cast, no_gradient, ones_like, reshape_like, shape_of, vjp, zeros_like
 from ..graph import Value, op
+from .reduction import factors_vjp
 from .shape import put_back, size, vector
 
 # What an index picks twice is added up by ScatterElements and never by ScatterND: with more than one thread,
@@ -73,7 +74,11 @@ def placed(
     if reduction == "add":
         return dy, pick(dy)
     if reduction == "mul":
-        return dy * place(ones_like(x), u, reduction="mul"), pick(dy * y) / u
+
+        def product(v):
+            return place(ones_like(x), v, reduction="mul")
+
+        return dy * product(u), factors_vjp(u, dy * x, product, lambda v: put_back(v, x, pick), pick)
     kept, came = cast(op.Equal(x, y), dy), cast(op.Equal(u, pick(y)), dy)
     share = dy / (kept + put_back(came, x, pick))
     return kept * share, came * pick(share)

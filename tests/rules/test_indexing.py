@@ -1,5 +1,7 @@
 """Are the gradients of operators that pick or place elements by an index right?"""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch.nn.functional as F
@@ -51,6 +53,8 @@ CASES = rows(
      [apart(3, 2), I([[1, 1], [1, 0]]), apart(2, 2) + 0.05]),
     ("ScatterElements min", at(op.ScatterElements, reduction="min"),
      [apart(3, 2), I([[1, 1], [1, 0]]), apart(2, 2) + 0.05]),
+    ("ScatterElements mul, zeros", at(op.ScatterElements, reduction="mul"),
+     [real(3, 2), I([[1, 1], [1, 0], [2, 1]]), I([[0.0, 2.0], [1.5, 0.0], [0.0, 0.0]])]),
     ("ScatterND", op.ScatterND, [real(4, 2), I([[1], [3]]), real(2, 2)]),
     ("ScatterND elements", op.ScatterND, [real(2, 2), I([[1, 0], [0, 1]]), real(2)]),
     ("ScatterND add", at(op.ScatterND, reduction="add"), [real(4, 2), I([[1], [1]]), real(2, 2)]),
@@ -85,6 +89,13 @@ def test_picks_and_places(f, args):
     check_gradient(f, args, directions=1)
 
 
+# Reductions as torch calls them, and what is updated by what.
+REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+UPDATED = [
+    ("the same twice", apart(3, 2), apart(3, 2) + 0.05),
+    ("ties", np.ones((3, 2)), np.ones((3, 2))),
+    ("zeros", I([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), I([[0.0, 2.0], [1.5, 0.0], [0.0, 0.0]])),
+]
 TORCH = rows(
     ("Gather", op.Gather, lambda x, i: x[i], [real(4, 3), I([[1, 1], [3, 1]])]),
     ("Gather axis", at(op.Gather, axis=1), lambda x, i: x[:, i], [real(4, 3), I([2, 2, 0])]),
@@ -95,6 +106,12 @@ TORCH = rows(
      [real(3, 2), I([[1, 1], [1, 0]]), real(2, 2)]),
     ("ScatterElements max, ties", at(op.ScatterElements, reduction="max"),
      lambda x, i, u: x.scatter_reduce(0, i, u, "amax"), [np.ones((3, 1)), I([[1], [1]]), np.ones((2, 1))]),
+    *((f"ScatterElements {reduction}, {what}", at(op.ScatterElements, reduction=reduction),
+       lambda x, i, u, as_torch=as_torch: x.scatter_reduce(0, i, u, as_torch), [x, I([[1, 1], [1, 0], [2, 1]]), u])
+      for (reduction, as_torch), (what, x, u) in product(REDUCTIONS.items(), UPDATED)),
+    *((f"ScatterND {reduction}, {what}", at(op.ScatterND, reduction=reduction),
+       lambda x, i, u, as_torch=as_torch: x.scatter_reduce(0, i.expand(-1, 2), u, as_torch), [x, I([[1], [1], [0]]), u])
+      for (reduction, as_torch), (what, x, u) in product(REDUCTIONS.items(), UPDATED)),
     ("TopK", lambda x: op.TopK(x, [2])[0], lambda x: x.topk(2)[0], [apart(3, 4)]),
     ("Col2Im", lambda x: op.Col2Im(x, [5, 4], [2, 2], strides=[1, 2], pads=[0, 1, 0, 1], dilations=[2, 1]),
      lambda x: F.fold(x, (5, 4), (2, 2), stride=(1, 2), padding=(0, 1), dilation=(2, 1)), [real(2, 8, 9)]),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from table import NOTHING, REPEATED, assert_as_torch, real, rows
+from table import NOTHING, OLD, REPEATED, assert_as_torch, real, rows
 
 from ortpartial.builder import build
 from ortpartial.gradient import grad
@@ -125,3 +125,34 @@ def test_dropout_in_training_scales_by_its_own_mask(training):
     found = evaluate(build([x, mode], {"y": y, "dx": dx}), {"x": np.ones(1000, np.float32), "mode": np.array(True)})
     np.testing.assert_allclose(found["dx"], found["y"])
     assert 0 < (found["y"] == 0).sum() < 500
+
+
+RMS = rows(
+    ("last axis", (3, 5), -1, (5,)),
+    ("two axes", (2, 3, 4), 1, (3, 4)),
+    ("all axes", (2, 3), 0, (2, 3)),
+    ("scale repeated", (2, 3, 4), 1, (4,)),
+)
+
+
+@pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no RMSNormalization, which is of opset 23")
+@pytest.mark.parametrize(("shape", "axis", "scale"), RMS)
+def test_rms_normalization(shape, axis, scale):
+    args = [real(*shape), real(*scale, seed=1)]
+
+    def torch_f(x, scale):
+        return x / torch.sqrt((x * x).mean(list(range(axis % x.ndim, x.ndim)), keepdim=True) + 1e-3) * scale
+
+    check_gradient(lambda *x: op.RMSNormalization(*x, axis=axis, epsilon=1e-3), args, directions=1)
+    assert_as_torch(lambda *x: op.RMSNormalization(*x, axis=axis, epsilon=1e-3), torch_f, args)
+
+
+@pytest.mark.parametrize("axes", [[0, 2, 3], [1], [-1, 0]], ids=str)
+def test_mean_variance_normalization(axes):
+    def f(x):
+        return op.MeanVarianceNormalization(x, axes=axes)
+
+    # The operator is there in float32 alone, its gradient in float64, too.
+    x, dy = real(2, 3, 2, 2), real(2, 3, 2, 2, seed=1)
+    check_gradient(f, [x], dtype=np.float32, step=1e-2, rtol=5e-3, order=1)
+    check_gradient(lambda x, dy: grad(f(x), [x], [dy]), [x, dy], directions=1, order=1)
