@@ -68,8 +68,10 @@ def identity(x: Value, axis: int) -> Value:
 
 def along(a: Value, v: Value, axis: int, rank: int) -> Value:
     """The product of a matrix and each line of v along an axis."""
+    if axis == rank - 2:
+        return a @ v
+    swap = list(range(rank))
+    swap[axis], swap[-1] = swap[-1], swap[axis]
     if axis == rank - 1:
         return v @ transposed(a)
-    swap = list(range(rank))
-    swap[axis], swap[-2] = swap[-2], swap[axis]
-    return a @ v if axis == rank - 2 else op.Transpose(a @ op.Transpose(v, perm=swap), perm=swap)
+    return op.Transpose(op.Transpose(v, perm=swap) @ transposed(a), perm=swap)

@@ -25,7 +25,7 @@ class Taps:
 @composed("GridSample")
 def _(x, grid, *, y, mode, padding_mode, align_corners):
     r = x.rank - 2
-    points = op.Reshape(grid, [0, -1, r])
+    points = listed(grid, r)
     taps = []
     for axis in range(2, x.rank):
         # The axes of the grid are named the other way round: its first number is that of the last axis.
@@ -33,6 +33,11 @@ def _(x, grid, *, y, mode, padding_mode, align_corners):
         u = (u + 1) * (n - 1) / 2 if align_corners else ((u + 1) * n - 1) / 2
         taps.append(padded(around(u, mode), n, padding_mode, align_corners))
     return reshape_like(sampled(x, taps), y)
+
+
+def listed(grid: Value, r: int) -> Value:
+    """The points of a grid, one after another: (N, P, r)."""
+    return op.Reshape(grid, vector(size(grid, 0, 1), op.ReduceProd(size(grid, 1, r + 1)), constant([r])), allowzero=1)
 
 
 def around(u: Value, mode: str) -> Taps:
@@ -76,10 +81,10 @@ def read(x: Value, taps: Sequence[Taps]) -> Value:
     place = whole(spaced(taps[0].places, 0, len(taps)))
     for axis, t in enumerate(taps[1:], 1):
         place = place * size(x, axis + 2, axis + 3) + whole(spaced(t.places, axis, len(taps)))
-    flat = op.Reshape(x, vector(size(x, 0, 2), constant([-1])))
-    every = op.Expand(op.Reshape(place, [0, 1, -1]), vector(constant([1]), size(x, 1, 2), constant([1])))
-    found = op.GatherElements(flat, every, axis=2)
-    return op.Reshape(found, op.Concat(size(x, 0, 2), op.Shape(place, start=1), axis=0))
+    flat = op.Reshape(x, vector(size(x, 0, 2), op.ReduceProd(size(x, 2, x.rank))), allowzero=1)
+    places = op.Unsqueeze(op.Flatten(place, axis=1), [1])
+    found = op.GatherElements(flat, op.Expand(places, vector(constant([1]), size(x, 1, 2), constant([1]))), axis=2)
+    return op.Reshape(found, op.Concat(size(x, 0, 2), op.Shape(place, start=1), axis=0), allowzero=1)
 
 
 def sampled(x: Value, taps: Sequence[Taps]) -> Value:
@@ -108,8 +113,8 @@ def _(theta, shape, *, y, dy, align_corners):
     r = y.rank - 2
     one_image = op.Concat([1], op.Slice(shape, [1], [r + 2]), axis=0)
     base = op.AffineGrid(constant(np.eye(r, r + 1, dtype=theta.dtype)[None]), one_image, align_corners=align_corners)
-    d = op.Reshape(dy, [0, -1, r])
-    d_linear = op.MatMul(op.Transpose(d, perm=[0, 2, 1]), op.Reshape(base, [-1, r]))
+    d = listed(dy, r)
+    d_linear = op.Einsum(d, op.Reshape(base, [-1, r]), equation="npi,pj->nij")
     return op.Concat(d_linear, op.Unsqueeze(op.ReduceSum(d, [1], keepdims=0), [2]), axis=2).stated(theta.shape)
 
 
@@ -117,21 +122,22 @@ def _(theta, shape, *, y, dy, align_corners):
 def _(x, w, offset, b=None, mask=None, *, y, node, group, offset_group):
     window, r = window_given(node, x, w), x.rank - 2
     kernel, spread = size(w, 2, r + 2), size(offset, 2, r + 2)
-    apart = op.Reshape(x, vector(constant([-1]), op.Div(size(x, 1, 2), offset_group), size(x, 2, r + 2)))
-    moved = op.Reshape(offset, vector(constant([-1]), kernel, constant([r]), spread))
+    n, many = size(x, 0, 1), size(x, 0, 1) * offset_group
+    apart = op.Reshape(x, vector(many, op.Div(size(x, 1, 2), offset_group), size(x, 2, r + 2)), allowzero=1)
+    moved = op.Reshape(offset, vector(many, kernel, constant([r]), spread), allowzero=1)
     taps = []
     for i in range(r):
         steps = stepped(kernel, i, i, 2 * r) * window.dilations[i]
         starts = stepped(spread, i, r + i, 2 * r) * window.strides[i] - window.pads[i]
         u = op.Gather(moved, i, axis=1 + r) + cast(steps + starts, offset)
-        n = cast(size(x, 2 + i, 3 + i), offset)
-        taps.append(padded(around(op.Flatten(u, axis=1), "linear"), n, "zeros", 0))
+        inside = cast(size(x, 2 + i, 3 + i), offset)
+        taps.append(padded(around(op.Flatten(u, axis=1), "linear"), inside, "zeros", 0))
     seen = sampled(apart, taps)
     if mask is not None:
-        seen = seen * op.Unsqueeze(op.Reshape(mask, op.Shape(taps[0].places, end=2)), [1])
+        seen = seen * op.Unsqueeze(op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=1), [1])
     lines = op.Reshape(w, vector(constant([group, -1]), op.ReduceProd(size(w, 1, r + 2))))
-    found = lines @ op.Reshape(seen, vector(size(x, 0, 1), constant([group]), op.Shape(lines, start=2), constant([-1])))
-    found = reshape_like(found, y)
+    groups = vector(n, constant([group]), op.Shape(lines, start=2), op.ReduceProd(spread))
+    found = reshape_like(lines @ op.Reshape(seen, groups, allowzero=1), y)
     return found if b is None else found + op.Reshape(b, [1, -1] + [1] * r)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from table import assert_as_torch, real, rows
+from table import NOTHING, assert_as_torch, real, rows
 
 from ortpartial.exceptions import GraphError
 from ortpartial.gradient import grad
@@ -60,6 +60,12 @@ def sum_of(equation):
 def test_einsum(equation, args):
     check_gradient(sum_of(equation), args, directions=1)
     assert_as_torch(sum_of(equation), lambda *x: torch.einsum(equation, *x), args)
+
+
+@NOTHING
+@pytest.mark.parametrize("shapes", [[(0, 3), (3, 4)], [(2, 0), (0, 4)]], ids=str)
+def test_of_nothing(shapes):
+    check_gradient(sum_of("ij,jk->ik"), [np.zeros(s) + 1 for s in shapes], order=1)
 
 
 def test_one_operand_twice():

@@ -100,6 +100,18 @@ def test_a_norm_of_zero_has_no_gradient(p):
     assert found[1].any()
 
 
+@NOTHING
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    rows(
+        ("LpNormalization", op.LpNormalization, (0, 3)),
+        ("LRN", lambda x: op.LRN(x, size=3), (0, 3, 2, 2)),
+    ),
+)
+def test_of_nothing(f, shape):
+    check_gradient(f, [np.zeros(shape)], order=1)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
 def test_local_response_normalization(size):
     def f(x, **settings):
@@ -132,6 +144,7 @@ RMS = rows(
     ("two axes", (2, 3, 4), 1, (3, 4)),
     ("all axes", (2, 3), 0, (2, 3)),
     ("scale repeated", (2, 3, 4), 1, (4,)),
+    ("empty batch", (0, 5), -1, (5,)),
 )
 
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from table import apart
+from table import NOTHING, apart
 
 from ortpartial.builder import build
 from ortpartial.gradient import grad
@@ -61,3 +61,10 @@ def test_ties_share_and_empty_bins_have_no_gradient():
     (dx,) = grad(op.MaxRoiPool(x, rois, pooled_shape=[1, 1]), [x])
     (found,) = evaluate(build([x], [dx]), {"x": np.ones((1, 1, 3, 3), np.float32)}).values()
     assert found.tolist() == [[[[0.25, 0.25, 0], [0.25, 0.25, 0], [0, 0, 0]]]]
+
+
+@NOTHING
+def test_of_no_regions():
+    check_gradient(aligned(np.zeros(0, np.int64)), [IMAGES, np.zeros((0, 4))], order=1)
+    check_gradient(lambda x, rois: op.MaxRoiPool(x, rois, pooled_shape=[2, 2]), [IMAGES, np.zeros((0, 5))],
+                   dtype=np.float32, step=1e-2, wrt=[0], order=1)  # fmt: skip

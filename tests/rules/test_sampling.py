@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch.nn.functional as F
-from table import OLD, assert_as_torch, real, rows
+from table import NOTHING, OLD, assert_as_torch, real, rows
 
 from ortpartial.builder import build
 from ortpartial.gradient import grad
@@ -114,3 +114,16 @@ def test_without_offsets_a_deformable_convolution_is_one():
     )
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+@NOTHING
+@pytest.mark.parametrize(
+    ("f", "args"),
+    rows(
+        ("GridSample of no images", op.GridSample, [np.zeros((0, 1, 3, 3)), np.zeros((0, 2, 2, 2))]),
+        ("GridSample of no points", op.GridSample, [real(1, 1, 3, 3), np.zeros((1, 0, 2, 2))]),
+        ("AffineGrid", lambda t: op.AffineGrid(t, [0, 1, 2, 2]), [np.zeros((0, 2, 3))]),
+    ),
+)
+def test_of_nothing(f, args):
+    check_gradient(f, args, order=1)
