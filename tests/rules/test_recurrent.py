@@ -178,6 +178,6 @@ def refused(match, steps=STEPS, **settings):
 
 def test_what_cannot_be_unrolled_is_refused():
     refused(r"RNN> has no gradient here: the length .* is not known .* Give its input a fixed number", steps="T")
-    refused(r"RNN> .* length of its sequences is 1000, and at most 512 are unrolled", steps=1000)
+    refused(r"RNN> .* length of its sequences is 1000, and at most 256 are unrolled", steps=1000)
     refused(r"RNN> has the activation Sine; those that are known are affine, elu", activations=["Sine"])
     refused(r"RNN> has the activation LeakyRelu without its alpha .* Set activation_alpha", activations=["LeakyRelu"])
