@@ -76,7 +76,7 @@ FIRST = ("BatchNormalization", "LayerNormalization")
 SINGLE = ("GroupNormalization",)
 # What no runtime has a kernel for, so that onnx's reference evaluator runs it.
 REFERENCE = ("CausalConvWithState", "SwiGLU")
-# Gradients that are refused where sizes are not known, since the padding or the number of groups depends on them.
+# Gradients that are refused where sizes are not known, since padding, groups or steps depend on them.
 STATIC = (
     "averagepool_2d_precomputed_same",
     "causal_conv_with_state",
@@ -85,8 +85,12 @@ STATIC = (
     "convtranspose_autopad_same",
     "convtranspose_kernel_shape",
     "convtranspose_output_shape",
+    "gru_",
+    "lstm_",
     "maxpool_2d_same",
     "maxpool_2d_precomputed_same",
+    "rnn_",
+    "simple_rnn_",
 )
 LEFT_OUT_OLD = {
     "reduce_l1_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
