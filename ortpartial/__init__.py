@@ -4,7 +4,7 @@ from . import rules  # noqa: F401  (rules register themselves)
 from .builder import build
 from .exceptions import OrtPartialError
 from .forward_backward import OrtGradientForwardBackward
-from .gradient import elementwise, grad, no_gradient, vjp
+from .gradient import composed, elementwise, grad, no_gradient, vjp
 from .graph import Value, constant, op, variable
 from .model import load
 from .optimizer import OrtGradientForwardBackwardOptimizer
@@ -17,6 +17,7 @@ __all__ = [
     "OrtPartialError",
     "Value",
     "build",
+    "composed",
     "constant",
     "elementwise",
     "grad",

@@ -13,7 +13,7 @@ from .exceptions import NoGradientError
 from .graph import OPSET, Node, Value, _newest, constant, op
 from .model import expand
 
-__all__ = ["elementwise", "grad", "has_rule", "no_gradient", "vjp"]
+__all__ = ["composed", "elementwise", "grad", "has_rule", "no_gradient", "vjp"]
 
 Gradients = Sequence["Value | None"]
 
@@ -37,6 +37,18 @@ class Rule:
         result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         # A node may leave optional inputs out, a rule may leave out the last ones, which have no gradient.
         return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
+
+
+@dataclass(frozen=True)
+class Composition(Rule):
+    """What an operator computes, in operators that have a gradient: the walk through them is the rule."""
+
+    def __call__(self, node: Node, dys: Any, wanted: Sequence[Value] = ()) -> Gradients:
+        """Cotangents of the node's inputs from those of its outputs."""
+        own = {"y": node.outputs[0], "node": node}
+        keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
+        ys = self.function(*node.inputs, **keywords)
+        return _through(node, [ys] if isinstance(ys, Value) else ys, dys)
 
 
 _RULES: dict[tuple[str, str], Rule] = {}
@@ -88,6 +100,40 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
         if len(positional) > schema.max_input:
             raise TypeError(f"The rule of {op_type} takes {len(positional)} inputs, the operator {schema.max_input}.")
         _RULES[domain, op_type] = Rule(function, keywords)
+        return function
+
+    return register
+
+
+def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what an operator computes, in other operators: its gradient is the gradient of that.
+
+    The decorated function takes the inputs of the operator as positional parameters and its attributes, ``node``, or
+    ``y`` for the shape of its output, as keyword-only ones, and returns the outputs, None for one without a gradient.
+
+    Parameters
+    ----------
+    op_type : str
+        Name of the operator.
+    domain : str
+        Its domain.
+
+    Returns
+    -------
+    callable
+        A decorator that gives the function back.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op
+    >>> @composed("Softsign")
+    ... def _(x):
+    ...     return x / (1 + op.Abs(x))
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        vjp(op_type, domain)(function)
+        _RULES[domain, op_type] = Composition(function, _RULES[domain, op_type].keywords)
         return function
 
     return register
@@ -295,10 +341,8 @@ def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     body = expand(node)
     if body is None:
         return _rule(node)(node, dys)
-    pairs = [(y, d) for y, d in zip(body, dys, strict=False) if d is not None]
-    given = [x for x in node.inputs if x is not None]
-    found = dict(zip(given, _walk([y for y, _ in pairs], [d for _, d in pairs], given, set(given)), strict=True))
-    return [None if x is None or not w else found[x] for x, w in zip(node.inputs, wanted, strict=True)]
+    found = _through(node, body, dys)
+    return [d if w else None for d, w in zip(found, wanted, strict=True)]
 
 
 def _rule(node: Node) -> Rule:
@@ -311,6 +355,15 @@ def _rule(node: Node) -> Rule:
             f"leave the weights before this node out of weights_to_train."
         )
     return rule
+
+
+def _through(node: Node, body: Sequence[Value | None], dys: Gradients) -> Gradients:
+    """Cotangents of a node's inputs through other operators that compute its outputs."""
+    pairs = [(y, d) for y, d in zip(body, dys, strict=False) if y is not None and d is not None]
+    given = list(dict.fromkeys(x for x in node.inputs if x is not None))
+    found = dict(zip(given, _walk([y for y, _ in pairs], [d for _, d in pairs], given, set(given)), strict=True))
+    # An input that is given twice gets its cotangent once.
+    return [None if x is None else found.pop(x, None) for x in node.inputs]
 
 
 def ones_like(x: Value) -> Value:

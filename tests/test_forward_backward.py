@@ -218,8 +218,8 @@ def test_errors(engine):
 
 def test_errors_at_once():
     x, w = variable("x", "float32", ["N", 2, 2]), constant(np.ones((2, 2), np.float32), hint="w")
-    with pytest.raises(NoGradientError, match="operator Det has neither"):
-        OrtGradientForwardBackward(build([x], {"y": op.Det(x @ w)}), engine="step")
+    with pytest.raises(NoGradientError, match="operator DFT has neither"):
+        OrtGradientForwardBackward(build([x], {"y": op.DFT(x @ w)}), engine="step")
     with pytest.raises(SettingError, match="engine is 'auto', 'agent', 'epoch', 'step', not 'fast'"):
         OrtGradientForwardBackward(linear(), engine="fast")
 

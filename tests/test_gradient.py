@@ -9,7 +9,7 @@ from table import assert_as_torch, gradients, real, rows, torch_gradients
 from ortpartial import gradient
 from ortpartial.builder import build
 from ortpartial.exceptions import GraphError, NoGradientError
-from ortpartial.gradient import cast, elementwise, grad, has_rule, no_gradient, unbroadcast, vjp
+from ortpartial.gradient import cast, composed, elementwise, grad, has_rule, no_gradient, unbroadcast, vjp
 from ortpartial.graph import OPSET, _newest, constant, make_node, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
@@ -237,6 +237,18 @@ def test_a_body_in_float32(f, torch_f, args):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_one_input_given_twice_to_a_body_counts_twice_and_not_four_times():
+    check_gradient(lambda x: op.PRelu(x, x), [np.array([-0.5, 0.7])])
+
+
+def test_what_an_operator_computes_is_its_rule():
+    @composed("ThresholdedRelu")
+    def _(x, *, alpha):
+        return x * cast(x > alpha, x)
+
+    check_gradient(lambda x: op.ThresholdedRelu(x, alpha=0.5), [real(2, 3) + 0.01])
+
+
 def test_the_body_of_a_body():
     # HardSwish is x · HardSigmoid(x); without the rule of HardSigmoid its own body is opened.
     del gradient._RULES["", "HardSigmoid"]
@@ -245,17 +257,17 @@ def test_the_body_of_a_body():
 
 def test_no_rule_and_no_body_is_an_error_that_names_node_operator_and_way_out():
     x = variable("x", "float32", [2, 2])
-    (y,) = make_node(_newest("Det", "", OPSET), [x], {}, name="volume").outputs
+    (y,) = make_node(_newest("DFT", "", OPSET), [x], {}, name="volume").outputs
     with pytest.raises(NoGradientError) as e:
         grad(y, [x])
-    for part in ("volume", "Det", "neither a rule nor a body", "ortpartial.vjp('Det')", "weights_to_train"):
+    for part in ("volume", "DFT", "neither a rule nor a body", "ortpartial.vjp('DFT')", "weights_to_train"):
         assert part in str(e.value)
 
 
 def test_no_rule_is_needed_where_no_gradient_flows():
     x, w = variable("x", "float32", [2, 2]), variable("w", "float32", [])
-    (dw,) = grad(op.Det(x) * w, [w])
-    assert node_types([x], [dw])[0] == "Det"
+    (dw,) = grad(op.DFT(x) * w, [w])
+    assert "DFT" in node_types([x], [dw])
 
 
 def test_an_output_whose_gradient_is_unknown_is_an_error():
@@ -274,27 +286,27 @@ def test_an_output_whose_gradient_is_unknown_is_an_error():
 
 
 def test_a_rule_is_registered():
-    assert not has_rule("Det")
+    assert not has_rule("DFT")
 
-    @vjp("Det")
+    @vjp("DFT")
     def _(x, *, y, dy):
         return dy * x
 
-    assert has_rule("Det")
+    assert has_rule("DFT")
     x = variable("x", "float32", [2, 2])
-    assert node_types([x], grad(op.Det(x), [x])) != []
+    assert node_types([x], grad(op.DFT(x), [x])) != []
 
 
 def test_elementwise_takes_partial_derivatives():
-    elementwise("Det", lambda x, y: 3 * x)
-    (dx,) = compute(lambda x: grad(op.Det(x), [x]), x=np.eye(2))
+    elementwise("DFT", lambda x, y: 3 * x)
+    (dx,) = compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))
     assert dx.tolist() == [[3, 0], [0, 3]]
 
 
 def test_no_gradient_is_a_word():
-    no_gradient("Det")
-    assert has_rule("Det")
-    assert compute(lambda x: grad(op.Det(x), [x]), x=np.eye(2))[0].tolist() == [[0, 0], [0, 0]]
+    no_gradient("DFT")
+    assert has_rule("DFT")
+    assert compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))[0].tolist() == [[0, 0], [0, 0]]
 
 
 def test_attributes_come_by_name_with_the_defaults_of_the_specification():

@@ -509,7 +509,7 @@ def model_of(f, *weights, shape=("N", 2)):
         (model_of(lambda x: x * x), {}, ModelError, "No float initializer of rank one or more leads to"),
         (model_of(lambda x: op.Cast(x, to=7)), {}, SettingError, "has the outputs 'y', 0 of them of real numbers"),
         (two_in_two_out(), {}, SettingError, "the outputs 'price', 'kind', 'unused', 3 of them of real"),
-        (model_of(lambda x, w: op.Det(x @ w), (2, 2), shape=("N", 2, 2)), {}, NoGradientError, "Det has neither"),
+        (model_of(lambda x, w: op.DFT(x @ w), (2, 2), shape=("N", 2, 2)), {}, NoGradientError, "DFT has neither"),
         (model_of(lambda x, w: op.ReduceSum(x * w, keepdims=0), (2,)), {}, GraphError, "is a scalar"),
         (model_of(lambda x, w: x * w, (2,), shape=None), {}, GraphError, "The rank of"),
         (model_of(lambda x, w: w * w, (2,)), {}, ModelError, "The outputs 'y' depend on no input of the model."),

@@ -1,17 +1,37 @@
 """How do gradients flow through operators? One family a file; importing one registers its rules."""
 
-from . import channels, control, elementwise, indexing, linear, losses, normalize, reduction, resize, shape, window
+from . import (
+    channels,
+    control,
+    einsum,
+    elementwise,
+    indexing,
+    linear,
+    losses,
+    normalize,
+    recurrent,
+    reduction,
+    regions,
+    resize,
+    sampling,
+    shape,
+    window,
+)
 
 __all__ = [
     "channels",
     "control",
+    "einsum",
     "elementwise",
     "indexing",
     "linear",
     "losses",
     "normalize",
+    "recurrent",
     "reduction",
+    "regions",
     "resize",
+    "sampling",
     "shape",
     "window",
 ]

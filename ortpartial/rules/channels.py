@@ -2,25 +2,47 @@
 
 import math
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any
 
-from ..exceptions import NoGradientError
 from ..gradient import cast, reshape_like, vjp
 from ..graph import Value, constant, op
+from .reduction import count, spread
 from .window import per_channel
 
 
 @vjp("BatchNormalization")
-def _(x, scale, b, mean, var, *, dy, node, training_mode, epsilon):
+def _(x, scale, b, mean, var, *, dys, training_mode, momentum, epsilon):
     if training_mode:
-        raise NoGradientError(
-            f"{node!r} has training_mode=1, and the gradient through the statistics of a batch is not known. Export "
-            f"the model for inference, or leave the weights before this node out of weights_to_train."
-        )
+        return batch_vjp(x, scale, dys, momentum, epsilon)
+    dy = dys[0]
     r = 1 / op.Sqrt(cast(var, x) + epsilon)
     k = cast(scale, x) * r
     total, moment = per_channel(dy, x), per_channel(dy * (x - channels(cast(mean, x), x)), x)
     dmean, dvar = -(total * k), -0.5 * moment * k * r * r
     return dy * channels(k, x), cast(moment * r, scale), cast(total, b), cast(dmean, mean), cast(dvar, var)
+
+
+def batch_vjp(x: Value, scale: Value, dys: Sequence[Value | None], momentum: float, epsilon: float) -> list[Any]:
+    """Cotangents of x, scale, b, mean and var where a batch is normalized by its own statistics.
+
+    The running mean and the running variance, the second and the third output, move towards those of the batch.
+    """
+    dy, d_mean, d_var = (*dys, None, None)[:3]
+    axes = [0, *range(2, x.rank)]
+    along, dx, d_scale = constant(axes), [], None
+    if dy is not None:
+        xn, dxn = normalized(x, dy * channels(cast(scale, x), x), axes, epsilon)
+        dx.append(dxn)
+        d_scale = cast(per_channel(dy * xn, x), scale)
+    mean = op.ReduceMean(x, along)
+    for d, partial in ((d_mean, 1), (d_var, 2 * (x - mean))):
+        if d is not None:
+            share = channels(cast(d, x), x) * (1 - momentum) / count(x, mean, along)
+            dx.append(spread(share * partial, x))
+    return [reduce(add, dx), d_scale, None if dy is None else cast(per_channel(dy, x), scale),
+            *(None if d is None else momentum * d for d in (d_mean, d_var))]  # fmt: skip
 
 
 @vjp("InstanceNormalization")

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from ..gradient import cast, no_gradient, ones_like, shape_of, vjp, zeros_like
+from ..gradient import cast, no_gradient, ones_like, reshape_like, shape_of, vjp, zeros_like
 from ..graph import Value, op
+from .reduction import factors_vjp
 from .shape import put_back, size, vector
 
 # What an index picks twice is added up by ScatterElements and never by ScatterND: with more than one thread,
@@ -73,7 +74,11 @@ def placed(
     if reduction == "add":
         return dy, pick(dy)
     if reduction == "mul":
-        return dy * place(ones_like(x), u, reduction="mul"), pick(dy * y) / u
+
+        def product(v):
+            return place(ones_like(x), v, reduction="mul")
+
+        return dy * product(u), factors_vjp(u, dy * x, product, lambda v: put_back(v, x, pick), pick)
     kept, came = cast(op.Equal(x, y), dy), cast(op.Equal(u, pick(y)), dy)
     share = dy / (kept + put_back(came, x, pick))
     return kept * share, came * pick(share)
@@ -85,6 +90,44 @@ def _(indices, depth, values, *, dy, axis):
     on = op.ReduceSum(dy * hot, keepdims=0)
     off = op.ReduceSum(dy, keepdims=0) - on
     return None, None, op.Concat(op.Unsqueeze(off, [0]), op.Unsqueeze(on, [0]), axis=0)
+
+
+@vjp("TensorScatter")
+def _(cache, update, write=None, *, dy, axis, mode):
+    n, axis = update.rank, axis % update.rank
+    places = op.Range(0, op.Squeeze(size(update, axis, axis + 1), [0]), 1)
+    places = op.Reshape(places, [-1 if i == axis else 1 for i in range(n)])
+    if write is not None:
+        places = places + op.Reshape(write, [-1] + [1] * (n - 1))
+    if mode == "circular":
+        places = op.Mod(places, size(cache, axis, axis + 1))
+    placed = op.TensorScatter(dy, zeros_like(update), write, axis=axis, mode=mode)
+    return placed, op.GatherElements(dy, op.Expand(places, shape_of(update)), axis=axis)
+
+
+@vjp("MaxUnpool")
+def _(x, places, output_shape=None, *, dy):
+    return reshape_like(op.Gather(op.Reshape(dy, [-1]), op.Reshape(places, [-1])), x)
+
+
+@vjp("Col2Im")
+def _(x, image_shape, block_shape, *, dy, dilations, pads, strides):
+    r = dy.rank - 2
+    before, behind = (pads[:r], pads[r:]) if pads else ([0] * r, [0] * r)
+    dy = op.Pad(dy, [0, 0, *before, 0, 0, *behind])
+    for i in range(r):
+        # The axis becomes two: the place in a block, and the block.
+        n = op.Gather(image_shape, i) + (before[i] + behind[i])
+        block = op.Gather(block_shape, i)
+        dy = op.Gather(dy, seen(n, block, (strides or [1] * r)[i], (dilations or [1] * r)[i]), axis=2 + 2 * i)
+    places, blocks = (range(first, 2 + 2 * r, 2) for first in (2, 3))
+    return reshape_like(op.Transpose(dy, perm=[0, 1, *places, *blocks]), x)
+
+
+def seen(n: Value, block: Value, stride: int, dilation: int) -> Value:
+    """Which of n elements each place of a block sees: a row for each place, a column for each block."""
+    places, starts = op.Range(0, block, 1) * dilation, op.Range(0, n - (block - 1) * dilation, stride)
+    return op.Unsqueeze(places, [1]) + op.Unsqueeze(starts, [0])
 
 
 def cast_pair(like: Value) -> Value:

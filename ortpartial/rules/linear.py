@@ -1,7 +1,10 @@
 """How do gradients flow through products of matrices?"""
 
+import numpy as np
+
 from ..gradient import reshape_like, vjp
-from ..graph import Value, op
+from ..graph import Value, constant, op
+from .shape import size
 
 
 @vjp("MatMul")
@@ -43,3 +46,32 @@ def _(a, b, c=None, *, dy, alpha, beta, transA, transB):
     da = product(b, dy, transB, 1) if transA else product(dy, b, 0, 1 - transB)
     db = product(dy, a, 1, transA) if transB else product(a, dy, 1 - transA, 0)
     return da, db, dy if beta == 1 else beta * dy
+
+
+@vjp("Det")
+def _(x, *, dy):
+    # Not y x⁻ᵀ: the cofactors are right where x has no inverse, and ONNX has none of x. They cost n² determinants.
+    n = identity(x, -1)
+    row, column = op.Unsqueeze(n, [1, 3]), op.Unsqueeze(n, [0, 2])
+    cofactors = op.Det(op.Unsqueeze(x, [-4, -3]) * (1 - row) + row * column)
+    return op.Unsqueeze(dy, [-2, -1]) * cofactors
+
+
+def identity(x: Value, axis: int) -> Value:
+    """The identity matrix of the size of an axis."""
+    n = size(x, axis, axis + 1 or None)
+    if n.array is not None:
+        return constant(np.eye(int(n.array[0]), dtype=x.dtype))
+    square = op.Expand(constant(np.zeros((1, 1), x.dtype)), op.Concat(n, n, axis=0))
+    return op.EyeLike(square).stated([None, None])
+
+
+def along(a: Value, v: Value, axis: int, rank: int) -> Value:
+    """The product of a matrix and each line of v along an axis."""
+    if axis == rank - 2:
+        return a @ v
+    swap = list(range(rank))
+    swap[axis], swap[-1] = swap[-1], swap[axis]
+    if axis == rank - 1:
+        return v @ transposed(a)
+    return op.Transpose(op.Transpose(v, perm=swap) @ transposed(a), perm=swap)

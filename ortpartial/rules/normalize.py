@@ -3,9 +3,14 @@
 from functools import reduce
 from operator import add
 
-from ..gradient import cast, vjp
-from ..graph import constant, op
+import numpy as np
+
+from ..gradient import cast, composed, vjp
+from ..graph import Value, constant, op
+from .linear import along
 from .reduction import count, spread
+from .shape import size, vector
+from .window import power
 
 
 @vjp("Softmax")
@@ -39,6 +44,44 @@ def _(x, scale, bias=None, *, dys, axis, epsilon):
     if d_r is not None:
         dx.append(-xn * (d_r * r * r / n))
     return reduce(add, dx), d_scale, dy
+
+
+@vjp("RMSNormalization")
+def _(x, scale, *, dy, axis, epsilon):
+    axes = constant(list(range(axis % x.rank, x.rank)))
+    r = 1 / op.Sqrt(op.ReduceMean(x * x, axes) + epsilon)
+    xn, dy = x * r, cast(dy, x)
+    dxn = dy * cast(scale, x)
+    return r * (dxn - xn * op.ReduceMean(dxn * xn, axes)), cast(dy * xn, scale)
+
+
+@composed("MeanVarianceNormalization")
+def _(x, *, axes):
+    mean, square = (op.ReduceMean(v, axes) for v in (x, x * x))
+    return (x - mean) / (op.Sqrt(square - mean * mean) + 1e-9)
+
+
+@vjp("LpNormalization")
+def _(x, *, y, dy, axis, p):
+    n = op.ReduceL1(x, [axis]) if p == 1 else op.ReduceL2(x, [axis])
+    dx = (dy - power(y, p - 1) * op.ReduceSum(dy * y, [axis])) / (n + cast(op.Equal(n, 0), n))
+    # Zero, which has no direction, is left as it is, and the gradient there is 0.
+    return dx * cast(n > 0, n)
+
+
+@composed("LRN")
+def _(x, *, size, alpha, beta, bias):
+    return x / (bias + along(band(x, size, alpha / size), x * x, 1, x.rank).stated(x.shape)) ** beta
+
+
+def band(x: Value, width: int, weight: float) -> Value:
+    """The matrix that sums a band of channels around each, one more behind than before where the width is even.
+
+    The weight is in it: onnxruntime 1.31.1 rounds a factor of a product to float32, in float64 as well.
+    """
+    n = size(x, 1, 2)
+    whole = op.Expand(constant(np.full((1, 1), weight, x.dtype)), vector(n, n)).stated([None, None])
+    return op.Trilu(op.Trilu(whole, width // 2, upper=0), -((width - 1) // 2), upper=1)
 
 
 @vjp("Dropout")

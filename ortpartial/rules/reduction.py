@@ -1,9 +1,12 @@
 """How do gradients flow through sums, means and extremes over axes?"""
 
 import math
+from collections.abc import Callable
 
 from ..gradient import cast, no_gradient, shape_of, vjp
 from ..graph import Value, op
+
+Combine = Callable[[Value], Value]
 
 
 def kept(v: Value, axes: Value | None, keepdims: int) -> Value:
@@ -94,6 +97,47 @@ def shared(x: Value, axes: Value | None, y: Value, dy: Value, keepdims: int, noo
 @vjp("CumSum")
 def _(x, axis, *, dy, exclusive, reverse):
     return op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse)
+
+
+# Products.
+
+
+@vjp("ReduceProd")
+def _(x, axes=None, *, dy, keepdims, noop_with_empty_axes):
+    settings = {"keepdims": 1, "noop_with_empty_axes": noop_with_empty_axes}
+
+    def product(v):
+        return op.ReduceProd(v, axes, **settings)
+
+    def total(v):
+        return op.ReduceSum(v, axes, **settings)
+
+    return factors_vjp(x, kept(dy, axes, keepdims), product, total, lambda v: v)
+
+
+@vjp("CumProd")
+def _(x, axis, *, dy, exclusive, reverse):
+    def product(v):
+        return op.CumProd(v, axis, exclusive=exclusive, reverse=reverse)
+
+    def total(v, reverse=reverse):
+        return op.CumSum(v, axis, exclusive=exclusive, reverse=reverse)
+
+    return factors_vjp(x, dy, product, total, lambda v: total(v, reverse=1 - reverse))
+
+
+def factors_vjp(x: Value, dy: Value, product: Combine, total: Combine, back: Combine) -> Value:
+    """Σ dy · (the product of the other factors), over the products that a factor x is in.
+
+    Factors of zero are kept apart, z: without them a product is divided by x, whatever x is. With them it is s, their
+    sum, where it has one more than was asked for: 0, but with the derivative that the product has.
+    """
+    z = cast(op.Equal(x, 0), x)
+    n, s = total(z), total(z * x)
+    w = dy * product(x * (1 - z) + z)
+    one, two = w * cast(op.Equal(n, 1), x), w * cast(op.Equal(n, 2), x)
+    of_others = back(w * cast(op.Equal(n, 0), x) + one * s) / (x + z)
+    return (1 - z) * of_others + z * (back(one + two * s) - x * back(two))
 
 
 no_gradient("ArgMax", "ArgMin", "Hardmax")

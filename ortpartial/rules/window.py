@@ -184,7 +184,7 @@ def window_given(node: Node, x: Value, w: Value | None) -> Window:
     unknown_size = (None,) * (x.rank - 2)
     kernel = node.attribute("kernel_shape") or (unknown_size if w is None or w.shape is None else w.shape[2:])
     ones = [1] * len(kernel)
-    pads = node.attribute("pads") if node.attribute("auto_pad") == "NOTSET" else None
+    pads = node.attribute("pads") if node.attribute("auto_pad") in ("NOTSET", None) else None
     return Window(kernel, node.attribute("strides") or ones, node.attribute("dilations") or ones,
                   pads or [0] * 2 * len(kernel))  # fmt: skip
 

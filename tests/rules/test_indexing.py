@@ -1,16 +1,21 @@
 """Are the gradients of operators that pick or place elements by an index right?"""
 
+from itertools import product
+
 import numpy as np
 import pytest
-from table import NOTHING, apart, assert_as_torch, real, rows
+import torch.nn.functional as F
+from table import NOTHING, OLD, apart, assert_as_torch, real, rows
 
 from ortpartial.builder import build
 from ortpartial.gradient import grad
-from ortpartial.graph import op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.runtime import Session
 from ortpartial.testing import check_gradient
 
 I = np.array
+
+NEW = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no TensorScatter, which is of opset 24")
 
 
 def at(f, **attributes):
@@ -48,6 +53,8 @@ CASES = rows(
      [apart(3, 2), I([[1, 1], [1, 0]]), apart(2, 2) + 0.05]),
     ("ScatterElements min", at(op.ScatterElements, reduction="min"),
      [apart(3, 2), I([[1, 1], [1, 0]]), apart(2, 2) + 0.05]),
+    ("ScatterElements mul, zeros", at(op.ScatterElements, reduction="mul"),
+     [real(3, 2), I([[1, 1], [1, 0], [2, 1]]), I([[0.0, 2.0], [1.5, 0.0], [0.0, 0.0]])]),
     ("ScatterND", op.ScatterND, [real(4, 2), I([[1], [3]]), real(2, 2)]),
     ("ScatterND elements", op.ScatterND, [real(2, 2), I([[1, 0], [0, 1]]), real(2)]),
     ("ScatterND add", at(op.ScatterND, reduction="add"), [real(4, 2), I([[1], [1]]), real(2, 2)]),
@@ -57,12 +64,38 @@ CASES = rows(
     ("OneHot first axis", lambda i, v: op.OneHot(i, 4, v, axis=0), [I([[0, 3], [2, 1]]), real(2)]),
 )  # fmt: skip
 
+CASES += rows(
+    ("TensorScatter", op.TensorScatter, [real(2, 1, 4, 3), real(2, 1, 2, 3), I([1, 0])], NEW),
+    ("TensorScatter from the start", op.TensorScatter, [real(2, 4, 3), real(2, 2, 3)], NEW),
+    ("TensorScatter axis", at(op.TensorScatter, axis=1), [real(2, 4, 2, 3), real(2, 2, 2, 3), I([2, 1])], NEW),
+    ("TensorScatter circular", at(op.TensorScatter, mode="circular"),
+     [real(2, 1, 4, 3), real(2, 1, 2, 3), I([3, 2])], NEW),
+    ("MaxUnpool", at(op.MaxUnpool, kernel_shape=[2, 2], strides=[2, 2]),
+     [real(1, 1, 2, 2), I([[[[5, 7], [13, 15]]]])]),
+    ("MaxUnpool, a batch of three axes", at(op.MaxUnpool, kernel_shape=[2, 1, 2], strides=[2, 1, 1]),
+     [real(2, 1, 1, 2, 1), I([0, 7, 9, 14]).reshape(2, 1, 1, 2, 1)]),
+    ("Col2Im", lambda x: op.Col2Im(x, [5, 5], [1, 5]), [real(1, 5, 5)]),
+    ("Col2Im, blocks that overlap", lambda x: op.Col2Im(x, [4, 4], [2, 3]), [real(2, 12, 6)]),
+    ("Col2Im, strides", lambda x: op.Col2Im(x, [5, 5], [2, 2], strides=[2, 3]), [real(1, 8, 4)]),
+    ("Col2Im, pads, strides and dilations",
+     lambda x: op.Col2Im(x, [5, 4], [2, 2], strides=[1, 2], pads=[0, 1, 0, 1], dilations=[2, 1]), [real(2, 8, 9)]),
+    ("Col2Im of one axis", lambda x: op.Col2Im(x, [6], [2], strides=[2]), [real(2, 6, 3)]),
+    ("Col2Im of three axes", lambda x: op.Col2Im(x, [3, 3, 3], [2, 2, 2]), [real(1, 8, 8)]),
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(("f", "args"), CASES)
 def test_picks_and_places(f, args):
     check_gradient(f, args, directions=1)
 
 
+# Reductions as torch calls them, and what is updated by what.
+REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+UPDATED = [
+    ("the same twice", apart(3, 2), apart(3, 2) + 0.05),
+    ("ties", np.ones((3, 2)), np.ones((3, 2))),
+    ("zeros", I([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), I([[0.0, 2.0], [1.5, 0.0], [0.0, 0.0]])),
+]
 TORCH = rows(
     ("Gather", op.Gather, lambda x, i: x[i], [real(4, 3), I([[1, 1], [3, 1]])]),
     ("Gather axis", at(op.Gather, axis=1), lambda x, i: x[:, i], [real(4, 3), I([2, 2, 0])]),
@@ -73,13 +106,36 @@ TORCH = rows(
      [real(3, 2), I([[1, 1], [1, 0]]), real(2, 2)]),
     ("ScatterElements max, ties", at(op.ScatterElements, reduction="max"),
      lambda x, i, u: x.scatter_reduce(0, i, u, "amax"), [np.ones((3, 1)), I([[1], [1]]), np.ones((2, 1))]),
+    *((f"ScatterElements {reduction}, {what}", at(op.ScatterElements, reduction=reduction),
+       lambda x, i, u, as_torch=as_torch: x.scatter_reduce(0, i, u, as_torch), [x, I([[1, 1], [1, 0], [2, 1]]), u])
+      for (reduction, as_torch), (what, x, u) in product(REDUCTIONS.items(), UPDATED)),
+    *((f"ScatterND {reduction}, {what}", at(op.ScatterND, reduction=reduction),
+       lambda x, i, u, as_torch=as_torch: x.scatter_reduce(0, i.expand(-1, 2), u, as_torch), [x, I([[1], [1], [0]]), u])
+      for (reduction, as_torch), (what, x, u) in product(REDUCTIONS.items(), UPDATED)),
     ("TopK", lambda x: op.TopK(x, [2])[0], lambda x: x.topk(2)[0], [apart(3, 4)]),
+    ("Col2Im", lambda x: op.Col2Im(x, [5, 4], [2, 2], strides=[1, 2], pads=[0, 1, 0, 1], dilations=[2, 1]),
+     lambda x: F.fold(x, (5, 4), (2, 2), stride=(1, 2), padding=(0, 1), dilation=(2, 1)), [real(2, 8, 9)]),
+    ("MaxUnpool", at(op.MaxUnpool, kernel_shape=[2, 2], strides=[2, 2]),
+     lambda x, i: F.max_unpool2d(x, i, 2), [real(1, 1, 2, 2), I([[[[5, 7], [13, 15]]]])]),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("f", "torch_f", "args"), TORCH)
 def test_as_torch(f, torch_f, args):
     assert_as_torch(f, torch_f, args)
+
+
+def test_unpooling_to_a_size_of_its_own():
+    # onnxruntime and torch count places in the output, onnx's reference evaluator in what the kernel would give.
+    def f(x):
+        return op.MaxUnpool(x, constant(I([[[[6, 9], [16, 19]]]])), [1, 1, 5, 5], kernel_shape=[2, 2], strides=[2, 2])
+
+    check_gradient(f, [real(1, 1, 2, 2)], dtype=np.float32, step=1, rtol=1e-5, order=1)
+
+
+def test_col2im_of_sizes_known_at_run_time():
+    args = [real(1, 12, 6), I([4, 4]), I([2, 3])]
+    check_gradient(op.Col2Im, args, order=1, symbolic=False)
 
 
 @pytest.mark.parametrize("f", [op.Gather, lambda x, i: op.GatherND(x, op.Unsqueeze(i, [1]))])

@@ -98,3 +98,27 @@ def test_in_float32_a_step_of_one_is_exact():
             step[i] = 1
             change = (a + step) @ b - a @ b if name == "da" else a @ (b + step) - a @ b
             assert found[name][i] == (dy * change).sum()
+
+
+MATRICES = rows(
+    ("one element", real(1, 1)),
+    ("two", real(2, 2)),
+    ("three", real(3, 3)),
+    ("five", real(5, 5)),
+    ("batch", real(2, 3, 3)),
+    ("batches", real(2, 1, 2, 2)),
+    ("no inverse", np.outer([1.0, 2.0, 3.0], [1.0, -1.0, 2.0]) + np.outer([0.0, 1.0, 1.0], [2.0, 0.0, 1.0])),
+    ("rank one", np.outer([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 2.0, 3.0])),
+    ("zeros", np.zeros((3, 3))),
+)
+
+
+@pytest.mark.parametrize("x", MATRICES)
+def test_determinant(x):
+    # onnxruntime has it in float32 alone.
+    check_gradient(op.Det, [x], directions=1)
+
+
+@pytest.mark.parametrize("x", MATRICES[:6])
+def test_determinant_as_torch(x):
+    assert_as_torch(op.Det, torch.linalg.det, [x])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from table import NOTHING, REPEATED, assert_as_torch, real, rows
+from table import NOTHING, OLD, REPEATED, assert_as_torch, real, rows
 
 from ortpartial.builder import build
 from ortpartial.gradient import grad
@@ -80,6 +80,49 @@ def test_all_outputs_of_layer_normalization(outputs):
     assert_as_torch(f, torch_f, [real(3, 5), real(5, seed=1)])
 
 
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_lp_normalization(p, axis):
+    def f(x):
+        return op.LpNormalization(x, axis=axis, p=p)
+
+    check_gradient(f, [real(2, 3, 4)], directions=1)
+    assert_as_torch(f, lambda x: torch.nn.functional.normalize(x, p, axis), [real(2, 3, 4)])
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_norm_of_zero_has_no_gradient(p):
+    x = variable("x", "float32", [2, 2])
+    (dx,) = grad(op.LpNormalization(x, p=p) * [[1.0, 2.0], [3.0, -4.0]], [x])
+    (found,) = evaluate(build([x], [dx]), {"x": np.array([[0, 0], [3, 4]], np.float32)}).values()
+    assert np.array_equal(found[0], [0, 0])
+    assert np.isfinite(found[1]).all()
+    assert found[1].any()
+
+
+@NOTHING
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    rows(
+        ("LpNormalization", op.LpNormalization, (0, 3)),
+        ("LRN", lambda x: op.LRN(x, size=3), (0, 3, 2, 2)),
+    ),
+)
+def test_of_nothing(f, shape):
+    check_gradient(f, [np.zeros(shape)], order=1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
+def test_local_response_normalization(size):
+    def f(x, **settings):
+        return op.LRN(x, size=size, **settings)
+
+    check_gradient(lambda x: f(x, alpha=0.3, beta=0.6, bias=1.5), [real(2, 6, 2, 3)], directions=1)
+    if size % 2:  # of an even size, torch has one more before
+        torch_f = torch.nn.LocalResponseNorm(size, 0.3, 0.6, 1.5)
+        assert_as_torch(lambda x: f(x, alpha=0.3, beta=0.6, bias=1.5), torch_f, [real(2, 6, 2, 3)])
+
+
 def test_dropout_at_inference_passes_on():
     x, dy = variable("x", "float32", ["N", 3]), variable("dy", "float32", ["N", 3])
     for y in (op.Dropout(x), op.Dropout(x, 0.3), op.Dropout(x, 0.3, constant(False))):
@@ -94,3 +137,35 @@ def test_dropout_in_training_scales_by_its_own_mask(training):
     found = evaluate(build([x, mode], {"y": y, "dx": dx}), {"x": np.ones(1000, np.float32), "mode": np.array(True)})
     np.testing.assert_allclose(found["dx"], found["y"])
     assert 0 < (found["y"] == 0).sum() < 500
+
+
+RMS = rows(
+    ("last axis", (3, 5), -1, (5,)),
+    ("two axes", (2, 3, 4), 1, (3, 4)),
+    ("all axes", (2, 3), 0, (2, 3)),
+    ("scale repeated", (2, 3, 4), 1, (4,)),
+    ("empty batch", (0, 5), -1, (5,)),
+)
+
+
+@pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no RMSNormalization, which is of opset 23")
+@pytest.mark.parametrize(("shape", "axis", "scale"), RMS)
+def test_rms_normalization(shape, axis, scale):
+    args = [real(*shape), real(*scale, seed=1)]
+
+    def torch_f(x, scale):
+        return x / torch.sqrt((x * x).mean(list(range(axis % x.ndim, x.ndim)), keepdim=True) + 1e-3) * scale
+
+    check_gradient(lambda *x: op.RMSNormalization(*x, axis=axis, epsilon=1e-3), args, directions=1)
+    assert_as_torch(lambda *x: op.RMSNormalization(*x, axis=axis, epsilon=1e-3), torch_f, args)
+
+
+@pytest.mark.parametrize("axes", [[0, 2, 3], [1], [-1, 0]], ids=str)
+def test_mean_variance_normalization(axes):
+    def f(x):
+        return op.MeanVarianceNormalization(x, axes=axes)
+
+    # The operator is there in float32 alone, its gradient in float64, too.
+    x, dy = real(2, 3, 2, 2), real(2, 3, 2, 2, seed=1)
+    check_gradient(f, [x], dtype=np.float32, step=1e-2, rtol=5e-3, order=1)
+    check_gradient(lambda x, dy: grad(f(x), [x], [dy]), [x, dy], directions=1, order=1)

@@ -7,6 +7,8 @@ from table import NOTHING, OLD, apart, assert_as_torch, real, rows, within
 from ortpartial.graph import op
 from ortpartial.testing import check_gradient
 
+CUMULATIVE = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no CumProd, which is of opset 26")
+
 OPERATORS = rows(
     ("ReduceSum", op.ReduceSum, real),
     ("ReduceMean", op.ReduceMean, real),
@@ -17,6 +19,7 @@ OPERATORS = rows(
     ("ReduceL2", op.ReduceL2, real),
     ("ReduceSumSquare", op.ReduceSumSquare, real),
     ("ReduceLogSum", op.ReduceLogSum, lambda *shape: within(0.3, 2, *shape)),
+    ("ReduceProd", op.ReduceProd, real),
 )
 
 AXES = rows(
@@ -83,3 +86,52 @@ def test_of_no_elements(f, axes):
 @pytest.mark.parametrize("axis", [0, -1])
 def test_cumsum(axis, exclusive, reverse):
     check_gradient(lambda x: op.CumSum(x, axis, exclusive=exclusive, reverse=reverse), [real(2, 3)])
+
+
+# Products: zeros one by one, as the product of the others is not the product divided by them.
+FACTORS = rows(
+    ("no zero", real(2, 3)),
+    ("a zero", np.array([[1.5, 0.0, -2.0], [2.0, 3.0, 0.5]])),
+    ("two zeros", np.array([[0.0, 0.0, -2.0], [2.0, 3.0, 0.0]])),
+    ("three zeros", np.array([[0.0, 3.0, 0.0, -2.0, 0.0], [2.0, 0.0, 3.0, 0.0, 0.5]])),
+    ("nothing but zeros", np.zeros((2, 3))),
+    ("three axes", real(2, 3, 2)),
+)
+
+
+@pytest.mark.parametrize("axes", [None, [1], [0, -1]], ids=str)
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("x", FACTORS)
+def test_product(x, axes, keepdims):
+    check_gradient(lambda x: op.ReduceProd(x, axes, keepdims=keepdims), [x], directions=1)
+
+
+@pytest.mark.parametrize("x", FACTORS)
+def test_product_as_torch(x):
+    assert_as_torch(lambda x: op.ReduceProd(x, [1]), lambda x: x.prod(1, keepdim=True), [x])
+
+
+@pytest.mark.parametrize(
+    ("f", "x"),
+    rows(
+        ("scalar", op.ReduceProd, real()),
+        ("of no elements", lambda x: op.ReduceProd(x, [0]), np.zeros((0, 3)), NOTHING),
+    ),
+)
+def test_other_products(f, x):
+    check_gradient(f, [x], order=1)
+
+
+@CUMULATIVE
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("x", FACTORS)
+def test_cumprod(x, exclusive, reverse):
+    check_gradient(lambda x: op.CumProd(x, -1, exclusive=exclusive, reverse=reverse), [x], directions=1)
+    check_gradient(lambda x: op.CumProd(x, 0, exclusive=exclusive, reverse=reverse), [x], directions=1, order=1)
+
+
+@CUMULATIVE
+@pytest.mark.parametrize("x", FACTORS)
+def test_cumprod_as_torch(x):
+    assert_as_torch(lambda x: op.CumProd(x, 1), lambda x: x.cumprod(1), [x])
