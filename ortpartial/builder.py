@@ -83,8 +83,8 @@ def _order(roots: Sequence[Value], cut: Collection[Value], within: Collection[No
     order = topological(roots, cut, within)
     if any(node.bodies for node in order):
         here = set(order)
-        also = {node: own for node in order if (own := [n for b in node.bodies for n in b.nodes if n in here])}
-        if also:
+        also = {node: [n for b in node.bodies if not b.inputs for n in b.nodes if n in here] for node in order}
+        if any(also.values()):
             return topological(roots, cut, within, also)
     return order
 

@@ -221,7 +221,7 @@ def _walk(
     for node in reversed(order):
         if node.bodies:
             given = {y: total[y] for y in (*node.outputs, *taps.get(node, ())) if y in total}
-            inside = [x for x in targets if _is_inside(x, node)]
+            inside = [x for x in dict.fromkeys(wrt) if _is_inside(x, node)]
             asked = [*(x for x in node.reads if x.is_float and is_active(x)), *inside]
             for v, g in zip(asked, _rule(node)(node, given, asked) if given else (), strict=False):
                 if v in inside and g is not None:

@@ -214,10 +214,14 @@ class Node:
         Loop and Scan stack it over the iterations, in their order; If gives what the branch taken computed, and no
         elements where the other branch has it.
         """
-        kind = TypeProto()
-        kind.CopyFrom(inner.type)
+        kind = inner.type
         if self.op_type != "If" and inner.shape is not None:
-            kind = helper.make_tensor_type_proto(inner.type.tensor_type.elem_type, (None, *inner.shape))
+            length = None
+            if self.op_type == "Scan":
+                read = self.inputs[-self.attributes["num_scan_inputs"]]
+                axis = (self.attributes.get("scan_input_axes") or [0])[0]
+                length = read.shape[axis] if read is not None and read.shape is not None else None
+            kind = helper.make_tensor_type_proto(inner.type.tensor_type.elem_type, (length, *inner.shape))
         return Value(kind, self, inner=inner)
 
     @property

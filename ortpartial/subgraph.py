@@ -350,11 +350,13 @@ def rewritten(outputs: Sequence[Value], new: Mapping[Value, Value], formula: For
     bodies: dict[Node, tuple[Node, dict[Value, Value]]] = {}
 
     def current(v: Value | None) -> Value | None:
-        if v is None or v in found:
-            return None if v is None else found[v]
+        if v is None:
+            return None
+        if v in found:
+            return _stated(found[v], v)
         if v.inner is not None and v.node in bodies:
             made, inner = bodies[v.node]
-            return Value(v.type, made, inner=inner.get(v.inner, v.inner))
+            return Value(v.type, made, inner=_stated(inner[v.inner], v.inner) if v.inner in inner else v.inner)
         return v
 
     for node in topological(outputs, {*new, *cut}, within):
@@ -374,6 +376,11 @@ def rewritten(outputs: Sequence[Value], new: Mapping[Value, Value], formula: For
             found.update(zip(node.outputs, stated, strict=True))
             bodies[node] = made, inner
     return [v for y in outputs if (v := current(y)) is not None]
+
+
+def _stated(v: Value, old: Value) -> Value:
+    """v, with the shape of what it replaces: it may be known of that value alone, not of the output of its node."""
+    return v if v.node is None else v.stated(old.shape)
 
 
 def _rewritten_body(body: Subgraph, current: Callable[[Value | None], Value | None], formula: Formula | None,
