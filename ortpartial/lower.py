@@ -15,7 +15,7 @@ from .gradient import cast
 from .graph import Node, Value, op
 from .model import load
 from .passes import graphs
-from .subgraph import rewritten
+from .rewrite import rewritten
 
 __all__ = ["LOWERED", "lower"]
 

@@ -9,7 +9,8 @@ from typing import Any
 from ..exceptions import NoGradientError
 from ..gradient import _CONSTANT, _walk, vjp, zeros_like
 from ..graph import Node, Subgraph, Value, _serial, op
-from ..subgraph import cond, rewritten
+from ..rewrite import rewritten
+from ..subgraph import cond
 
 
 @vjp("If")
