@@ -39,36 +39,45 @@ def rewritten(outputs: Sequence[Value], new: Mapping[Value, Value], formula: For
     >>> rewritten([op.Exp(x)], {x: y})
     [<Value Exp float32[3]>]
     """
-    found = dict(new)
-    bodies: dict[Node, tuple[Node, dict[Value, Value]]] = {}
+    current = _rewrite(outputs, new, formula, cut, within)
+    return [current(y) for y in outputs]
 
-    def current(v: Value | None) -> Value | None:
-        if v is None:
-            return None
+
+Current = Callable[[Value], Value]
+
+
+def _rewrite(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None, cut: Sequence[Value],
+             within: frozenset[Node] | None) -> Current:  # fmt: skip
+    """From a value to what stands for it once the outputs are written anew."""
+    found = dict(new)
+    remade: dict[Node, tuple[Node, Sequence[tuple[Subgraph, Current]]]] = {}
+
+    def current(v: Value) -> Value:
         if v in found:
             return _stated(found[v], v)
-        if v.inner is not None and v.node in bodies:
-            made, inner = bodies[v.node]
-            return Value(v.type, made, inner=_stated(inner[v.inner], v.inner) if v.inner in inner else v.inner)
+        if v.inner is not None and v.node in remade:
+            made, bodies = remade[v.node]
+            inner = next((f(v.inner) for body, f in bodies if v.inner.node in body.own), v.inner)
+            return Value(v.type, made, inner=inner)
         return v
 
     for node in topological(outputs, {*new, *cut}, within):
-        inputs = [current(v) for v in node.inputs]
+        inputs = [None if v is None else current(v) for v in node.inputs]
         replaced = formula(node, inputs) if formula is not None else None
         if replaced is not None:
             found.update(zip(node.outputs, replaced, strict=False))
             continue
-        attributes, inner = dict(node.attributes), dict[Value, Value]()
+        attributes, bodies = dict(node.attributes), []
         for name, body in node.attributes.items():
             if isinstance(body, Subgraph):
-                attributes[name] = _rewritten_body(body, current, formula, inner)
+                attributes[name], inside = _rewritten_body(body, current, formula)
+                bodies.append((body, inside))
         if inputs != list(node.inputs) or any(attributes[k] is not node.attributes[k] for k in attributes):
             hints = [v.hint for v in node.outputs]
             made = make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name, hints=hints)
-            stated = [y.stated(old.shape) for y, old in zip(made.outputs, node.outputs, strict=True)]
-            found.update(zip(node.outputs, stated, strict=True))
-            bodies[node] = made, inner
-    return [v for y in outputs if (v := current(y)) is not None]
+            found.update((old, _stated(y, old)) for y, old in zip(made.outputs, node.outputs, strict=True))
+            remade[node] = made, bodies
+    return current
 
 
 def _stated(v: Value, old: Value) -> Value:
@@ -76,16 +85,14 @@ def _stated(v: Value, old: Value) -> Value:
     return v if v.node is None else v.stated(old.shape)
 
 
-def _rewritten_body(body: Subgraph, current: Callable[[Value | None], Value | None], formula: Formula | None,
-                    inner: dict[Value, Value]) -> Subgraph:  # fmt: skip
-    """A body with what it captures replaced, itself where nothing is; what became of its values goes to `inner`."""
-    captured = {v: w for v in body.captured if (w := current(v)) is not None and w is not v}
-    values = [y for node in body.nodes for y in node.outputs]
+def _rewritten_body(body: Subgraph, around: Current, formula: Formula | None) -> tuple[Subgraph, Current]:
+    """A body with what it captures replaced, itself where nothing is, and what stands for its values."""
+    captured = {v: w for v in body.captured if (w := around(v)) is not v}
+    values = [*body.outputs, *(y for node in body.nodes for y in node.outputs)]
     since = next(_serial)
-    made = rewritten([*body.outputs, *values], captured, formula, body.inputs, body.own)
-    if all(a is b for a, b in zip(made, [*body.outputs, *values], strict=True)):
-        return body
-    n = len(body.outputs)
-    inner.update(zip(values, made[n:], strict=True))
+    current = _rewrite(values, captured, formula, body.inputs, body.own)
+    made = [current(v) for v in values]
+    if all(a is b for a, b in zip(made, values, strict=True)):
+        return body, current
     written = Subgraph.since(since, body.inputs, made).inside or frozenset()
-    return Subgraph(body.inputs, made[:n], written | body.own)
+    return Subgraph(body.inputs, made[: len(body.outputs)], written | body.own), current

@@ -115,6 +115,8 @@ TABLE = rows(
     ("Scan of one slice", rnn, real(2, 3), real(1, 2, 5), 0.3 * real(3, 3), 0.3 * real(5, 3)),
     ("If in Scan", gated, real(2), real(4, 2), real(2, seed=2)),
     ("Scan in Loop", scan_in_loop, real(2), real(3, 2), real(2, seed=2)),
+    ("Scan in Loop in If", lambda s, x, w: cond(positive(w), lambda: scan_in_loop(s, x, op.Tanh(w))[0], lambda: s),
+     real(2), real(3, 2), within(0.5, 1, 2)),
     ("Loop in If", loop_in_branch, real(2), within(0.5, 1, 2)),
     ("Loop", lambda x: loop(lambda i, going, v: (None, op.Tanh(v) * v, v * v), 3, x), real(3)),
     ("Loop that stops early", early_stop, real(3), within(1.1, 1.5, 3)),
