@@ -236,6 +236,8 @@ def _walk(
         for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
             if w and x is not None and d is not None:
                 add(x, unbroadcast(d, x))
+    if not hidden:
+        return [total.get(x) for x in wrt]
     return [total[x] + hidden[x] if x in hidden and x in total else hidden.get(x, total.get(x)) for x in wrt]
 
 

@@ -201,7 +201,7 @@ class Node:
 
     def __post_init__(self) -> None:
         reads = tuple([x for x in self.inputs if x is not None])
-        if any(isinstance(a, Subgraph) for a in self.attributes.values()):
+        if self.attributes and any(isinstance(a, Subgraph) for a in self.attributes.values()):
             bodies = tuple(a for _, a in sorted(self.attributes.items()) if isinstance(a, Subgraph))
             reads = tuple(dict.fromkeys((*reads, *(x for b in bodies for x in b.captured))))
             object.__setattr__(self, "bodies", bodies)
@@ -245,6 +245,8 @@ class Node:
 
     def protos(self) -> list[AttributeProto]:
         """The attributes as ONNX stores them, but for the bodies, whose names `build` gives."""
+        if not self.attributes:
+            return []
         kinds = self.schema.attributes
         return [
             helper.make_attribute(k, numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v,
@@ -537,7 +539,7 @@ def make_node(
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
     attributes = {k: v for k, v in attributes.items() if v is not None}
-    if unknown := set(attributes) - set(schema.attributes):
+    if attributes and (unknown := set(attributes) - set(schema.attributes)):
         known = ", ".join(sorted(schema.attributes)) or "none"
         raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {known}.")
     inputs = _coerce(schema, arguments)
