@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
 from .graph import OPSET, RANDOM, SMALL, Node, Subgraph, Value, constant, op, topological
@@ -85,8 +85,8 @@ def _order(roots: Sequence[Value], cut: Collection[Value], within: Collection[No
     order = topological(roots, cut, within)
     if any(node.bodies for node in order):
         here = set(order)
-        also = {node: own for node in order if (own := [n for b in node.bodies for n in b.nodes if n in here])}
-        if also:
+        also = {node: [n for b in node.bodies if not b.inputs for n in b.nodes if n in here] for node in order}
+        if any(also.values()):
             return topological(roots, cut, within, also)
     return order
 
@@ -157,6 +157,7 @@ class _Graph:
         self.nodes: list[NodeProto] = []
         self.bodies: dict[Node, list[_Graph]] = {}
         self.representative: dict[int, Node] = {}
+        self.protos: dict[Node, list[AttributeProto]] = {}
         self.seen: MutableMapping[Any, Node] = {} if parent is None else ChainMap({}, parent.seen)
         # A branch, which has no inputs, leaves out what the graph around it has computed before it.
         self.order = list(order) if parent is None or cut else [n for n in order if not parent.has(n)]
@@ -179,7 +180,8 @@ class _Graph:
             if node.bodies and (node.is_random or node in self.shared.tapped):
                 continue
             arguments = tuple(None if v is None else self._identity(self.same(v)) for v in node.inputs)
-            attributes = b"".join(a.SerializeToString(deterministic=True) for a in node.protos())
+            self.protos[node] = node.protos()
+            attributes = b"".join([a.SerializeToString(deterministic=True) for a in self.protos[node]])
             key = (node.domain, node.op_type, node.schema.since_version, arguments, attributes, len(node.outputs),
                    *(self._structure(body, {}) for body in node.bodies))  # fmt: skip
             self.representative[id(node)] = self.seen.setdefault(key, node)
@@ -290,7 +292,7 @@ class _Graph:
         proto = NodeProto(op_type=node.op_type, domain=node.domain, name=name)
         proto.input.extend("" if v is None else self._name(self.same(v), "value") for v in node.inputs)
         proto.output.extend(self._name(node.outputs[i], node.op_type) if emitted[i] else "" for i in range(last))
-        proto.attribute.extend(node.protos())
+        proto.attribute.extend(self.protos[node] if node in self.protos else node.protos())
         if node.bodies:
             self._emit_bodies(node, proto)
         self.nodes.append(proto)

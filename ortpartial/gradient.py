@@ -257,7 +257,7 @@ def _walk(
         return x in active or (x.inner is not None and x.node in control and x.is_float)
 
     def add(x: Value | None, d: Value | None) -> None:
-        if x is not None and d is not None and is_active(x):
+        if x is not None and d is not None and (x in active or is_active(x)):
             if x.inner is not None and x.node is not None and x not in total:
                 taps.setdefault(x.node, []).append(x)
             total[x] = total[x] + d if x in total else d
@@ -267,7 +267,7 @@ def _walk(
     for node in reversed(order):
         if node.bodies:
             given = {y: total[y] for y in (*node.outputs, *taps.get(node, ())) if y in total}
-            inside = [x for x in targets if _is_inside(x, node)]
+            inside = [x for x in dict.fromkeys(wrt) if _is_inside(x, node)]
             asked = [*(x for x in node.reads if x.is_float and is_active(x)), *inside]
             for v, g in zip(asked, _rule(node)(node, given, asked) if given else (), strict=False):
                 if v in inside and g is not None:
@@ -278,10 +278,12 @@ def _walk(
         dys = [total.get(y) for y in node.outputs]
         if all(d is None for d in dys):
             continue
-        wanted = [x is not None and x.is_float and is_active(x) for x in node.inputs]
+        wanted = [x is not None and x.is_float and (x in active or is_active(x)) for x in node.inputs]
         for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
             if w and x is not None and d is not None:
                 add(x, unbroadcast(d, x))
+    if not hidden:
+        return [total.get(x) for x in wrt]
     return [total[x] + hidden[x] if x in hidden and x in total else hidden.get(x, total.get(x)) for x in wrt]
 
 

@@ -201,7 +201,7 @@ class Node:
 
     def __post_init__(self) -> None:
         reads = tuple([x for x in self.inputs if x is not None])
-        if any(isinstance(a, Subgraph) for a in self.attributes.values()):
+        if self.attributes and any(isinstance(a, Subgraph) for a in self.attributes.values()):
             bodies = tuple(a for _, a in sorted(self.attributes.items()) if isinstance(a, Subgraph))
             reads = tuple(dict.fromkeys((*reads, *(x for b in bodies for x in b.captured))))
             object.__setattr__(self, "bodies", bodies)
@@ -214,10 +214,14 @@ class Node:
         Loop and Scan stack it over the iterations, in their order; If gives what the branch taken computed, and no
         elements where the other branch has it.
         """
-        kind = TypeProto()
-        kind.CopyFrom(inner.type)
+        kind = inner.type
         if self.op_type != "If" and inner.shape is not None:
-            kind = helper.make_tensor_type_proto(inner.type.tensor_type.elem_type, (None, *inner.shape))
+            length = None
+            if self.op_type == "Scan":
+                read = self.inputs[-self.attributes["num_scan_inputs"]]
+                axis = (self.attributes.get("scan_input_axes") or [0])[0]
+                length = read.shape[axis] if read is not None and read.shape is not None else None
+            kind = helper.make_tensor_type_proto(inner.type.tensor_type.elem_type, (length, *inner.shape))
         return Value(kind, self, inner=inner)
 
     @property
@@ -241,6 +245,8 @@ class Node:
 
     def protos(self) -> list[AttributeProto]:
         """The attributes as ONNX stores them, but for the bodies, whose names `build` gives."""
+        if not self.attributes:
+            return []
         kinds = self.schema.attributes
         return [
             helper.make_attribute(k, numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v,
@@ -535,7 +541,7 @@ def make_node(
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
     attributes = {k: v for k, v in attributes.items() if v is not None}
-    if unknown := set(attributes) - set(schema.attributes):
+    if attributes and (unknown := set(attributes) - set(schema.attributes)):
         known = ", ".join(sorted(schema.attributes)) or "none"
         raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {known}.")
     optional = defs.OpSchema.FormalParameterOption.Optional

@@ -16,7 +16,8 @@ from .gradient import cast
 from .graph import Node, Value, _defaults, _newest, make_node, op, topological
 from .model import expand, load
 from .passes import graphs
-from .subgraph import nested, rewritten
+from .rewrite import rewritten
+from .subgraph import nested
 
 __all__ = ["LOWERED", "aged", "lower"]
 

@@ -145,6 +145,10 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int], around: Mapping[str
                 node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
 
 
+#: The operators of ONNX that have graphs inside.
+_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
 def bodies(node: NodeProto) -> list[onnx.GraphProto]:
     """The graphs inside a node.
 
@@ -157,6 +161,8 @@ def bodies(node: NodeProto) -> list[onnx.GraphProto]:
     -------
     list of onnx.GraphProto
     """
+    if node.domain in ("", "ai.onnx") and node.op_type not in _WITH_BODIES:  # most nodes: not to be looked through
+        return []
     return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
 
 

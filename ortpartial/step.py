@@ -17,7 +17,8 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
-from .subgraph import rewritten, scan
+from .rewrite import rewritten
+from .subgraph import scan
 
 __all__ = ["Names", "backward_graph", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by",
            "row_loss_graph", "row_losses_of", "step_graph", "step_values", "targets_of", "total", "update_graph",

@@ -14,7 +14,7 @@ from ortpartial.exceptions import DataError, ModelError
 from ortpartial.gradient import _CONSTANT, _RULES
 from ortpartial.graph import CONTROL, OPSET, _newest, attribute_value, constant, make_node, variable
 from ortpartial.model import load as model_of
-from ortpartial.subgraph import rewritten
+from ortpartial.rewrite import rewritten
 from ortpartial.testing import _runner, _runs, check_gradient
 
 FLOATS = (np.float32, np.float64)

@@ -13,6 +13,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.graph import constant, op, variable
 from ortpartial.lower import LOWERED, aged, lower
 from ortpartial.runtime import Session
+from ortpartial.subgraph import cond, loop
 
 X = np.random.default_rng(0).normal(scale=3, size=(2, 3, 4, 5))
 
@@ -66,6 +67,27 @@ def test_what_cannot_be_lowered_is_named():
     message = r"no kernel for Erf .*node 'Erf_node_0'\) with inputs of float64; use another"
     with pytest.raises(ModelError, match=message):
         Session(model(op.Erf))
+
+
+def test_bodies_are_lowered():
+    def f(x):
+        def step(i, going, v):
+            return None, cond(op.ReduceSum(v, keepdims=0) > 0, lambda: op.Elu(v), lambda: -v)
+
+        h = op.Softplus(x)
+        return loop(step, 2, h) + op.Mean(h, x)
+
+    found = Session(model(f)).run({"x": X})["y"]
+    h = F.softplus(torch.tensor(X))
+    np.testing.assert_allclose(found, 2 * (h + (h + torch.tensor(X)) / 2), rtol=1e-12, atol=1e-14)
+    given = model(lambda x: loop(lambda i, going, v: (None, op.Softplus(v)), 2, x), "float32")
+    assert lower(given) is given
+
+
+def test_what_cannot_be_lowered_in_a_body_is_named():
+    message = r"no kernel for Erf .*node 'Erf_node_0'\) with inputs of float64; use another"
+    with pytest.raises(ModelError, match=message):
+        Session(model(lambda x: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: op.Erf(x), lambda: x)))
 
 
 def test_log_loss_in_float64():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..exceptions import NoGradientError
 from ..gradient import _CONSTANT, _walk, vjp, zeros_like
 from ..graph import Node, Subgraph, Value, _serial, op
-from ..subgraph import cond, rewritten
+from ..rewrite import rewritten
+from ..subgraph import cond
 
 
 @vjp("If")
@@ -41,8 +42,7 @@ def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Se
     pairs += [(y.inner, d) for y, d in dys.items() if y.inner is not None and y.inner.node in branch.own]
     found = _walk([v for v, _ in pairs], [d for _, d in pairs], wanted, set(branch.captured))
     given = [d for d in found if d is not None]
-    random = [v for n in branch.nodes if n.is_random for v in n.outputs]
-    handed_out = {v: node.tap(v) for v in [*random, *(v for v in _read_of(branch, given, since) if v.is_static)]}
+    handed_out = {v: node.tap(v) for v in _read_of(branch, given, since, _is_static)}
     written = _including(branch, Subgraph.since(since, (), given)).inside
     made = iter(rewritten(given, handed_out, within=written))
     return since, [None if d is None else next(made) for d in found], branch
@@ -60,11 +60,11 @@ def _including(body: Subgraph, written: Subgraph) -> Subgraph:
     return Subgraph(written.inputs, written.outputs, (written.inside or frozenset()) | body.own)
 
 
-def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, known: Iterable[Value] = (),
-             saved: Callable[[Value], bool] = lambda v: True) -> list[Value]:  # fmt: skip
+def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, saved: Callable[[Value], bool],
+             known: Iterable[Value] = ()) -> list[Value]:  # fmt: skip
     """What gradients, which were written after a moment, read of the values of a body.
 
-    What cannot be saved is computed again, of what can.
+    What cannot be saved is computed again, of what can. Random numbers are never drawn again.
     """
     own, inputs = body.own, set(body.inputs)
     read: dict[Value, None] = {}
@@ -75,15 +75,19 @@ def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, known: Iter
         if v in seen:
             continue
         seen.add(v)
-        if v in inputs or (v.node in own and saved(v)):
+        if v in inputs or (v.node is not None and v.node in own and (saved(v) or v.node.is_random)):
             read[v] = None
         elif v.node is not None and (v.node in own or v.node.serial > since):
             stack.extend(v.node.reads)
     return list(read)
 
 
+def _is_static(v: Value) -> bool:
+    return v.is_static
+
+
 def _has_rank(v: Value) -> bool:
-    return v.shape is not None or (v.node is not None and v.node.is_random)
+    return v.shape is not None
 
 
 @dataclass(frozen=True)
@@ -134,12 +138,13 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], w
                dys: Mapping[Value, Value], wanted: Sequence[Value]) -> list[Value | None]:  # fmt: skip
     """Cotangents from a Scan over the iterations, the last one first, that carries those of what the loop carries."""
     (body,) = node.bodies
-    captured = [x for x in body.captured if x in wanted]
-    slices = [s for s in read if s.whole in wanted]
+    asked = set(wanted)
+    captured = [x for x in body.captured if x in asked]
+    slices = [s for s in read if s.whole in asked]
     # What comes in from behind: by what was written, and by what was handed out for the gradient of a gradient.
     given = [(s, dys[s.whole]) for s in written if s.whole in dys]
     given += [(Stream(y, y.inner), d) for y, d in dys.items() if y.inner is not None]
-    carried = _needed(body, carried, [*(s.slice for s in slices), *captured], [s.slice for s, _ in given], dys, wanted)
+    carried = _needed(body, carried, [*(s.slice for s in slices), *captured], [s.slice for s, _ in given], dys, asked)
     for c in carried:
         _check_shape(node, body, c)
 
@@ -152,7 +157,7 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], w
     found = dict(zip(wrt, _walk(ends, [*ds, *dy], wrt, {*body.inputs, *body.captured}), strict=True))
     captured = [x for x in captured if found[x] is not None]
     slices = [s for s in slices if found[s.slice] is not None]
-    if not (captured or slices or any(c.first in wanted for c in carried)):
+    if not (captured or slices or any(c.first in asked for c in carried)):
         return [None] * len(wanted)
 
     sums = [_like(x, "sum") for x in captured]
@@ -160,8 +165,8 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], w
     totals = [a + d for a, x in zip(sums, captured, strict=True) if (d := found[x]) is not None]
     dx = [d for s in slices if (d := found[s.slice]) is not None]
     # onnxruntime wants to know the ranks of all that a body gives.
-    again = _read_of(body, [*states, *totals, *dx], since, [*ds, *dy, *sums], _has_rank)
-    own = {s.slice: s for s in read}
+    again = _read_of(body, [*states, *totals, *dx], since, _has_rank, [*ds, *dy, *sums])
+    own = {s.slice: s for s in (*written, *read)}
     saved = [own.get(v) or Stream(node.tap(v), v) for v in again]
     if not given and not saved:  # a Scan reads one sequence at least: it knows its length from it
         saved = [read[0] if read else Stream(node.tap(body.inputs[0]), body.inputs[0])]
@@ -217,7 +222,7 @@ def _unless_none(node: Node, run: Any, untouched: Any) -> list[Value]:
 
 
 def _needed(body: Subgraph, carried: Sequence[Carried], sources: Sequence[Value], ends: Sequence[Value],
-            dys: Mapping[Value, Value], wanted: Sequence[Value]) -> list[Carried]:  # fmt: skip
+            dys: Mapping[Value, Value], wanted: Collection[Value]) -> list[Carried]:  # fmt: skip
     """What is carried between something wanted and something that a cotangent comes from."""
     every = [c for c in carried if c.before.is_float]
     befores = [c.before for c in every]

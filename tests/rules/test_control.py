@@ -115,6 +115,8 @@ TABLE = rows(
     ("Scan of one slice", rnn, real(2, 3), real(1, 2, 5), 0.3 * real(3, 3), 0.3 * real(5, 3)),
     ("If in Scan", gated, real(2), real(4, 2), real(2, seed=2)),
     ("Scan in Loop", scan_in_loop, real(2), real(3, 2), real(2, seed=2)),
+    ("Scan in Loop in If", lambda s, x, w: cond(positive(w), lambda: scan_in_loop(s, x, op.Tanh(w))[0], lambda: s),
+     real(2), real(3, 2), within(0.5, 1, 2)),
     ("Loop in If", loop_in_branch, real(2), within(0.5, 1, 2)),
     ("Loop", lambda x: loop(lambda i, going, v: (None, op.Tanh(v) * v, v * v), 3, x), real(3)),
     ("Loop that stops early", early_stop, real(3), within(1.1, 1.5, 3)),
@@ -238,6 +240,12 @@ def inner(graph):
     return [(node, a.g) for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
 
 
+def bodies_with(graph, op_type):
+    """How many nodes of an operator there are, those in bodies included."""
+    own = sum(node.op_type == op_type for node in graph.node)
+    return own + sum(bodies_with(body, op_type) for _, body in inner(graph))
+
+
 def test_the_branch_not_taken_does_not_spoil_the_gradient():
     x = variable("x", "float64", [2])
     y = cond(positive(x), lambda: op.Log(x), lambda: x * 3)
@@ -308,11 +316,15 @@ def test_random_numbers_are_those_of_the_forward_pass():
     def step(i, going, v):
         return None, v * v * op.RandomUniformLike(v)
 
-    y = cond(positive(x), lambda: loop(step, 3, x), lambda: x)
-    model = build([x], {"y": y, "d": grad(y, [x])[0]})
-    found = evaluate(model, {"x": np.array([2.0], np.float32)})
-    np.testing.assert_allclose(found["d"], found["y"] * 4, rtol=1e-5)
-    assert 0 < found["y"][0] < 2**8
+    for y in (cond(positive(x), lambda: loop(step, 3, x), lambda: x),
+              scan(lambda v, t: (cond(positive(v), lambda: step(None, None, v)[1], lambda: v),), x,
+                   constant(np.zeros(3, np.float32)))):  # fmt: skip
+        model = build([x], {"y": y, "d": grad(y, [x])[0]})
+        found = evaluate(model, {"x": np.array([2.0], np.float32)})
+        np.testing.assert_allclose(found["d"], found["y"] * 4, rtol=1e-5)
+        assert 0 < found["y"][0] < 2**8
+        # Two nodes would draw the same numbers from the same seed: there is one.
+        assert bodies_with(model.graph, "RandomUniformLike") == 1
 
 
 @pytest.mark.parametrize("n", [300, 20000])
