@@ -8,9 +8,9 @@ from typing import Any
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
-from .graph import OPSET, RANDOM, SMALL, Node, Value
+from .graph import OPSET, RANDOM, SMALL, Node, Value, make_node
 
-__all__ = ["build"]
+__all__ = ["build", "rewritten", "topological"]
 
 
 def build(
@@ -70,7 +70,19 @@ def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[s
 
 
 def topological(roots: Sequence[Value], cut: Collection[Value] = ()) -> list[Node]:
-    """Nodes that the roots need, each after those it reads, in the order in which expressions were written."""
+    """Nodes that the roots need, each after those it reads, in the order in which expressions were written.
+
+    Parameters
+    ----------
+    roots : sequence of Value
+        What is computed.
+    cut : collection of Value
+        Where the walk back ends.
+
+    Returns
+    -------
+    list of Node
+    """
     order: list[Node] = []
     done: set[int] = set()
     stack: list[tuple[Node, bool]] = [(v.node, False) for v in reversed(roots) if v.node and v not in cut]
@@ -89,6 +101,53 @@ def topological(roots: Sequence[Value], cut: Collection[Value] = ()) -> list[Nod
             if v is not None and v.node is not None and v not in cut and id(v.node) not in done
         )
     return order
+
+
+def rewritten(
+    roots: Sequence[Value],
+    change: Callable[[Node, list[Value | None]], Sequence[Value] | None],
+    leaves: Mapping[Value, Value] | None = None,
+) -> Callable[[Value], Value]:
+    """An expression in which some nodes are computed otherwise.
+
+    Parameters
+    ----------
+    roots : sequence of Value
+        What is computed.
+    change : callable
+        A function of a node and of its new inputs that gives its new outputs, or None to leave it as it is.
+    leaves : mapping of Value to Value, optional
+        Inputs and constants that others stand for.
+
+    Returns
+    -------
+    callable
+        What stands for a value of the old expression in the new one.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> y = op.Neg(op.Relu(x))
+    >>> new = rewritten([y], lambda node, inputs: [op.Exp(*inputs)] if node.op_type == "Relu" else None)
+    >>> [n.op_type for n in topological([new(y)])]
+    ['Exp', 'Neg']
+    """
+    found: dict[Value, Value] = dict(leaves or {})
+
+    def new(v: Value) -> Value:
+        y = found.get(v, v)
+        # What inference over the whole graph knew about a shape, one node does not show.
+        return y if y is v or y.node is None else y.stated(v.shape)
+
+    for node in topological(roots):
+        inputs = [None if x is None else new(x) for x in node.inputs]
+        outputs = change(node, inputs)
+        if outputs is None and inputs != list(node.inputs):
+            outputs = make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name,
+                                hints=[y.hint for y in node.outputs]).outputs  # fmt: skip
+        found.update(zip(node.outputs, outputs or (), strict=False))
+    return new
 
 
 class _Builder:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from .builder import build, topological
+from .builder import build, rewritten
 from .exceptions import ModelError
 from .gradient import cast
-from .graph import Node, Value, make_node, op
+from .graph import Node, Value, op
 from .model import load
 
 __all__ = ["LOWERED", "lower"]
@@ -63,21 +63,17 @@ def lower(model: ModelProto) -> ModelProto:
         loaded = load(model)
     except ModelError:  # The runtime may read what we do not; if not, it says why.
         return model
-    new: dict[Value, Value] = {}
-    for node in topological(list(loaded.outputs.values())):
-        inputs = [None if x is None else new.get(x, x) for x in node.inputs]
-        if node.op_type in LOWERED and node.outputs[0].dtype == np.float64:
-            new[node.outputs[0]] = _apply(LOWERED[node.op_type], node, inputs)
-        elif inputs != list(node.inputs):
-            made = make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name)
-            new.update(zip(node.outputs, made.outputs, strict=True))
-    return build(loaded.inputs, {n: new.get(v, v) for n, v in loaded.outputs.items()}, name=model.graph.name)
+    new = rewritten(list(loaded.outputs.values()), _lowered)
+    return build(loaded.inputs, {n: new(v) for n, v in loaded.outputs.items()}, name=model.graph.name)
 
 
-def _apply(formula: Callable[..., Value], node: Node, inputs: list[Any]) -> Value:
-    """The formula of the node's inputs and of those attributes that it asks for."""
+def _lowered(node: Node, inputs: list[Any]) -> list[Value] | None:
+    """The formula of the node's inputs and of those attributes that it asks for; None where it has a kernel."""
+    if node.op_type not in LOWERED or node.outputs[0].dtype != np.float64:
+        return None
+    formula = LOWERED[node.op_type]
     parameters = inspect.signature(formula).parameters.values()
-    return formula(*inputs, **{p.name: node.attribute(p.name) for p in parameters if p.kind is p.KEYWORD_ONLY})
+    return [formula(*inputs, **{p.name: node.attribute(p.name) for p in parameters if p.kind is p.KEYWORD_ONLY})]
 
 
 def _has_float64(model: ModelProto) -> bool:

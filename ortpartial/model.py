@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,16 +105,17 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     return model
 
 
-def load(source: ModelProto | bytes | str | os.PathLike[str], *, batch: int | None = None,
-         variables: Collection[str] = ()) -> Model:  # fmt: skip
+def load(source: ModelProto | bytes | str | os.PathLike[str], *,
+         batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = ()) -> Model:  # fmt: skip
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Parameters
     ----------
     source : onnx.ModelProto, bytes or path
         The model; it is not written to.
-    batch : int, optional
-        Number of rows of every input whose first size is not static, so that what is built is made for it alone.
+    batch : int or dict of str to sequence of int, optional
+        Number of rows of every input whose first size is not static, or all the sizes of inputs by their names, so that
+        what is built is made for them alone.
     variables : collection of str
         Initializers that will change: nothing that is built counts on their content.
 

@@ -1,0 +1,369 @@
+"""How does an ONNX graph become a part of a torch model? `OnnxLayer`, a module with its weights and its gradients."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import ModelProto, helper
+
+from .autograd import Compiled, Place
+from .engine import _SMALL_MODEL, choose_for_fit
+from .exceptions import DataError
+from .forward_backward import resolve_weights
+from .gradient import trainable
+from .layer import mode
+from .model import Model, load, read, replace_weights
+from .modes import in_inference, statistics
+from .runtime import Device
+
+__all__ = ["OnnxLayer"]
+
+#: A shape of the inputs is compiled for alone when it has come so often; so many of them are kept.
+_PATIENCE, _SHAPES = 3, 8
+
+
+class OnnxLayer(torch.nn.Module):
+    """An ONNX graph as a module of torch: a layer, a block or a whole model.
+
+    Initializers become parameters and buffers under their own names: a dot nests, so that "fc.weight" is the key of the
+    state_dict as well; an empty part and one that the module has as an attribute already are given underscores
+    (`state_names` tells). Parameters are those on a differentiable path to an output, of rank one or more. Buffers are
+    the running statistics of BatchNormalization and what `trainable` leaves out. All else is a constant of the graph.
+
+    In `eval()` the graph runs as it was exported. In `train()`, the mode of every new module, Dropout draws from
+    torch's generator, and BatchNormalization takes the statistics of the batch and moves the running ones by its
+    momentum, with the variance of the population, as ONNX has it and torch has not.
+
+    Inputs are tensors, positional or by the names of the graph's inputs. One output is returned as a tensor, several as
+    a tuple in the order of the graph. Real inputs have the dtype of the layer, as everywhere in torch; under autocast
+    they are cast to it, so that the layer computes in its own precision. Strided tensors are copied, others are not.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes or path
+        The graph; it is not written to.
+    trainable : sequence of str, optional
+        The initializers that become parameters instead, scalars among them if they are named; none for an empty one.
+    engine : str
+        ``"step"`` (our own gradient, of any order, on any onnxruntime), ``"agent"`` (onnxruntime-training's
+        TrainingAgent, of the first order) or ``"auto"``, the agent where it is installed and right about every operator
+        of the graph, and our own for a second derivative.
+    device : torch.device or str, optional
+        Where parameters and buffers are put.
+    return_dict : bool
+        Whether the outputs are returned as a dict by their names.
+
+    Attributes
+    ----------
+    input_names, output_names : list of str
+        Of the graph.
+    state_names : dict of str to str
+        The key in the state_dict of every initializer that became a parameter or a buffer.
+
+    Raises
+    ------
+    ModelError, SettingError
+        The model, a name in `trainable` or the engine is not one that can be used.
+
+    Examples
+    --------
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import constant, variable
+    >>> x, w = variable("x", "float32", ["N", 2]), constant([[1.0], [2.0]], hint="fc.weight")
+    >>> layer = OnnxLayer(build([x], {"y": x @ w}))
+    >>> model = torch.nn.Sequential(layer, torch.nn.Sigmoid())
+    >>> model(torch.ones(3, 2)).sum().backward()
+    >>> list(model.state_dict()), layer.fc.weight.grad.shape
+    (['0.fc.weight'], torch.Size([2, 1]))
+    """
+
+    _modes: dict[Any, Compiled]
+    _homes: list[tuple[str, torch.nn.Module, dict[str, Any], str]]
+
+    def __init__(
+        self,
+        model: ModelProto | bytes | str | os.PathLike[str],
+        trainable: Sequence[str] | None = None,
+        engine: str = "auto",
+        device: torch.device | str | None = None,
+        *,
+        return_dict: bool = False,
+    ):
+        super().__init__()
+        self._onnx, self._engine, self._return_dict = read(model), engine, return_dict
+        choose_for_fit(engine)
+        loaded = load(self._onnx)
+        self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
+        parameters, buffers = _chosen(loaded, trainable)
+        # It follows the module from dtype to dtype and from device to device where there is no parameter that does.
+        kinds = [loaded.initializers[n].dtype for n in parameters + buffers]
+        kinds += [v.dtype for v in [*loaded.inputs.values(), *loaded.outputs.values()] if v.is_float]
+        self._dtype = getattr(torch, kinds[0].name) if kinds else torch.float32
+        self._probe = torch.empty(0, dtype=self._dtype)
+        self._size = sum(loaded.arrays[n].size for n in parameters + buffers)
+        self.state_names: dict[str, str] = {}
+        for name in parameters + buffers:
+            self.state_names[name] = _register(self, name, _tensor(loaded.arrays[name]), name in parameters)
+        self._reset()
+        if device is not None:
+            self.to(device)
+
+    @classmethod
+    def from_torch(cls, module: torch.nn.Module, example: Any, **settings: Any) -> OnnxLayer:
+        """A module exported to ONNX and wrapped, its state under the same names.
+
+        The exporter by TorchScript writes it in training mode, which keeps Dropout, BatchNormalization, and the names
+        and the layout of weights; `eval()` of the layer turns them off again. The first size of every input may vary.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            The module; it is not changed.
+        example : torch.Tensor or tuple of them
+            Inputs to trace it with.
+        **settings : object
+            For `OnnxLayer`. By default the parameters of the module are trained that the exporter kept.
+
+        Returns
+        -------
+        OnnxLayer
+
+        Examples
+        --------
+        >>> module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> list(OnnxLayer.from_torch(module, torch.ones(1, 2)).state_dict())
+        ['0.weight', '0.bias']
+        """
+        exported = _exported(module, example if isinstance(example, tuple) else (example,))
+        kept = {t.name for t in exported.graph.initializer}
+        settings.setdefault("trainable", [n for n, p in module.named_parameters() if n in kept and p.requires_grad])
+        layer = cls(exported, **settings)
+        return layer.train(module.training)
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+        """The outputs of the graph.
+
+        Parameters
+        ----------
+        *inputs : torch.Tensor
+            In the order of the graph.
+        **named : torch.Tensor
+            By the names of the graph's inputs.
+
+        Returns
+        -------
+        torch.Tensor, tuple of them, or dict of str to them
+
+        Raises
+        ------
+        DataError
+            An input is missing, unknown, or of a dtype, device or shape that the graph does not take.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            # onnxruntime is no part of what dynamo can compile: the graph is broken here, cleanly.
+            return torch.compiler.disable(_run)(self, inputs, named)
+        return _run(self, inputs, named)
+
+    def to_onnx(self) -> ModelProto:
+        """The model with parameters and buffers as they are now, and nothing else changed.
+
+        Returns
+        -------
+        onnx.ModelProto
+            Every initializer has the dtype that it had: a layer that was moved by `double()` is rounded.
+        """
+        declared = {t.name: t.data_type for t in self._onnx.graph.initializer}
+        return replace_weights(self._onnx, {n: _array(t, declared[n]) for n, t in self._tensors().items()})
+
+    @property
+    def engine_(self) -> str:
+        """The engine in use in this mode."""
+        return self._mode({}).function.engine_
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why it is in use."""
+        return self._mode({}).function.engine_reason_
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by the names of the initializers, whoever has put others in their place."""
+        if not self._homes:
+            self._homes = [(n, *_home(self, key)) for n, key in self.state_names.items()]
+        found = {}
+        for name, module, held, key in self._homes:
+            t = held.get(key)
+            # A parametrization takes the tensor out of the module and computes it when it is asked for.
+            found[name] = getattr(module, key) if t is None else t
+        return found
+
+    def _mode(self, sizes: Mapping[str, Sequence[int]]) -> Compiled:
+        """The graph in the mode, the dtype, on the device and for the sizes that are asked for."""
+        device, stream = self._probe.device, None
+        if device.type == "cuda":
+            stream = torch.cuda.current_stream(device).cuda_stream
+        key = self.training, self._probe.dtype, device, stream, tuple(map(tuple, sizes.values()))
+        found = self._modes.get(key)
+        if found is None:
+            if sizes and sum(1 for k in self._modes if k[-1]) >= _SHAPES:
+                del self._modes[next(k for k in self._modes if k[-1])]
+            threads = 1 if self._size < _SMALL_MODEL else torch.get_num_threads()
+            place = Place(Device(Device.parse(device.type).kind, device.index or 0, stream), threads)
+            dtype = None if self._probe.dtype is self._dtype else str(self._probe.dtype).removeprefix("torch.")
+            made = mode(self._onnx, list(self.state_names), training=self.training, dtype=dtype, sizes=sizes or None)
+            found = self._modes[key] = Compiled(made, place, self._engine)
+        return found
+
+    def _fitting(self, tensors: Sequence[torch.Tensor]) -> Compiled:
+        """The graph for these inputs: for any sizes, and for sizes that come again and again for them alone."""
+        found = self._mode({})
+        if found.static:
+            return found
+        shapes = tuple(t.shape for t in tensors)
+        if not found.needs_sizes:
+            seen = found.seen[shapes] = found.seen.pop(shapes, 0) + 1
+            if seen <= _PATIENCE:
+                if len(found.seen) > 8 * _SHAPES:
+                    del found.seen[next(iter(found.seen))]
+                return found
+        return self._mode(dict(zip(self.input_names, shapes, strict=True)))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
+        super()._apply(fn, recurse)
+        self._probe = fn(self._probe)
+        return self
+
+    def _reset(self) -> None:
+        self._modes, self._homes = {}, []
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is compiled is compiled again where it is read.
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_modes", "_homes")}
+        return {**state, "_onnx": self._onnx.SerializeToString()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_onnx": ModelProto.FromString(state["_onnx"])})
+        self._reset()
+
+    def __repr__(self) -> str:
+        return f"OnnxLayer({', '.join(self.input_names)} -> {', '.join(self.output_names)})"
+
+
+def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
+    """`forward`, out of reach of torch.compile."""
+    names = layer.input_names
+    if named or len(inputs) != len(names):
+        inputs = _arranged(names, inputs, named)
+    found = layer._fitting(inputs)
+    checked = [_checked(*one, layer) for one in zip(names, inputs, found.dtypes, strict=True)]
+    state = layer._tensors()
+    leaves = [*checked, *(state[n] for n in found.fed)]
+    if found.masks:
+        leaves += found.drawn(inputs)
+    outputs = found.function(leaves)
+    if found.statistics:
+        with torch.no_grad():
+            for s, batch in zip(found.statistics, outputs[len(layer.output_names) :], strict=True):
+                state[s.name].lerp_(batch, 1 - s.momentum)
+        outputs = outputs[: len(layer.output_names)]
+    if layer._return_dict:
+        return dict(zip(layer.output_names, outputs, strict=True))
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _arranged(
+    names: Sequence[str], inputs: Sequence[torch.Tensor], named: Mapping[str, Any]
+) -> tuple[torch.Tensor, ...]:
+    """Inputs in the order of the graph."""
+    known = ", ".join(map(repr, names))
+    if len(inputs) > len(names):
+        raise DataError(f"The graph has {len(names)} inputs, {known}; {len(inputs)} given.")
+    given = dict(zip(names, inputs, strict=False))
+    if unknown := [n for n in named if n not in names or n in given]:
+        problem = "is given twice" if unknown[0] in given else "is unknown"
+        raise DataError(f"The input {unknown[0]!r} {problem}; the inputs are {known}.")
+    if missing := [n for n in names if n not in given and n not in named]:
+        raise DataError(f"The input {missing[0]!r} is missing; the inputs are {known}.")
+    return tuple(given[n] if n in given else named[n] for n in names)
+
+
+def _checked(name: str, t: torch.Tensor, dtype: torch.dtype, layer: OnnxLayer) -> torch.Tensor:
+    """An input as the graph takes it."""
+    if t.dtype is dtype and t.device == layer._probe.device:
+        return t
+    if dtype.is_floating_point and t.is_floating_point() and torch.is_autocast_enabled(t.device.type):
+        return t.to(dtype)
+    if t.dtype is not dtype:
+        raise DataError(f"The input {name!r} is {t.dtype}, the layer takes {dtype}; convert one of them.")
+    raise DataError(f"The input {name!r} is on {t.device}, the layer on {layer._probe.device}; move one of them.")
+
+
+def _chosen(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The initializers that become parameters, and those that become buffers."""
+    outputs = [n for n, v in model.outputs.items() if v.is_float]
+    reached = trainable(model.outputs[o] for o in outputs)
+    usual = [n for n, v in model.initializers.items() if v in reached]
+    parameters = usual if names is None else resolve_weights(model, names, outputs) if len(names) else []
+    running = statistics(model)
+    buffers = [n for n in model.initializers if (n in usual or n in running) and n not in parameters]
+    return parameters, buffers
+
+
+def _register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parameter: bool) -> str:
+    """Put a tensor into a module under a dotted name, and say which name it has got."""
+    *path, last = (part or "_" for part in name.split("."))
+    found: list[str] = []
+    for part in path:
+        while part not in module._modules and hasattr(module, part):
+            part += "_"
+        if part not in module._modules:
+            module.add_module(part, torch.nn.Module())
+        module, found = module._modules[part], [*found, part]
+    while hasattr(module, last):
+        last += "_"
+    if is_parameter:
+        module.register_parameter(last, torch.nn.Parameter(tensor))
+    else:
+        module.register_buffer(last, tensor)
+    return ".".join([*found, last])
+
+
+def _home(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict[str, Any], str]:
+    """The module that holds a tensor, the dict in which it does, and the name there."""
+    *path, last = key.split(".")
+    for part in path:
+        module = module._modules[part]
+    return module, module._buffers if last in module._buffers else module._parameters, last
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """A copy of an array; numpy's bfloat16 is not known to torch."""
+    if array.dtype.name == "bfloat16":
+        return torch.tensor(array.astype(np.float32)).to(torch.bfloat16)
+    return torch.tensor(array)
+
+
+def _array(t: torch.Tensor, kind: int) -> np.ndarray:
+    """The content of a tensor in a dtype of ONNX."""
+    t = t.detach().cpu()
+    return (t.float() if t.dtype is torch.bfloat16 else t).numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
+
+
+def _exported(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelProto:
+    """A module as torch's TorchScript exporter writes it, in inference mode, but with all that trains in it."""
+    names = [f"input_{i}" for i in range(len(example))] if len(example) > 1 else ["input"]
+    stream, module = io.BytesIO(), copy.deepcopy(module)  # running statistics move while it is traced
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
+        # This exporter is the one that keeps the names of weights; torch 2.13.0 warns that another is newer.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module, example, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
+            input_names=names, dynamic_axes={n: {0: "N"} for n, t in zip(names, example, strict=True) if t.dim()},
+            opset_version=17, verbose=False)  # fmt: skip
+    return in_inference(ModelProto.FromString(stream.getvalue()))
