@@ -12,7 +12,7 @@ from .builder import build, topological
 from .gradient import _walk
 from .graph import Value, variable
 from .model import load
-from .modes import Mask, Statistic, Training, in_dtype, in_training
+from .modes import Mask, Statistic, Training, in_dtype, in_training, simplified
 
 __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 
@@ -254,7 +254,7 @@ def mode(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype
     """
     model = load(proto, variables=fed, batch=sizes)
     model = model if dtype is None else in_dtype(model, dtype)
-    trained = in_training(model) if training else Training(model)
+    trained = in_training(simplified(model)) if training else Training(simplified(model))
     model = trained.model
     outputs, fixed = dict(model.outputs), {}
     for i, s in enumerate(trained.statistics):

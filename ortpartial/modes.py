@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, helper
+from onnx.reference import ReferenceEvaluator
 
-from .builder import rewritten, topological
+from .builder import build, rewritten, topological
 from .exceptions import ModelError
 from .gradient import cast
 from .graph import _FLOATS, Node, Value, _onnx_type, constant, make_node, op, variable
 from .model import Model
 from .rules.channels import channels
 
-__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "statistics"]
+__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "simplified",
+           "statistics"]  # fmt: skip
+
+#: Operators that are computed when all they read is constant and no longer than this; sizes, mostly.
+_FEW = 64
+_FOLDED = frozenset({"Abs", "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather",
+                     "Greater", "Identity", "Less", "Max", "Min", "Mul", "Neg", "Not", "Pow", "Range", "Reciprocal",
+                     "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+                     "Where"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,11 +135,11 @@ def in_training(model: Model) -> Training:
         while name in model.values:
             name += "_"
         mask = variable(name, x.dtype, x.shape)
-        found.masks[name] = Mask(mask, 1 - (0.5 if ratio is None else float(ratio.array)))  # type: ignore[arg-type]
+        found.masks[name] = Mask(mask, 1 - (0.5 if ratio is None else _decimal(ratio.array)))
         return [x * mask, mask > 0]
 
     def batch_norm(node: Node, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> list[Value]:
-        axes, momentum = [0, *range(2, x.rank)], node.attribute("momentum")
+        axes, momentum = [0, *range(2, x.rank)], _decimal(node.attribute("momentum"))
         m = op.ReduceMean(x, axes, keepdims=0)
         xc = x - channels(m, x)
         v = op.ReduceMean(xc * xc, axes, keepdims=0)
@@ -145,6 +154,49 @@ def in_training(model: Model) -> Training:
     outputs = {n: new(v) for n, v in model.outputs.items()}
     inputs = {**model.inputs, **{n: m.value for n, m in found.masks.items()}}
     return replace(found, model=replace(model, inputs=inputs, outputs=outputs))
+
+
+def simplified(model: Model) -> Model:
+    """The same function in fewer nodes: what sizes alone decide is computed now, and an idle Dropout is left out.
+
+    onnxruntime computes it once, too, but for each graph apart, and a backward graph would be handed it each time.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+
+    Returns
+    -------
+    Model
+    """
+
+    def change(node: Node, inputs: list[Any]) -> list[Value] | None:
+        if node.op_type == "Shape" and not node.attributes and inputs[0].is_static:
+            return [constant(np.asarray(inputs[0].shape, np.int64))]
+        if node.op_type == "Dropout" and _is_idle(inputs):
+            return [inputs[0], *node.outputs[1:]]
+        known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
+        if not known or node.op_type not in _FOLDED or node.domain:
+            return None
+        y = make_node(node.schema, inputs, node.attributes).outputs[0]
+        with np.errstate(all="ignore"):
+            found = np.asarray(ReferenceEvaluator(build([], {"y": y})).run(None, {})[0])
+        return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
+
+    new = rewritten(list(model.outputs.values()), change)
+    return replace(model, outputs={n: new(v) for n, v in model.outputs.items()})
+
+
+def _is_idle(inputs: Sequence[Value | None]) -> bool:
+    """Whether a Dropout with these inputs is not in training."""
+    training = inputs[2] if len(inputs) > 2 else None
+    return training is None or (training.array is not None and not training.array)
+
+
+def _decimal(number: Any) -> float:
+    """The decimal fraction that was meant where a float32 says 0.100000001."""
+    return float(str(np.float32(number)))
 
 
 def in_inference(proto: ModelProto) -> ModelProto:

@@ -358,12 +358,14 @@ def _array(t: torch.Tensor, kind: int) -> np.ndarray:
 def _exported(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelProto:
     """A module as torch's TorchScript exporter writes it, in inference mode, but with all that trains in it."""
     names = [f"input_{i}" for i in range(len(example))] if len(example) > 1 else ["input"]
-    stream, module = io.BytesIO(), copy.deepcopy(module)  # running statistics move while it is traced
+    stream, traced = io.BytesIO(), copy.deepcopy(module)  # running statistics move while it is traced
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
         # This exporter is the one that keeps the names of weights; torch 2.13.0 warns that another is newer.
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            module, example, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
+            traced, example, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
             input_names=names, dynamic_axes={n: {0: "N"} for n, t in zip(names, example, strict=True) if t.dim()},
             opset_version=17, verbose=False)  # fmt: skip
-    return in_inference(ModelProto.FromString(stream.getvalue()))
+    model, state = in_inference(ModelProto.FromString(stream.getvalue())), module.state_dict()
+    sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    return replace_weights(model, {n: t.numpy(force=True) for n, t in state.items() if sizes.get(n) == tuple(t.shape)})
