@@ -16,6 +16,10 @@ from .modes import Mask, Statistic, Training, in_dtype, in_training, simplified
 
 __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 
+#: Operators whose output a backward graph computes again from their input, where that is kept anyway.
+_CHEAP = frozenset({"Add", "Cast", "Div", "Flatten", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
+                    "Mul", "Neg", "Not", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -95,6 +99,14 @@ def reached(roots: Iterable[Value], cut: Iterable[Value]) -> set[Value]:
     return found
 
 
+def _alone(v: Value) -> Value | None:
+    """The only tensor that a value follows from, at the cost of a copy."""
+    if v.node is None or v.node.op_type not in _CHEAP or v.node.domain:
+        return None
+    found = [x for x in v.node.inputs if x is not None and x.array is None]
+    return found[0] if len(found) == 1 else None
+
+
 class Tape:
     """A program and what its gradient needs of it.
 
@@ -136,7 +148,7 @@ class Tape:
         self.seeds = [o for o, y in program.outputs.items() if y.is_float and o not in program.fixed]
         cotangents, gradients = self._gradients(self.seeds)
         leaves = program.leaves if recompute else program.sources
-        read = {} if recompute else self._read(gradients.values())
+        read = {} if recompute else self._kept(self._read(gradients.values()))
         of_outputs = {v: n for n, v in reversed(list(program.outputs.items()))}
         self.leaves = [n for n, v in program.leaves.items() if recompute or v in read or n in wanted]
         self.given = [n for n, v in program.given.items() if recompute or v in read]
@@ -176,6 +188,18 @@ class Tape:
                 stack.extend(x for x in v.node.inputs if x is not None)
         return read
 
+    def _kept(self, read: Mapping[Value, None]) -> dict[Value, None]:
+        """What is read without what follows from the rest at the cost of a copy: another shape, a factor, a mask."""
+        sources, leaves = set(self.program.sources.values()), set(self.program.leaves.values())
+        found: dict[Value, None] = {}
+        for v in read:
+            x = None if v in sources else _alone(v)
+            if x in leaves:
+                found.setdefault(x)
+            elif x not in read:
+                found.setdefault(v)
+        return found
+
     def _program(self, cotangents: Mapping[str, Value], gradients: Mapping[str, Value]) -> tuple[Program, list[str]]:
         """The gradient as a program, and the leaves that its outputs are the gradients of."""
         own = self.program
@@ -205,7 +229,7 @@ class Tape:
             return self._full
         cotangents, gradients = self._gradients(present)
         found = self._program(cotangents, gradients)
-        missing = set(self._read(gradients.values())) - set(found[0].sources.values())
+        missing = set(self._kept(self._read(gradients.values()))) - set(found[0].sources.values())
         return None if missing else found
 
 
@@ -254,7 +278,8 @@ def mode(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype
     """
     model = load(proto, variables=fed, batch=sizes)
     model = model if dtype is None else in_dtype(model, dtype)
-    trained = in_training(simplified(model)) if training else Training(simplified(model))
+    model = simplified(model, dropout=training)
+    trained = in_training(model) if training else Training(model)
     model = trained.model
     outputs, fixed = dict(model.outputs), {}
     for i, s in enumerate(trained.statistics):

@@ -156,7 +156,7 @@ def in_training(model: Model) -> Training:
     return replace(found, model=replace(model, inputs=inputs, outputs=outputs))
 
 
-def simplified(model: Model) -> Model:
+def simplified(model: Model, *, dropout: bool = False) -> Model:
     """The same function in fewer nodes: what sizes alone decide is computed now, and an idle Dropout is left out.
 
     onnxruntime computes it once, too, but for each graph apart, and a backward graph would be handed it each time.
@@ -165,6 +165,8 @@ def simplified(model: Model) -> Model:
     ----------
     model : Model
         The model.
+    dropout : bool
+        Whether even an idle Dropout stays, since it is to be turned on.
 
     Returns
     -------
@@ -174,14 +176,15 @@ def simplified(model: Model) -> Model:
     def change(node: Node, inputs: list[Any]) -> list[Value] | None:
         if node.op_type == "Shape" and not node.attributes and inputs[0].is_static:
             return [constant(np.asarray(inputs[0].shape, np.int64))]
-        if node.op_type == "Dropout" and _is_idle(inputs):
+        if node.op_type == "Dropout" and not dropout and _is_idle(inputs):
             return [inputs[0], *node.outputs[1:]]
         known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
         if not known or node.op_type not in _FOLDED or node.domain:
             return None
         y = make_node(node.schema, inputs, node.attributes).outputs[0]
         with np.errstate(all="ignore"):
-            found = np.asarray(ReferenceEvaluator(build([], {"y": y})).run(None, {})[0])
+            (found,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
+        found = np.asarray(found)
         return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
 
     new = rewritten(list(model.outputs.values()), change)

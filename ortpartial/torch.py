@@ -295,13 +295,14 @@ def _arranged(
 
 def _checked(name: str, t: torch.Tensor, dtype: torch.dtype, layer: OnnxLayer) -> torch.Tensor:
     """An input as the graph takes it."""
-    if t.dtype is dtype and t.device == layer._probe.device:
+    device = layer._probe.device
+    if t.device != device:
+        raise DataError(f"The input {name!r} is on {t.device}, the layer on {device}; move one of them.")
+    if t.dtype is dtype:
         return t
-    if dtype.is_floating_point and t.is_floating_point() and torch.is_autocast_enabled(t.device.type):
+    if dtype.is_floating_point and t.is_floating_point() and torch.is_autocast_enabled(device.type):
         return t.to(dtype)
-    if t.dtype is not dtype:
-        raise DataError(f"The input {name!r} is {t.dtype}, the layer takes {dtype}; convert one of them.")
-    raise DataError(f"The input {name!r} is on {t.device}, the layer on {layer._probe.device}; move one of them.")
+    raise DataError(f"The input {name!r} is {t.dtype}, the layer takes {dtype}; convert one of them.")
 
 
 def _chosen(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
