@@ -2,9 +2,9 @@
 Several processes train one ONNX layer
 ======================================
 
-An ONNX graph under torch's `DistributedDataParallel`, with no code of its own: each process computes the gradients of its
-half of every batch, and torch averages them while they are computed. At the end the first process trains alone, on whole
-batches, and compares.
+An ONNX graph under torch's `DistributedDataParallel`, with no code of its own: each process computes the gradients of
+its half of every batch, and torch averages them. At the end the first process trains alone, on whole batches, and
+compares.
 
     torchrun --standalone --nproc_per_node=2 examples/ddp_onnx_layer.py
 """

@@ -7,7 +7,7 @@ import io
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -84,6 +84,7 @@ class OnnxLayer(torch.nn.Module):
     (['0.fc.weight'], torch.Size([2, 1]))
     """
 
+    _run_apart: ClassVar[Any] = None
     _modes: dict[Any, Compiled]
     _homes: list[tuple[str, torch.nn.Module, dict[str, Any], str]]
 
@@ -168,7 +169,7 @@ class OnnxLayer(torch.nn.Module):
         """
         if torch.compiler.is_dynamo_compiling():
             # onnxruntime is no part of what dynamo can compile: the graph is broken here, cleanly.
-            return torch.compiler.disable(_run)(self, inputs, named)
+            return self._run_apart(self, inputs, named)
         return _run(self, inputs, named)
 
     def to_onnx(self) -> ModelProto:
@@ -241,6 +242,9 @@ class OnnxLayer(torch.nn.Module):
 
     def _reset(self) -> None:
         self._modes, self._homes = {}, []
+        if OnnxLayer._run_apart is None:
+            # It has to be there before dynamo traces, and imports dynamo, as torch's optimizers do.
+            OnnxLayer._run_apart = staticmethod(torch.compiler.disable(_run))
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is compiled again where it is read.

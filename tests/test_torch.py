@@ -748,12 +748,20 @@ def test_autocast(engine):
     assert model[0].weight.grad.abs().sum() > 0
 
 
+# torch 2.13.0 warns about itself where a graph is broken, and hides it in a way that does not make it less of an error.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(backend):
     """The graph is broken around the layer, what surrounds it is compiled."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), OnnxLayer(mlp(), engine="step"), nn.Linear(1, 1))
-    x = torch.tensor(real(3, 3))
+    class Model(nn.Module):  # dynamo gives up a Sequential as a whole, which is a loop with a break in it
+        def __init__(self):
+            super().__init__()
+            self.first, self.layer, self.last = nn.Linear(3, 4), OnnxLayer(mlp(), engine="step"), nn.Linear(1, 1)
+
+        def forward(self, x):
+            return self.last(self.layer(torch.tanh(self.first(x)))).sigmoid()
+
+    model, x = Model(), torch.tensor(real(3, 3))
     expected = model(x)
     weights = list(model.parameters())
     gradients = torch.autograd.grad(expected.sum(), weights)

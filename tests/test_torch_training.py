@@ -1,4 +1,4 @@
-"""Does a model with a layer of ONNX, trained by torch's optimizers, follow the same model in pure torch, step for step?"""
+"""Does a model with an ONNX layer, trained by torch's optimizers, follow the same model in pure torch step for step?"""
 
 import copy
 import os
@@ -60,7 +60,7 @@ def follow(name, engine, training):
     torch.manual_seed(0)
     part = make()
     module = around(part)
-    for n, t in part.named_buffers():  # as after some training, so that inference has something to do
+    for t in part.buffers():  # as after some training, so that inference has something to do
         if t.is_floating_point():
             t.add_(0.1 * torch.rand_like(t))
     layer = OnnxLayer.from_torch(part, example(shape), engine=engine)
