@@ -21,8 +21,7 @@ from ortpartial.torch import OnnxLayer
 
 digits, labels = load_digits(return_X_y=True)
 X, y = torch.tensor(digits / 16).float().reshape(-1, 8, 8), torch.tensor(labels)
-old, new = (X[y < 5], y[y < 5]), (X[y > 4], y[y > 4] - 5)
-few = 60
+old, new, few = (X[y < 5], y[y < 5]), (X[y > 4], y[y > 4] - 5), 60
 
 
 class Encoder(nn.Module):
@@ -53,7 +52,7 @@ def fit(model, X, y, epochs, batch=32):
 
 torch.manual_seed(0)
 encoder = Encoder()
-fit(nn.Sequential(encoder, nn.Linear(32, 5)), *old, epochs=6)
+fit(nn.Sequential(encoder, nn.Linear(32, 5)), *old, epochs=5)
 exported = OnnxLayer.from_torch(encoder, X[:2]).to_onnx()  # an ordinary ONNX model
 last = [t.name for t in exported.graph.initializer if t.name.startswith("blocks.layers.1.")]
 curves = {}
@@ -61,7 +60,7 @@ for title, names in {"new layer alone": [], "and the last block": last}.items():
     torch.manual_seed(1)
     model = nn.Sequential(OnnxLayer(exported, trainable=names), nn.Linear(32, 5))
     before = {n: t.clone() for n, t in model.state_dict().items()}
-    curves[title] = fit(model, new[0][:few], new[1][:few], epochs=40, batch=20)
+    curves[title] = fit(model, new[0][:few], new[1][:few], epochs=30, batch=20)
     changed = sum(not torch.equal(t, before[n]) for n, t in model[0].state_dict(prefix="0.").items())
     print(f"{title}: accuracy {curves[title][-1]:.3f}, {changed} of {len(before) - 2} tensors of the encoder changed")
 
@@ -75,6 +74,6 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     for title, curve in curves.items():
         ax.plot(curve, label=title)
     ax.set(xlabel="epoch", ylabel="accuracy", title=f"Digits 5 to 9 from {few} examples")
-    ax.legend(frameon=False)
+    ax.legend()
     Path(sys.argv[1]).mkdir(exist_ok=True)
     fig.savefig(Path(sys.argv[1]) / "fine_tune_encoder.png", dpi=120)
