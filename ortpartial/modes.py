@@ -16,6 +16,7 @@ from .gradient import cast
 from .graph import _FLOATS, Node, Value, _onnx_type, constant, make_node, op, variable
 from .model import Model
 from .rules.channels import channels
+from .rules.indexing import one_of
 
 __all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "simplified",
            "statistics"]  # fmt: skip
@@ -173,22 +174,50 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
     Model
     """
 
+    picks = _picks(model)
+    parts: dict[Any, Sequence[Value]] = {}
+
     def change(node: Node, inputs: list[Any]) -> list[Value] | None:
         if node.op_type == "Shape" and not node.attributes and inputs[0].is_static:
             return [constant(np.asarray(inputs[0].shape, np.int64))]
+        if (pick := picks.get(id(node))) is not None:
+            of, axis, i, n = pick
+            if (of, axis) not in parts:
+                parts[of, axis] = op.Split(inputs[0], axis=axis, num_outputs=n)
+            part = parts[of, axis][i]
+            return [part if inputs[1].rank else op.Squeeze(part, [axis])]
         if node.op_type == "Dropout" and not dropout and _is_idle(inputs):
             return [inputs[0], *node.outputs[1:]]
         known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
         if not known or node.op_type not in _FOLDED or node.domain:
             return None
         y = make_node(node.schema, inputs, node.attributes).outputs[0]
-        with np.errstate(all="ignore"):
-            (found,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
+        try:
+            with np.errstate(all="ignore"):
+                (found,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
+        except Exception:  # What onnx cannot compute is left to the runtime, which says what is wrong.
+            return None
         found = np.asarray(found)
         return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
 
     new = rewritten(list(model.outputs.values()), change)
     return replace(model, outputs={n: new(v) for n, v in model.outputs.items()})
+
+
+def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:
+    """Gathers that together pick every slice of a tensor, as attention does its queries, keys and values.
+
+    By the node: the tensor, the axis, which slice, of how many. The gradient of a Split is one Concat, that of n
+    Gathers as many tensors of the whole size and their sum.
+    """
+    found: dict[tuple[Value, int], dict[int, list[Node]]] = {}
+    for node in topological(list(model.outputs.values())):
+        if node.op_type == "Gather" and not node.domain and (x := node.inputs[0]) is not None and x.shape:
+            axis, indices = node.attribute("axis") % len(x.shape), node.inputs[1]
+            if indices is not None and (alone := one_of(x, indices, axis)) is not None:
+                found.setdefault((x, axis), {}).setdefault(alone[0], []).append(node)
+    return {id(node): (x, axis, i, len(slices)) for (x, axis), slices in found.items()
+            if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}  # fmt: skip
 
 
 def _is_idle(inputs: Sequence[Value | None]) -> bool:
