@@ -50,7 +50,7 @@ def train(model, X, y, rank, size):
 
 
 def difference(a, b):
-    return max(float((p - q).abs().max()) for p, q in zip(a, b, strict=True))
+    return max(float((p - q).detach().abs().max()) for p, q in zip(a, b, strict=True))
 
 
 def main():
@@ -74,6 +74,7 @@ def main():
         print(f"loss: {losses[0]:.4f} -> {losses[-1]:.4f}")
         print(f"largest difference between the two processes: {float(apart):.1e}")
         print(f"largest difference from one process with all rows: {difference(weights, alone.parameters()):.1e}")
+    dist.barrier()  # No process leaves while another one still computes.
     dist.destroy_process_group()
 
 

@@ -22,6 +22,9 @@ __all__ = ["Compiled", "Function", "Place"]
 
 Tensors = Sequence[torch.Tensor]
 
+#: Shapes of the inputs are compiled for alone when they have come oftener than this; of so many it is counted.
+_PATIENCE, _REMEMBERED = 3, 64
+
 
 @dataclass(frozen=True)
 class Place:
@@ -268,8 +271,6 @@ class Compiled:
         Whether the sizes of all inputs are known.
     needs_sizes : bool
         Whether the size of a mask follows from those of the inputs in a way that only shape inference tells.
-    seen : dict
-        How often the inputs had which shapes.
     """
 
     def __init__(self, mode: Mode, place: Place, engine: str):
@@ -278,12 +279,19 @@ class Compiled:
         inputs = [v for n, v in mode.program.leaves.items() if n not in mode.masks and n not in mode.fed]
         self.dtypes = [getattr(torch, v.dtype.name) for v in inputs]
         self.static = all(v.is_static for v in inputs)
-        self.seen: dict[Any, int] = {}
+        self._seen: dict[Any, int] = {}
         axes = {d: (i, a) for i, v in enumerate(inputs) for a, d in enumerate(v.shape or ()) if isinstance(d, str)}
         # For every mask its sizes, each a number or where among the inputs it is found.
         self._sizes = [[d if isinstance(d, int) else axes.get(d or "") for d in _shape(m.value)]
                        for m in self.masks.values()]  # fmt: skip
         self.needs_sizes = any(None in sizes for sizes in self._sizes)
+
+    def often(self, shapes: Any) -> bool:
+        """Whether inputs of these shapes have come more than a few times."""
+        times = self._seen[shapes] = self._seen.pop(shapes, 0) + 1
+        if len(self._seen) > _REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return times > _PATIENCE
 
     def drawn(self, inputs: Tensors) -> list[torch.Tensor]:
         """The masks, drawn as torch's own Dropout draws its."""

@@ -25,8 +25,8 @@ from .runtime import Device
 
 __all__ = ["OnnxLayer"]
 
-#: A shape of the inputs is compiled for alone when it has come so often; so many of them are kept.
-_PATIENCE, _SHAPES = 3, 8
+#: Graphs for certain shapes of inputs that are kept.
+_SHAPES = 8
 
 
 class OnnxLayer(torch.nn.Module):
@@ -186,12 +186,12 @@ class OnnxLayer(torch.nn.Module):
     @property
     def engine_(self) -> str:
         """The engine in use in this mode."""
-        return self._mode({}).function.engine_
+        return self._mode().function.engine_
 
     @property
     def engine_reason_(self) -> str:
         """Why it is in use."""
-        return self._mode({}).function.engine_reason_
+        return self._mode().function.engine_reason_
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by the names of the initializers, whoever has put others in their place."""
@@ -204,36 +204,38 @@ class OnnxLayer(torch.nn.Module):
             found[name] = getattr(module, key) if t is None else t
         return found
 
-    def _mode(self, sizes: Mapping[str, Sequence[int]]) -> Compiled:
-        """The graph in the mode, the dtype, on the device and for the sizes that are asked for."""
-        device, stream = self._probe.device, None
-        if device.type == "cuda":
-            stream = torch.cuda.current_stream(device).cuda_stream
-        key = self.training, self._probe.dtype, device, stream, tuple(map(tuple, sizes.values()))
+    def _key(self, shapes: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        """What a compiled graph is for: a mode, a dtype, a device, torch's stream there, and some shapes or all."""
+        device = self._probe.device
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+        return shapes, self.training, self._probe.dtype, device, stream
+
+    def _mode(self, shapes: tuple[Any, ...] = ()) -> Compiled:
+        """The graph as it is wanted now, for these shapes alone or for all."""
+        key = self._key(shapes)
         found = self._modes.get(key)
         if found is None:
-            if sizes and sum(1 for k in self._modes if k[-1]) >= _SHAPES:
-                del self._modes[next(k for k in self._modes if k[-1])]
+            if shapes and sum(1 for k in self._modes if k[0]) >= _SHAPES:
+                del self._modes[next(k for k in self._modes if k[0])]
+            _, training, dtype, device, stream = key
             threads = 1 if self._size < _SMALL_MODEL else torch.get_num_threads()
             place = Place(Device(Device.parse(device.type).kind, device.index or 0, stream), threads)
-            dtype = None if self._probe.dtype is self._dtype else str(self._probe.dtype).removeprefix("torch.")
-            made = mode(self._onnx, list(self.state_names), training=self.training, dtype=dtype, sizes=sizes or None)
+            name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
+            sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
+            made = mode(self._onnx, list(self.state_names), training=training, dtype=name, sizes=sizes)
             found = self._modes[key] = Compiled(made, place, self._engine)
         return found
 
     def _fitting(self, tensors: Sequence[torch.Tensor]) -> Compiled:
         """The graph for these inputs: for any sizes, and for sizes that come again and again for them alone."""
-        found = self._mode({})
-        if found.static:
+        shapes = tuple([t.shape for t in tensors])
+        found = self._modes.get(self._key(shapes))
+        if found is not None:
             return found
-        shapes = tuple(t.shape for t in tensors)
-        if not found.needs_sizes:
-            seen = found.seen[shapes] = found.seen.pop(shapes, 0) + 1
-            if seen <= _PATIENCE:
-                if len(found.seen) > 8 * _SHAPES:
-                    del found.seen[next(iter(found.seen))]
-                return found
-        return self._mode(dict(zip(self.input_names, shapes, strict=True)))
+        found = self._mode()
+        if found.static or (not found.needs_sizes and not found.often(shapes)):
+            return found
+        return self._mode(shapes)
 
     def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
         super()._apply(fn, recurse)
