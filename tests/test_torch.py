@@ -23,6 +23,7 @@ from ortpartial.autograd import _ortvalue, _tensor
 from ortpartial.builder import build
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import constant, op, variable
+from ortpartial.layer import Tape
 from ortpartial.runtime import has_training
 from ortpartial.torch import OnnxLayer
 
@@ -786,3 +787,17 @@ def test_import():
     assert has_training() or printed[1] == "False"
     with pytest.raises(AttributeError, match="module 'ortpartial' has no attribute 'layers'"):
         _ = __import__("ortpartial").layers
+
+
+def test_what_some_outputs_alone_would_read_and_is_not_kept(monkeypatch):
+    """Then the cotangents of the others are zeros: a rule may read more where one of them is missing."""
+    found, backward = [], Tape.backward
+    for whole in (False, True):
+        if whole:
+            monkeypatch.setattr(Tape, "backward", lambda t, p: backward(t, p) if list(p) == t.seeds else None)
+        layer = OnnxLayer(two_in_two_out(), engine="step")
+        a, b, c = (torch.tensor(real(2, 3, seed=i), requires_grad=True) for i in range(3))
+        layer(a, b, c)[1].sum().backward()
+        found.append([a.grad, layer.v.grad])
+    assert layer.w.grad.eq(0).all()
+    assert all(map(torch.equal, *found))
