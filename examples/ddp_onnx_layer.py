@@ -74,7 +74,8 @@ def main():
         print(f"loss: {losses[0]:.4f} -> {losses[-1]:.4f}")
         print(f"largest difference between the two processes: {float(apart):.1e}")
         print(f"largest difference from one process with all rows: {difference(weights, alone.parameters()):.1e}")
-    dist.barrier()  # No process leaves while another one still computes.
+    # A thread of gloo lets go of the tensor of an all_reduce, and torch 2.13.0 aborts where Python leaves before.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from .autograd import Compiled, Place
 from .engine import _SMALL_MODEL, choose_for_fit
 from .exceptions import DataError
-from .forward_backward import resolve_weights
-from .gradient import trainable
 from .layer import mode
-from .model import Model, load, read, replace_weights
-from .modes import in_inference, statistics
+from .model import load, read, replace_weights
 from .runtime import Device
+from .torch_state import as_array, as_tensor, chosen, exported_by_torch, home, register
 
 __all__ = ["OnnxLayer"]
 
@@ -66,6 +60,8 @@ class OnnxLayer(torch.nn.Module):
         Of the graph.
     state_names : dict of str to str
         The key in the state_dict of every initializer that became a parameter or a buffer.
+    engine_, engine_reason_ : str
+        The engine in use in the mode of now, and why.
 
     Raises
     ------
@@ -102,7 +98,7 @@ class OnnxLayer(torch.nn.Module):
         choose_for_fit(engine)
         loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
-        parameters, buffers = _chosen(loaded, trainable)
+        parameters, buffers = chosen(loaded, trainable)
         # It follows the module from dtype to dtype and from device to device where there is no parameter that does.
         kinds = [loaded.initializers[n].dtype for n in parameters + buffers]
         kinds += [v.dtype for v in [*loaded.inputs.values(), *loaded.outputs.values()] if v.is_float]
@@ -111,7 +107,7 @@ class OnnxLayer(torch.nn.Module):
         self._size = sum(loaded.arrays[n].size for n in parameters + buffers)
         self.state_names: dict[str, str] = {}
         for name in parameters + buffers:
-            self.state_names[name] = _register(self, name, _tensor(loaded.arrays[name]), name in parameters)
+            self.state_names[name] = register(self, name, as_tensor(loaded.arrays[name]), name in parameters)
         self._reset()
         if device is not None:
             self.to(device)
@@ -142,7 +138,7 @@ class OnnxLayer(torch.nn.Module):
         >>> list(OnnxLayer.from_torch(module, torch.ones(1, 2)).state_dict())
         ['0.weight', '0.bias']
         """
-        exported = _exported(module, example if isinstance(example, tuple) else (example,))
+        exported = exported_by_torch(module, example if isinstance(example, tuple) else (example,))
         kept = {t.name for t in exported.graph.initializer}
         settings.setdefault("trainable", [n for n, p in module.named_parameters() if n in kept and p.requires_grad])
         layer = cls(exported, **settings)
@@ -181,7 +177,7 @@ class OnnxLayer(torch.nn.Module):
             Every initializer has the dtype that it had: a layer that was moved by `double()` is rounded.
         """
         declared = {t.name: t.data_type for t in self._onnx.graph.initializer}
-        return replace_weights(self._onnx, {n: _array(t, declared[n]) for n, t in self._tensors().items()})
+        return replace_weights(self._onnx, {n: as_array(t, declared[n]) for n, t in self._tensors().items()})
 
     @property
     def engine_(self) -> str:
@@ -196,7 +192,7 @@ class OnnxLayer(torch.nn.Module):
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by the names of the initializers, whoever has put others in their place."""
         if not self._homes:
-            self._homes = [(n, *_home(self, key)) for n, key in self.state_names.items()]
+            self._homes = [(n, *home(self, key)) for n, key in self.state_names.items()]
         found = {}
         for name, module, held, key in self._homes:
             t = held.get(key)
@@ -309,70 +305,3 @@ def _checked(name: str, t: torch.Tensor, dtype: torch.dtype, layer: OnnxLayer) -
     if dtype.is_floating_point and t.is_floating_point() and torch.is_autocast_enabled(device.type):
         return t.to(dtype)
     raise DataError(f"The input {name!r} is {t.dtype}, the layer takes {dtype}; convert one of them.")
-
-
-def _chosen(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The initializers that become parameters, and those that become buffers."""
-    outputs = [n for n, v in model.outputs.items() if v.is_float]
-    reached = trainable(model.outputs[o] for o in outputs)
-    usual = [n for n, v in model.initializers.items() if v in reached]
-    parameters = usual if names is None else resolve_weights(model, names, outputs) if len(names) else []
-    running = statistics(model)
-    buffers = [n for n in model.initializers if (n in usual or n in running) and n not in parameters]
-    return parameters, buffers
-
-
-def _register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parameter: bool) -> str:
-    """Put a tensor into a module under a dotted name, and say which name it has got."""
-    *path, last = (part or "_" for part in name.split("."))
-    found: list[str] = []
-    for part in path:
-        while part not in module._modules and hasattr(module, part):
-            part += "_"
-        if part not in module._modules:
-            module.add_module(part, torch.nn.Module())
-        module, found = module._modules[part], [*found, part]
-    while hasattr(module, last):
-        last += "_"
-    if is_parameter:
-        module.register_parameter(last, torch.nn.Parameter(tensor))
-    else:
-        module.register_buffer(last, tensor)
-    return ".".join([*found, last])
-
-
-def _home(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict[str, Any], str]:
-    """The module that holds a tensor, the dict in which it does, and the name there."""
-    *path, last = key.split(".")
-    for part in path:
-        module = module._modules[part]
-    return module, module._buffers if last in module._buffers else module._parameters, last
-
-
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    """A copy of an array; numpy's bfloat16 is not known to torch."""
-    if array.dtype.name == "bfloat16":
-        return torch.tensor(array.astype(np.float32)).to(torch.bfloat16)
-    return torch.tensor(array)
-
-
-def _array(t: torch.Tensor, kind: int) -> np.ndarray:
-    """The content of a tensor in a dtype of ONNX."""
-    t = t.detach().cpu()
-    return (t.float() if t.dtype is torch.bfloat16 else t).numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
-
-
-def _exported(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelProto:
-    """A module as torch's TorchScript exporter writes it, in inference mode, but with all that trains in it."""
-    names = [f"input_{i}" for i in range(len(example))] if len(example) > 1 else ["input"]
-    stream, traced = io.BytesIO(), copy.deepcopy(module)  # running statistics move while it is traced
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
-        # This exporter is the one that keeps the names of weights; torch 2.13.0 warns that another is newer.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            traced, example, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
-            input_names=names, dynamic_axes={n: {0: "N"} for n, t in zip(names, example, strict=True) if t.dim()},
-            opset_version=17, verbose=False)  # fmt: skip
-    model, state = in_inference(ModelProto.FromString(stream.getvalue())), module.state_dict()
-    sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    return replace_weights(model, {n: t.numpy(force=True) for n, t in state.items() if sizes.get(n) == tuple(t.shape)})
