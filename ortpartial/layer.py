@@ -9,8 +9,9 @@ from typing import Any
 from onnx import ModelProto
 
 from .builder import build, topological
+from .exceptions import NoGradientError
 from .gradient import _walk
-from .graph import Value, variable
+from .graph import RANDOM, Value, variable
 from .model import load
 from .modes import Mask, Statistic, Training, in_dtype, in_training, simplified
 
@@ -35,6 +36,8 @@ class Program:
         What an earlier program computed from the same leaves. It saves work and does not change a derivative.
     fixed : frozenset of str
         Outputs that are not differentiated although they are real numbers.
+    derived : bool
+        Whether it is the derivative of another, whose random numbers it must not draw again.
 
     Examples
     --------
@@ -49,6 +52,7 @@ class Program:
     outputs: Mapping[str, Value]
     given: Mapping[str, Value] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
+    derived: bool = False
 
     @property
     def sources(self) -> dict[str, Value]:
@@ -68,9 +72,18 @@ class Program:
         Returns
         -------
         onnx.ModelProto
+
+        Raises
+        ------
+        NoGradientError
+            A derivative depends on random numbers that were not kept.
         """
         outputs = {**self.outputs, **(saved or {})}
         read = reached(outputs.values(), self.sources.values())
+        nodes = topological(list(outputs.values()), read) if self.derived else []
+        if random := [node for node in nodes if node.op_type in RANDOM]:
+            raise NoGradientError(f"{random[0]!r} would draw other random numbers than the forward did; make them an "
+                                  f"input of the graph.")  # fmt: skip
         return build({n: v for n, v in self.sources.items() if v in read}, outputs, name=name)
 
 
@@ -207,7 +220,7 @@ class Tape:
         leaves = {**{n: own.leaves[n] for n in self.leaves}, **dys}
         given = {**{n: own.given[n] for n in self.given}, **{n: own.outputs[n] for n in self.outputs}, **self.saved}
         outputs = {self._free(f"{w}_grad"): g for w, g in gradients.items()}
-        return Program(leaves, outputs, given), list(gradients)
+        return Program(leaves, outputs, given, derived=True), list(gradients)
 
     def backward(self, present: Sequence[str]) -> tuple[Program, list[str]] | None:
         """The gradient where these outputs alone have a cotangent.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortpartial.builder import build
+from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import constant, op, variable
 from ortpartial.layer import Program, Tape, mode, reached
 from ortpartial.runtime import Session
@@ -49,6 +50,15 @@ def test_forward_and_backward(name):
         found.append(list(backward.run({n: kept[n] for n in backward.inputs}).values()))
     for g, h in zip(*found, strict=True):
         np.testing.assert_allclose(g, h, rtol=1e-5)
+
+
+def test_random_numbers_are_drawn_once():
+    """They are kept for the gradient, or it is an error."""
+    program = Program({"x": X}, {"y": op.Exp(X * op.RandomUniformLike(X))})
+    assert "RandomUniformLike" in [v.node.op_type for v in Tape(program, ["x"]).saved.values()]
+    Tape(program, ["x"]).backward(["y"])[0].graph()
+    with pytest.raises(NoGradientError, match="RandomUniformLike> would draw other random numbers than the"):
+        Tape(program, ["x"], recompute=True).backward(["y"])[0].graph()
 
 
 def test_names_do_not_clash():
