@@ -1,5 +1,8 @@
 """Train any ONNX graph, or only a part of a model, on ONNX Runtime."""
 
+from importlib import import_module
+from typing import Any
+
 from . import rules  # noqa: F401  (rules register themselves)
 from .builder import build
 from .exceptions import OrtPartialError
@@ -27,3 +30,10 @@ __all__ = [
     "variable",
     "vjp",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`ortpartial.torch` on first use: torch takes seconds to import, and most need none."""
+    if name == "torch":
+        return import_module(".torch", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

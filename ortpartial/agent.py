@@ -25,7 +25,7 @@ from .runtime import (
 )
 from .trust import TRUSTED, dims, needed, prepare, untrusted
 
-__all__ = ["TRUSTED", "Agent", "State", "prepare", "untrusted"]
+__all__ = ["TRUSTED", "Agent", "Fed", "State", "prepare", "untrusted"]
 
 
 class Agent:
@@ -114,9 +114,9 @@ class Agent:
 
         Parameters
         ----------
-        inputs : mapping of str to Buffer, numpy.ndarray or OrtValue
+        inputs : mapping of str to Buffer, Fed, numpy.ndarray or OrtValue
             The inputs that are not weights. Memory of buffers and arrays must stay as it is until the backward.
-        weights : mapping of str to Buffer, numpy.ndarray or OrtValue
+        weights : mapping of str to Buffer, Fed, numpy.ndarray or OrtValue
             The weights.
         training : bool
             Whether a backward may follow. If not, nothing is kept.
@@ -140,8 +140,8 @@ class Agent:
         try:
             for name in self._order:
                 value = weights[name] if name in weights else inputs[name]
-                if not isinstance(value, Buffer):
-                    value = _Fed(value) if isinstance(value, C.OrtValue) else Buffer(value, self._device)
+                if not isinstance(value, (Buffer, Fed)):
+                    value = Fed(value) if isinstance(value, C.OrtValue) else Buffer(value, self._device)
                 # onnxruntime 1.19.2 does not look at types and shapes here, and reads what is not there.
                 key = value.shape, value.dtype
                 if seen.get(name) != key:
@@ -161,7 +161,7 @@ class Agent:
             borrowed = {v.ortvalue.data_ptr() for v in kept}
             self._borrowed = [i for i, y in enumerate(outputs) if y.data_ptr() in borrowed]
         for i in self._borrowed:
-            outputs[i] = self._own(_Fed(outputs[i]), outputs[i].numpy())
+            outputs[i] = self._own(Fed(outputs[i]), outputs[i].numpy())
         return outputs, State(state, outputs, kept, self._changes)
 
     def backward(self, output_gradients: Sequence[Any], state: State) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class Agent:
             given, output = output_gradients[i], outputs[i]
             shape = output.shape()
             if given is None:
-                given = self._own(_Fed(output))
+                given = self._own(Fed(output))
             elif not isinstance(given, (Buffer, C.OrtValue)):
                 given = Buffer(given, self._device)
             kept.append(given)
@@ -233,7 +233,7 @@ class Agent:
         bound.run()
         return list(bound.ortvalues().values())
 
-    def _check(self, name: str, value: Buffer | _Fed) -> None:
+    def _check(self, name: str, value: Buffer | Fed) -> None:
         """Is a tensor what the graph declares?"""
         dtype, shape = self._specs[name]
         fits = shape is None or (
@@ -254,7 +254,7 @@ class Agent:
                     f"without a declared size was broadcast. Declare it, or use engine='step' instead."
                 )
 
-    def _own(self, like: Buffer | _Fed, array: np.ndarray | None = None) -> Any:
+    def _own(self, like: Buffer | Fed, array: np.ndarray | None = None) -> Any:
         """A tensor of some shape and type in memory of its own, of zeros or of what an array holds."""
         made = C.OrtValue.ortvalue_from_shape_and_type(list(like.shape), like.dtype, self._device.ort)
         made.update_inplace(np.zeros(like.shape, like.dtype) if array is None else np.asarray(array))
@@ -286,14 +286,24 @@ class State:
         self._state, self._kept = None, []
 
 
-class _Fed:
-    """An OrtValue with its shape and dtype."""
+class Fed:
+    """An OrtValue with its shape and dtype, which who knows them need not ask onnxruntime for.
+
+    Parameters
+    ----------
+    ortvalue : OrtValue
+        A dense tensor.
+    shape : tuple of int, optional
+        Its sizes.
+    dtype : numpy.dtype, optional
+        The type of its elements.
+    """
 
     __slots__ = ("dtype", "ortvalue", "shape")
 
-    def __init__(self, ortvalue: Any):
-        self.ortvalue, self.shape = ortvalue, tuple(ortvalue.shape())
-        self.dtype = np.dtype(helper.tensor_dtype_to_np_dtype(ortvalue.element_type()))
+    def __init__(self, ortvalue: Any, shape: tuple[int, ...] | None = None, dtype: np.dtype | None = None):
+        self.ortvalue, self.shape = ortvalue, tuple(ortvalue.shape()) if shape is None else shape
+        self.dtype = dtype or np.dtype(helper.tensor_dtype_to_np_dtype(ortvalue.element_type()))
 
 
 def _typed(ortvalue: Any) -> str:

@@ -476,7 +476,8 @@ def choose_for_fit(engine: str) -> tuple[type[Engine], str]:
     return table[engine], "asked for"
 
 
-def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] | None = None) -> tuple[str, str]:
+def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] | None = None,
+                        input_grads: Sequence[str] | None = None) -> tuple[str, str]:  # fmt: skip
     """The engine for forward and backward apart, and why.
 
     Parameters
@@ -487,6 +488,8 @@ def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] |
         The graph that would be run.
     weights : sequence of str, optional
         The weights that it is differentiated by, beside its inputs; all where left out.
+    input_grads : sequence of str, optional
+        The inputs that it is differentiated by; all of a floating-point type where left out.
 
     Returns
     -------
@@ -498,6 +501,6 @@ def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] |
         return choose_for_fit(engine)[0].name, "asked for"
     if not has_training():
         return "step", "onnxruntime-training is not installed"
-    if reasons := untrusted(model, weights):
+    if reasons := untrusted(model, weights, input_grads=input_grads):
         return "step", reasons[0]
     return "agent", "onnxruntime-training is installed and right about every operator of the graph"

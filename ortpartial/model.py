@@ -111,16 +111,17 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     return model
 
 
-def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *, batch: int | None = None,
-         variables: Collection[str] = ()) -> Model:  # fmt: skip
+def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
+         batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = ()) -> Model:  # fmt: skip
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Parameters
     ----------
     source : Model, onnx.ModelProto, bytes or path
         The model; it is not written to. One that was loaded before is not copied once more.
-    batch : int, optional
-        Number of rows of every input whose first size is not static, so that what is built is made for it alone.
+    batch : int or dict of str to sequence of int, optional
+        Number of rows of every input whose first size is not static, or all the sizes of inputs by their names, so that
+        what is built is made for them alone.
     variables : collection of str
         Initializers that will change: nothing that is built counts on their content.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,17 @@ from .guard import check_proto
 __all__ = ["bodies", "check", "constant_of", "graphs", "prepared", "shapes"]
 
 
-def prepared(proto: ModelProto, batch: int | None = None) -> tuple[onnx.GraphProto, Mapping[str, int]]:
+def prepared(
+    proto: ModelProto, batch: int | Mapping[str, Sequence[int]] | None = None
+) -> tuple[onnx.GraphProto, Mapping[str, int]]:
     """A graph with functions inlined and opset 21 or later, in which big initializers became inputs, and its opsets.
 
     Parameters
     ----------
     proto : onnx.ModelProto
         The model; it is not written to.
-    batch : int, optional
-        Number of rows of every input whose first size is not static.
+    batch : int or dict of str to sequence of int, optional
+        Number of rows of every input whose first size is not static, or all the sizes of inputs by their names.
 
     Returns
     -------
@@ -112,8 +114,13 @@ def _without_data(proto: ModelProto) -> ModelProto:
     return light
 
 
-def _specialize(graph: onnx.GraphProto, batch: int) -> None:
+def _specialize(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:
     """Give the first size of every input, and every other size of the same name, the number of rows."""
+    if not isinstance(batch, int):
+        for i in graph.input:
+            if i.name in batch:
+                i.type.CopyFrom(helper.make_tensor_type_proto(i.type.tensor_type.elem_type, list(batch[i.name])))
+        return
     kinds = [i.type.tensor_type for i in graph.input if i.type.tensor_type.HasField("shape")]
     first = [k.shape.dim[0] for k in kinds if k.shape.dim and not k.shape.dim[0].HasField("dim_value")]
     names = {d.dim_param for d in first if d.dim_param}

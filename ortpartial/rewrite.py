@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .graph import Node, Subgraph, Value, _serial, make_node, topological
 
-__all__ = ["rewritten"]
+__all__ = ["rewriting", "rewritten"]
 
 Formula = Callable[[Node, Sequence["Value | None"]], "Sequence[Value] | None"]
 
@@ -39,16 +39,26 @@ def rewritten(outputs: Sequence[Value], new: Mapping[Value, Value], formula: For
     >>> rewritten([op.Exp(x)], {x: y})
     [<Value Exp float32[3]>]
     """
-    current = _rewrite(outputs, new, formula, cut, within)
+    current = rewriting(outputs, new, formula, cut, within)
     return [current(y) for y in outputs]
 
 
 Current = Callable[[Value], Value]
 
 
-def _rewrite(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None, cut: Sequence[Value],
-             within: frozenset[Node] | None) -> Current:  # fmt: skip
-    """From a value to what stands for it once the outputs are written anew."""
+def rewriting(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
+              cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> Current:  # fmt: skip
+    """From a value to what stands for it once some outputs are written anew.
+
+    Parameters
+    ----------
+    outputs, new, formula, cut, within : object
+        As for `rewritten`.
+
+    Returns
+    -------
+    callable
+    """
     found = dict(new)
     remade: dict[Node, tuple[Node, Sequence[tuple[Subgraph, Current]]]] = {}
 
@@ -90,7 +100,7 @@ def _rewritten_body(body: Subgraph, around: Current, formula: Formula | None) ->
     captured = {v: w for v in body.captured if (w := around(v)) is not v}
     values = [*body.outputs, *(y for node in body.nodes for y in node.outputs)]
     since = next(_serial)
-    current = _rewrite(values, captured, formula, body.inputs, body.own)
+    current = rewriting(values, captured, formula, body.inputs, body.own)
     made = [current(v) for v in values]
     if all(a is b for a, b in zip(made, values, strict=True)):
         return body, current

@@ -26,22 +26,25 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PRINTED = {
     "plot_benchmark_classification": (r" 16  ortpartial +[\d.]+ +([\d.]+)", lambda accuracy: accuracy > 0.93),
     "plot_benchmark_regression": (r" 32  ortpartial +[\d.]+ +([\d.]+)", lambda score: score > 0.2),
+    "plot_fine_tune_encoder": (r"last block: accuracy ([\d.]+), 12 of 27", lambda accuracy: accuracy > 0.7),
     "plot_hessian_vector_product": (r"the exact Hessian: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_linear_regression_forward_backward": (r"loss +[\d.]+ -> ([\d.]+)", lambda loss: loss < 0.03),
     "plot_nesterov_and_penalty": (r"divides the error on new rows by ([\d.]+)", lambda ratio: ratio > 1.5),
     "plot_neural_network": (r"after: +accuracy ([\d.]+)", lambda accuracy: accuracy > 0.95),
     "plot_numpy_or_onnxruntime": (r"largest difference between the two: ([\d.]+)", lambda error: error < 1e-5),
     "plot_own_loss": (r"quantile 0\.9: ([\d.]+) of the targets", lambda share: 0.85 < share < 0.95),
+    "plot_torch_and_onnx_layers": (r"after 285 steps: ([\d.e-]+)", lambda difference: difference < 1e-5),
 }
 
 
-def run(*arguments: object, cwd: Path) -> str:
+def run(*arguments: object, cwd: Path, torch: bool = False) -> str:
     """What Python prints, run in a folder of its own with ortpartial and without torch; warnings are errors."""
     hidden = cwd / "hidden"
     hidden.mkdir(exist_ok=True)
     # onnxruntime-training 1.19.2 imports torch where it can, which takes seconds; `make demo` does not install it.
     (hidden / "torch.py").write_text("raise ImportError('what a user runs first does without torch')")
-    path = os.pathsep.join(filter(None, [str(hidden), str(ROOT), os.environ.get("PYTHONPATH")]))
+    folders = [str(ROOT)] if torch else [str(hidden), str(ROOT)]
+    path = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60,
         encoding="utf-8", env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
@@ -56,7 +59,8 @@ def test_every_example_is_known():
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)
 def test_example(example, tmp_path):
-    printed = run(example, tmp_path / "figures", "cpu", cwd=tmp_path)
+    torch = "import torch" in example.read_text(encoding="utf-8")
+    printed = run(example, tmp_path / "figures", "cpu", cwd=tmp_path, torch=torch)
     pattern, holds = PRINTED[example.stem]
     found = re.search(pattern, printed)
     assert found, printed
@@ -107,7 +111,10 @@ def test_demo(tmp_path):
 
 def test_readme(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert ["import torch" in block for block in blocks] == [False, False, True, False, False]
+    in_torch = tmp_path / "readme_torch.py"
+    in_torch.write_text("\n".join([blocks[0], blocks.pop(2), "assert len(trained.graph.initializer) == 2"]))
+    run(in_torch, cwd=tmp_path, torch=True)
     after = """
     assert [s.shape for s in state_tensors] == [(3, 1), (1,)]
     assert len(losses) == 100 and losses[-1] < losses[0]

@@ -28,7 +28,7 @@ SECTIONS = (
 )
 
 # These modules need an extra. Where it is not installed they cannot be imported, and that is no fault.
-NEED_AN_EXTRA = {"agent", "estimator", "plot", "torch"}
+NEED_AN_EXTRA = {"agent", "autograd", "estimator", "plot", "torch", "torch_state"}
 
 
 def load():

@@ -53,12 +53,16 @@ def run(session, n, watch=None):
 @contextmanager
 def interrupted(seconds):
     """SIGINT after some time, as from the keyboard; and the run must end soon after it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # Ignored by what a shell starts with `&`.
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     started = time.monotonic()
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        yield
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, former)
     assert time.monotonic() - started < seconds + 3
 
 

@@ -1,0 +1,315 @@
+"""What does a graph compute while it trains, or in another dtype? `in_training`, `in_dtype`, the graph rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from .builder import build
+from .exceptions import ModelError
+from .gradient import cast
+from .graph import _FLOATS, Node, Value, _onnx_type, constant, make_node, op, topological, variable
+from .model import Model
+from .rewrite import rewriting
+from .rules.channels import channels
+from .rules.indexing import one_of
+
+__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "simplified",
+           "statistics"]  # fmt: skip
+
+#: Operators that are computed when all they read is constant and no longer than this; sizes, mostly.
+_FEW = 64
+_FOLDED = frozenset({"Abs", "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather",
+                     "Greater", "Identity", "Less", "Max", "Min", "Mul", "Neg", "Not", "Pow", "Range", "Reciprocal",
+                     "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+                     "Where"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What a Dropout multiplies its input by: 1 / keep with the probability `keep`, else 0.
+
+    Parameters
+    ----------
+    value : Value
+        An input of the graph.
+    keep : float
+        The probability.
+    """
+
+    value: Value
+    keep: float
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A running mean or variance r, which a batch whose own is b makes r·momentum + b·(1 - momentum).
+
+    Parameters
+    ----------
+    name : str
+        The initializer that holds it.
+    batch : Value
+        That of the batch; the variance is that of the population, as ONNX has it (torch's running one is unbiased).
+    momentum : float
+        The attribute of the node.
+    """
+
+    name: str
+    batch: Value
+    momentum: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model as it computes while it trains.
+
+    Parameters
+    ----------
+    model : Model
+        Its inputs and outputs.
+    masks : dict of str to Mask
+        Inputs that the caller draws for each run, by their names.
+    statistics : list of Statistic
+        What the caller keeps of each run.
+    """
+
+    model: Model
+    masks: dict[str, Mask] = field(default_factory=dict)
+    statistics: list[Statistic] = field(default_factory=list)
+
+
+def statistics(model: Model) -> list[str]:
+    """The initializers that are a mean or a variance of a BatchNormalization.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+
+    Returns
+    -------
+    list of str
+    """
+    nodes = topological(list(model.outputs.values()))
+    read = {x for n in nodes if n.op_type == "BatchNormalization" for x in n.inputs[3:5]}
+    return [n for n, v in model.initializers.items() if v in read]
+
+
+def in_training(model: Model) -> Training:
+    """The model with Dropout and BatchNormalization as they are while it trains, in ordinary operators.
+
+    Dropout multiplies by a mask that is an input, so that the numbers are drawn where their state can be saved;
+    BatchNormalization normalizes by the mean and the variance of the batch.
+
+    Parameters
+    ----------
+    model : Model
+        The model, its running statistics loaded as variables.
+
+    Returns
+    -------
+    Training
+
+    Raises
+    ------
+    ModelError
+        The ratio of a Dropout is computed by the graph.
+    """
+    found = Training(model)
+    names = {v: n for n, v in model.initializers.items()}
+
+    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        if node.op_type == "Dropout":
+            return dropout(node, inputs[0])
+        return batch_norm(node, *inputs) if node.op_type == "BatchNormalization" else None
+
+    def dropout(node: Node, x: Value) -> list[Value]:
+        ratio = node.inputs[1] if len(node.inputs) > 1 else None
+        if ratio is not None and ratio.array is None:
+            raise ModelError(f"{node!r} computes its ratio, and only a constant one can be trained with; call eval().")
+        name = f"mask_{len(found.masks)}"
+        while name in model.values:
+            name += "_"
+        mask = variable(name, x.dtype, x.shape)
+        found.masks[name] = Mask(mask, 1 - (0.5 if ratio is None else _decimal(ratio.array)))
+        return [x * mask, mask > 0]
+
+    def batch_norm(node: Node, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> list[Value]:
+        axes, momentum = [0, *range(2, x.rank)], _decimal(node.attribute("momentum"))
+        m = op.ReduceMean(x, axes, keepdims=0)
+        xc = x - channels(m, x)
+        v = op.ReduceMean(xc * xc, axes, keepdims=0)
+        k = cast(scale, x) / op.Sqrt(v + node.attribute("epsilon"))
+        for old, new in ((node.inputs[3], m), (node.inputs[4], v)):
+            if old in names:
+                found.statistics.append(Statistic(names[old], cast(new, old), momentum))
+        running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in ((mean, m), (var, v)))
+        return [xc * channels(k, x) + channels(cast(b, x), x), *(cast(r, mean) for r in running)]
+
+    new = rewriting(list(model.outputs.values()), {}, change)
+    outputs = {n: new(v) for n, v in model.outputs.items()}
+    inputs = {**model.inputs, **{n: m.value for n, m in found.masks.items()}}
+    return replace(found, model=replace(model, inputs=inputs, outputs=outputs))
+
+
+def simplified(model: Model, *, dropout: bool = False) -> Model:
+    """The same function in fewer nodes: what sizes alone decide is computed now, and an idle Dropout is left out.
+
+    onnxruntime computes it once, too, but for each graph apart, and a backward graph would be handed it each time.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    dropout : bool
+        Whether even an idle Dropout stays, since it is to be turned on.
+
+    Returns
+    -------
+    Model
+    """
+
+    picks = _picks(model)
+    parts: dict[Any, Sequence[Value]] = {}
+
+    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        if node.op_type == "Shape" and not node.attributes and inputs[0].is_static:
+            return [constant(np.asarray(inputs[0].shape, np.int64))]
+        if (pick := picks.get(id(node))) is not None:
+            of, axis, i, n = pick
+            if (of, axis) not in parts:
+                parts[of, axis] = op.Split(inputs[0], axis=axis, num_outputs=n)
+            part = parts[of, axis][i]
+            return [part if inputs[1].rank else op.Squeeze(part, [axis])]
+        if node.op_type == "Dropout" and not dropout and _is_idle(inputs):
+            return [inputs[0], *node.outputs[1:]]
+        known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
+        if not known or node.op_type not in _FOLDED or node.domain:
+            return None
+        y = make_node(node.schema, inputs, node.attributes).outputs[0]
+        try:
+            with np.errstate(all="ignore"):
+                (found,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
+        except Exception:  # What onnx cannot compute is left to the runtime, which says what is wrong.
+            return None
+        found = np.asarray(found)
+        return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
+
+    new = rewriting(list(model.outputs.values()), {}, change)
+    return replace(model, outputs={n: new(v) for n, v in model.outputs.items()})
+
+
+def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:
+    """Gathers that together pick every slice of a tensor, as attention does its queries, keys and values.
+
+    By the node: the tensor, the axis, which slice, of how many. The gradient of a Split is one Concat, that of n
+    Gathers as many tensors of the whole size and their sum.
+    """
+    found: dict[tuple[Value, int], dict[int, list[Node]]] = {}
+    for node in topological(list(model.outputs.values())):
+        if node.op_type == "Gather" and not node.domain and (x := node.inputs[0]) is not None and x.shape:
+            axis, indices = node.attribute("axis") % len(x.shape), node.inputs[1]
+            if indices is not None and (alone := one_of(x, indices, axis)) is not None:
+                found.setdefault((x, axis), {}).setdefault(alone[0], []).append(node)
+    return {id(node): (x, axis, i, len(slices)) for (x, axis), slices in found.items()
+            if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}  # fmt: skip
+
+
+def _is_idle(inputs: Sequence[Value | None]) -> bool:
+    """Whether a Dropout with these inputs is not in training."""
+    training = inputs[2] if len(inputs) > 2 else None
+    return training is None or (training.array is not None and not training.array)
+
+
+def _decimal(number: Any) -> float:
+    """The decimal fraction that was meant where a float32 says 0.100000001."""
+    return float(str(np.float32(number)))
+
+
+def in_inference(proto: ModelProto) -> ModelProto:
+    """A model that was exported in training mode, with Dropout and BatchNormalization turned off.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for node in copy.graph.node:
+        if node.op_type == "Dropout":
+            del node.input[2:]
+        elif node.op_type == "BatchNormalization":
+            kept = [a for a in node.attribute if a.name != "training_mode"]
+            del node.attribute[:], node.output[1:]
+            node.attribute.extend(kept)
+    return copy
+
+
+def in_dtype(model: Model, dtype: Any) -> Model:
+    """The model with all real numbers in one dtype.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    dtype : numpy dtype
+        float64, for example.
+
+    Returns
+    -------
+    Model
+        What an operator takes in one dtype alone, such as the scales of Resize, stays in it.
+    """
+    dtype = np.dtype(dtype)
+    kind, spelled = helper.np_dtype_to_tensor_dtype(dtype), _onnx_type(dtype)
+    roots = list(model.outputs.values())
+    read = [x for node in topological(roots) for x in node.inputs if x is not None]
+    old = {v for v in [*read, *roots, *model.inputs.values(), *model.initializers.values()]
+           if v.node is None and v.is_float}  # fmt: skip
+    leaves = {v: _leaf(v, dtype) for v in old}
+
+    def change(node: Node, given: Sequence[Value | None]) -> list[Value]:
+        if node.bodies:
+            raise ModelError(f"{node!r} has a graph inside, whose dtypes cannot be changed; leave the layer in its own.")
+        formal, inputs = node.schema.inputs, list(given)
+        for i, (x, was) in enumerate(zip(inputs, node.inputs, strict=True)):
+            fixed = x is not None and x.is_float and spelled not in formal[min(i, len(formal) - 1)].types
+            if fixed and x is not None and was is not None:
+                inputs[i] = was if was.array is not None else cast(x, was)
+        attributes = {k: _attribute(node, k, v, kind) for k, v in node.attributes.items()}
+        made = make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name,
+                         hints=[y.hint for y in node.outputs])  # fmt: skip
+        return [op.Cast(y, to=kind) if y.is_float and y.dtype != dtype else y for y in made.outputs]
+
+    new = rewriting(roots, leaves, change)
+
+    def mapped(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {n: new(v) for n, v in values.items()}
+
+    return replace(model, inputs=mapped(model.inputs), outputs=mapped(model.outputs),
+                   initializers=mapped(model.initializers))  # fmt: skip
+
+
+def _leaf(v: Value, dtype: np.dtype) -> Value:
+    """An input or a constant in another dtype."""
+    return variable(v.hint, dtype, v.shape) if v.array is None else constant(v.array.astype(dtype), hint=v.hint)
+
+
+def _attribute(node: Node, name: str, value: Any, kind: int) -> Any:
+    """An attribute that says which dtype an output has, or holds its elements."""
+    if name in ("to", "dtype") and value in _FLOATS:
+        return kind
+    if isinstance(value, np.ndarray) and node.op_type == "ConstantOfShape" and value.dtype.kind == "f":
+        return value.astype(helper.tensor_dtype_to_np_dtype(kind))
+    return value
