@@ -79,3 +79,10 @@ def test_what_is_not_folded(expression):
         z = {expression}  y = Identity(z) }}""")
     graph, _ = passes.prepared(model)
     assert graph.node[0].op_type == expression.partition("(")[0]
+
+
+def test_every_operator_with_a_body_is_known():
+    graphs = onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS
+    schemas = [s for s in onnx.defs.get_all_schemas() if not s.domain]
+    found = {s.name for s in schemas if any(a.type in graphs for a in s.attributes.values())}
+    assert found == passes._WITH_BODIES
