@@ -270,18 +270,25 @@ def expand(node: Node) -> list[Value] | None:
         return None
     values: dict[str, Value | None] = {"": None}
     values.update(zip(function.input, node.inputs, strict=False))
-    versions = {o.domain: o.version for o in function.opset_import}
+    versions = {o.domain: max(OPSET, o.version) for o in function.opset_import}
+    reader = _Reader(versions, {}, {})
     for inner in function.node:
         attributes = {}
         for a in inner.attribute:
+            if a.type == AttributeProto.GRAPH:
+                continue
             value = node.attribute(a.ref_attr_name) if a.ref_attr_name else attribute_value(a)
             if value is not None:
                 attributes[a.name] = value
         if inner.op_type == "Constant":
             values[inner.output[0]] = constant_of(attributes)
             continue
-        schema = _newest(inner.op_type, inner.domain, max(OPSET, versions.get(inner.domain, 1)))
-        made = make_node(schema, [values.get(i) for i in inner.input], attributes, n_outputs=len(inner.output),
+        schema = _newest(inner.op_type, inner.domain, versions.get(inner.domain, OPSET))
+        inputs = [values.get(i) for i in inner.input]
+        if bodies(inner):
+            known = {n: v for n, v in values.items() if v is not None}
+            attributes |= reader.bodies(inner, inputs, attributes, known)
+        made = make_node(schema, inputs, attributes, n_outputs=len(inner.output),
                          name=f"{node.name}.{inner.op_type}" if node.name else "")  # fmt: skip
         values.update(zip(inner.output, made.outputs, strict=True))
     found = [values.get(name) for name in function.output]

@@ -281,7 +281,7 @@ def in_dtype(model: Model, dtype: Any) -> Model:
 
     def change(node: Node, given: Sequence[Value | None]) -> list[Value]:
         if node.bodies:
-            raise ModelError(f"{node!r} has a graph inside, whose dtypes cannot be changed; leave the layer in its own.")
+            raise ModelError(f"{node!r} has a graph inside, whose dtypes are fixed; leave the layer in its own.")
         formal, inputs = node.schema.inputs, list(given)
         for i, (x, was) in enumerate(zip(inputs, node.inputs, strict=True)):
             fixed = x is not None and x.is_float and spelled not in formal[min(i, len(formal) - 1)].types

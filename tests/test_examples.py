@@ -94,7 +94,7 @@ def test_demo(tmp_path):
         if sklearn != "-":
             assert after > float(sklearn) - 0.03, f"{name}: {after}, scikit-learn {sklearn}"
     assert scores["negatives: layer 1 only"][1] > 0.9
-    assert [engine for _, _, engine, *_ in rows][:2] == ["agent" if has_training() else "step", "step"]
+    assert [engine for _, _, engine, *_ in rows][:2] == ["agent" if has_training() else "step", "epoch"]
     assert "W2 and b2 did not change by a bit" in printed
 
     output = tmp_path / "demo_output"
