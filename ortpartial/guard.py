@@ -286,12 +286,24 @@ def _rois(x: Value, rois: Value, batch: Value | None = None, *_: Value) -> str |
     return None
 
 
-def _unpooled(x: Value, i: Value, shape: Value | None = None) -> str | None:
+def _unpooled(x: Value, i: Value, shape: Value | None = None, *, kernel_shape: Sequence[int] = (),
+              strides: Sequence[int] = (), pads: Sequence[int] = ()) -> str | None:  # fmt: skip
     if i.array is None:
         return "has indices that are computed, and any that is out of range ends the process; store them in the model."
     if x.shape is not None and x.is_static and i.array.shape != x.shape:
         return f"has indices of the shape {i.array.shape}, where {x.shape} was expected."
-    return "has negative indices." if i.array.size and i.array.min() < 0 else None
+    if not i.array.size:
+        return None
+    if i.array.min() < 0:
+        return "has negative indices."
+    n = len(kernel_shape)
+    if shape is not None and shape.array is not None:
+        size = math.prod(map(int, shape.array))
+    else:
+        window = zip(i.array.shape[2:], strides or [1] * n, kernel_shape, pads[:n] or [0] * n, pads[n:] or [0] * n,
+                     strict=False)  # fmt: skip
+        size = math.prod(i.array.shape[:2]) * math.prod((m - 1) * s + k - p - q for m, s, k, p, q in window)
+    return None if i.array.max() < size else f"has indices up to {i.array.max()}, and its output has {size} elements."
 
 
 def _uniform(*_: Value, low: float = 0.0, high: float = 1.0) -> str | None:

@@ -26,6 +26,7 @@ REFUSED = {
     "conv group 0": "has group of 0, where 1 to",
     "lrn 0": "has size of 0, where 1 to",
     "depth to space 0": "has blocksize of 0, where 1 to",
+    "max unpool": "has indices up to 1000000000, and its output has 1152 elements",
     "max unpool -1": "has negative indices",
     "max unpool small": r"has indices of the shape \(1, 1, 1, 1\), where \(2, 4, 6, 6\) was expected",
     "roi batch": "has batch_indices from 1000000000 to 1000000000, which are no rows of its input",

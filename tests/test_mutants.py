@@ -15,7 +15,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.runtime import has_training, runtime_version
 
 TESTS = Path(__file__).parent
-ENGINES = ["step", "agent"] if has_training() else ["step"]
+ENGINES = ["epoch", "step", *(["agent"] if has_training() else [])]
 SAMPLE, ALL = 60, 1000
 
 
