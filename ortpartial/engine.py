@@ -17,6 +17,7 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
+from .modes import simplified
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
 from .step import Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
 from .trust import untrusted
@@ -242,7 +243,7 @@ class _StepProgram:
 
     def __init__(self, engine: StepEngine, rows: int):
         setup = engine.setup
-        model = load(setup.model, batch=rows, variables=setup.weights)
+        model = simplified(load(setup.model, batch=rows, variables=setup.weights))
         session = Session(engine._graph(model), device=setup.device, threads=setup.threads)
         names = Names.of(setup.model)
         self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
@@ -323,7 +324,7 @@ class _EpochProgram:
 
     def __init__(self, engine: EpochEngine, rows: int):
         setup = engine.setup
-        model = load(setup.model, batch=rows, variables=setup.weights)
+        model = simplified(load(setup.model, batch=rows, variables=setup.weights))
         session = Session(engine._epoch_graph(model), device=setup.device, threads=setup.threads)
         self.names, self.engine = Names.of(setup.model), engine
         self.bindings = []
@@ -389,7 +390,7 @@ class _AgentProgram:
 
     def __init__(self, engine: AgentEngine, rows: int):
         setup, names = engine.setup, engine.names
-        model = load(setup.model, batch=rows, variables=setup.weights)
+        model = simplified(load(setup.model, batch=rows, variables=setup.weights))
         graph = loss_graph(model, setup.losses, weighted=engine._weighted)
         session = Session(graph, device=setup.device, threads=setup.threads)
         self.engine, self.batch = engine, Batch(engine._data, rows)
