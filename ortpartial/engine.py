@@ -155,6 +155,11 @@ class Engine(ABC):
             if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
                 self.set(name, array)
 
+    def undo(self) -> None:
+        """Back to before the last step, which is what the other set of buffers holds."""
+        self.side ^= 1
+        self.iteration -= 1
+
     def is_finite(self) -> bool:
         """Whether all weights are finite numbers."""
         side = self.sides[self.side]

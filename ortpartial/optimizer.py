@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto
 from tqdm import tqdm
 
+from .batches import parts, prefetched
 from .data import check_inputs, check_sample_weight, check_target
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
@@ -221,13 +222,16 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     # -- training
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
         """Train for `max_iter` epochs, from the first weights unless `warm_start`.
 
         Parameters
         ----------
-        X : array_like of shape (rows, ...), or dict of str to array_like
-            Inputs; a dict where the model has several.
+        X : array_like of shape (rows, ...), dict of str to array_like, or iterable of batches
+            Inputs; a dict where the model has several. Arrays of numpy, memory maps, tensors and tables are read where
+            they are if they have the dtype of the input. Without `y`, what gives batches (X, y) or (X, y,
+            sample_weight) every time it is iterated over, such as a DataLoader: they are fetched by a thread while the
+            step before runs, and `batch_size` and `shuffle` are left to them.
         y : array_like of shape (rows, ...), or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,), optional
@@ -249,7 +253,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         DeadlineError
             The `timeout` is over.
         """
-        data, rows = self._data(X, y, sample_weight)
+        batches = self._batches(X) if y is None else None
+        data, rows = self._data(X, y, sample_weight) if batches is None else ({}, 0)
         if (X_val is None) != (y_val is None):
             raise DataError("X_val and y_val belong together; one of them is missing.")
         if X_val is not None:
@@ -258,11 +263,11 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             self._reset()
         every = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
         every = max(1, round(every))
-        first = self._begin(data, rows)
+        first = batches is not None or self._begin(data, rows)
         hidden = not (self.verbose and first)
         with self._watched(always=True), tqdm(total=self.max_iter, disable=hidden, unit="epoch") as bar:
             for epoch in range(1, self.max_iter + 1):
-                if not self._epoch(rows):
+                if not (self._epoch(rows) if batches is None else self._epoch_of(batches)):
                     break
                 if X_val is not None and (epoch % every == 0 or epoch == self.max_iter):
                     self.validation_losses_.append(float(self.losses(X_val, y_val).mean()))
@@ -276,14 +281,14 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
         """Tell the engine where the rows are; of several processes, all go on from the first, whether it is this."""
         self._engine.start(data)
-        own = (rows, self._rng, self._engine.snapshot())
-        told, self._rng, snapshot = self._told(own)
+        group = getattr(self._engine, "group", None)
+        if group is None:
+            return True
+        told, self._rng, snapshot = group.told((rows, self._rng, self._engine.snapshot()))
         if told != rows:
             raise DataError(f"This process has {rows} rows, the first one {told}; every process is given all rows.")
-        if snapshot is not own[2]:
-            self._engine.restore(snapshot)
-        group = getattr(self._engine, "group", None)
-        return group is None or group.rank == 0
+        self._engine.restore(snapshot)
+        return bool(group.rank == 0)
 
     def _told(self, what: Any) -> Any:
         """What the first process says, which may be the only one."""
@@ -361,11 +366,48 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
                 break
         at = engine.iteration
         engine.restore(last)
+        self._say_diverged(loss, at)
+
+    def _say_diverged(self, loss: float, at: int) -> None:
+        """The error or the warning."""
         message = (f"The loss is {loss} at iteration {at} (epoch {self.n_iter_ + 1}) with {self.learning_rate!r}; the "
                    f"weights are those of iteration {at - 1}. Lower the rate, or scale X and y.")  # fmt: skip
         if self.exc:
             raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        warnings.warn(message, ConvergenceWarning, stacklevel=5)
+
+    def _batches(self, X: Any) -> Iterable[Any]:
+        """What gives batches, for as many epochs as there are to be."""
+        if isinstance(X, Mapping) or hasattr(X, "__array__") or not isinstance(X, Iterable):
+            raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
+        if iter(X) is X and self.max_iter > 1:
+            raise DataError(f"X gives its batches once, and max_iter is {self.max_iter}: give what can be iterated "
+                            f"over again, such as a list or a DataLoader, or max_iter=1.")  # fmt: skip
+        if self.distributed:
+            raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
+        return X
+
+    def _epoch_of(self, batches: Iterable[Any]) -> bool:
+        """Train on every batch once; whether all stayed finite."""
+        total = weight = 0.0
+        engine = self._engine
+        with closing(prefetched(batches)) as fetched:
+            for batch in fetched:
+                X, y, w = parts(batch)
+                data, rows = self._data(X, y, w)
+                engine.start(data)
+                loss = engine.epoch(np.arange(rows), rows)
+                if not (np.isfinite(loss) and engine.is_finite()):
+                    engine.undo()
+                    self._say_diverged(loss, engine.iteration + 1)
+                    return False
+                share = float(rows if w is None else np.sum(w))
+                total, weight = total + share * loss, weight + share
+        if not weight:
+            raise DataError("There are no batches in X.")
+        self.train_losses_.append(total / weight)
+        self.n_iter_ += 1
+        return True
 
     def _progress(self) -> dict[str, str]:
         last = {"loss": self.train_losses_[-1:], "validation": self.validation_losses_[-1:]}

@@ -23,7 +23,7 @@ LAYERS = (
     "learning",
     "learning_loss learning_penalty learning_rate",
     "step",
-    "initial lower metrics settings",
+    "batches initial lower metrics settings",
     "modes",
     "layer",
     "runtime trust",

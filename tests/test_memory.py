@@ -22,7 +22,7 @@ def resident():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["step", pytest.param("agent", marks=pytest.mark.agent)])
+@pytest.mark.parametrize("engine", ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)])
 def test_a_hundred_thousand_steps_do_not_grow(engine):
     X, y, w = data(1000)
     o = OrtGradientForwardBackwardOptimizer(mlp(), engine=engine, learning_rate=1e-4, max_iter=100, warm_start=True)

@@ -1,5 +1,6 @@
 """How do gradients flow through operators that normalize, and through Dropout?"""
 
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 
@@ -24,14 +25,13 @@ def _(x, *, y, dy, axis):
 
 
 @vjp("LayerNormalization")
-def _(x, scale, bias=None, *, dys, axis, epsilon):
+def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
     axes = constant(list(range(axis % x.rank, x.rank)))
 
     def mean(v):
         return op.ReduceMean(v, axes)
 
-    xc = x - mean(x)
-    r = 1 / op.Sqrt(mean(xc * xc) + epsilon)
+    xc, r = centred(x, ys, mean, epsilon)
     xn, n = xc * r, count(x, r, axes)
     dy, d_mean, d_r = (None if d is None else cast(d, x) for d in (*dys, None, None)[:3])
     dx, d_scale = [], None
@@ -44,6 +44,14 @@ def _(x, scale, bias=None, *, dys, axis, epsilon):
     if d_r is not None:
         dx.append(-xn * (d_r * r * r / n))
     return reduce(add, dx), d_scale, dy
+
+
+def centred(x: Value, ys: Sequence[Value], mean: Callable[[Value], Value], epsilon: float) -> tuple[Value, Value]:
+    """x - mean(x) and 1 / √(variance + ε): the operator's own, unless they are less exact than x."""
+    if ys[1].dtype == x.dtype:
+        return x - ys[1], ys[2]
+    xc = x - mean(x)
+    return xc, 1 / op.Sqrt(mean(xc * xc) + epsilon)
 
 
 @vjp("RMSNormalization")
