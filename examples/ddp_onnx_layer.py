@@ -10,6 +10,7 @@ compares.
 """
 
 import copy
+import gc
 
 import numpy as np
 import torch
@@ -53,9 +54,7 @@ def difference(a, b):
     return max(float((p - q).detach().abs().max()) for p, q in zip(a, b, strict=True))
 
 
-def main():
-    dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+def compare(rank, size):
     generator = torch.Generator().manual_seed(1)
     X = torch.randn(ROWS, 8, generator=generator)
     y = torch.sin(X[:, :1]) + X[:, 1:2]
@@ -74,10 +73,12 @@ def main():
         print(f"loss: {losses[0]:.4f} -> {losses[-1]:.4f}")
         print(f"largest difference between the two processes: {float(apart):.1e}")
         print(f"largest difference from one process with all rows: {difference(weights, alone.parameters()):.1e}")
-    # A thread of gloo lets go of the tensor of an all_reduce, and torch 2.13.0 aborts where Python leaves before.
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    dist.init_process_group("gloo")
+    compare(dist.get_rank(), dist.get_world_size())
+    # Nothing of Python is left to the threads of gloo: torch 2.13.0 aborts if they let go of it while Python leaves.
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()

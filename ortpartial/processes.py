@@ -42,17 +42,24 @@ class Group:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._torch, self._dist = torch, dist
         self._group = dist.new_group(timeout=timedelta(seconds=_PATIENCE))
+        self._added: Buffer | None = None
+        self._tensor: Any = None
 
     def add(self, buffer: Buffer) -> None:
         """Replace the content of a buffer by the sum of the contents that the processes have."""
-        if buffer.array is not None:
-            tensor = self._torch.from_numpy(buffer.array)
-        else:
-            tensor = self._torch.utils.dlpack.from_dlpack(buffer.ortvalue.to_dlpack())
+        if self._added is not buffer:
+            # Kept: a thread of gloo may be the last to let go of a tensor, which must not happen while Python leaves.
+            self._added, self._tensor = buffer, self._shared(buffer)
         try:
-            self._dist.all_reduce(tensor, group=self._group)
+            self._dist.all_reduce(self._tensor, group=self._group)
         except RuntimeError as e:
             raise self._lost(e) from None
+
+    def _shared(self, buffer: Buffer) -> Any:
+        """The memory of a buffer as a tensor."""
+        if buffer.array is not None:
+            return self._torch.from_numpy(buffer.array)
+        return self._torch.utils.dlpack.from_dlpack(buffer.ortvalue.to_dlpack())
 
     def told(self, what: Any) -> Any:
         """What the first process says here."""
