@@ -13,6 +13,10 @@ from .graph import Value
 __all__ = ["check_inputs", "check_sample_weight", "check_target"]
 
 
+#: Elements, or rows of what is strided, that are looked at at once.
+_PIECE = 2**20
+
+
 def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.ndarray:
     """An array of this dtype, contiguous, without NaN or infinity."""
     try:
@@ -26,15 +30,21 @@ def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.nda
             raise DataError(f"{what} holds {type(array.flat[0]).__name__}, where {dtype} was expected.") from None
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
         raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected; encode it as numbers first.")
-    if array.dtype.kind == "f" and finite and not np.isfinite(array).all():
+    if array.dtype.kind == "f" and finite and not _is_finite(array):
         raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
     if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.floor(array)).any():
         raise DataError(f"{what} holds fractions, where {dtype} was expected.")
     with np.errstate(over="ignore"):
         cast = np.asarray(array, dtype=dtype, order="C")
-    if dtype.kind == "f" and array.dtype.kind == "f" and not np.isfinite(cast).all():
+    if cast is not array and dtype.kind == "f" and array.dtype.kind == "f" and not _is_finite(cast):
         raise DataError(f"{what} holds numbers too large for {dtype}.")
     return cast
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    """Whether there is neither NaN nor infinity, looked up in pieces: the whole may be larger than the memory."""
+    flat = array.reshape(-1) if array.flags.c_contiguous else np.atleast_1d(array)
+    return all(np.isfinite(flat[i : i + _PIECE]).all() for i in range(0, len(flat), _PIECE))
 
 
 def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndarray], int]:

@@ -32,6 +32,22 @@ def same(a, b):
     return all((u == v).all() for u, v in pairs) and np.allclose(a.train_losses_, b.train_losses_, rtol=1e-6)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_memory_map_is_read_where_it_is(tmp_path, engine):
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    o = optimizer(engine=engine).fit(mapped, Y)
+    assert np.shares_memory(o._engine._data["x"], mapped)
+    assert same(o, optimizer(engine=engine).fit(X, Y))
+
+
+def test_a_tensor_of_torch_is_read_where_it_is():
+    x, y = torch.tensor(X), torch.tensor(Y)
+    o = optimizer().fit(x, y)
+    assert np.shares_memory(o._engine._data["x"], x.numpy())
+    assert same(o, optimizer().fit(X, Y))
+
+
 class Again:
     """A generator of batches that can be started again."""
 

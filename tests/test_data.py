@@ -118,3 +118,15 @@ def test_sample_weight(given):
 def test_sample_weight_errors(given, message):
     with pytest.raises(DataError, match=re.escape(message)):
         check_sample_weight(given, F32, 3)
+
+
+def test_numbers_are_looked_at_in_pieces(monkeypatch):
+    """Where they stand in the array does not matter, nor whether it is strided."""
+    monkeypatch.setattr("ortpartial.data._PIECE", 3)
+    for i in range(10):
+        a = np.zeros((5, 2))
+        a[i // 2, i % 2] = np.inf
+        for x in (a, np.asfortranarray(a), np.hstack([a, a])[:, :2]):
+            with pytest.raises(DataError, match="contains NaN or infinity"):
+                check_inputs({"x": variable("x", "float32", ["N", 2])}, x)
+    check_inputs({"x": variable("x", "float32", ["N", 2])}, np.zeros((5, 2)))
