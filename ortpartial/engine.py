@@ -27,6 +27,9 @@ __all__ = ["AgentEngine", "Engine", "EpochEngine", "Setup", "StepEngine", "choos
 #: With fewer numbers in its initializers than this a thread pool costs more than it gives.
 _SMALL_MODEL = 200_000
 
+#: With more rows times trained numbers than this, a step is long: about 0.1 ms.
+_LONG_STEP = 10**6
+
 #: Programs, each for one size of batch, that are kept.
 _PROGRAMS = 8
 
@@ -273,7 +276,9 @@ class _StepProgram:
 class EpochEngine(StepEngine):
     """Many steps in one run: a Scan over the batches of an epoch, with the data where they are.
 
-    The last batch of an epoch, where it is smaller, is a step of its own.
+    The last batch of an epoch, where it is smaller, is a step of its own. So are all where a step is long: then calling
+    onnxruntime for each costs nothing beside it, and it reuses memory better outside of a Scan. The numbers are the
+    same to the last bit.
 
     Parameters
     ----------
@@ -282,6 +287,10 @@ class EpochEngine(StepEngine):
     """
 
     name = "epoch"
+
+    def __init__(self, setup: Setup):
+        super().__init__(setup)
+        self._trained = sum(setup.model.arrays[w].size for w in setup.weights)
 
     def graphs(self) -> dict[str, ModelProto]:
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
@@ -299,6 +308,8 @@ class EpochEngine(StepEngine):
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
+        if batch_size * self._trained > _LONG_STEP:
+            return super().epoch(order, batch_size)
         steps = len(order) // batch_size
         last = order[steps * batch_size :]
         weighted = self._data.get(Names.of(self.setup.model).sample_weight)

@@ -215,3 +215,15 @@ def test_cuda(name):
     np.testing.assert_allclose(far.train_losses_, near.train_losses_, rtol=1e-5)
     np.testing.assert_allclose(far.predict(X), near.predict(X), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(far.losses(X, y), near.losses(X, y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("long", [0, 10**9], ids=["long", "short"])
+def test_an_epoch_of_long_steps_is_the_same(monkeypatch, long):
+    """Whether an epoch is one run or several, and how long a chunk of it is, changes no bit."""
+    monkeypatch.setattr("ortpartial.engine._LONG_STEP", long)
+    X, y, w = data(53)
+    found, expected = (optimizer(mlp(), engine=e, learning_rate="Adam").fit(X, y, w) for e in ("epoch", "step"))
+    assert found.train_losses_ == pytest.approx(expected.train_losses_, rel=1e-12)
+    states = [o.get_state() + o.get_state("optimizer") for o in (found, expected)]
+    assert all((a == b).all() for a, b in zip(*states, strict=True))
+    assert any(isinstance(key, tuple) for key in found._engine._programs) == (long > 0)
