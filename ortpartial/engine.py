@@ -200,7 +200,7 @@ class Engine(ABC):
             program = self._programs.get(len(rows)) or self._new(len(rows))
             program.batch.gather(rows)
             k[...] = self.iteration + 1
-            share = float(len(rows) if weighted is None else weighted[rows].sum())
+            share = float(len(rows) if weighted is None else weighted[rows].sum(dtype=np.float64))
             total += share * program(self.side)
             weight += share
             self.side ^= 1
@@ -325,7 +325,7 @@ class EpochEngine(StepEngine):
             shares = np.full(steps, float(batch_size)) if weighted is None else weighted[batches].sum(1, np.float64)
             total, weight = float(losses @ shares), float(shares.sum())
         if len(last):
-            share = float(len(last) if weighted is None else weighted[last].sum())
+            share = float(len(last) if weighted is None else weighted[last].sum(dtype=np.float64))
             total += share * super().epoch(last, len(last))
             weight += share
         return total / weight if weight else 0.0
