@@ -148,12 +148,12 @@ class SquareLearningLoss(BaseLearningLoss):
     --------
     >>> model = SquareLearningLoss().build_onnx_function(shape=["N", 1], weighted=False)
     >>> [node.op_type for node in model.graph.node][:3]
-    ['Sub', 'Mul', 'ReduceMean']
+    ['Sub', 'Pow', 'ReduceMean']
     """
 
     def __call__(self, y: Value, t: Value) -> Value:
-        e = y - t
-        return e * e
+        # As a power its gradient is one product; of e * e it would be two and their sum.
+        return (y - t) ** 2
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from .builder import build
 from .gradient import cast
-from .graph import Value, constant, op, variable
+from .graph import Node, Value, constant, op, variable
 from .learning import BaseLearningOnnx, number, resolve
 from .schedule import Schedule, resolve_schedule
 
@@ -359,13 +359,29 @@ class LearningRateRMSProp(BaseLearningRate):
 
 
 def descended(w: Value, eta: Value, step: Value) -> Value:
-    """w - η · step, as one node where the step is a product of matrices: a Gemm has a factor and an addend itself."""
+    """w - η · step in fewer nodes where the step is a product of matrices, or the sum of rows, which is one as well.
+
+    A Gemm has a factor and an addend itself; a sum of rows is the product with a vector that has the factor in it.
+    """
     node = step.node
     # The factor is a float32 in the specification, too coarse for float64.
-    if eta.array is None or w.dtype != np.float32 or node is None or node.op_type != "Gemm" or len(node.inputs) > 2:
+    if eta.array is None or w.dtype != np.float32 or node is None:
+        return w - eta * step
+    if (rows := _summed_rows(node)) is not None:
+        return w + op.MatMul(constant(np.full((rows.shape or ())[:1], -eta.array, w.dtype)), rows)
+    if node.op_type != "Gemm" or len(node.inputs) > 2:
         return w - eta * step
     settings = {name: node.attribute(name) for name in ("transA", "transB")}
     return op.Gemm(*node.inputs, w, alpha=-float(eta.array) * node.attribute("alpha"), **settings)
+
+
+def _summed_rows(node: Node) -> Value | None:
+    """The matrix, of a known number of rows, whose rows a node adds up."""
+    x, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    if node.op_type != "ReduceSum" or x is None or axes is None or axes.array is None or node.attribute("keepdims"):
+        return None
+    matrix = x.shape is not None and len(x.shape) == 2 and isinstance(x.shape[0], int)
+    return x if matrix and axes.array.tolist() == [0] else None
 
 
 def one_minus_power(beta: float, k: Value, like: Value) -> Value:

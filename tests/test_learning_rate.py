@@ -15,6 +15,7 @@ from ortpartial.learning_rate import (
     LearningRateRMSProp,
     LearningRateSGD,
     LearningRateSGDNesterov,
+    descended,
     resolve_rate,
 )
 from ortpartial.runtime import Session
@@ -258,3 +259,13 @@ def test_steps_go_where_a_schedule_has_shrunk_to():
     eta = InvScalingSchedule(power_t=1)(constant(1.0), k)
     found = evaluate(build({"k": k}, {"eta": eta}), {"k": np.array(10**10)})["eta"]
     np.testing.assert_allclose(found, 1e-10, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(5, ["MatMul", "Add"]), ("N", ["ReduceSum", "Mul", "Sub"])])
+def test_a_sum_of_rows_is_a_product_with_the_factor(rows, expected):
+    """Two nodes and not three, where the number of rows is known; the numbers are the same but for rounding."""
+    w, x = variable("w", "float32", [3]), variable("x", "float32", [rows, 3])
+    model = build([w, x], {"new": descended(w, constant(0.1), op.ReduceSum(x, [0], keepdims=0))})
+    assert [node.op_type for node in model.graph.node] == expected
+    feeds = {"w": np.ones(3, np.float32), "x": np.arange(15, dtype=np.float32).reshape(5, 3)}
+    np.testing.assert_allclose(Session(model).run(feeds)["new"], 1 - 0.1 * feeds["x"].sum(0), rtol=1e-6)
