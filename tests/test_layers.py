@@ -30,7 +30,7 @@ LAYERS = (
     "agent data processes watch",
     "engine",
     "forward_backward parallel",
-    "optimizer autograd torch_state",
+    "optimizer autograd torch_state gradient_model",
     "callbacks checkpoint",
     "estimator torch training_info plot testing",
     "cli",
