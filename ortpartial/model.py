@@ -6,6 +6,7 @@ import os
 from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from .exceptions import GraphError, ModelError
 from .graph import CONTROL, OPSET, Node, Subgraph, Value, _newest, attribute_value, constant, make_node, variable
 from .guard import check_node, check_size, guarded
 from .passes import bodies, check, constant_of, graphs, prepared, shapes
+from .sequences import part_of, pieces
 from .subgraph import body_inputs, widened
 
 __all__ = ["Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
@@ -181,6 +183,8 @@ class _Reader:
     opsets: Mapping[str, int]
     types: Mapping[str, Any]
     initializers: Mapping[str, Value]
+    #: Sequences whose tensors are known.
+    sequences: dict[Value, list[Value]] = dataclass_field(default_factory=dict)
 
     def read(self, graph: onnx.GraphProto, values: MutableMapping[str, Value]) -> list[Value]:
         """The outputs of a graph, in which values are known by their names; others are added to them."""
@@ -241,9 +245,16 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             (taken,) = [a.g for a in node.attribute if a.name == name]
             values.update(zip(node.output, reader.read(taken, ChainMap({}, values)), strict=True))
             return
+        if inputs and inputs[0] in reader.sequences:
+            known_parts = reader.sequences[inputs[0]]
+            if (found := part_of(schema.name, known_parts, inputs, attributes)) is not None:
+                values[node.output[0]] = found
+                return
         attributes |= reader.bodies(node, inputs, attributes, values)
         owned = max(len(node.output), _owned(schema, attributes))
         made = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, hints=node.output)
+        if not schema.domain and (parts := pieces(schema.name, inputs, attributes)) is not None:
+            reader.sequences[made.outputs[0]] = parts
     except GraphError as e:
         raise ModelError(f"{where} cannot be read: {e}") from None
     for name, v in zip(node.output, made.outputs, strict=False):
