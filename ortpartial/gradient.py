@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -438,6 +439,12 @@ def reshape_like(d: Value, x: Value) -> Value:
     sizes = [n if isinstance(n, int) else -1 for n in x.shape or (0, -1)]
     if 0 not in sizes and sizes.count(-1) <= 1:
         return op.Reshape(d, constant(np.asarray(sizes, np.int64))).stated(x.shape)
+    if d.shape is not None and 0 not in sizes:
+        # Sizes of the same name in the same place are those of d, which 0 stands for.
+        pairs = itertools.zip_longest(x.shape or (), d.shape[: len(sizes)])
+        copied = [0 if isinstance(n, str) and n == m else n for n, m in pairs]
+        if all(isinstance(n, int) for n in copied):
+            return op.Reshape(d, constant(np.asarray(copied, np.int64))).stated(x.shape)
     return op.Reshape(d, shape_of(x), allowzero=1).stated(x.shape)
 
 

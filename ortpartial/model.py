@@ -261,9 +261,24 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
         if name:
             known = types.get(name)
             if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
-                v = v.stated(Value(known).shape)
+                shape = Value(known).shape
+                v = v.stated(_reshaped(inputs[0], shape) if schema.name == "Reshape" else shape)
             check_size(v, where)
             values[name] = v
+
+
+def _reshaped(x: Value | None, shape: tuple[int | str | None, ...] | None) -> tuple[int | str | None, ...] | None:
+    """The shape of a Reshape, whose one new size follows from the number of elements where the names cancel out."""
+    if x is None or x.shape is None or shape is None or None in (*x.shape, *shape):
+        return shape
+    new = [i for i, n in enumerate(shape) if isinstance(n, str) and n not in x.shape]
+    others = [n for i, n in enumerate(shape) if i not in new]
+    if len(new) != 1 or Counter(n for n in x.shape if isinstance(n, str)) != Counter(
+        n for n in others if isinstance(n, str)
+    ):
+        return shape
+    before, after = (int(np.prod([n for n in sizes if isinstance(n, int)])) for sizes in (x.shape, others))
+    return (*shape[: new[0]], before // after, *shape[new[0] + 1 :]) if after and before % after == 0 else shape
 
 
 def _owned(schema: onnx.defs.OpSchema, attributes: Mapping[str, Any]) -> int:

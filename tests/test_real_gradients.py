@@ -8,6 +8,7 @@ import onnx
 import pytest
 import torch
 from models import weights_of
+from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from skl2onnx import to_onnx
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -54,7 +55,7 @@ TRANSFORMERS = {
     "swin": ("Swin", {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2],
                       "window_size": 4}, PIXELS),
     "resnet": ("ResNet", STAGES | {"embedding_size": 8, "layer_type": "bottleneck"}, PIXELS),
-    "mobilenetv2": ("MobileNetV2", {"image_size": 16, "depth_multiplier": 0.25}, (2, 3, 32, 32)),
+    "mobilenetv2": ("MobileNetV2", {"image_size": 16, "depth_multiplier": 0.25}, (4, 3, 64, 64)),
     "regnet": ("RegNet", STAGES | {"embedding_size": 8, "groups_width": 4}, PIXELS),
     "convnext": ("ConvNext", {"hidden_sizes": [8, 12, 16, 16], "depths": [1, 1, 1, 1], "patch_size": 2}, PIXELS),
     "segformer": ("Segformer", {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1],
@@ -190,6 +191,14 @@ def assert_gradients(found, expected, tol):
     assert sum(np.abs(e).max() > 1e-6 * largest for e in expected.values()) > len(expected) / 2
 
 
+def unoptimized(model, feeds):
+    """What a graph computes as it stands: onnxruntime 1.31.1 fuses a factor into MatMul and rounds it to float32."""
+    options = SessionOptions()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip((o.name for o in model.graph.output), session.run(None, feeds), strict=True))
+
+
 def check(name, dynamo, dtype=torch.float32):
     net, x, model = exported(name, dynamo, dtype)
     with torch.no_grad():
@@ -201,7 +210,8 @@ def check(name, dynamo, dtype=torch.float32):
     found = gradient_model(model, wrt, ["y"])
     weights = {t: a for t, a in weights_of(model).items() if t in wrt}
     feeds = {"x": x.numpy(), "y_grad": dy.numpy().astype(y.numpy().dtype), **weights}
-    raw = Session(found).run({i.name: feeds[i.name] for i in found.graph.input})
+    feeds = {i.name: feeds[i.name] for i in found.graph.input}
+    raw = Session(found).run(feeds) if dtype == torch.float32 else unoptimized(found, feeds)
     grads = {"x": raw["x_grad"]} if "x" in expected else {}
     for n, (t, perm) in names.items():
         if n in expected:
@@ -219,7 +229,7 @@ EXPORTS = [(name, dynamo) for name in [*LAYERS, *TRANSFORMERS] for dynamo in (Tr
 FAST = {("lstm", False), ("transformer", False), ("t5 encoder", False), ("regnet", False), ("whisper encoder", False),
         ("gpt2", True)}  # fmt: skip
 # Softmax is computed in float32 by many of the others, and Conv and Erf have no kernel of float64.
-DOUBLE = {("transformer", False), ("mobilebert", False), ("albert", False), ("gpt2", True)}
+DOUBLE = {("transformer", False), ("transformer", True), ("mobilebert", False), ("albert", False)}
 
 
 def cases(wanted):
