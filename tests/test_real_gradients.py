@@ -255,7 +255,8 @@ def test_gradients_in_float64(name, dynamo):
 
 ESTIMATORS = {
     "regressor": (MLPRegressor(hidden_layer_sizes=(8, 6), activation="tanh"), nn.Identity()),
-    "scaled regressor": (make_pipeline(StandardScaler(), MLPRegressor(hidden_layer_sizes=(8,), activation="logistic")), nn.Identity()),
+    "scaled regressor": (make_pipeline(StandardScaler(), MLPRegressor(
+        hidden_layer_sizes=(8,), activation="logistic")), nn.Identity()),
     "classifier": (MLPClassifier((8, 5)), nn.Softmax(1)),
     "scaled classifier": (make_pipeline(StandardScaler(), MLPClassifier((8,), activation="tanh")), nn.Softmax(1)),
 }
