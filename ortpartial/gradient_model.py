@@ -12,13 +12,13 @@ from .exceptions import ModelError, SettingError
 from .forward_backward import resolve_weights
 from .gradient import grad
 from .graph import Value
-from .model import Model, load, read
+from .model import Model, load
 
 __all__ = ["gradient_model"]
 
 
 def gradient_model(
-    model: ModelProto | bytes | str | os.PathLike[str],
+    model: Model | ModelProto | bytes | str | os.PathLike[str],
     wrt: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     *,
@@ -34,7 +34,7 @@ def gradient_model(
 
     Parameters
     ----------
-    model : onnx.ModelProto, bytes or path
+    model : Model, onnx.ModelProto, bytes or path
         The model; it is not written to.
     wrt : sequence of str, optional
         Names of inputs, initializers or intermediate tensors of floating-point numbers, of the main graph; where left
@@ -76,8 +76,7 @@ def gradient_model(
         raise SettingError(f"cotangents is {cotangents!r}, where 'input' or 'ones' was expected.")
     if not suffix:
         raise SettingError("suffix is empty, and a gradient needs a name of its own; the default is '_grad'.")
-    proto = read(model)
-    loaded = load(proto)
+    loaded = load(model)
     chosen = _floats(loaded, outputs, "output", loaded.outputs)
     if not chosen:
         raise ModelError("No output of the model holds real numbers, so that there is nothing to differentiate.")
@@ -95,7 +94,8 @@ def gradient_model(
     if clash := [n for n in [*seeds, *gradients] if n in loaded.values] + [n for n in gradients if n in seeds]:
         raise ModelError(f"The name {clash[0]!r} of a gradient is taken; choose another suffix than {suffix!r}.")
     found = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], list(seeds.values()) or None)
-    return build({**inputs, **seeds}, dict(zip(gradients, found, strict=True)), name=f"{proto.graph.name}{suffix}")
+    named = dict(zip(gradients, found, strict=True))
+    return build({**inputs, **seeds}, named, name=f"{loaded.proto.graph.name}{suffix}")
 
 
 def _floats(model: Model, names: Sequence[str] | None, what: str, known: Mapping[str, Value]) -> list[str]:

@@ -20,6 +20,7 @@ from .graph import CONTROL, OPSET, Node, Subgraph, Value, _newest, attribute_val
 from .guard import check_node, check_size, guarded
 from .passes import bodies, check, constant_of, graphs, prepared, shapes
 from .sequences import part_of, pieces
+from .straight import straight
 from .subgraph import body_inputs, widened
 
 __all__ = ["Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
@@ -44,6 +45,8 @@ class Model:
         The content of the initializers.
     values : dict of str to Value
         Every tensor of the graph by its name.
+    straight_through : bool
+        Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
 
     Examples
     --------
@@ -60,6 +63,8 @@ class Model:
     initializers: Mapping[str, Value]
     arrays: Mapping[str, np.ndarray]
     values: Mapping[str, Value]
+    #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
+    straight_through: bool = False
 
 
 def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
@@ -114,7 +119,8 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
-         batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = ()) -> Model:  # fmt: skip
+         batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
+         straight_through: bool | None = None) -> Model:  # fmt: skip
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Parameters
@@ -126,6 +132,10 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         what is built is made for them alone.
     variables : collection of str
         Initializers that will change: nothing that is built counts on their content.
+    straight_through : bool, optional
+        Whether a gradient passes through QuantizeLinear and the DequantizeLinear behind it as if they were not there,
+        where nothing is cut off: their own is 0. A `Model` keeps what it was loaded with, and is given in place of the
+        file to whatever trains it or differentiates it. It must be of float32 or float64.
 
     Returns
     -------
@@ -161,11 +171,13 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
             inputs[i.name] = Value(i.type, hint=i.name)
             check_size(inputs[i.name], f"Input {i.name!r}")
     values: dict[str, Value] = {**inputs, **initializers}
-    reader = _Reader(opsets, shapes(graph, opsets), initializers)
+    if straight_through is None:
+        straight_through = known is not None and known.straight_through
+    reader = _Reader(opsets, shapes(graph, opsets), initializers, straight_through)
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
     if known is None:
         check(graph, opsets)  # at last, since our own errors say more
-    return Model(proto, inputs, outputs, initializers, arrays, values)
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through)
 
 
 def _stored(proto: ModelProto) -> list[TensorProto]:
@@ -183,6 +195,7 @@ class _Reader:
     opsets: Mapping[str, int]
     types: Mapping[str, Any]
     initializers: Mapping[str, Value]
+    straight_through: bool = False
     #: Sequences whose tensors are known.
     sequences: dict[Value, list[Value]] = dataclass_field(default_factory=dict)
 
@@ -259,6 +272,8 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
         raise ModelError(f"{where} cannot be read: {e}") from None
     for name, v in zip(node.output, made.outputs, strict=False):
         if name:
+            if reader.straight_through and schema.name == "DequantizeLinear" and (q := inputs[0]) is not None:
+                v = straight(q.node, v) if q.node is not None and q.node.op_type == "QuantizeLinear" else v
             known = types.get(name)
             if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
                 shape = Value(known).shape

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "ortpartial"
 LAYERS = (
     "exceptions",
     "graph",
-    "subgraph rewrite sequences",
+    "subgraph rewrite sequences straight",
     "builder guard",
     "indices",
     "passes",

@@ -1,6 +1,8 @@
 """Are the gradients of models that nobody here wrote those of torch's autograd, by every parameter and input?"""
 
 import copy
+import subprocess
+import sys
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -296,3 +298,39 @@ def test_sklearn(name):
         grads["x"] = raw["X_grad"]
     assert sorted(grads) == sorted(expected)
     assert_gradients(grads, expected, 1e-4)
+
+
+MEASURED = """
+import sys, time, onnx
+from ortpartial import gradient_model
+
+def memory(what):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
+
+model = onnx.load(sys.argv[1])
+size, before, start = model.ByteSize(), memory("VmRSS"), time.perf_counter()
+found = gradient_model(model)
+seconds = time.perf_counter() - start
+print(seconds, max(memory("VmHWM") - before, 0) / size, len(found.graph.node) / len(model.graph.node), size / 4)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc, which Linux has")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_gradient_of_bert_base_is_built_quickly(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs transformers 5.23.0, which needs Python 3.11")
+    config = transformers.BertConfig()
+    config._attn_implementation = "eager"
+    net = Only(transformers.BertModel(config, add_pooling_layer=False).eval())
+    torch.onnx.export(net, (torch.randint(0, 1000, (2, 64)),), f"{tmp_path}/bert.onnx", dynamo=False,
+                      input_names=["x"], output_names=["y"], opset_version=18,
+                      dynamic_axes={"x": {0: "N", 1: "S"}})  # fmt: skip
+    command = [sys.executable, "-c", MEASURED, f"{tmp_path}/bert.onnx"]  # its peak is that of a process of its own
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds, memory, nodes, parameters = map(float, done.stdout.split())
+    assert parameters > 1e8
+    assert seconds < 10
+    assert memory < 1.5
+    assert nodes < 2.5
