@@ -368,7 +368,7 @@ def trainable(outputs: Iterable[Value]) -> set[Value]:
             continue
         seen.add(id(v.node))
         inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
-        stack.extend(x for x in inputs if x is not None and x.is_float)
+        stack.extend(x for x in inputs if x is not None and _carries(x))
         stack.extend(y for body in v.node.bodies for y in body.outputs if y.is_float)
     return found
 
