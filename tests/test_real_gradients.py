@@ -309,6 +309,8 @@ def memory(what):
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 model = onnx.load(sys.argv[1])
+with open("/proc/self/clear_refs", "w") as file:  # the peak so far is that of reading the file
+    file.write("5")
 size, before, start = model.ByteSize(), memory("VmRSS"), time.perf_counter()
 found = gradient_model(model)
 seconds = time.perf_counter() - start

@@ -10,6 +10,7 @@ import torch
 from models import assert_close, weights_of
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.capi import _pybind_state
+from test_real_gradients import assert_gradients, exported
 from torch import nn
 
 from ortpartial import build, gradient_model, variable
@@ -215,3 +216,20 @@ def test_forms_without_a_gradient(operator, shapes, attributes, message):
     y = getattr(ms, operator)(*inputs, **attributes)
     with pytest.raises(NoGradientError, match=re.escape(message)):
         gradient_model(build(inputs, {"y": y[0] if isinstance(y, tuple) else y}), ["x0"], cotangents="ones")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "vit", "whisper encoder"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_optimized_transformers(name):
+    _, x, model = exported(name, dynamo=False)
+    found = optimized(model, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+    assert "SkipLayerNormalization" in {n.op_type for n in found.graph.node if n.domain == DOMAIN}
+    before, after = weights_of(model), weights_of(found)
+    same = [n for n, a in after.items() if a.dtype == np.float32 and a.ndim and np.array_equal(a, before.get(n))]
+    assert len(same) > 20
+    grads = []
+    for m in (model, found):
+        g = gradient_model(m, same, ["y"], cotangents="ones")
+        grads.append(Session(g).run({"x": x.numpy(), **{n: after[n] for n in same}}))
+    assert_gradients(grads[1], grads[0], 1e-4)
