@@ -107,8 +107,10 @@ def _info(args: argparse.Namespace) -> int:
     sizes = {n: v.array.size for n, v in model.initializers.items() if v.is_float and v.array is not None}
     print(f"\ntrained: {len(weights)} of {len(sizes)} float initializers, {sum(sizes[w] for w in weights):,} of "
           f"{sum(sizes.values()):,} numbers")  # fmt: skip
-    for reason in dict.fromkeys(refused):
-        print(f"not by the agent: {reason}")
+    alike = Counter(reason.split(" (")[0] for reason in refused)
+    for reason in {reason.split(" (")[0]: reason for reason in reversed(refused)}.values():
+        more = alike[reason.split(" (")[0]] - 1
+        print(f"not by the agent: {reason}{f' (and {more} more)' if more else ''}")
     for reason in blocking:
         print(f"blocked: {reason}")
     return 1 if blocking else 0

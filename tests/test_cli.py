@@ -1,15 +1,17 @@
 """Does the command line do what it says, and say in one line what went wrong?"""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
 from models import linear, mlp
 from onnx import parser
 
-from ortpartial import build, gradient_model, op, variable
+from ortpartial import build, constant, gradient_model, op, variable
 from ortpartial.cli import main
 
 BLOCKED = """
@@ -59,6 +61,17 @@ def test_info(at, capsys):
         ["Tanh", "1", "rule", "agent", "step", "epoch"],
     ]
     assert lines[4:] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
+
+
+def test_info_names_one_node_of_each_operator_that_the_agent_refuses(at, capsys):
+    x, w = variable("x", "float32", ["N"]), constant([2.0], hint="w")
+    onnx.save(build([x], {"y": op.Elu(op.Selu(op.Elu(op.Elu(x * w))))}), "elu.onnx")
+    assert main(["info", "elu.onnx"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not by the agent: ")]
+    assert sorted(line.split(": ", 1)[1] for line in lines if "lu" in line) == [
+        "Elu (node 'Elu_node_0'): no test covers its gradient. (and 2 more)",
+        "Selu (node 'Selu_node_0'): no test covers its gradient.",
+    ]
 
 
 def test_info_says_what_blocks(at, capsys):
@@ -121,7 +134,8 @@ def test_usage(at, capsys, words, message):
 def test_program(at):
     def program(*words):
         command = [sys.executable, "-W", "error", "-m", "ortpartial", *words]
-        return subprocess.run(command, capture_output=True, text=True)
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
 
     done = program("info", "blocked.onnx")
     assert (done.returncode, done.stderr) == (1, "")
