@@ -8,6 +8,7 @@ from .builder import build
 from .exceptions import OrtPartialError
 from .forward_backward import OrtGradientForwardBackward
 from .gradient import composed, elementwise, grad, no_gradient, vjp
+from .gradient_model import gradient_model
 from .graph import Value, constant, op, variable
 from .model import load
 from .optimizer import OrtGradientForwardBackwardOptimizer
@@ -24,6 +25,7 @@ __all__ = [
     "constant",
     "elementwise",
     "grad",
+    "gradient_model",
     "load",
     "no_gradient",
     "op",

@@ -70,7 +70,7 @@ class OrtGradientForwardBackward:
 
     Parameters
     ----------
-    model : onnx.ModelProto, bytes or path
+    model : onnx.ModelProto, bytes, path, or what `load` made of them
         The model; it is not written to.
     weights_to_train : sequence of str, optional
         Initializers to differentiate by; by default those on a differentiable path to an output.
@@ -105,7 +105,7 @@ class OrtGradientForwardBackward:
 
     def __init__(
         self,
-        model: ModelProto | bytes | str | os.PathLike[str],
+        model: Model | ModelProto | bytes | str | os.PathLike[str],
         weights_to_train: Sequence[str] | None = None,
         *,
         device: str = "cpu",

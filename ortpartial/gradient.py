@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from .exceptions import NoGradientError
 from .graph import OPSET, Node, Value, _newest, constant, op
 from .model import expand
 
-__all__ = ["composed", "elementwise", "grad", "has_rule", "no_gradient", "vjp"]
+__all__ = ["composed", "elementwise", "grad", "has_rule", "no_gradient", "support", "vjp"]
 
 Gradients = Sequence["Value | None"]
 
@@ -201,6 +202,31 @@ def has_rule(op_type: str, domain: str = "") -> bool:
     return (domain, op_type) in _RULES or (domain, op_type) in _CONSTANT
 
 
+def support(node: Node) -> str:
+    """How gradients flow through a node.
+
+    Parameters
+    ----------
+    node : Node
+        The node.
+
+    Returns
+    -------
+    str
+        ``"rule"``; ``"body"``, that of the specification; ``"zero"`` by nature; or ``"none"``.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> [support(y.node) for y in (op.Exp(x), op.Mish(x), op.Floor(x))]
+    ['rule', 'body', 'zero']
+    """
+    if has_rule(node.op_type, node.domain):
+        return "zero" if (node.domain, node.op_type) in _CONSTANT else "rule"
+    return "none" if expand(node) is None else "body"
+
+
 def grad(
     outputs: Value | Sequence[Value], wrt: Sequence[Value], cotangents: Sequence[Value | None] | None = None
 ) -> list[Value]:
@@ -248,6 +274,7 @@ def _walk(
     targets = set(wrt)
     order = _dependent(outputs, targets, cut)
     active = targets | {y for node in order for y in node.outputs if y.is_float}
+    nodes = set(order)
     control = {node for node in order if node.bodies}
     taps: dict[Node, list[Value]] = {}
     total: dict[Value, Value] = {}
@@ -279,6 +306,11 @@ def _walk(
         if all(d is None for d in dys):
             continue
         wanted = [x is not None and x.is_float and (x in active or is_active(x)) for x in node.inputs]
+        if lost := [x for x in node.inputs if x is not None and not x.type.tensor_type.elem_type and x.node in nodes]:
+            raise NoGradientError(
+                f"{node!r} reads {lost[0]!r}, a sequence or a value of unknown type, and a gradient goes through "
+                f"tensors alone. Write it with tensors, or leave the weights before this node out of weights_to_train."
+            )
         for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
             if w and x is not None and d is not None:
                 add(x, unbroadcast(d, x))
@@ -309,13 +341,18 @@ def _dependent(outputs: Iterable[Value], targets: set[Value], cut: Collection[Va
             continue
         differentiable = (node.domain, node.op_type) not in _CONSTANT
         depends[id(node)] = differentiable and any(
-            x in targets or (x.is_float and x.node is not None and depends.get(id(x.node), False)) for x in inputs
+            x in targets or (_carries(x) and x.node is not None and depends.get(id(x.node), False)) for x in inputs
         )
         if node.bodies and not depends[id(node)]:
             depends[id(node)] = any(_is_inside(x, node) for x in targets)
         if depends[id(node)]:
             order.append(node)
     return order
+
+
+def _carries(x: Value) -> bool:
+    """Whether a gradient goes through a value, or would if it were not a sequence or of a type that nobody knows."""
+    return x.is_float or not x.type.tensor_type.elem_type
 
 
 def trainable(outputs: Iterable[Value]) -> set[Value]:
@@ -331,7 +368,7 @@ def trainable(outputs: Iterable[Value]) -> set[Value]:
             continue
         seen.add(id(v.node))
         inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
-        stack.extend(x for x in inputs if x is not None and x.is_float)
+        stack.extend(x for x in inputs if x is not None and _carries(x))
         stack.extend(y for body in v.node.bodies for y in body.outputs if y.is_float)
     return found
 
@@ -402,6 +439,12 @@ def reshape_like(d: Value, x: Value) -> Value:
     sizes = [n if isinstance(n, int) else -1 for n in x.shape or (0, -1)]
     if 0 not in sizes and sizes.count(-1) <= 1:
         return op.Reshape(d, constant(np.asarray(sizes, np.int64))).stated(x.shape)
+    if d.shape is not None and 0 not in sizes:
+        # Sizes of the same name in the same place are those of d, which 0 stands for.
+        pairs = itertools.zip_longest(x.shape or (), d.shape[: len(sizes)])
+        copied = [0 if isinstance(n, str) and n == m else n for n, m in pairs]
+        if all(isinstance(n, int) for n in copied):
+            return op.Reshape(d, constant(np.asarray(copied, np.int64))).stated(x.shape)
     return op.Reshape(d, shape_of(x), allowzero=1).stated(x.shape)
 
 

@@ -6,6 +6,7 @@ import os
 from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from .exceptions import GraphError, ModelError
 from .graph import CONTROL, OPSET, Node, Subgraph, Value, _newest, attribute_value, constant, make_node, variable
 from .guard import check_node, check_size, guarded
 from .passes import bodies, check, constant_of, graphs, prepared, shapes
+from .sequences import part_of, pieces
+from .straight import straight
 from .subgraph import body_inputs, widened
 
 __all__ = ["Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
@@ -42,6 +45,8 @@ class Model:
         The content of the initializers.
     values : dict of str to Value
         Every tensor of the graph by its name.
+    straight_through : bool
+        Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
 
     Examples
     --------
@@ -58,6 +63,8 @@ class Model:
     initializers: Mapping[str, Value]
     arrays: Mapping[str, np.ndarray]
     values: Mapping[str, Value]
+    #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
+    straight_through: bool = False
 
 
 def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
@@ -112,7 +119,8 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
-         batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = ()) -> Model:  # fmt: skip
+         batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
+         straight_through: bool | None = None) -> Model:  # fmt: skip
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Parameters
@@ -124,6 +132,10 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         what is built is made for them alone.
     variables : collection of str
         Initializers that will change: nothing that is built counts on their content.
+    straight_through : bool, optional
+        Whether a gradient passes through QuantizeLinear and the DequantizeLinear behind it as if they were not there,
+        where nothing is cut off: their own is 0. A `Model` keeps what it was loaded with, and is given in place of the
+        file to whatever trains it or differentiates it. It must be of float32 or float64.
 
     Returns
     -------
@@ -159,11 +171,13 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
             inputs[i.name] = Value(i.type, hint=i.name)
             check_size(inputs[i.name], f"Input {i.name!r}")
     values: dict[str, Value] = {**inputs, **initializers}
-    reader = _Reader(opsets, shapes(graph, opsets), initializers)
+    if straight_through is None:
+        straight_through = known is not None and known.straight_through
+    reader = _Reader(opsets, shapes(graph, opsets), initializers, straight_through)
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
     if known is None:
         check(graph, opsets)  # at last, since our own errors say more
-    return Model(proto, inputs, outputs, initializers, arrays, values)
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through)
 
 
 def _stored(proto: ModelProto) -> list[TensorProto]:
@@ -181,6 +195,9 @@ class _Reader:
     opsets: Mapping[str, int]
     types: Mapping[str, Any]
     initializers: Mapping[str, Value]
+    straight_through: bool = False
+    #: Sequences whose tensors are known.
+    sequences: dict[Value, list[Value]] = dataclass_field(default_factory=dict)
 
     def read(self, graph: onnx.GraphProto, values: MutableMapping[str, Value]) -> list[Value]:
         """The outputs of a graph, in which values are known by their names; others are added to them."""
@@ -241,18 +258,42 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             (taken,) = [a.g for a in node.attribute if a.name == name]
             values.update(zip(node.output, reader.read(taken, ChainMap({}, values)), strict=True))
             return
+        if inputs and inputs[0] in reader.sequences:
+            known_parts = reader.sequences[inputs[0]]
+            if (found := part_of(schema.name, known_parts, inputs, attributes)) is not None:
+                values[node.output[0]] = found
+                return
         attributes |= reader.bodies(node, inputs, attributes, values)
         owned = max(len(node.output), _owned(schema, attributes))
         made = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, hints=node.output)
+        if not schema.domain and (parts := pieces(schema.name, inputs, attributes)) is not None:
+            reader.sequences[made.outputs[0]] = parts
     except GraphError as e:
         raise ModelError(f"{where} cannot be read: {e}") from None
     for name, v in zip(node.output, made.outputs, strict=False):
         if name:
+            if reader.straight_through and schema.name == "DequantizeLinear" and (q := inputs[0]) is not None:
+                v = straight(q.node, v) if q.node is not None and q.node.op_type == "QuantizeLinear" else v
             known = types.get(name)
             if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
-                v = v.stated(Value(known).shape)
+                shape = Value(known).shape
+                v = v.stated(_reshaped(inputs[0], shape) if schema.name == "Reshape" else shape)
             check_size(v, where)
             values[name] = v
+
+
+def _reshaped(x: Value | None, shape: tuple[int | str | None, ...] | None) -> tuple[int | str | None, ...] | None:
+    """The shape of a Reshape, whose one new size follows from the number of elements where the names cancel out."""
+    if x is None or x.shape is None or shape is None or None in (*x.shape, *shape):
+        return shape
+    new = [i for i, n in enumerate(shape) if isinstance(n, str) and n not in x.shape]
+    others = [n for i, n in enumerate(shape) if i not in new]
+    if len(new) != 1 or Counter(n for n in x.shape if isinstance(n, str)) != Counter(
+        n for n in others if isinstance(n, str)
+    ):
+        return shape
+    before, after = (int(np.prod([n for n in sizes if isinstance(n, int)])) for sizes in (x.shape, others))
+    return (*shape[: new[0]], before // after, *shape[new[0] + 1 :]) if after and before % after == 0 else shape
 
 
 def _owned(schema: onnx.defs.OpSchema, attributes: Mapping[str, Any]) -> int:

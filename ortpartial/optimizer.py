@@ -24,7 +24,7 @@ from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .metrics import accuracy, r2
-from .model import joined, load, parted, read, replace_weights
+from .model import Model, joined, load, parted, read, replace_weights
 from .parallel import ParallelEngine
 from .runtime import Session
 from .settings import Configurable, checked
@@ -42,7 +42,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     Parameters
     ----------
-    model : onnx.ModelProto, bytes or path
+    model : onnx.ModelProto, bytes, path, or what `load` made of them
         The model, of any opset; it is never written to.
     weights_to_train : sequence of str, optional
         Initializers to train, in any order. By default the float initializers of rank one or more on a differentiable
@@ -126,7 +126,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def __init__(
         self,
-        model: ModelProto | bytes | str | os.PathLike[str],
+        model: Model | ModelProto | bytes | str | os.PathLike[str],
         weights_to_train: Sequence[str] | None = None,
         *,
         learning_loss: str | BaseLearningLoss | Mapping[str, str | BaseLearningLoss] = "square_error",
@@ -157,11 +157,12 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             verbose=verbose, exc=exc))  # fmt: skip
         self.device, self.engine, self.distributed = device, engine, distributed
 
-        proto = read(model)
-        if proto is model:  # Nothing that is done to the caller's own object may change a training.
+        given = model.proto if isinstance(model, Model) else model
+        proto = read(given)
+        if proto is given:  # Nothing that is done to the caller's own object may change a training.
             proto = ModelProto()
-            proto.CopyFrom(read(model))
-        self._model = load(proto)
+            proto.CopyFrom(read(given))
+        self._model = load(proto, straight_through=isinstance(model, Model) and model.straight_through)
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
         self._open()
@@ -732,13 +733,15 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         state = {k: v for k, v in vars(self).items() if k not in left_out}
         light, big = parted(self._model.proto)
         state["_given"] = {k: v for k, v in self._given.items() if k != "model"}
+        state["straight_through"] = self._model.straight_through
         return {**state, "model": (light.SerializeToString(), big), "engine_state": self._engine.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         model, engine_state, rng = state.pop("model"), state.pop("engine_state"), state["_rng"]
+        straight_through = state.pop("straight_through")
         vars(self).update(state)
-        self._model = load(joined(ModelProto.FromString(model[0]), model[1]))
-        self._given["model"] = self._model.proto
+        self._model = load(joined(ModelProto.FromString(model[0]), model[1]), straight_through=straight_through)
+        self._given["model"] = self._model if straight_through else self._model.proto
         self._open()
         self._start()
         self._rng = rng

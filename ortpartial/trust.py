@@ -354,6 +354,8 @@ def _refused(s: _Site) -> str | None:
     """Why the agent must not differentiate a node."""
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in s.node.attribute):
         return "graphs inside nodes have no gradient"
+    if s.node.domain not in ("", "ai.onnx"):
+        return f"it is an operator of {s.node.domain}, which no test covers"
     return _REFUSED[s.op_type](s) if s.op_type in _REFUSED else None
 
 

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "ortpartial"
 LAYERS = (
     "exceptions",
     "graph",
-    "subgraph rewrite",
+    "subgraph rewrite sequences straight",
     "builder guard",
     "indices",
     "passes",
@@ -30,7 +30,7 @@ LAYERS = (
     "agent data processes watch",
     "engine",
     "forward_backward parallel",
-    "optimizer autograd torch_state",
+    "optimizer autograd torch_state gradient_model",
     "callbacks checkpoint",
     "estimator torch training_info plot testing",
     "cli",

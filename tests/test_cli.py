@@ -1,0 +1,145 @@
+"""Does the command line do what it says, and say in one line what went wrong?"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from models import linear, mlp
+from onnx import parser
+
+from ortpartial import build, constant, gradient_model, op, variable
+from ortpartial.cli import main
+
+BLOCKED = """
+<ir_version: 9, opset_import: ["" : 21]>
+agraph (float[N, 8, 1] x, int64 n, int64 k) => (float[a, b, c, d] y)
+<float[1] w = {2}, float[1] v = {3}, float e = {2}>
+{ h = Mul (x, w)  [spectrum] f = STFT (h, n, , k)  m = Mish (f) g = Floor (m) s = Add (g, m) y = Mul (s, v) }
+"""
+
+
+@pytest.fixture
+def at(tmp_path, monkeypatch):
+    """A folder with some models in it."""
+    monkeypatch.chdir(tmp_path)
+    x = variable("x", "float32", ["N"])
+    models = {"linear": linear(), "mlp": mlp(), "blocked": parser.parse_model(BLOCKED)}
+    for name, model in {**models, "bare": build([x], {"y": op.Exp(x)})}.items():
+        onnx.save(model, f"{name}.onnx")
+    (tmp_path / "broken.onnx").write_bytes(b"\x08\x07broken")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("", {}),
+        ("--wrt x W1 --outputs y --suffix _bar", {"wrt": ["x", "W1"], "outputs": ["y"], "suffix": "_bar"}),
+        ("--cotangents ones --wrt x", {"cotangents": "ones", "wrt": ["x"]}),
+    ],
+    ids=["default", "names", "ones"],
+)
+def test_gradient(at, capsys, words, settings):
+    assert main(["gradient", "mlp.onnx", "-o", "grad.onnx", *words.split()]) == 0
+    expected = gradient_model("mlp.onnx", **settings)
+    assert onnx.load("grad.onnx") == expected
+    names = [", ".join(v.name for v in vs) for vs in (expected.graph.input, expected.graph.output)]
+    assert capsys.readouterr().out == f"grad.onnx: {names[0]} -> {names[1]}\n"
+
+
+def test_info(at, capsys):
+    assert main(["info", "mlp.onnx"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["operator", "nodes", "gradient", "engines"]
+    assert [line.split() for line in lines[1:4]] == [
+        ["Add", "2", "rule", "agent", "step", "epoch"],
+        ["MatMul", "2", "rule", "agent", "step", "epoch"],
+        ["Tanh", "1", "rule", "agent", "step", "epoch"],
+    ]
+    assert lines[4:] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
+
+
+def test_info_names_one_node_of_each_operator_that_the_agent_refuses(at, capsys):
+    x, w = variable("x", "float32", ["N"]), constant([2.0], hint="w")
+    onnx.save(build([x], {"y": op.Elu(op.Selu(op.Elu(op.Elu(x * w))))}), "elu.onnx")
+    assert main(["info", "elu.onnx"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not by the agent: ")]
+    assert sorted(line.split(": ", 1)[1] for line in lines if "lu" in line) == [
+        "Elu (node 'Elu_node_0'): no test covers its gradient. (and 2 more)",
+        "Selu (node 'Selu_node_0'): no test covers its gradient.",
+    ]
+
+
+def test_info_says_what_blocks(at, capsys):
+    assert main(["info", "blocked.onnx"]) == 1
+    text = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
+    assert rows["STFT"] == ["1", "none", "-"]
+    assert rows["Mish"] == ["1", "body", "step", "epoch"]
+    assert rows["Floor"][:2] == ["1", "zero"]
+    assert rows["Mul"][:2] == ["2", "rule"]
+    assert "trained: 2 of 3 float initializers, 2 of 3 numbers\n" in text
+    assert "not by the agent: STFT (node 'spectrum'): no test covers its gradient." in text
+    assert text.endswith("blocked: STFT (node 'spectrum') has no gradient.\n")
+    # What lies before a weight blocks nothing.
+    assert main(["info", "blocked.onnx", "--weights", "v"]) == 0
+    assert "blocked" not in capsys.readouterr().out
+
+
+def test_info_of_a_model_without_weights(at, capsys):
+    assert main(["info", "bare.onnx"]) == 1
+    text = capsys.readouterr().out
+    assert "trained: 0 of 0 float initializers" in text
+    assert "blocked: No float initializer of rank one or more leads to the outputs 'y'" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("info nothing.onnx", "There is no file 'nothing.onnx'"),
+        ("info broken.onnx", "'broken.onnx' is no ONNX model, or one that was cut short."),
+        ("info linear.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
+        ("gradient linear.onnx -o g.onnx --wrt W9", "The model has no tensor 'W9'"),
+        ("gradient linear.onnx -o nowhere/g.onnx", "No such file or directory: 'nowhere/g.onnx'"),
+        ("gradient blocked.onnx -o g.onnx", "<Node spectrum: STFT> has no gradient"),
+    ],
+)
+def test_errors_are_one_line(at, capsys, words, message):
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(f"ortpartial: .*{re.escape(message)}.*\n", err)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "the following arguments are required: COMMAND"),
+        ("gradient linear.onnx", "the following arguments are required: -o/--output"),
+        ("gradient linear.onnx -o g.onnx --cotangents zeros", "invalid choice: 'zeros'"),
+        ("train linear.onnx", "invalid choice: 'train'"),
+    ],
+)
+def test_usage(at, capsys, words, message):
+    with pytest.raises(SystemExit) as e:
+        main(words.split())
+    assert e.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_program(at):
+    def program(*words):
+        command = [sys.executable, "-W", "error", "-m", "ortpartial", *words]
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+
+    done = program("info", "blocked.onnx")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("operator ")
+    done = program("gradient", "nothing.onnx", "-o", "g.onnx")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
