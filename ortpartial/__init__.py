@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from . import rules  # noqa: F401  (rules register themselves)
+from . import rules  # noqa: F401  (rules register themselves, as do the operators of training_operators)
 from .builder import build
 from .exceptions import OrtPartialError
 from .forward_backward import OrtGradientForwardBackward
@@ -11,6 +11,7 @@ from .gradient import composed, elementwise, grad, no_gradient, vjp
 from .graph import Value, constant, op, variable
 from .model import load
 from .optimizer import OrtGradientForwardBackwardOptimizer
+from .training_operators import lower_training_operators
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "elementwise",
     "grad",
     "load",
+    "lower_training_operators",
     "no_gradient",
     "op",
     "variable",
