@@ -11,7 +11,9 @@ from .gradient import composed, elementwise, grad, no_gradient, vjp
 from .graph import Value, constant, op, variable
 from .model import load
 from .optimizer import OrtGradientForwardBackwardOptimizer
+from .training_info import check_training_info, lowered_step, strip_training_info, to_training_info
 from .training_operators import lower_training_operators
+from .training_session import TrainingSession
 
 __version__ = "0.1.0"
 
@@ -19,16 +21,21 @@ __all__ = [
     "OrtGradientForwardBackward",
     "OrtGradientForwardBackwardOptimizer",
     "OrtPartialError",
+    "TrainingSession",
     "Value",
     "build",
+    "check_training_info",
     "composed",
     "constant",
     "elementwise",
     "grad",
     "load",
     "lower_training_operators",
+    "lowered_step",
     "no_gradient",
     "op",
+    "strip_training_info",
+    "to_training_info",
     "variable",
     "vjp",
 ]

@@ -15,7 +15,19 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .exceptions import GraphError, ModelError
-from .graph import CONTROL, OPSET, Node, Subgraph, Value, _defaults, _newest, attribute_value, constant, make_node, variable
+from .graph import (
+    CONTROL,
+    OPSET,
+    Node,
+    Subgraph,
+    Value,
+    _defaults,
+    _newest,
+    attribute_value,
+    constant,
+    make_node,
+    variable,
+)
 from .guard import check_node, check_size, guarded
 from .passes import bodies, check, constant_of, graphs, prepared, shapes
 from .subgraph import body_inputs, widened

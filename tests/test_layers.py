@@ -25,6 +25,7 @@ LAYERS = (
     "step",
     "initial lower metrics settings",
     "modes training_graph",
+    "training_check",
     "training_info",
     "layer",
     "runtime trust",
