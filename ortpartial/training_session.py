@@ -72,9 +72,10 @@ class TrainingSession:
         self._device = device
         infos = self._model.training_info
         self._updates = [pairs(info.update_binding) for info in infos]
-        self._sessions = [Session(lowered_step(self._model, i), device=device, threads=None)
-                          if info.algorithm.output or info.update_binding else None
-                          for i, info in enumerate(infos)]  # fmt: skip
+        steps = [lowered_step(self._model, i) if info.algorithm.output or info.update_binding else None
+                 for i, info in enumerate(infos)]  # fmt: skip
+        self._dtypes = {i.name: Value(i.type).dtype for step in steps if step for i in step.graph.input}
+        self._sessions = [Session(step, device=device, threads=None) if step else None for step in steps]
         sessions = [s for s in self._sessions if s is not None]
         self.inputs = list(dict.fromkeys(n for s in sessions for n in s.inputs if n not in self._state))
         bound = {v for update in self._updates for v in update.values()}
@@ -141,7 +142,7 @@ class TrainingSession:
             raise DataError(f"The steps read no input {wrong[0]!r}; they read {', '.join(map(repr, self.inputs))}.")
         if missing := [n for n in self.inputs if n not in feeds]:
             raise DataError(f"The input {missing[0]!r} is missing; the steps read {', '.join(map(repr, self.inputs))}.")
-        given = {n: np.asarray(feeds[n]) for n in self.inputs}
+        given = {n: self._array(n, feeds[n]) for n in self.inputs}
         outputs: dict[str, np.ndarray] = {}
         state = dict(self._state)  # A step that fails has no effect.
         for session, update in zip(self._sessions, self._updates, strict=True):
@@ -151,6 +152,13 @@ class TrainingSession:
                 outputs |= found
         self._state = state
         return {n: outputs[n] for n in self.outputs}
+
+    def _array(self, name: str, given: Any) -> np.ndarray:
+        """An input as an array of the type that the steps read, where only its precision changes."""
+        array, dtype = np.asarray(given), self._dtypes[name]
+        if not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise DataError(f"The input {name!r} is {array.dtype}, and the steps read {dtype}.")
+        return array.astype(dtype, copy=False)
 
     @property
     def state(self) -> dict[str, np.ndarray]:

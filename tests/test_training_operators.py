@@ -315,8 +315,8 @@ BROKEN = {
     "no tensors": (f"{ADAM} (r, t)", "Adam takes 3 or more inputs, 2 given"),
     "shapes differ": (f"{ADAM} (r, t, x, z, x, x)", r"<Value z float32\[3\]> belongs to <Value x float32\[2\]>"),
     "types differ": (f"{ADAM} (r, t, x, i, x, x)", r"<Value i int64\[2\]> belongs to <Value x float32\[2\]>"),
-    "mode": (f'o, a = {DOMAIN}.Momentum <alpha = 1.0, beta = 1.0, norm_coefficient = 0.0, mode = "fast">(r, t, x, x, x)',
-             "Momentum: mode is 'fast'; expected 'standard' or 'nesterov'"),
+    "mode": (f'o, a = {DOMAIN}.Momentum <alpha = 1.0, beta = 1.0, norm_coefficient = 0.0, mode = "no">(r, t, x, x, x)',
+             "Momentum: mode is 'no'; expected 'standard' or 'nesterov'"),
     "attribute missing": (f"o, a = {DOMAIN}.Momentum <alpha = 1.0, beta = 1.0> (r, t, x, x, x)",
                           "Momentum needs the attribute 'mode'"),
 }  # fmt: skip

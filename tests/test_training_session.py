@@ -186,11 +186,17 @@ def test_a_step_that_fails_leaves_the_state_as_it_was():
 
 @pytest.mark.parametrize(("feeds", "message"), [
     ({"x": ONE}, "The input 't' is missing; the steps read 'x', 't'"),
+    ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, and the steps read float32"),
     ({"x": ONE, "t": ONE, "u": ONE}, "The steps read no input 'u'; they read 'x', 't'"),
-], ids=["missing", "unknown"])  # fmt: skip
+], ids=["missing", "type", "unknown"])  # fmt: skip
 def test_step_messages(feeds, message):
     with pytest.raises(DataError, match=message):
         TrainingSession(by_hand(WHOLE)).step(feeds)
+
+
+def test_inputs_may_be_of_another_precision():
+    session = TrainingSession(by_hand(WHOLE))
+    assert session.step({"x": [1.0], "t": np.ones(1, np.int32)})["loss"].dtype == np.float32
 
 
 def test_an_input_that_no_step_reads_may_be_given():
