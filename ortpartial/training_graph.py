@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from onnx import (
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    StringStringEntryProto,
-    TensorProto,
-    external_data_helper,
-    helper,
-)
+from onnx import GraphProto, ModelProto, StringStringEntryProto, TensorProto, external_data_helper, helper
 
 from .builder import build
 from .exceptions import ModelError
 from .model import Model, load, read
-from .passes import bodies, graphs
+from .passes import graphs
 from .step import read_by
+from .training_call import called, is_call
 from .training_operators import DOMAIN
 
 __all__ = ["combined", "lowered_step", "mutable", "pairs", "read_training", "step_of", "strip_training_info"]
@@ -156,7 +149,7 @@ def combined(model: ModelProto, entry: int = 0) -> ModelProto:
     found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     graph, own, base = found.graph, info.algorithm, model.graph
     graph.name = own.name or base.name or "training"
-    calls = any(_is_call(node) for node in own.node)
+    calls = any(is_call(node) for node in own.node)
     for field in ("input", "initializer", "output", "node", "value_info", "sparse_initializer"):
         if not calls or field in ("initializer", "sparse_initializer"):
             getattr(graph, field).extend(getattr(base, field))
@@ -165,8 +158,8 @@ def combined(model: ModelProto, entry: int = 0) -> ModelProto:
     known = {t.name for t in graph.initializer}
     taken = {i.name for i in graph.input} | known | {o for g in graphs(own) for node in g.node for o in node.output}
     for n, node in enumerate(own.node):
-        graph.node.extend(_called(node, base, f"training_info[{entry}].algorithm", f"call{n}", taken)
-                          if _is_call(node) else [node])  # fmt: skip
+        graph.node.extend(called(node, base, f"training_info[{entry}].algorithm", f"call{n}", taken)
+                          if is_call(node) else [node])  # fmt: skip
     # A tensor of another entry's algorithm is visible where no other has its name.
     elsewhere: dict[str, list[TensorProto]] = {}
     for i, other in enumerate(model.training_info):
@@ -176,67 +169,6 @@ def combined(model: ModelProto, entry: int = 0) -> ModelProto:
     reads = dict.fromkeys(i for g in graphs(graph) for node in g.node for i in node.input if i not in defined)
     graph.initializer.extend(elsewhere[i][0] for i in reads if len(elsewhere.get(i, ())) == 1)
     return found
-
-
-def _is_call(node: NodeProto) -> bool:
-    return node.op_type == "GraphCall" and node.domain == DOMAIN
-
-
-def _called(node: NodeProto, graph: GraphProto, where: str, prefix: str, taken: set[str]) -> list[NodeProto]:
-    """The nodes of the inference graph, its inputs and outputs those of a GraphCall, position by position."""
-    name = next((a.s.decode() for a in node.attribute if a.name == "graph_name"), "")
-    if name != graph.name:
-        raise ModelError(f"{where}: a GraphCall names the graph {name!r}, and the only one that it may call, the "
-                         f"inference graph, is {graph.name!r}.")  # fmt: skip
-    if len(node.input) > len(graph.input) or len(node.output) > len(graph.output):
-        raise ModelError(f"{where}: a GraphCall has {len(node.input)} inputs and {len(node.output)} outputs, the graph "
-                         f"{name!r} has {len(graph.input)} and {len(graph.output)}.")  # fmt: skip
-    stored = {t.name for t in graph.initializer}
-    names = {n: n for n in stored}
-    given = [*node.input, *[""] * len(graph.input)]
-    for i, fed in zip(graph.input, given, strict=False):
-        if not fed and i.name not in stored:
-            raise ModelError(f"{where}: a GraphCall leaves out the input {i.name!r}, which has no initializer.")
-        names[i.name] = fed or i.name
-    results = {o.name: r for o, r in zip(graph.output, node.output, strict=False) if r}
-    copies = []
-    for source in graph.node:
-        for o in source.output:
-            names[o] = results.get(o) or _free(f"{prefix}_{o}", taken) if o else ""
-        copy = NodeProto()
-        copy.CopyFrom(source)
-        _rename(copy, names, prefix, taken)
-        copies.append(copy)
-    direct = [(names[o], r) for o, r in results.items() if names[o] != r]
-    return [*copies, *(helper.make_node("Identity", [source], [r]) for source, r in direct)]
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """The name, with underscores behind it where it is taken, which it is then."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
-def _rename(node: NodeProto, names: Mapping[str, str], prefix: str, taken: set[str]) -> None:
-    """Give the tensors of a node, and those inside of it, other names."""
-    if node.name:
-        node.name = f"{prefix}_{node.name}"
-    node.input[:] = [names.get(i, i) for i in node.input]
-    node.output[:] = [names.get(o, o) for o in node.output]
-    for a in node.attribute:
-        if node.domain == DOMAIN and node.op_type == "Gradient" and a.name in ("xs", "zs"):
-            a.strings[:] = [names.get(s.decode(), s.decode()).encode() for s in a.strings]
-        elif node.domain == DOMAIN and node.op_type == "Gradient" and a.name == "y":
-            a.s = names.get(a.s.decode(), a.s.decode()).encode()
-    for body in bodies(node):
-        own = [v.name for v in (*body.input, *body.initializer)] + [o for n in body.node for o in n.output if o]
-        inside = {**names, **{n: _free(f"{prefix}_{n}", taken) for n in dict.fromkeys(own)}}
-        for v in (*body.input, *body.initializer, *body.output, *body.value_info):
-            v.name = inside.get(v.name, v.name)
-        for inner in body.node:
-            _rename(inner, inside, prefix, taken)
 
 
 def step_of(model: ModelProto, entry: int = 0) -> Model:

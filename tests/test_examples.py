@@ -121,7 +121,7 @@ def test_readme(tmp_path):
     assert [s.shape for s in state_tensors] == [(3, 1), (1,)]
     assert len(losses) == 100 and losses[-1] < losses[0]
     assert train_session.get_trained_onnx().graph.initializer[0].name == "coef"
-    assert loss > 0 and trained.graph.initializer[0].name == "coef" and len(step.graph.input) == 8
+    assert loss > 0 and trained.graph.initializer[0].name == "coef" and len(step.graph.input) == 7
     """
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, *map(str.strip, after.splitlines())]), encoding="utf-8")

@@ -20,6 +20,7 @@ LAYERS = (
     "gradient",
     "rules",
     "schedule training_operators",
+    "training_call",
     "learning",
     "learning_loss learning_penalty learning_rate",
     "step",
