@@ -130,7 +130,8 @@ def _modern(proto: ModelProto) -> ModelProto:
         graph.input.extend(inputs)
         graph.initializer.extend(stored)
         imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
-        found = helper.make_model(graph, opset_imports=imports, ir_version=found.ir_version)
+        version = helper.find_min_ir_version_for([o for o in imports if o.domain in ("", "ai.onnx.ml")])
+        found = helper.make_model(graph, opset_imports=imports, ir_version=max(found.ir_version, version))
     return found
 
 
@@ -242,6 +243,4 @@ def _declare(proto: ModelProto, algorithm: ModelProto) -> None:
         elif o.version > known[o.domain]:
             raise ModelError(f"A step needs version {o.version} of the domain {o.domain!r}, and the model is of "
                              f"version {known[o.domain]}: upgrade it with onnx.version_converter.")  # fmt: skip
-    # Training information came with version 7 of the format.
-    standard = [o for o in proto.opset_import if o.domain in ("", "ai.onnx.ml")]
-    proto.ir_version = max(proto.ir_version, 7, helper.find_min_ir_version_for(standard))
+    proto.ir_version = max(proto.ir_version, 7)  # training information came with version 7 of the format

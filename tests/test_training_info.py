@@ -74,9 +74,29 @@ def with_names_of_ours():
     return build([x], {"objective": op.Mul(x @ loss, constant([1.0], hint="iteration"))})
 
 
+def loop():
+    """A Loop and a function, one with the weight inside of it."""
+    return parse_model("""<ir_version: 8, opset_import: ["": 21, "own": 1]>
+    g (float[N,4] x) => (float[N,1] y) <float[4] w = {0.5, -0.5, 0.25, 1.0}, float[4,1] v = {1.0, 2.0, -1.0, 0.5}> {
+        n = Constant <value_int = 3> ()
+        yes = Constant <value = bool {1}> ()
+        h = Loop (n, yes, x) <body = b (int64 i, bool go, float[N,4] s) => (bool go_on, float[N,4] s_new) {
+            sw = Mul(s, w)
+            s_new = Tanh(sw)
+            go_on = Identity(go)
+        }>
+        y = own.squashed(h, v)
+    }
+    <domain: "own", opset_import: ["": 21]>
+    squashed (a, b) => (c) {
+        ab = MatMul(a, b)
+        c = Sigmoid(ab)
+    }""")
+
+
 MODELS = {
     "linear": linear, "mlp": mlp, "float64": lambda: mlp(dtype="float64"), "convolution": convolution,
-    "recurrence": recurrence, "names": with_names_of_ours,
+    "recurrence": recurrence, "names": with_names_of_ours, "loop": loop,
 }  # fmt: skip
 
 
@@ -121,6 +141,46 @@ def test_a_step_equals_that_of_fit(name, style):
     session.step({"x": x[:3], target: y[:3] * 0 + 1})
     for n, w in made.trained_coef_.items():
         assert abs(session.state[n] - w).max() <= 1e-6 * abs(w).max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_runtime_executes_the_combined_graph_of_plain_operators(name):
+    x = inputs_of(name)
+    made = trained(MODELS[name](), x, learning_rate="Adam")
+    whole, session = combined(made.get_training_onnx("lowered")), TrainingSession(made.get_training_onnx())
+    target = next(n for n in session.inputs if n != "x")
+    feeds = {"x": x, target: made.predict(x) + 1}
+    found = Session(whole).run(feeds)
+    loss = next(o for o in session.outputs if o.startswith("loss"))
+    np.testing.assert_allclose(found[loss], session.step(feeds)[loss], rtol=1e-5)
+    for n, w in session.state.items():
+        if n in made.weights_to_train:
+            assert abs(found[f"{n}_new"] - w).max() <= 1e-5 * abs(w).max()
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_step_sees_the_numbers_that_the_inference_graph_has_drawn(style):
+    model = parse_model("""<ir_version: 8, opset_import: ["": 21]>
+    g (float[N,4] x) => (float[N,1] y, float[N,4] h)
+    <float[4,1] w = {1.0, 2.0, 3.0, 4.0}, float r = {0.5}, bool t = {1}> {
+        h, mask = Dropout(x, r, t)
+        y = MatMul(h, w)
+    }""")
+    made = optimizer(model, learning_loss={"y": "square_error"}, learning_rate=0.125)
+    session = TrainingSession(made.get_training_onnx(style))
+    x, t = inputs_of("linear", 64), np.ones((64, 1), np.float32)
+    out = session.step({"x": x, "y_target": t})
+    assert 60 < (out["h"] == 0).sum() < 196
+    expected = np.arange(1, 5)[:, None] - 0.125 * 2 * out["h"].T @ (out["y"] - t) / 64
+    np.testing.assert_allclose(session.state["w"], expected, rtol=1e-5)
+
+
+def test_training_information_that_was_there_is_replaced():
+    first = optimizer(mlp(), learning_rate="Adam").get_training_onnx()
+    again = optimizer(first, learning_rate="Adagrad").get_training_onnx()
+    assert len(again.training_info) == 1
+    assert "W1_m" not in TrainingSession(again).state
+    assert again.graph == mlp().graph
 
 
 def test_the_algorithm_goes_on_from_what_the_inference_graph_computes():
