@@ -4,6 +4,7 @@
 PYTHON ?= python3
 TRAINING := .venv-training
 CPU := .venv-cpu
+NODE := tests/node
 
 # Two processes of one thread each fill two cores; more threads would only wait for one another.
 PYTEST := -m pytest -n 2
@@ -13,7 +14,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 PINNED := $(if $(shell command -v taskset),taskset -c 0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-training test-cpu lint bench proof proof-training proof-cpu clean distclean
+.PHONY: help demo test test-training test-cpu node lint bench proof proof-training proof-cpu clean distclean
 
 help:
 	@echo "make demo    train a part of a model and show the result"
@@ -28,11 +29,14 @@ demo: $(TRAINING)/.installed-demo
 
 test: test-training test-cpu
 
-test-training: $(TRAINING)/.installed-dev
+test-training: $(TRAINING)/.installed-dev node
 	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST)
 
-test-cpu: $(CPU)/.installed-test
+test-cpu: $(CPU)/.installed-test node
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST)
+
+# One test trains in JavaScript; where there is no npm, it is skipped and says so.
+node: $(if $(shell command -v npm),$(NODE)/node_modules/.installed)
 
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
@@ -68,6 +72,11 @@ $(CPU)/.installed-test: pyproject.toml
 	$(call install,$(CPU),cpu$(,)sklearn$(,)plot$(,)test,99)
 	@touch $@
 
+# Seconds, and no scripts of packages are run.
+$(NODE)/node_modules/.installed: $(NODE)/package.json $(NODE)/package-lock.json
+	cd $(NODE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 # $(call install,folder,extras,newest minor version of Python): a virtual environment, and ortpartial[extras] in it.
 # pip is what venv installs last, so a folder without it was left by an interrupted call and is made anew.
 define install
@@ -93,4 +102,4 @@ clean:
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(TRAINING) $(CPU)
+	rm -rf $(TRAINING) $(CPU) $(NODE)/node_modules

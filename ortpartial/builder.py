@@ -21,6 +21,7 @@ def build(
     outputs: Iterable[Value] | Mapping[str, Value],
     *,
     name: str = "ortpartial",
+    reserved: Iterable[str] = (),
 ) -> ModelProto:
     """The ONNX model that computes `outputs` from `inputs`.
 
@@ -33,6 +34,8 @@ def build(
         A dict gives names; else a value keeps its own where it is unique.
     name : str
         Name of the graph.
+    reserved : iterable of str
+        Names that nothing is given, but for `inputs` and `outputs`.
 
     Returns
     -------
@@ -57,6 +60,7 @@ def build(
     cut = {v: n for n, v in named_in.items()}
     order = _order(list(named_out.values()), cut)
     names = _Names(cut, named_out, order)
+    names.taken.update(reserved)
     graph = _Graph(names, cut, order).emitted(name, named_in, named_out)
     opsets = [helper.make_opsetid(d, v) for d, v in sorted(names.version.items())]
     standard = [o for o in opsets if o.domain in ("", "ai.onnx.ml")]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from .graph import Value, topological
 from .model import Model
 
-__all__ = ["drawn"]
+__all__ = ["bounds", "drawn"]
 
 #: Operators with a sum of products, or a table, and which of their inputs are the factors that are drawn.
 _FACTORS = {"Conv": (1,), "ConvTranspose": (1,), "Einsum": (0, 1), "GRU": (1, 2), "Gather": (0,), "Gemm": (0, 1),
@@ -55,13 +55,34 @@ def drawn(model: Model, weights: Collection[str], rng: np.random.Generator) -> d
     >>> bool((abs(first["w"]) < 2 ** 0.5).all() and first["w"].all()), first["b"].tolist()
     (True, [7.0])
     """
+    first = {n: model.arrays[n] for n in weights}
+    for n, b in bounds(model, weights).items():
+        first[n] = rng.uniform(-b, b, first[n].shape).astype(first[n].dtype)
+    return first
+
+
+def bounds(model: Model, weights: Collection[str]) -> dict[str, float]:
+    """Which weights are drawn, and b, their bound.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : collection of str
+        Initializers that are trained.
+
+    Returns
+    -------
+    dict of str to float
+        Those of them that are factors, in their order.
+    """
     factors = {
         _seen(x)
         for node in topological(list(model.outputs.values()))
         for i, x in enumerate(node.inputs)
         if x is not None and not node.domain and i in _FACTORS.get(node.op_type, ())
     }
-    return {n: _uniform(model.arrays[n], rng) if model.initializers[n] in factors else model.arrays[n] for n in weights}
+    return {n: _bound(model.arrays[n].shape) for n in weights if model.initializers[n] in factors}
 
 
 def _seen(v: Value) -> Value:
@@ -71,8 +92,7 @@ def _seen(v: Value) -> Value:
     return v
 
 
-def _uniform(like: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Random numbers in the shape and dtype of an array."""
-    m, n, *rest = (*like.shape, 1, 1)
-    bound = np.sqrt(6 / max(1, (m + n) * np.prod(rest)))
-    return rng.uniform(-bound, bound, like.shape).astype(like.dtype)
+def _bound(shape: Sequence[int]) -> float:
+    """√(6 / (fan in + fan out)) of a weight of this shape."""
+    m, n, *rest = (*shape, 1, 1)
+    return float(np.sqrt(6 / max(1, (m + n) * np.prod(rest))))

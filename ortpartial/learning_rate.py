@@ -189,10 +189,14 @@ class LearningRateAdam(BaseLearningRate):
         β₂, at least 0 and less than 1.
     epsilon : float
         ε, more than 0.
+    epsilon_hat : bool
+        Whether ε is added to √v and not to √v̂: step = m √(1-β₂ᵏ) / (1-β₁ᵏ) / (√v + ε), the other form of Adam, which is
+        that of Keras and of the operator that ONNX has.
 
     References
     ----------
-    D. P. Kingma and J. Ba, Adam: A Method for Stochastic Optimization, 2015, algorithm 1.
+    D. P. Kingma and J. Ba, Adam: A Method for Stochastic Optimization, 2015, algorithm 1; the other form is at the end
+    of section 2.
 
     Examples
     --------
@@ -205,6 +209,7 @@ class LearningRateAdam(BaseLearningRate):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+    epsilon_hat: bool = False
     state: ClassVar[tuple[str, ...]] = ("m", "v")
 
     def __post_init__(self) -> None:
@@ -215,6 +220,9 @@ class LearningRateAdam(BaseLearningRate):
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         m = self.beta1 * m + (1 - self.beta1) * g
         v = self.beta2 * v + (1 - self.beta2) * g * g
+        if self.epsilon_hat:
+            scale = op.Sqrt(one_minus_power(self.beta2, k, g)) / one_minus_power(self.beta1, k, g)
+            return scale * (m / (op.Sqrt(v) + self.epsilon)), (m, v)
         m_hat = m / one_minus_power(self.beta1, k, g)
         v_hat = v / one_minus_power(self.beta2, k, g)
         return m_hat / (op.Sqrt(v_hat) + self.epsilon), (m, v)
@@ -236,6 +244,8 @@ class LearningRateAdamW(LearningRateAdam):
         β₂, at least 0 and less than 1.
     epsilon : float
         ε, more than 0.
+    epsilon_hat : bool
+        As for Adam.
     weight_decay : float
         λ, at least 0. Every weight decays, biases too.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import ChainMap, Counter
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -16,14 +16,29 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .exceptions import GraphError, ModelError
-from .graph import CONTROL, OPSET, Node, Subgraph, Value, _newest, attribute_value, constant, make_node, variable
+from .graph import (
+    CONTROL,
+    OPSET,
+    Node,
+    Subgraph,
+    Value,
+    _defaults,
+    _newest,
+    attribute_value,
+    constant,
+    make_node,
+    variable,
+)
 from .guard import check_node, check_size, guarded
 from .passes import bodies, check, constant_of, graphs, prepared, shapes
 from .sequences import part_of, pieces
 from .straight import straight
 from .subgraph import body_inputs, widened
 
-__all__ = ["Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
+__all__ = ["EXPANDED", "Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
+
+#: Operators that are read as what they compute: from inputs, attributes and which outputs are wanted to the outputs.
+EXPANDED: dict[tuple[str, str], Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], list[Value | None]]] = {}
 
 #: Bytes that one protobuf message can hold are 2³¹ - 1; some are left for all that is not content of initializers.
 _MESSAGE = 2**31 - 2**26
@@ -249,6 +264,10 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             return
         schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
+        if (schema.domain, schema.name) in EXPANDED:
+            found = _expanded(node, schema, inputs, attributes)
+            values.update((n, v) for n, v in zip(node.output, found, strict=False) if n and v is not None)
+            return
         if not schema.domain:
             check_node(schema.name, inputs, attributes, where)
             inputs = guarded(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
@@ -260,8 +279,8 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             return
         if inputs and inputs[0] in reader.sequences:
             known_parts = reader.sequences[inputs[0]]
-            if (found := part_of(schema.name, known_parts, inputs, attributes)) is not None:
-                values[node.output[0]] = found
+            if (part := part_of(schema.name, known_parts, inputs, attributes)) is not None:
+                values[node.output[0]] = part
                 return
         attributes |= reader.bodies(node, inputs, attributes, values)
         owned = max(len(node.output), _owned(schema, attributes))
@@ -294,6 +313,20 @@ def _reshaped(x: Value | None, shape: tuple[int | str | None, ...] | None) -> tu
         return shape
     before, after = (int(np.prod([n for n in sizes if isinstance(n, int)])) for sizes in (x.shape, others))
     return (*shape[: new[0]], before // after, *shape[new[0] + 1 :]) if after and before % after == 0 else shape
+
+
+def _expanded(node: NodeProto, schema: onnx.defs.OpSchema, inputs: Sequence[Value | None],
+              attributes: Mapping[str, Any]) -> list[Value | None]:  # fmt: skip
+    """What an operator of `EXPANDED` computes, once it has the inputs and attributes that it needs."""
+    given = {**_defaults(schema), **attributes}
+    if wrong := sorted(set(given) ^ {n for n, a in schema.attributes.items() if a.required or n in given}):
+        raise GraphError(f"{schema.name} {'has no' if wrong[0] in given else 'needs the'} attribute {wrong[0]!r}.")
+    if len(inputs) < schema.min_input:
+        raise GraphError(f"{schema.name} takes {schema.min_input} or more inputs, {len(inputs)} given.")
+    found = EXPANDED[schema.domain, schema.name](inputs, given, [bool(o) for o in node.output])
+    if len(node.output) > len(found):
+        raise GraphError(f"{schema.name} has {len(found)} outputs and not {len(node.output)}.")
+    return found
 
 
 def _owned(schema: onnx.defs.OpSchema, attributes: Mapping[str, Any]) -> int:

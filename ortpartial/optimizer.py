@@ -29,6 +29,7 @@ from .parallel import ParallelEngine
 from .runtime import Session
 from .settings import Configurable, checked
 from .step import Names, forward_graph, read_by, row_loss_graph
+from .training_info import to_training_info
 from .watch import Watch
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
@@ -695,6 +696,25 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         onnx.ModelProto
         """
         return replace_weights(self._model.proto, self.trained_coef_)
+
+    def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
+        """The model with its trained weights and its training, which a `TrainingSession` goes on with.
+
+        Parameters
+        ----------
+        style, init, weighted : object
+            As for `to_training_info`.
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        SettingError, ModelError
+            As for `to_training_info`.
+        """
+        return to_training_info(self, style, init=init, weighted=weighted)
 
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Every graph in use: predict, losses, and those of the engine.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ def prepared(
     """
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
+    for nodes in (*(g.node for g in graphs(light.graph)), *(f.node for f in light.functions)):
+        _refer(nodes)
     check_proto(light)
     if light.functions:
         # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
@@ -112,6 +114,18 @@ def _without_data(proto: ModelProto) -> ModelProto:
         else:
             target.initializer.append(t)
     return light
+
+
+def _refer(nodes: Iterable[NodeProto]) -> None:
+    """Hand the tensors that a Gradient names over as further inputs, so that what renames tensors renames them, too."""
+    for node in nodes:
+        if node.op_type == "Gradient" and node.domain == "ai.onnx.preview.training":
+            found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            named = [n.decode() for n in (*found.get("xs", ()), *found.get("zs", ()))]
+            if len(named) != len(node.input):
+                raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names {len(named)} tensors in xs and zs, "
+                                 f"and has {len(node.input)} inputs; one for each was expected.")  # fmt: skip
+            node.input.extend([*named, found.get("y", b"").decode()])
 
 
 def _specialize(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:

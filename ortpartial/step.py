@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from onnx import ModelProto
@@ -23,6 +24,17 @@ from .subgraph import scan
 __all__ = ["Names", "backward_graph", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by",
            "row_loss_graph", "row_losses_of", "step_graph", "step_values", "targets_of", "total", "update_graph",
            "updated"]  # fmt: skip
+
+
+class Rate(Protocol):
+    """What a step needs of a rate."""
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """What is remembered of each weight."""
+
+    def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
+        """The weight and its state after batch k."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +182,11 @@ def step_values(
     weights: Sequence[str],
     losses: Mapping[str, BaseLearningLoss],
     penalty: BaseLearningPenalty,
-    rate: BaseLearningRate,
+    rate: Rate,
     *,
     weighted: bool = False,
+    gradient: Callable[[Value, Sequence[Value]], Sequence[Value]] = grad,
+    k: Value | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
 
@@ -180,6 +194,10 @@ def step_values(
     ----------
     model, weights, losses, penalty, rate, weighted : object
         As for `step_graph`.
+    gradient : callable
+        From the objective and the weights to the gradients.
+    k : Value, optional
+        The number of the batch, where it is no input.
 
     Returns
     -------
@@ -187,18 +205,19 @@ def step_values(
     """
     names = Names.of(model)
     targets = targets_of(model, losses, names)
-    k = variable(names.iteration, np.int64, [])
+    number = variable(names.iteration, np.int64, []) if k is None else k
     trained = [model.initializers[w] for w in weights]
     dtype = model.outputs[next(iter(losses))].dtype
     w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
     loss = _mean_loss(model, losses, targets, w)
     costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
-    gradients = grad(total([loss, *costs]), trained)
+    gradients = gradient(total([loss, *costs]), trained)
 
     inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
-    inputs[names.iteration] = k
+    if k is None:
+        inputs[names.iteration] = number
     outputs = {names.loss: loss}
-    updated(rate, dict(zip(weights, trained, strict=True)), gradients, k, names, inputs, outputs)
+    updated(rate, dict(zip(weights, trained, strict=True)), gradients, number, names, inputs, outputs)
     return inputs, outputs
 
 
@@ -251,7 +270,7 @@ def epoch_graph(
 
 
 def updated(
-    rate: BaseLearningRate,
+    rate: Rate,
     weights: Mapping[str, Value],
     gradients: Iterable[Value],
     k: Value,

@@ -27,6 +27,7 @@ PRINTED = {
     "plot_benchmark_classification": (r" 16  ortpartial +[\d.]+ +([\d.]+)", lambda accuracy: accuracy > 0.93),
     "plot_benchmark_regression": (r" 32  ortpartial +[\d.]+ +([\d.]+)", lambda score: score > 0.2),
     "plot_fine_tune_encoder": (r"last block: accuracy ([\d.]+), 12 of 27", lambda accuracy: accuracy > 0.7),
+    "plot_gradient_operator": (r"from Hermite's polynomials: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_hessian_vector_product": (r"the exact Hessian: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_linear_regression_forward_backward": (r"loss +[\d.]+ -> ([\d.]+)", lambda loss: loss < 0.03),
     "plot_nesterov_and_penalty": (r"divides the error on new rows by ([\d.]+)", lambda ratio: ratio > 1.5),
@@ -34,6 +35,7 @@ PRINTED = {
     "plot_numpy_or_onnxruntime": (r"largest difference between the two: ([\d.]+)", lambda error: error < 1e-5),
     "plot_own_loss": (r"quantile 0\.9: ([\d.]+) of the targets", lambda share: 0.85 < share < 0.95),
     "plot_torch_and_onnx_layers": (r"after 285 steps: ([\d.e-]+)", lambda difference: difference < 1e-5),
+    "plot_training_handed_on": (r"without a break: ([\d.]+)", lambda difference: difference < 1e-5),
 }
 
 
@@ -111,7 +113,7 @@ def test_demo(tmp_path):
 
 def test_readme(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert ["import torch" in block for block in blocks] == [False, False, True, False, False]
+    assert ["import torch" in block for block in blocks] == [False, False, True, False, False, False]
     in_torch = tmp_path / "readme_torch.py"
     in_torch.write_text("\n".join([blocks[0], blocks.pop(2), "assert len(trained.graph.initializer) == 2"]))
     run(in_torch, cwd=tmp_path, torch=True)
@@ -119,6 +121,7 @@ def test_readme(tmp_path):
     assert [s.shape for s in state_tensors] == [(3, 1), (1,)]
     assert len(losses) == 100 and losses[-1] < losses[0]
     assert train_session.get_trained_onnx().graph.initializer[0].name == "coef"
+    assert loss > 0 and trained.graph.initializer[0].name == "coef" and len(step.graph.input) == 7
     """
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, *map(str.strip, after.splitlines())]), encoding="utf-8")

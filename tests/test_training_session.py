@@ -1,0 +1,217 @@
+"""Is a training that stands in a model run as it says, and as `fit` would?"""
+
+import numpy as np
+import pytest
+from models import data, linear, mlp, weights_of
+from training_models import INFERENCE, WHOLE, by_hand, changed
+
+from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
+from ortpartial.exceptions import DataError
+from ortpartial.learning_penalty import ElasticLearningPenalty
+from ortpartial.learning_rate import (
+    LearningRateAdagrad,
+    LearningRateAdam,
+    LearningRateAdamW,
+    LearningRateRMSProp,
+    LearningRateSGD,
+    LearningRateSGDNesterov,
+)
+
+RATES = [
+    LearningRateSGD(0.05, schedule="invscaling"),
+    LearningRateSGDNesterov(0.01, schedule="invscaling"),
+    LearningRateSGDNesterov(0.01, nesterov=False),
+    LearningRateAdagrad(0.1),
+    LearningRateAdam(0.01),
+    LearningRateAdam(0.01, epsilon_hat=True, schedule="invscaling"),
+    LearningRateAdamW(0.01, weight_decay=0.1),
+    LearningRateRMSProp(0.01, momentum=0.9, centered=True),
+]
+
+
+@pytest.mark.parametrize("rate", RATES, ids=[f"{type(r).__name__}{i}" for i, r in enumerate(RATES)])
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_a_training_equals_fit_step_for_step(rate, style, dtype, weighted):
+    X, y, w = data(dtype=dtype)
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        mlp(dtype=dtype), learning_rate=rate, learning_penalty=ElasticLearningPenalty(0.001, 0.002), batch_size=20)
+    session = TrainingSession.from_model(optimizer.get_training_onnx(style, weighted=weighted))
+    for k in range(12):
+        rows = slice(k * 20 % 60, k * 20 % 60 + 20)
+        optimizer.shuffle = False
+        optimizer.partial_fit(X[rows], y[rows], w[rows] if weighted else None)
+        feeds = {"x": X[rows], "y_target": y[rows], **({"sample_weight": w[rows]} if weighted else {})}
+        loss = session.step(feeds)["loss"]
+        assert abs(loss - optimizer.train_losses_[-1]) <= 1e-6 * loss
+        for n, a in optimizer.trained_coef_.items():
+            assert abs(session.state[n] - a).max() <= 1e-6 * abs(a).max(), (k, n)
+    assert session.state["iteration"] == 12
+
+
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+def test_initialize_and_what_is_saved_in_between(style, tmp_path):
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), learning_rate="Adam", max_iter=1).fit(X, y)
+    session = TrainingSession(optimizer.get_training_onnx(style))
+    session.initialize(seed=0)
+    first = session.state
+    bound = np.sqrt(6 / 12)
+    assert abs(first["W1"]).max() < bound
+    assert first["W1"].std() > 0.4 * bound
+    np.testing.assert_array_equal(first["b1"], weights_of(mlp())["b1"])
+    assert all((a == 0).all() for n, a in first.items() if n not in optimizer.weights_to_train)
+    feeds = {"x": X, "y_target": y}
+    losses = [session.step(feeds)["loss"].item() for _ in range(20)]
+    assert losses[-1] < losses[0]
+    session.save(tmp_path / "model.onnx")
+    again = TrainingSession(str(tmp_path / "model.onnx"))
+    for _ in range(3):
+        assert again.step(feeds)["loss"] == session.step(feeds)["loss"]
+    for each in (session, again):
+        each.initialize(seed=0)
+        assert all((each.state[n] == a).all() for n, a in first.items())
+    session.initialize(seed=1)
+    assert (session.state["W1"] != first["W1"]).all()
+
+
+def test_the_first_weights_may_be_those_of_the_model():
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(linear(), max_iter=1).fit(X, y)
+    session = TrainingSession(optimizer.get_training_onnx(init="model"))
+    session.initialize()
+    for n, a in weights_of(linear()).items():
+        np.testing.assert_array_equal(session.state[n], a)
+
+
+def test_a_training_goes_on_elsewhere():
+    X, y, _ = data()
+    settings = {"learning_rate": "Adam", "shuffle": False, "batch_size": 60, "warm_start": True}
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), max_iter=5, **settings).fit(X, y)
+    session = TrainingSession(optimizer.get_training_onnx())
+    for _ in range(5):
+        session.step({"x": X, "y_target": y})
+    optimizer.fit(X, y)
+    for n, a in optimizer.trained_coef_.items():
+        assert abs(session.state[n] - a).max() <= 1e-6 * abs(a).max()
+    inference = session.inference_model()
+    assert not inference.training_info
+    assert {n.name for n in inference.graph.initializer} == {n.name for n in mlp().graph.initializer}
+
+
+def test_random_numbers_of_the_nodes_themselves():
+    text = """start () => (float w0) {
+        a = RandomNormal <shape = [1], mean = 3.0, scale = 0.5%s> ()
+        none = Constant <value_ints = [0]> ()
+        w0 = Squeeze(a, none)
+    }"""
+
+    def values(seed, given=None):
+        session = TrainingSession(changed(text % seed))
+        found = []
+        for _ in range(100):
+            session.initialize(given)
+            found.append(session.state["w"].item())
+        return found
+
+    assert len(set(values(""))) > 90
+    assert abs(np.mean(values("")) - 3) < 0.3
+    assert len(set(values(", seed = 4.0"))) == 1
+    assert len(set(values("", 4))) == 1
+    assert values(", seed = 4.0", 5)[0] == values("", 5)[0]
+
+
+ONE = np.ones(1, np.float32)
+
+
+def test_by_hand():
+    session = TrainingSession(by_hand(WHOLE))
+    assert session.state == {"w": 2}
+    session.initialize()
+    assert session.state == {"w": 5}
+    out = session.step({"x": ONE, "t": ONE})
+    assert {n: a.tolist() for n, a in out.items()} == {"loss": 16, "y": [5]}  # the outputs are those before the update
+    assert session.state == {"w": 1}
+    assert repr(session) == "<TrainingSession x, t -> loss, y; w>"
+
+
+def test_entries_run_in_order_and_may_update_the_same_initializer():
+    # One document of the standard wants a key in one entry alone, the other describes descent in blocks.
+    second = "next (float[N] t) => (float w_twice) { two = Constant <value_float = 2.0> ()\n w_twice = Mul(w, two) }"
+    session = TrainingSession(by_hand(WHOLE, (None, second, [], [("w", "w_twice")])))
+    session.step({"x": ONE, "t": ONE})
+    assert session.state == {"w": 2 * (2 - 1)}
+
+
+def test_an_update_may_be_an_output_of_the_inference_graph():
+    # One document of the standard allows it, the other does not speak of it.
+    inference = INFERENCE.replace("float[N]", "float")
+    session = TrainingSession(by_hand((None, None, [], [("w", "y")]), inference=inference))
+    session.step({"x": np.float32(3)})
+    assert session.state == {"w": 6}
+    assert session.outputs == []
+
+
+def test_an_algorithm_sees_the_initializers_of_another_entry():
+    counting = """count (float z) => (int64 k_new) <int64 k = {0}> { one = Constant <value_int = 1> ()
+        k_new = Add(k, one) }"""
+    reading = """read (float u) => (float w_new) { c = Cast <to = 1> (k)
+        w_new = Mul(c, u) }"""
+    session = TrainingSession(by_hand((None, counting, [], [("k", "k_new")]), (None, reading, [], [("w", "w_new")])))
+    assert session.inputs == ["u"]
+    for _ in range(3):
+        session.step({"u": np.float32(10)})
+    assert session.state == {"w": 30, "k": 3}
+
+
+def test_whole_numbers_that_change_are_no_constants():
+    # The number of steps may decide about shapes, which are computed beforehand where they are constant.
+    counting = """count (float z) => (int64 n_new, float[M] ones) { one = Constant <value_int = 1> ()
+        n_new = Add(n, one)
+        axis = Constant <value_ints = [0]> ()
+        shape = Unsqueeze(n_new, axis)
+        ones = Expand(z, shape) }"""
+    session = TrainingSession(by_hand((None, counting, [], [("n", "n_new")])))
+    assert [session.step({"z": np.float32(1)})["ones"].size for _ in range(3)] == [4, 5, 6]
+
+
+def test_a_step_that_fails_leaves_the_state_as_it_was():
+    second = "next (float[3] v) => (float q) { q = ReduceSum <keepdims = 0> (v) }"
+    session = TrainingSession(by_hand(WHOLE, (None, second, [], [])))
+    with pytest.raises(DataError):
+        session.step({"x": ONE, "t": ONE, "v": np.ones(2, np.float32)})
+    assert session.state == {"w": 2}
+
+
+@pytest.mark.parametrize(("feeds", "message"), [
+    ({"x": ONE}, "The input 't' is missing; the steps read 'x', 't'"),
+    ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, and the steps read float32"),
+    ({"x": ONE, "t": ONE, "u": ONE}, "The steps read no input 'u'; they read 'x', 't'"),
+], ids=["missing", "type", "unknown"])  # fmt: skip
+def test_step_messages(feeds, message):
+    with pytest.raises(DataError, match=message):
+        TrainingSession(by_hand(WHOLE)).step(feeds)
+
+
+def test_inputs_may_be_of_another_precision():
+    session = TrainingSession(by_hand(WHOLE))
+    assert session.step({"x": [1.0], "t": np.ones(1, np.int32)})["loss"].dtype == np.float32
+
+
+def test_an_input_that_no_step_reads_may_be_given():
+    inference = INFERENCE.replace("(float[N] x)", "(float[N] x, float[N] other)")
+    session = TrainingSession(by_hand(WHOLE, inference=inference))
+    assert session.inputs == ["x", "t"]
+    assert session.step({"x": ONE, "t": ONE, "other": ONE})["loss"] == 1
+
+
+def test_the_model_given_is_not_written_to():
+    model = by_hand(WHOLE)
+    before = model.SerializeToString()
+    session = TrainingSession(model)
+    session.step({"x": ONE, "t": ONE})
+    assert session.training_model().SerializeToString() != before
+    assert model.SerializeToString() == before
+    session.state["w"][...] = 7
+    assert session.state == {"w": 1}
