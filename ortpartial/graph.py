@@ -519,6 +519,16 @@ def _onnx_type(dtype: np.dtype) -> str:
     return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(name, name) })"
 
 
+def check_required(schema: defs.OpSchema, arguments: Sequence[Any], where: str) -> None:
+    """Refuse too few or too many inputs, and to leave one out that the operator cannot do without."""
+    if not schema.min_input <= len(arguments) <= schema.max_input:
+        raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    for i, a in enumerate(arguments):
+        if a is None and _parameter(schema, i).option != optional:
+            raise GraphError(f"{where} cannot do without its input {_parameter(schema, i).name!r}.")
+
+
 def make_node(
     schema: defs.OpSchema,
     arguments: Sequence[Any],
@@ -538,16 +548,11 @@ def make_node(
     where = f"{schema.name}{f' (node {name!r})' if name else ''}"
     # An input that is left out at the end is the same as none, and kills onnxruntime 1.19 to 1.31 now and then.
     arguments = arguments[: next((i for i in range(len(arguments), 0, -1) if arguments[i - 1] is not None), 0)]
-    if not schema.min_input <= len(arguments) <= schema.max_input:
-        raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
+    check_required(schema, arguments, where)
     attributes = {k: v for k, v in attributes.items() if v is not None}
     if attributes and (unknown := set(attributes) - set(schema.attributes)):
         known = ", ".join(sorted(schema.attributes)) or "none"
         raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {known}.")
-    optional = defs.OpSchema.FormalParameterOption.Optional
-    for i, a in enumerate(arguments):
-        if a is None and _parameter(schema, i).option != optional:
-            raise GraphError(f"{where} cannot do without its input {_parameter(schema, i).name!r}.")
     inputs = _coerce(schema, arguments)
     if schema.name in CONTROL and not schema.domain:
         attributes, kinds = CONTROL[schema.name](where, inputs, attributes)

@@ -25,6 +25,7 @@ from .graph import (
     _defaults,
     _newest,
     attribute_value,
+    check_required,
     constant,
     make_node,
     variable,
@@ -268,6 +269,7 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: _Rea
             found = _expanded(node, schema, inputs, attributes)
             values.update((n, v) for n, v in zip(node.output, found, strict=False) if n and v is not None)
             return
+        check_required(schema, inputs, schema.name)
         if not schema.domain:
             check_node(schema.name, inputs, attributes, where)
             inputs = guarded(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")

@@ -6,7 +6,17 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnx import GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto, TrainingInfoProto, defs, helper
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorProto,
+    TrainingInfoProto,
+    defs,
+    helper,
+    numpy_helper,
+)
 
 from .exceptions import GraphError, ModelError, NoGradientError
 from .graph import Value
@@ -50,6 +60,7 @@ def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> N
     proto = read_training(model)
     if not proto.training_info:
         raise ModelError("The model has no training_info; to_training_info writes one.")
+    _check_tensors(proto)
     _check_names(proto)
     for i, info in enumerate(proto.training_info):
         where = f"training_info[{i}]"
@@ -57,6 +68,18 @@ def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> N
         _check_operators(f"{where}.initialization", proto, info.initialization.node)
         _check_initialization(where, proto, info)
         _check_algorithm(where, proto, i)
+
+
+def _check_tensors(proto: ModelProto) -> None:
+    """Whether initializers hold as many numbers as their shapes say."""
+    for i, info in enumerate(proto.training_info):
+        for part, graph in (("initialization", info.initialization), ("algorithm", info.algorithm)):
+            for t in graph.initializer:
+                try:
+                    numpy_helper.to_array(t)
+                except Exception as e:
+                    where = f"training_info[{i}].{part}"
+                    raise ModelError(f"{where}: the initializer {t.name!r} is not valid: {e}") from None
 
 
 def _check_names(proto: ModelProto) -> None:

@@ -43,7 +43,7 @@ def optimizer(model, *weights, **settings):
 
 def trained(model, x, rows=6, **settings):
     """An optimizer that has trained on a target of zeros."""
-    made = optimizer(model, batch_size=3, max_iter=2, **settings)
+    made = optimizer(model, batch_size=3, max_iter=2, random_state=0, **settings)
     y = made.predict(x)
     return made.fit(x, np.zeros_like(y))
 
@@ -124,7 +124,7 @@ def test_written_models_are_valid_and_leave_the_inference_graph_as_it_was(name, 
     assert strip_training_info(model).graph.SerializeToString() == inference.graph.SerializeToString()
     assert strip_training_info(model) == inference
     found = Session(strip_training_info(model)).run({"x": x})
-    np.testing.assert_allclose(next(iter(found.values())), made.predict(x), rtol=1e-5)
+    np.testing.assert_allclose(next(iter(found.values())), made.predict(x), rtol=1e-5, atol=1e-5)
     written = {node.domain for node in model.training_info[0].algorithm.node}
     assert written == ({"", DOMAIN} if style == "standard" else {""})
 
@@ -384,6 +384,8 @@ BROKEN = {
                  r"\[0\].algorithm: Node .* \(Gradient, output 'g'\) reads 'cost', which nothing computes before it"),
     "no gradient": (changed(algorithm=ALGORITHM.replace('["w"]', '["n"]').replace("(w, x, t)", "(n, x, t)")),
                     r"\[0\].algorithm: Node .* 'n' holds int64, and only real numbers have a gradient"),
+    "input left out": (changed(algorithm=ALGORITHM.replace("Sub(y, t)", "Div(y, )")),
+                       r"\[0\].algorithm: Node .*Div.* cannot be read: Div takes 2 to 2 inputs, 1 given"),
     "types": (changed(algorithm=ALGORITHM.replace("Mul(rate, g)", "Mul(n, g)")),
               r"\[0\].algorithm: Node .*Mul.* cannot be read: Mul: input 'B' is float32 where int64 was expected"),
     "inference reads": (changed(inference=INFERENCE.replace("Mul(w, x)", "Mul(rate, x)")),
@@ -395,6 +397,13 @@ BROKEN = {
     "second entry": (by_hand(WHOLE, (None, None, [], [("u", "w_new")])),
                      r"training_info\[1\].update_binding: 'u' is no initializer"),
 }  # fmt: skip
+
+
+def test_an_initializer_of_another_size_than_its_shape():
+    model = changed()
+    model.training_info[0].algorithm.initializer[0].dims.append(2)
+    with pytest.raises(ModelError, match=r"\[0\].algorithm: the initializer 'rate' is not valid: cannot reshape array"):
+        check_training_info(model)
 
 
 @pytest.mark.parametrize(("model", "message"), BROKEN.values(), ids=BROKEN)
