@@ -1,4 +1,4 @@
-"""What can be done from a shell? `ortpartial gradient` writes the gradient of a model, `info` says what would train."""
+"""What can be done from a shell? `gradient` and `export` write models, `info` says what would train, `run` trains."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 
-from .exceptions import ModelError, NoGradientError, OrtPartialError
+from .exceptions import DataError, ModelError, NoGradientError, OrtPartialError, SettingError
 from .forward_backward import resolve_weights
 from .gradient import _dependent, grad, support
 from .gradient_model import gradient_model
 from .graph import Node, topological
 from .model import Model, load
+from .optimizer import OrtGradientForwardBackwardOptimizer
 from .step import forward_graph
 from .subgraph import nested
+from .training_session import TrainingSession
 from .trust import TRUSTED, untrusted
 
 __all__ = ["main"]
@@ -75,6 +78,22 @@ def _parser() -> argparse.ArgumentParser:
     gradient.add_argument("--suffix", default="_grad", help="what is added to names; default: _grad")
     info = command("info", _info, "Say by which operators of a model gradients flow, and what would be trained.")
     info.add_argument("--weights", nargs="+", metavar="NAME", help="initializers to train; default: all that can be")
+    export = command("export", _export, "Write a model with its training inside, as the ONNX standard has it.")
+    export.add_argument("-o", "--output", type=Path, required=True, help="path of the model to write")
+    export.add_argument("--training", choices=("standard", "lowered"), default="standard",
+                        help="with the operators of the standard, or with plain ones; default: standard")  # fmt: skip
+    export.add_argument("--weights", nargs="+", metavar="NAME", help="initializers to train; default: all that can be")
+    export.add_argument("--loss", default="square_error", help="what a prediction costs; default: square_error")
+    export.add_argument("--rate", default="SGD", help="how a gradient becomes a step; default: SGD")
+    export.add_argument("--eta0", type=float, help="the step size; default: that of the rate")
+    export.add_argument("--init", choices=("random", "model"), default="random",
+                        help="how an initialization starts the weights; default: random")  # fmt: skip
+    train = command("run", _run, "Take training steps of a model that has its training inside.")
+    train.add_argument("data", type=Path, help="path of an .npz file with an array for each input of a step")
+    train.add_argument("--steps", type=int, default=100, help="how many; default: 100")
+    train.add_argument("--batch", type=int, help="rows a step, one batch after the other; default: all")
+    train.add_argument("--seed", type=int, help="start anew from the model's initialization, with this seed")
+    train.add_argument("-o", "--output", type=Path, help="where to write the model with its new weights")
     return parser
 
 
@@ -114,6 +133,55 @@ def _info(args: argparse.Namespace) -> int:
     for reason in blocking:
         print(f"blocked: {reason}")
     return 1 if blocking else 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    """Write a model with its training."""
+    optimizer = OrtGradientForwardBackwardOptimizer(args.model, args.weights, learning_loss=args.loss,
+                                                    learning_rate=args.rate)  # fmt: skip
+    if args.eta0 is not None:
+        optimizer.set_params(learning_rate__eta0=args.eta0)
+    onnx.save(optimizer.get_training_onnx(args.training, init=args.init), args.output)
+    session = TrainingSession.from_model(args.output)
+    print(f"{args.output}: a step reads {', '.join(session.inputs)}, gives {', '.join(session.outputs)}, and changes "
+          f"{', '.join(session.state)}")  # fmt: skip
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Train, and say what the first and the last step gave."""
+    session = TrainingSession.from_model(args.model)
+    data = _read_data(args.data, session.inputs)
+    rows = min((len(a) for a in data.values() if a.ndim), default=1)
+    size = min(args.batch or rows, rows)
+    if args.steps < 1 or size < 1:
+        raise SettingError(f"--steps and --batch are whole numbers of at least 1, not {args.steps} and {args.batch}.")
+    if args.seed is not None:
+        session.initialize(args.seed)
+    for k in range(args.steps):
+        chosen = np.arange(k * size, (k + 1) * size) % rows
+        found = session.step({n: a[chosen] if a.ndim else a for n, a in data.items()})
+        if k in (0, args.steps - 1):
+            numbers = ", ".join(f"{n} {float(v):.6g}" for n, v in found.items() if v.size == 1 and v.dtype.kind == "f")
+            print(f"step {k + 1}: {numbers}")
+    if args.output:
+        session.save(args.output)
+        print(f"{args.output}: the model with its new weights")
+    return 0
+
+
+def _read_data(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of a file that a step reads."""
+    try:
+        with np.load(path) as stored:
+            data = {n: stored[n] for n in stored.files}
+    except ValueError as e:
+        raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers: {e}") from None
+    if missing := [n for n in names if n not in data]:
+        raise DataError(f"{str(path)!r} lacks {missing[0]!r}; a step reads {', '.join(map(repr, names))}.")
+    if len({len(data[n]) for n in names if data[n].ndim}) > 1:
+        raise DataError(f"The arrays of {str(path)!r} have different numbers of rows.")
+    return {n: data[n] for n in names}
 
 
 def _blocking(model: Model, weights: Sequence[str], outputs: Sequence[str]) -> Iterator[str]:

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from models import linear, mlp
+from models import assert_close, data, linear, mlp, weights_of
 from onnx import parser
 
-from ortpartial import build, constant, gradient_model, op, variable
+from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, op, variable
 from ortpartial.cli import main
+from ortpartial.learning_rate import LearningRateAdam
+from ortpartial.training_graph import strip_training_info
 
 BLOCKED = """
 <ir_version: 9, opset_import: ["" : 21]>
@@ -143,3 +146,52 @@ def test_program(at):
     done = program("gradient", "nothing.onnx", "-o", "g.onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+def test_export_and_run(at, capsys, style):
+    """A model that is exported and run from a shell has the weights that `fit` gives it."""
+    X, y, _ = data(20)
+    np.savez("data.npz", x=X, y_target=y, unused=X)
+    words = ["--training", style, "--rate", "Adam", "--eta0", "0.05", "--init", "model", "--weights", "W1", "b1"]
+    assert main(["export", "mlp.onnx", "-o", "training.onnx", *words]) == 0
+    assert capsys.readouterr().out.startswith("training.onnx: a step reads x, y_target, gives loss, y, and changes W1")
+    assert main(["run", "training.onnx", "data.npz", "--steps", "12", "--batch", "5", "-o", "trained.onnx"]) == 0
+    expected = OrtGradientForwardBackwardOptimizer(
+        mlp(), ["W1", "b1"], learning_rate=LearningRateAdam(0.05), batch_size=5, shuffle=False, max_iter=3).fit(X, y)
+    found = weights_of(strip_training_info(onnx.load("trained.onnx")))
+    assert_close(found, expected.trained_coef_, 1e-5)
+    first, last, wrote = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"step 1: loss [\d.e-]+", first)
+    assert last.startswith("step 12: loss ")
+    assert wrote == "trained.onnx: the model with its new weights"
+    assert main(["run", "training.onnx", "data.npz", "--steps", "3", "--seed", "0"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run mlp.onnx data.npz", "training"),
+        ("run training.onnx nowhere.npz", "No such file"),
+        ("run training.onnx short.npz", "'short.npz' lacks 'y_target'; a step reads 'x', 'y_target'."),
+        ("run training.onnx uneven.npz", "The arrays of 'uneven.npz' have different numbers of rows."),
+        ("run training.onnx mlp.onnx", "'mlp.onnx' is no .npz file of arrays of numbers"),
+        ("run training.onnx data.npz --steps 0", "--steps and --batch are whole numbers of at least 1"),
+        ("export mlp.onnx -o out.onnx --loss none", "learning_loss: 'none' is not known."),
+        ("export mlp.onnx -o out.onnx --eta0 -1", "eta0 is -1.0"),
+        ("export mlp.onnx -o out.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
+    ],
+    ids=range(9),
+)
+def test_errors_of_training(at, capsys, words, message):
+    X, y, _ = data(20)
+    np.savez("data.npz", x=X, y_target=y)
+    np.savez("short.npz", x=X)
+    np.savez("uneven.npz", x=X, y_target=y[:3])
+    assert main(["export", "mlp.onnx", "-o", "training.onnx"]) == 0
+    capsys.readouterr()
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ortpartial: ")
+    assert message in said
+    assert said.count("\n") == 1
