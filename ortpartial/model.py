@@ -403,10 +403,9 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
     for t in _stored(copy):
         if t.name in weights:
             new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
-            if t.HasField("doc_string"):
-                new.doc_string = t.doc_string
-            new.metadata_props.extend(t.metadata_props)
-            t.CopyFrom(new)
+            for field in _DATA:
+                t.ClearField(field)
+            t.raw_data = new.raw_data
     return copy
 
 

@@ -204,6 +204,21 @@ def test_trained_onnx(engine):
     assert found == model
 
 
+def test_trained_onnx_of_a_model_with_external_data(tmp_path):
+    """The data come along, and everything else stays: opset, metadata, names, documentation."""
+    model = linear(300)
+    model.opset_import[0].version, model.doc_string, model.graph.initializer[0].doc_string = 22, "words", "the slope"
+    model.metadata_props.add(key="author", value="nobody")
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=100)
+    rows = np.ones((20, 300), np.float32) / 300
+    found = optimizer(tmp_path / "model.onnx").fit(rows, rows[:, :1]).get_trained_onnx()
+    before = onnx.load(tmp_path / "model.onnx")
+    assert (weights_of(found)["coef"] != weights_of(before)["coef"]).any()
+    for t, u in zip(found.graph.initializer, before.graph.initializer, strict=True):
+        t.raw_data = u.raw_data
+    assert found == before
+
+
 def test_predict_does_not_disturb_training():
     a, b = optimizer(callbacks=[lambda o: o.predict(X[:1]) is None]), optimizer()
     assert same(a.fit(X, Y), b.fit(X, Y))
