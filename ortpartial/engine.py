@@ -30,6 +30,9 @@ _SMALL_MODEL = 200_000
 #: With more rows times trained numbers than this, a step is long: about 0.1 ms.
 _LONG_STEP = 10**6
 
+#: Steps of one run of an epoch: with short steps some tenths of a second, which is all that Ctrl-C can take away.
+_CHUNK = 2000
+
 #: Programs, each for one size of batch, that are kept.
 _PROGRAMS = 8
 
@@ -97,6 +100,19 @@ class Batch:
             take(rows)
         for name, host in self._hosts.items():
             self.buffers[name].fill(host)
+
+
+class Rows:
+    """All the rows of several arrays, where they are; a device gets a copy of them, once."""
+
+    def __init__(self, data: Mapping[str, np.ndarray], device: str | Device = CPU):
+        self._device = Device.parse(device)
+        self.read_from(data)
+
+    def read_from(self, data: Mapping[str, np.ndarray]) -> None:
+        """Take the rows from these arrays from now on."""
+        near = self._device.shares_memory
+        self.arrays: dict[str, Any] = dict(data) if near else {n: Buffer(a, self._device) for n, a in data.items()}
 
 
 class Engine(ABC):
@@ -186,8 +202,6 @@ class Engine(ABC):
             self._programs.clear()
         self._data = dict(data)
         for program in self._programs.values():
-            if isinstance(program, _EpochProgram):
-                continue
             program.batch.read_from(data)
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
@@ -300,12 +314,6 @@ class EpochEngine(StepEngine):
         s = self.setup
         return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted)
 
-    def start(self, data: Mapping[str, np.ndarray]) -> None:
-        """Say where the rows come from; a device gets a copy of them, once."""
-        super().start(data)
-        shared = Device.parse(self.setup.device).shares_memory
-        self._rows = {n: Buffer(a, self.setup.device) for n, a in data.items()} if not shared else dict(data)
-
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
         if batch_size * self._trained > _LONG_STEP:
@@ -314,16 +322,17 @@ class EpochEngine(StepEngine):
         last = order[steps * batch_size :]
         weighted = self._data.get(Names.of(self.setup.model).sample_weight)
         total = weight = 0.0
-        if steps:
-            batches = np.ascontiguousarray(order[: steps * batch_size], np.int64).reshape(steps, batch_size)
+        every = np.ascontiguousarray(order[: steps * batch_size], np.int64).reshape(steps, batch_size)
+        for batches in (every[i : i + _CHUNK] for i in range(0, steps, _CHUNK)):
             key = "epoch", batch_size
             program = self._programs.get(key) or self._new(key)
             self.k.numpy()[...] = self.iteration
-            losses = program(self.side, batches, self._rows)
+            losses = program(self.side, batches)
             self.side ^= 1
-            self.iteration += steps
-            shares = np.full(steps, float(batch_size)) if weighted is None else weighted[batches].sum(1, np.float64)
-            total, weight = float(losses @ shares), float(shares.sum())
+            self.iteration += len(batches)
+            shares = np.full(len(batches), float(batch_size)) if weighted is None else (
+                weighted[batches].sum(1, np.float64))  # fmt: skip
+            total, weight = total + float(losses @ shares), weight + float(shares.sum())
         if len(last):
             share = float(len(last) if weighted is None else weighted[last].sum(dtype=np.float64))
             total += share * super().epoch(last, len(last))
@@ -342,7 +351,7 @@ class _EpochProgram:
         setup = engine.setup
         model = simplified(load(setup.model, batch=rows, variables=setup.weights))
         session = Session(engine._epoch_graph(model), device=setup.device, threads=setup.threads)
-        self.names, self.engine = Names.of(setup.model), engine
+        self.names, self.engine, self.batch = Names.of(setup.model), engine, Rows(engine._data, setup.device)
         self.bindings = []
         for read, write in (engine.sides, engine.sides[::-1]):
             binding = session.binding()
@@ -355,10 +364,10 @@ class _EpochProgram:
         self.data = [n for n in session.inputs if n in engine._data]
         self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], self.names.iteration})
 
-    def __call__(self, side: int, batches: np.ndarray, data: Mapping[str, Any]) -> np.ndarray:
+    def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
         binding = self.bindings[side]
         for name in self.data:
-            binding.bind_input(name, data[name])
+            binding.bind_input(name, self.batch.arrays[name])
         binding.bind_input(self.order, batches)
         binding.run(self.engine.options)
         return binding.ortvalues()[self.names.loss].numpy()

@@ -65,7 +65,7 @@ class TrainingSession:
         self._model = read_training(model)
         if self._model is model:
             self._model = ModelProto()
-            self._model.CopyFrom(read_training(model))
+            self._model.CopyFrom(model)
         check_training_info(self._model)
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         self._state = dict(self._stored)

@@ -217,10 +217,11 @@ def test_cuda(name):
     np.testing.assert_allclose(far.losses(X, y), near.losses(X, y), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("long", [0, 10**9], ids=["long", "short"])
-def test_an_epoch_of_long_steps_is_the_same(monkeypatch, long):
+@pytest.mark.parametrize(("long", "chunk"), [(0, 2000), (10**9, 2000), (10**9, 2)], ids=["long", "short", "chunks"])
+def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, long, chunk):
     """Whether an epoch is one run or several, and how long a chunk of it is, changes no bit."""
     monkeypatch.setattr("ortpartial.engine._LONG_STEP", long)
+    monkeypatch.setattr("ortpartial.engine._CHUNK", chunk)
     X, y, w = data(53)
     found, expected = (optimizer(mlp(), engine=e, learning_rate="Adam").fit(X, y, w) for e in ("epoch", "step"))
     assert found.train_losses_ == pytest.approx(expected.train_losses_, rel=1e-12)

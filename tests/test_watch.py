@@ -166,3 +166,15 @@ def test_what_was_trained_before_the_deadline_is_kept():
 def test_timeouts_that_are_none(timeout):
     with pytest.raises(SettingError, match="timeout is None or a number of seconds above 0, not"):
         Optimizer(mlp(), timeout=timeout)
+
+
+def test_an_interrupted_epoch_keeps_the_chunks_that_were_done(monkeypatch):
+    """Of an epoch of a second or more, Ctrl-C takes away the last chunk alone."""
+    monkeypatch.setattr("ortpartial.engine._CHUNK", 50)
+    X, y, _ = data(200_000)
+    o = Optimizer(mlp(), batch_size=1, max_iter=1, engine="epoch", learning_rate=1e-3)
+    before = o.get_state()
+    with interrupted(1.0):
+        o.fit(X, y)
+    assert (o.n_iter_, o._engine.iteration > 50, o._engine.iteration % 50) == (0, True, 0)
+    assert all((a != b).any() for a, b in zip(o.get_state(), before, strict=True))
