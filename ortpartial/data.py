@@ -19,10 +19,12 @@ _PIECE = 2**20
 
 def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.ndarray:
     """An array of this dtype, contiguous, without NaN or infinity."""
+    if data is None:
+        raise DataError(f"{what} is None, where an array of {dtype} was expected.")
     try:
         array = np.asarray(data)
     except ValueError as e:
-        raise DataError(f"{what} is no rectangular array: {e}.") from None
+        raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
     if array.dtype == object:
         try:
             array = array.astype(dtype)

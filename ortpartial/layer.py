@@ -14,6 +14,7 @@ from .gradient import _walk
 from .graph import RANDOM, Value, topological, variable
 from .model import load
 from .modes import Mask, Statistic, Training, in_dtype, in_training, simplified
+from .step import boundary
 
 __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 
@@ -188,18 +189,8 @@ class Tape:
 
     def _read(self, gradients: Iterable[Value]) -> dict[Value, None]:
         """The values of the program that gradients read, in the order in which they do."""
-        forward = {id(node) for node in topological(list(self.program.outputs.values()))}
-        known = set(self.program.sources.values())
-        read: dict[Value, None] = {}
-        stack, seen = list(gradients), set()
-        while stack:
-            v = stack.pop()
-            if v in known or (v.node is not None and id(v.node) in forward):
-                read.setdefault(v)
-            elif v.node is not None and id(v.node) not in seen:
-                seen.add(id(v.node))
-                stack.extend(v.node.reads)
-        return read
+        own = self.program
+        return dict.fromkeys(boundary(gradients, list(own.outputs.values()), set(own.sources.values())))
 
     def _kept(self, read: Mapping[Value, None]) -> dict[Value, None]:
         """What is read without what follows from the rest at the cost of a copy: another shape, a factor, a mask."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,9 +21,9 @@ from .model import Model
 from .rewrite import rewritten
 from .subgraph import scan
 
-__all__ = ["Names", "backward_graph", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph", "read_by",
-           "row_loss_graph", "row_losses_of", "step_graph", "step_values", "targets_of", "total", "update_graph",
-           "updated"]  # fmt: skip
+__all__ = ["Names", "backward_graph", "boundary", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph",
+           "read_by", "row_loss_graph", "row_losses_of", "step_graph", "step_values", "targets_of", "total",
+           "update_graph", "updated"]  # fmt: skip
 
 
 class Rate(Protocol):
@@ -455,6 +455,36 @@ def forward_graph(
     return build({**inputs, **{w: model.initializers[w] for w in weights}}, {**wanted, **extra}, name="forward")
 
 
+def boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: Collection[Value]) -> list[Value]:
+    """What gradients read of the forward expression: its leaves, and values that lead to its outputs.
+
+    Parameters
+    ----------
+    gradients : iterable of Value
+        What the backward half computes.
+    outputs : sequence of Value
+        What the forward half computes.
+    leaves : collection of Value
+        Where the forward half starts.
+
+    Returns
+    -------
+    list of Value
+        In the order in which the gradients read them.
+    """
+    forward = {id(node) for node in topological(outputs)}
+    read: dict[Value, None] = {}
+    stack, seen = list(gradients), set()
+    while stack:
+        v = stack.pop()
+        if v in leaves or (v.node is not None and id(v.node) in forward):
+            read.setdefault(v)
+        elif v.node is not None and id(v.node) not in seen:
+            seen.add(id(v.node))
+            stack.extend(v.node.reads)
+    return list(read)
+
+
 def backward_graph(
     model: Model, weights: Sequence[str], outputs: Sequence[str], inputs: Sequence[str] = ()
 ) -> tuple[ModelProto, list[Value], list[str]]:
@@ -488,18 +518,9 @@ def backward_graph(
         raise ModelError(f"{integer[0]!r} holds {wrt[integer[0]].dtype}, and only real numbers have a gradient.")
     dys = {names.grad(o): variable(names.grad(o), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
     gradients = grad(ys, list(wrt.values()), list(dys.values()))
-    forward = {id(node) for node in topological(list(model.outputs.values()))}
     leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
     leaf = {v: n for n, v in leaves.items()}
-    read: dict[Value, None] = {}
-    stack, seen = list(gradients), set()
-    while stack:
-        v = stack.pop()
-        if v in leaf or (v.node is not None and id(v.node) in forward):
-            read.setdefault(v)
-        elif v.node is not None and id(v.node) not in seen:
-            seen.add(id(v.node))
-            stack.extend(v.node.reads)
+    read = boundary(gradients, list(model.outputs.values()), leaf)
     saved = [v for v in read if v not in leaf]
     again = [leaf[v] for v in read if v in leaf]
     cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}

@@ -544,6 +544,7 @@ def test_models_that_cannot_be_trained(model, settings, error, message):
         (np.where(X[7, 2] == X, np.nan, X), Y, {}, "Input 'x' contains NaN or infinity; impute or drop those rows."),
         (X.astype(str), Y, {}, "Input 'x' has dtype <U32, where float32 was expected; encode it as numbers first."),
         (X[:0], Y[:0], {}, "There are no rows in X."),
+        (None, Y, {}, "Input 'x' is None, where an array of float32 was expected."),
         (X, Y[:59], {}, "y has 59 rows and X has 60."),
         (X, np.hstack([Y, Y]), {}, "y has shape (60, 2), where (60, 1) was expected, as the output has."),
         (X, np.where(Y[3] == Y, np.inf, Y), {}, "y contains NaN or infinity; impute or drop those rows."),
