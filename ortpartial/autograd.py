@@ -64,13 +64,24 @@ class _Graph:
         self.feeds = [(n, pool.index(n)) for n in self.session.inputs]
         self.outputs = self.session.outputs
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
+        self._held: dict[str, tuple[Any, Any]] = {}
 
     def __call__(self, pool: Tensors) -> list[torch.Tensor]:
-        found = self.session.run_ortvalues({n: _ortvalue(pool[i]) for n, i in self.feeds})
+        found = self.session.run_ortvalues({n: self._fed(n, pool[i]) for n, i in self.feeds})
         tensors = [from_dlpack(v.to_dlpack()) for v in found]
         for i in self.bools:
             tensors[i] = tensors[i].view(torch.bool)
         return tensors
+
+    def _fed(self, name: str, t: torch.Tensor) -> Any:
+        """The memory of a tensor; a parameter stays where it is as a rule, so that its OrtValue serves again."""
+        if type(t) is not torch.nn.Parameter or not t.is_contiguous():
+            return _ortvalue(t)
+        where = t.data_ptr(), t.shape, t.dtype
+        held = self._held.get(name)
+        if held is None or held[0] != where:  # What is held keeps its memory, so nothing else can be at its place.
+            held = self._held[name] = where, _ortvalue(t)
+        return held[1]
 
 
 class Function:

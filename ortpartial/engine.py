@@ -17,8 +17,8 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
-from .modes import simplified
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
+from .simplify import simplified
 from .step import Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
 from .trust import untrusted
 

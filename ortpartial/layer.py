@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,8 @@ from .exceptions import NoGradientError
 from .gradient import _walk
 from .graph import RANDOM, Value, topological, variable
 from .model import load
-from .modes import Mask, Statistic, Training, in_dtype, in_training, simplified
+from .modes import Mask, Statistic, Training, in_dtype, in_training
+from .simplify import simplified
 from .step import boundary
 
 __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
@@ -21,6 +22,8 @@ __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 #: Operators whose output a backward graph computes again from their input, where that is kept anyway.
 _CHEAP = frozenset({"Add", "Cast", "Div", "Flatten", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
                     "Mul", "Neg", "Not", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})  # fmt: skip
+#: Those of them that are as large as their input, whose runtime fuses them with the products that read them.
+_MOVING = _CHEAP & {"Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +124,13 @@ def _alone(v: Value) -> Value | None:
     return found[0] if len(found) == 1 else None
 
 
+def _root(v: Value, sources: Container[Value]) -> Value:
+    """What a value is made of by moving and scaling elements alone: as large, and often that of other values, too."""
+    while v not in sources and v.node is not None and v.node.op_type in _MOVING and (x := _alone(v)) is not None:
+        v = x
+    return v
+
+
 class Tape:
     """A program and what its gradient needs of it.
 
@@ -196,6 +206,7 @@ class Tape:
         """What is read without what follows from the rest at the cost of a copy: another shape, a factor, a mask."""
         sources, leaves = set(self.program.sources.values()), set(self.program.leaves.values())
         found: dict[Value, None] = {}
+        read = dict.fromkeys(v if v in sources else _root(v, sources) for v in read)
         for v in read:
             x = None if v in sources else _alone(v)
             if x in leaves:

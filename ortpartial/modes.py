@@ -8,26 +8,15 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, helper
-from onnx.reference import ReferenceEvaluator
 
-from .builder import build
 from .exceptions import ModelError
 from .gradient import cast
 from .graph import _FLOATS, Node, Value, _onnx_type, constant, make_node, op, topological, variable
 from .model import Model
 from .rewrite import rewriting
 from .rules.channels import channels
-from .rules.indexing import one_of
 
-__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "simplified",
-           "statistics"]  # fmt: skip
-
-#: Operators that are computed when all they read is constant and no longer than this; sizes, mostly.
-_FEW = 64
-_FOLDED = frozenset({"Abs", "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather",
-                     "Greater", "Identity", "Less", "Max", "Min", "Mul", "Neg", "Not", "Pow", "Range", "Reciprocal",
-                     "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
-                     "Where"})  # fmt: skip
+__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "statistics"]
 
 
 @dataclass(frozen=True)
@@ -156,75 +145,6 @@ def in_training(model: Model) -> Training:
     outputs = {n: new(v) for n, v in model.outputs.items()}
     inputs = {**model.inputs, **{n: m.value for n, m in found.masks.items()}}
     return replace(found, model=replace(model, inputs=inputs, outputs=outputs))
-
-
-def simplified(model: Model, *, dropout: bool = False) -> Model:
-    """The same function in fewer nodes: what sizes alone decide is computed now, and an idle Dropout is left out.
-
-    onnxruntime computes it once, too, but for each graph apart, and a backward graph would be handed it each time.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    dropout : bool
-        Whether even an idle Dropout stays, since it is to be turned on.
-
-    Returns
-    -------
-    Model
-    """
-
-    picks = _picks(model)
-    parts: dict[Any, Sequence[Value]] = {}
-
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
-        if node.op_type == "Shape" and not node.attributes and inputs[0].is_static:
-            return [constant(np.asarray(inputs[0].shape, np.int64))]
-        if (pick := picks.get(id(node))) is not None:
-            of, axis, i, n = pick
-            if (of, axis) not in parts:
-                parts[of, axis] = op.Split(inputs[0], axis=axis, num_outputs=n)
-            part = parts[of, axis][i]
-            return [part if inputs[1].rank else op.Squeeze(part, [axis])]
-        if node.op_type == "Dropout" and not dropout and _is_idle(inputs):
-            return [inputs[0], *node.outputs[1:]]
-        known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
-        if not known or node.op_type not in _FOLDED or node.domain:
-            return None
-        y = make_node(node.schema, inputs, node.attributes).outputs[0]
-        try:
-            with np.errstate(all="ignore"):
-                (found,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
-        except Exception:  # What onnx cannot compute is left to the runtime, which says what is wrong.
-            return None
-        found = np.asarray(found)
-        return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
-
-    new = rewriting(list(model.outputs.values()), {}, change)
-    return replace(model, outputs={n: new(v) for n, v in model.outputs.items()})
-
-
-def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:
-    """Gathers that together pick every slice of a tensor, as attention does its queries, keys and values.
-
-    By the node: the tensor, the axis, which slice, of how many. The gradient of a Split is one Concat, that of n
-    Gathers as many tensors of the whole size and their sum.
-    """
-    found: dict[tuple[Value, int], dict[int, list[Node]]] = {}
-    for node in topological(list(model.outputs.values())):
-        if node.op_type == "Gather" and not node.domain and (x := node.inputs[0]) is not None and x.shape:
-            axis, indices = node.attribute("axis") % len(x.shape), node.inputs[1]
-            if indices is not None and (alone := one_of(x, indices, axis)) is not None:
-                found.setdefault((x, axis), {}).setdefault(alone[0], []).append(node)
-    return {id(node): (x, axis, i, len(slices)) for (x, axis), slices in found.items()
-            if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}  # fmt: skip
-
-
-def _is_idle(inputs: Sequence[Value | None]) -> bool:
-    """Whether a Dropout with these inputs is not in training."""
-    training = inputs[2] if len(inputs) > 2 else None
-    return training is None or (training.array is not None and not training.array)
 
 
 def _decimal(number: Any) -> float:

@@ -25,7 +25,7 @@ LAYERS = (
     "learning_loss learning_penalty learning_rate",
     "step",
     "batches initial lower metrics settings",
-    "modes training_graph",
+    "modes simplify training_graph",
     "training_check",
     "training_info",
     "layer",
