@@ -22,7 +22,7 @@ __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 #: Operators whose output a backward graph computes again from their input, where that is kept anyway.
 _CHEAP = frozenset({"Add", "Cast", "Div", "Flatten", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
                     "Mul", "Neg", "Not", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})  # fmt: skip
-#: Those of them that are as large as their input, whose runtime fuses them with the products that read them.
+#: Those of them that are as large as their input; a runtime fuses them with the products that read them.
 _MOVING = _CHEAP & {"Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
 

@@ -20,8 +20,10 @@ CASES = {
     "a value": (op.Exp(X @ W) * B, ["w"], ["x", "w", "b"], [], ["Exp"]),
     "a factor of a value": (op.Sin(2 * E) + op.Sin(E), ["x"], ["x"], [], ["Exp"]),
     "a transposed leaf": (op.Sin(X @ op.Transpose(W, perm=[1, 0])), ["x"], ["x", "w"], [], ["MatMul"]),
+    "what was moved and scaled": (
+        op.Transpose(op.Sin(2 * op.Transpose(X @ W, perm=[1, 0])), perm=[1, 0]), ["w"], ["x", "w"], [], ["MatMul"]),
     "nothing": (X + B, ["b"], ["b"], [], []),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

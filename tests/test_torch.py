@@ -609,6 +609,27 @@ def test_no_copies():
     assert kept.eq(7).all()
 
 
+def test_parameters_that_change_their_place():
+    """Their memory is looked for anew: written to, replaced, or read across, which leaves it where it was."""
+    x = x_of("N", 3, dtype="float32")
+    layer = OnnxLayer(build([x], {"y": x @ weight("w", 3, 3, dtype="float32")}))
+    a, w = torch.from_numpy(real(2, 3)), layer.w
+
+    def assert_right():
+        torch.testing.assert_close(layer(a), a @ w)
+
+    assert_right()
+    with torch.no_grad():
+        w.mul_(2)
+    assert_right()
+    w.data = w.data.clone() + 1
+    assert_right()
+    w.data = w.data.t()
+    assert_right()
+    w.data = w.data.contiguous().requires_grad_()
+    assert_right()
+
+
 def test_outputs_belong_to_the_caller():
     layer = OnnxLayer(mlp(), engine="step").requires_grad_(False)
     xs = [torch.tensor(real(3, 4, seed=i)) for i in range(5)]
