@@ -230,8 +230,9 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
     parts: dict[Any, Sequence[Value]] = {}
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
-        if node.op_type == "Shape" and not node.attributes and inputs[0].is_static:
-            return [constant(np.asarray(inputs[0].shape, np.int64))]
+        if node.op_type in ("Shape", "Size") and not node.attributes and inputs[0].is_static:
+            sizes = np.asarray(inputs[0].shape, np.int64)
+            return [constant(sizes if node.op_type == "Shape" else sizes.prod())]
         if (pick := picks.get(id(node))) is not None:
             of, axis, i, n = pick
             if (of, axis) not in parts:

@@ -63,7 +63,8 @@ def test_as_good_as_chance(keep):
 
 def test_another_seed_step_or_number_is_another_mask():
     s = session(numbers=(0, 1, 2))
-    masks = [m.tobytes() for seed in ((1, 2), (2, 1), (1, 3)) for k in (1, 2, 2**30, 2**31 - 1) for m in drawn(s, seed, k)]
+    seeds, steps = ((1, 2), (2, 1), (1, 3)), (1, 2, 2**30, 2**31 - 1)
+    masks = [m.tobytes() for seed in seeds for k in steps for m in drawn(s, seed, k)]
     assert len(set(masks)) == len(masks)
     assert drawn(s, k=1)[0].tobytes() == drawn(s, k=1 + 2**31)[0].tobytes()  # so long it takes
 

@@ -55,8 +55,8 @@ def dropped(ratio=0.5, n=20):
 
 
 def optimizer(model=None, engine="step", **settings):
-    settings = {"random_state": 0, "max_iter": 5, "learning_rate": LearningRateAdam(0.01), "train_mode": True} | settings
-    return Optimizer(net() if model is None else model, engine=engine, **settings)
+    first = {"random_state": 0, "max_iter": 5, "learning_rate": LearningRateAdam(0.01), "train_mode": True}
+    return Optimizer(net() if model is None else model, engine=engine, **first | settings)
 
 
 def everything(o):
@@ -97,7 +97,8 @@ def test_fifty_steps_of_torch(engine):
                 momentum = 0.8 if n[-1] == "1" else 0.9
                 w[n] = w[n] * momentum + b.detach() * (1 - momentum)
     arrays = {n: a.detach().numpy() for n, a in w.items()}
-    assert_close({**found.trained_coef_, **dict(zip(STATISTICS, found.get_state("buffer"), strict=False))}, arrays, 5e-5)
+    statistics = dict(zip(STATISTICS, found.get_state("buffer"), strict=False))
+    assert_close({**found.trained_coef_, **statistics}, arrays, 5e-5)
     # What comes out is for inference, with the statistics of now.
     trained = found.get_trained_onnx()
     assert_close(weights_of(trained), arrays, 5e-5)
