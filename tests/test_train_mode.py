@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from models import assert_close, weights_of
+from models import assert_close, images, net, normalization, parameter, weights_of
 from onnx import numpy_helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
@@ -20,32 +20,7 @@ from ortpartial.subgraph import scan
 
 ENGINES = ["step", "epoch"]
 STATISTICS = ["mean1", "var1", "mean2", "var2"]
-RNG = np.random.default_rng(0)
-X, Y = RNG.normal(size=(100, 2, 5, 5)).astype(np.float32), RNG.normal(size=(100, 2)).astype(np.float32)
-
-
-def parameter(name, *shape, positive=False, dtype="float32"):
-    a = np.random.default_rng(sum(map(ord, name))).normal(size=shape) * 0.3
-    return constant((np.exp(a) if positive else a).astype(dtype), hint=name)
-
-
-def normalization(h, n, i, **attributes):
-    own = [parameter(f"{name}{i}", n, positive=name in ("scale", "var")) for name in ("scale", "b", "mean", "var")]
-    return op.BatchNormalization(h, *own, n_outputs=1, **attributes)[0]
-
-
-def net(ratio=None, statistics=True):
-    """Convolution, normalization, Dropout, dense layer, normalization."""
-    h = op.Conv(x := variable("x", "float32", ["N", 2, 5, 5]), parameter("K", 3, 2, 3, 3))
-    h = normalization(h, 3, 1, momentum=0.8, epsilon=1e-3) if statistics else h
-    h = op.Flatten(op.Relu(h))
-    if ratio is not None:
-        h = op.Dropout(h, constant(np.float32(ratio).reshape(())))
-    h = h @ parameter("W", 27, 2)
-    h = normalization(h, 2, 2) if statistics else h
-    if ratio is not None:
-        h = op.Dropout(h * 2)
-    return build([x], {"y": h})
+X, Y = images()
 
 
 def dropped(ratio=0.5, n=20):

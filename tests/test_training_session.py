@@ -1,8 +1,9 @@
 """Is a training that stands in a model run as it says, and as `fit` would?"""
 
 import numpy as np
+import onnx
 import pytest
-from models import data, linear, mlp, weights_of
+from models import data, images, linear, mlp, net, weights_of
 from training_models import INFERENCE, WHOLE, by_hand, changed
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
@@ -16,6 +17,7 @@ from ortpartial.learning_rate import (
     LearningRateSGD,
     LearningRateSGDNesterov,
 )
+from ortpartial.training_graph import combined
 
 RATES = [
     LearningRateSGD(0.05, schedule="invscaling"),
@@ -48,6 +50,40 @@ def test_a_training_equals_fit_step_for_step(rate, style, dtype, weighted):
         for n, a in optimizer.trained_coef_.items():
             assert abs(session.state[n] - a).max() <= 1e-6 * abs(a).max(), (k, n)
     assert session.state["iteration"] == 12
+
+
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+@pytest.mark.parametrize("ratio", [None, 0.5])
+def test_a_training_in_training_mode_equals_fit(style, ratio):
+    """Masks and running statistics included, which go on where the optimizer is."""
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        net(ratio), learning_rate="Adam", shuffle=False, train_mode=True, random_state=0, max_iter=2)
+    X, y = images()
+    optimizer.fit(X, y)
+    model = optimizer.get_training_onnx(style)
+    onnx.checker.check_model(combined(model), full_check=True)
+    session = TrainingSession(model)
+    for k in range(12):
+        rows = slice(k * 10 % 100, k * 10 % 100 + 10)
+        optimizer.partial_fit(X[rows], y[rows])
+        loss = session.step({"x": X[rows], "y_target": y[rows]})["loss"]
+        assert abs(loss - optimizer.train_losses_[-1]) <= 1e-5 * loss
+    after = weights_of(optimizer.get_trained_onnx())
+    assert {"mean1", "var1", "mean2", "var2"} < set(session.state)
+    for n in after.keys() & session.state.keys():
+        assert abs(session.state[n] - after[n]).max() <= 2e-5 * abs(after[n]).max(), n
+    inference = weights_of(session.inference_model())
+    assert all((inference[n] == session.state[n]).all() for n in ("mean1", "var2", "W"))
+    seed = session.state.get("seed")
+    assert (seed is None) == (ratio is None)
+    seeds = [seed]
+    for again in (0, 0, 1):
+        session.initialize(again)
+        assert all((session.state[n] == weights_of(net())[n]).all() for n in ("mean1", "var2"))
+        seeds.append(session.state.get("seed"))
+    if ratio is not None:
+        assert (seeds[1] == seeds[2]).all()
+        assert len({s.tobytes() for s in seeds}) == 3
 
 
 @pytest.mark.parametrize("style", ["standard", "lowered"])
