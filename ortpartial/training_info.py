@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from .builder import build
 from .exceptions import ModelError, SettingError
@@ -53,14 +53,15 @@ def to_training_info(
     Returns
     -------
     onnx.ModelProto
-        A model of an opset before 21 is upgraded to 21; the graph of any other is not changed.
+        A model of an opset before 21 is upgraded to 21, and weights inside of a body become initializers of the graph;
+        any other graph is not changed.
 
     Raises
     ------
     SettingError
         The style or the initialization is not known.
     ModelError
-        A weight is no initializer of the graph itself, or a step needs what the graph does not hand out.
+        A weight is an output of a body, or a step needs what the graph does not hand out.
 
     References
     ----------
@@ -80,11 +81,9 @@ def to_training_info(
         raise SettingError(f"style is {style!r}; expected 'standard' or 'lowered'.")
     if init not in ("random", "model"):
         raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
-    proto, weights = _modern(optimizer.get_trained_onnx()), optimizer.weights_to_train
-    stored = {t.name for t in proto.graph.initializer}
-    moving = optimizer._moving
-    if apart := [w for w in moving if w not in stored]:
-        raise ModelError(f"{apart[0]!r} is an initializer of a body, and a binding changes those of the graph alone.")
+    weights, moving = optimizer.weights_to_train, optimizer._moving
+    proto = _modern(optimizer.get_trained_onnx())
+    _lift(proto.graph, moving)
     model = load(proto, variables=moving)
     names = Names.of(model)
     seen = variable(names.iteration, np.int64, [])
@@ -144,6 +143,19 @@ def _modern(proto: ModelProto) -> ModelProto:
         version = helper.find_min_ir_version_for([o for o in imports if o.domain in ("", "ai.onnx.ml")])
         found = helper.make_model(graph, opset_imports=imports, ir_version=max(found.ir_version, version))
     return found
+
+
+def _lift(graph: GraphProto, names: Collection[str]) -> None:
+    """Move initializers out of bodies, where no binding reaches them, into the graph, which bodies see."""
+    for body in list(graphs(graph))[1:]:
+        moved = [t for t in body.initializer if t.name in names]
+        if given := [t.name for t in moved if t.name in {o.name for o in body.output}]:
+            raise ModelError(f"{given[0]!r} is an initializer of a body and its output, and a binding changes those of "
+                             f"the graph alone; put an Identity between.")  # fmt: skip
+        graph.initializer.extend(moved)
+        kept = [t for t in body.initializer if t.name not in names]
+        body.ClearField("initializer")
+        body.initializer.extend(kept)
 
 
 def _named_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Value]]:
