@@ -74,7 +74,7 @@ def mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
     >>> x, seed, k = variable("x", "float32", [6]), variable("seed", "int32", [2]), variable("k", "int64", [])
     >>> drawn = Session(build([seed, k], {"mask": mask(x, 0.5, seed, k, 0)}))
     >>> drawn.run({"seed": np.int32([1, 2]), "k": np.array(1)})["mask"]
-    array([0., 2., 0., 0., 0., 0.], dtype=float32)
+    array([0., 2., 0., 0., 2., 0.], dtype=float32)
     """
     step = 2 * op.Cast(k, to=TensorProto.INT32) + constant([0, 1], np.int32)
     a, b = op.Split(bits(step, *op.Split(seed, num_outputs=2)), num_outputs=2)
