@@ -137,6 +137,14 @@ def test_a_training_in_two_halves(engine):
         assert everything(o.fit(X, Y)) == everything(whole)
 
 
+def test_a_pickle_keeps_a_seed_that_nobody_chose():
+    o = optimizer(net(0.5), random_state=None, max_iter=2).fit(X, Y)
+    again = pickle.loads(pickle.dumps(o))
+    assert everything(again) == everything(o)
+    assert everything(again.partial_fit(X, Y)) == everything(o.partial_fit(X, Y))
+    assert (optimizer(net(0.5), random_state=None).get_state("buffer")[-1] != o.get_state("buffer")[-1]).any()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_diverges_is_replayed(engine):
     """The last finite step is that of a training which is stopped there, masks and statistics included."""
