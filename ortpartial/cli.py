@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--eta0", type=float, help="the step size; default: that of the rate")
     export.add_argument("--init", choices=("random", "model"), default="random",
                         help="how an initialization starts the weights; default: random")  # fmt: skip
+    export.add_argument("--train-mode", action="store_true", help="let Dropout and BatchNormalization train")
     train = command("run", _run, "Take training steps of a model that has its training inside.")
     train.add_argument("data", type=Path, help="path of an .npz file with an array for each input of a step")
     train.add_argument("--steps", type=int, default=100, help="how many; default: 100")
@@ -138,7 +139,7 @@ def _info(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     """Write a model with its training."""
     optimizer = OrtGradientForwardBackwardOptimizer(args.model, args.weights, learning_loss=args.loss,
-                                                    learning_rate=args.rate)  # fmt: skip
+                                                    learning_rate=args.rate, train_mode=args.train_mode)  # fmt: skip
     if args.eta0 is not None:
         optimizer.set_params(learning_rate__eta0=args.eta0)
     onnx.save(optimizer.get_training_onnx(args.training, init=args.init), args.output)

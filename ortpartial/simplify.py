@@ -48,8 +48,9 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
     parts: dict[Any, tuple[Sequence[Value], list[int]]] = {}
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
-        if node.op_type == "Shape" and not node.attributes and inputs[0].is_static:
-            return [constant(np.asarray(inputs[0].shape, np.int64))]
+        if node.op_type in ("Shape", "Size") and not node.attributes and inputs[0].is_static:
+            sizes = np.asarray(inputs[0].shape, np.int64)
+            return [constant(sizes if node.op_type == "Shape" else sizes.prod())]
         if node.op_type == "Reshape":
             y = make_node(node.schema, inputs, node.attributes).outputs[0]
             if (moved := _moved(inputs[0], _sizes(y))) is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from models import assert_close, data, linear, mlp, weights_of
+from models import assert_close, data, linear, mlp, net, weights_of
 from onnx import parser
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, op, variable
@@ -166,6 +166,12 @@ def test_export_and_run(at, capsys, style):
     assert last.startswith("step 12: loss ")
     assert wrote == "trained.onnx: the model with its new weights"
     assert main(["run", "training.onnx", "data.npz", "--steps", "3", "--seed", "0"]) == 0
+
+
+def test_export_in_training_mode(at, capsys):
+    onnx.save(net(0.5), "net.onnx")
+    assert main(["export", "net.onnx", "-o", "training.onnx", "--train-mode"]) == 0
+    assert capsys.readouterr().out.endswith("K, scale1, b1, mean1, var1, W, scale2, b2, mean2, var2, iteration, seed\n")
 
 
 @pytest.mark.parametrize(
