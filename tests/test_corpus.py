@@ -75,7 +75,7 @@ SETTINGS = {"OneHot": ("depth",), "Resize": ("roi", "scales")}
 # Operators whose further outputs are float32 always, or running statistics: differences of them would be noise.
 FIRST = ("BatchNormalization", "LayerNormalization")
 # What onnxruntime computes in float32 whatever the input is.
-SINGLE = ("GroupNormalization", "RMSNormalization") if OLD else ("GroupNormalization",)
+SINGLE = ("GroupNormalization", "RMSNormalization", "Shrink") if OLD else ("GroupNormalization", "Shrink")
 # What no runtime has a kernel for, so that onnx's reference evaluator runs it.
 REFERENCE = ("CausalConvWithState", "SwiGLU")
 # Gradients that are refused where sizes are not known, since padding, groups or steps depend on them.
