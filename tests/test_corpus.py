@@ -198,8 +198,10 @@ def sampled():
     return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in CASES]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", sampled())
-def test_case(name):
+def test_case(name, record_property):
+    record_property("operator", CASES[name][0].node[0].op_type)
     if reason := next((LEFT_OUT[k] for k in LEFT_OUT if name.startswith(k)), None):
         pytest.skip(reason)
     graph, inputs, outputs = CASES[name]

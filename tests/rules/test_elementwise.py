@@ -154,6 +154,7 @@ EDGES = rows(
     ("Sqrt", op.Sqrt, torch.sqrt, [[0.0]]),
     ("Log", op.Log, torch.log, [[0.0]]),
     ("Clip", lambda x: op.Clip(x, -1.0, 1.0), lambda x: torch.clamp(x, -1, 1), [[-1.0, 1.0, 2.0, INF, -INF]]),
+    ("Clip at the bounds it is given", op.Clip, torch.clamp, [[-1.0, 0.5, 1.0, 2.0, -2.0], -1.0, 1.0]),
     ("Max ties", op.Max, torch.maximum, [[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]),
     ("Min ties", op.Min, torch.minimum, [[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]),
     ("Pow base zero", op.Pow, torch.pow, [[0.0] * 5, [0.0, 0.5, 1.0, 2.0, 3.0]]),
