@@ -8,13 +8,14 @@ NODE := tests/node
 
 # Two processes of one thread each fill two cores; more threads would only wait for one another.
 PYTEST := -m pytest -n 2
+PROOF := -m 'slow or proof' --proof bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 
 # Steps of microseconds are measured on one core, where nothing moves them about.
 PINNED := $(if $(shell command -v taskset),taskset -c 0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-training test-cpu node lint bench proof proof-training proof-cpu clean distclean
+.PHONY: help demo test test-training test-cpu node lint bench proof proof-training proof-cpu readme clean distclean
 
 help:
 	@echo "make demo    train a part of a model and show the result"
@@ -22,6 +23,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   speed, side by side with other ways to do the same"
 	@echo "make proof   the long proofs that make test only samples"
+	@echo "make readme  write the table of operators into README.md"
 	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
 
 demo: $(TRAINING)/.installed-demo
@@ -48,10 +50,13 @@ bench: $(TRAINING)/.installed-bench
 proof: proof-training proof-cpu
 
 proof-training: $(TRAINING)/.installed-dev
-	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) -m slow
+	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) $(PROOF)
 
 proof-cpu: $(CPU)/.installed-test
-	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) -m slow
+	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) $(PROOF)
+
+readme: $(TRAINING)/.installed-dev
+	$(TRAINING)/bin/python tests/operators.py
 
 # An environment is installed by one call of pip and again only when pyproject.toml has changed.
 

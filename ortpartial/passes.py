@@ -14,7 +14,7 @@ from .exceptions import GraphError, ModelError
 from .graph import OPSET, SMALL, Value, attribute_value, constant
 from .guard import check_proto
 
-__all__ = ["bodies", "check", "constant_of", "graphs", "prepared", "shapes"]
+__all__ = ["bodies", "check", "constant_of", "folded", "graphs", "prepared", "shapes"]
 
 
 def prepared(
@@ -176,24 +176,52 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int], around: Mapping[str
     """Compute whole numbers from whole numbers, the arithmetic of shapes: shape inference reads constants alone."""
     arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     known = dict(around or {})
-    known |= {n: a for n, a in arrays.items() if a.dtype.kind in "biu" and a.size <= SMALL}
+    known |= {n: a for n, a in arrays.items() if _is_whole(a)}
     for node in graph.node:
         for body in bodies(node):
             _fold(body, opsets, known)
         if node.op_type == "Range" and all(i in arrays for i in node.input):
             _check_range(node, [arrays[i] for i in node.input])
-        if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
-            continue
-        if node.op_type != "Constant" and not _is_easy(node, known):
-            continue
-        found = _computed(node, known, opsets)
+        found = _easily(node, known, opsets)
         if found is not None and found.size <= 1:
             arrays[node.output[0]] = found
-        if found is not None and found.dtype.kind in "biu" and found.size <= SMALL:
+        if found is not None and _is_whole(found):
             known[node.output[0]] = found
             if node.op_type != "Constant":
                 value = numpy_helper.from_array(found)
                 node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
+
+
+def folded(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
+    """The whole numbers that a node computes from whole numbers; None where it does not, or where they are many.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    known : dict of str to numpy.ndarray
+        The inputs that are known, by their names.
+    opsets : dict of str to int
+        Its opsets.
+
+    Returns
+    -------
+    numpy.ndarray or None
+    """
+    found = _easily(node, {n: a for n, a in known.items() if _is_whole(a)}, opsets)
+    return found if found is not None and _is_whole(found) else None
+
+
+def _easily(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
+    """What a node computes from known inputs, if that takes no time."""
+    if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
+        return None
+    return _computed(node, known, opsets) if node.op_type == "Constant" or _is_easy(node, known) else None
+
+
+def _is_whole(a: np.ndarray) -> bool:
+    """Whether these are whole numbers, and few."""
+    return a.dtype.kind in "biu" and a.size <= SMALL
 
 
 #: The operators of ONNX that have graphs inside.

@@ -75,7 +75,7 @@ SETTINGS = {"OneHot": ("depth",), "Resize": ("roi", "scales")}
 # Operators whose further outputs are float32 always, or running statistics: differences of them would be noise.
 FIRST = ("BatchNormalization", "LayerNormalization")
 # What onnxruntime computes in float32 whatever the input is.
-SINGLE = ("GroupNormalization", "RMSNormalization") if OLD else ("GroupNormalization",)
+SINGLE = ("GroupNormalization", "RMSNormalization", "Shrink") if OLD else ("GroupNormalization", "Shrink")
 # What no runtime has a kernel for, so that onnx's reference evaluator runs it.
 REFERENCE = ("CausalConvWithState", "SwiGLU")
 # Gradients that are refused where sizes are not known, since padding, groups or steps depend on them.
@@ -198,8 +198,10 @@ def sampled():
     return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in CASES]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", sampled())
-def test_case(name):
+def test_case(name, record_property):
+    record_property("operator", CASES[name][0].node[0].op_type)
     if reason := next((LEFT_OUT[k] for k in LEFT_OUT if name.startswith(k)), None):
         pytest.skip(reason)
     graph, inputs, outputs = CASES[name]

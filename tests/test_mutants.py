@@ -12,7 +12,7 @@ import pytest
 from killers import CASES, chain
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
-from ortpartial.runtime import has_training, runtime_version
+from ortpartial.runtime import has_training
 
 TESTS = Path(__file__).parent
 ENGINES = ["epoch", "step", *(["agent"] if has_training() else [])]
@@ -29,23 +29,23 @@ def sandbox(*arguments, timeout=580):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check(found, expected, what):
-    """Nothing but results and clear errors; the numbers are printed."""
+def check(found, expected, what, record):
+    """Nothing but results and clear errors; the numbers are recorded."""
     assert len(found) == expected * len(ENGINES)
     counts = Counter((engine, kind) for _, engine, kind, *_ in found)
     numbers = ", ".join(f"{engine}: {n} {kind}" for (engine, kind), n in sorted(counts.items()))
-    print(f"{expected} {what} on onnxruntime {runtime_version()}: {numbers}")
+    record("count", f"{expected} {what}: {numbers}")
     assert [row for row in found if row[2] not in ("result", "clear error")] == []
     return counts
 
 
-def test_a_sample_of_mutants():
-    check(sandbox(0, SAMPLE), SAMPLE, "mutants")
+def test_a_sample_of_mutants(record_property):
+    check(sandbox(0, SAMPLE), SAMPLE, "broken models", record_property)
 
 
 @pytest.mark.slow
-def test_mutants():
-    counts = check(sandbox(0, ALL), ALL, "mutants")
+def test_mutants(record_property):
+    counts = check(sandbox(0, ALL), ALL, "broken models", record_property)
     # Mutants that are all refused would say nothing about what is run.
     assert all(counts[engine, "result"] > ALL // 10 for engine in ENGINES)
 
@@ -56,14 +56,14 @@ def pickled(tmp_path, cases):
     return "--models", path
 
 
-def test_a_sample_of_killers(tmp_path):
+def test_a_sample_of_killers(tmp_path, record_property):
     some = dict(list(CASES.items())[::8])
-    check(sandbox(*pickled(tmp_path, some)), len(some), "models made to kill")
+    check(sandbox(*pickled(tmp_path, some)), len(some), "models made to kill", record_property)
 
 
 @pytest.mark.slow
-def test_killers(tmp_path):
-    check(sandbox(*pickled(tmp_path, CASES)), len(CASES), "models made to kill")
+def test_killers(tmp_path, record_property):
+    check(sandbox(*pickled(tmp_path, CASES)), len(CASES), "models made to kill", record_property)
 
 
 @pytest.mark.slow

@@ -181,16 +181,18 @@ def reference(net, x, dy):
 
 
 def assert_gradients(found, expected, tol):
-    """max|g - g'| <= tol max|g'|, tensor by tensor; one that is zero but for rounding is small beside the others."""
+    """max|g - g'| <= tol max|g'|, tensor by tensor; one that is zero but for rounding is small beside the others.
+
+    The largest of these errors is given back.
+    """
     largest = max(np.abs(e).max() for e in expected.values())
-    wrong = {}
+    errors = {}
     for n, e in expected.items():
         size = np.abs(e).max()
-        error = np.abs(found[n] - e).max() / (size if size > 1e-6 * largest else 1e-2 * largest)
-        if not error <= tol:
-            wrong[n] = f"{error:.1e}"
-    assert not wrong
+        errors[n] = float(np.abs(found[n] - e).max() / (size if size > 1e-6 * largest else 1e-2 * largest))
+    assert {n: f"{error:.1e}" for n, error in errors.items() if not error <= tol} == {}
     assert sum(np.abs(e).max() > 1e-6 * largest for e in expected.values()) > len(expected) / 2
+    return max(errors.values())
 
 
 def unoptimized(model, feeds):
@@ -201,7 +203,7 @@ def unoptimized(model, feeds):
     return dict(zip((o.name for o in model.graph.output), session.run(None, feeds), strict=True))
 
 
-def check(name, dynamo, dtype=torch.float32):
+def check(name, dynamo, record, dtype=torch.float32):
     net, x, model = exported(name, dynamo, dtype)
     with torch.no_grad():
         y = net(x)
@@ -220,7 +222,7 @@ def check(name, dynamo, dtype=torch.float32):
             shape = np.asarray(expected[n].shape)[list(perm)]
             grads[n] = raw[f"{t}_grad"].reshape(shape).transpose(np.argsort(perm))
     assert missing == []
-    assert_gradients(grads, expected, 1e-9 if dtype == torch.float64 else 1e-4)
+    record("error", assert_gradients(grads, expected, 1e-9 if dtype == torch.float64 else 1e-4))
     return net, model, found
 
 
@@ -244,15 +246,15 @@ def cases(wanted):
 @pytest.mark.parametrize(("name", "dynamo"), cases(EXPORTS))
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
                             "ignore::UserWarning")  # fmt: skip
-def test_gradients(name, dynamo):
-    check(name, dynamo)
+def test_gradients(name, dynamo, record_property):
+    check(name, dynamo, record_property)
 
 
 @pytest.mark.parametrize(("name", "dynamo"), cases(DOUBLE))
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
                             "ignore::UserWarning")  # fmt: skip
-def test_gradients_in_float64(name, dynamo):
-    check(name, dynamo, torch.float64)
+def test_gradients_in_float64(name, dynamo, record_property):
+    check(name, dynamo, record_property, torch.float64)
 
 
 ESTIMATORS = {
@@ -266,7 +268,7 @@ ESTIMATORS = {
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_sklearn(name):
+def test_sklearn(name, record_property):
     estimator, last = ESTIMATORS[name]
     rng = np.random.default_rng(0)
     X, t = rng.normal(1, 2, (20, 4)).astype(np.float32), rng.integers(0, 3, 20)
@@ -297,7 +299,7 @@ def test_sklearn(name):
     else:
         grads["x"] = raw["X_grad"]
     assert sorted(grads) == sorted(expected)
-    assert_gradients(grads, expected, 1e-4)
+    record_property("error", assert_gradients(grads, expected, 1e-4))
 
 
 MEASURED = """

@@ -97,6 +97,29 @@ def _(x, *, y, dy):
     return dy / (y + y)
 
 
+@vjp("Softsign")
+def _(x, *, dy):
+    s = 1 + op.Abs(x)
+    return dy / (s * s)
+
+
+@vjp("Gelu")
+def _(x, *, dy, approximate):
+    return dy * (slope_by_tanh(x) if approximate == "tanh" else slope_by_erf(x))
+
+
+def slope_by_erf(x: Value) -> Value:
+    """Φ(x) + x φ(x), the normal distribution and its density: the derivative of x Φ(x)."""
+    return 0.5 + 0.5 * op.Erf(math.sqrt(0.5) * x) + x * op.Exp(-0.5 * x * x) * (0.5 / math.pi) ** 0.5
+
+
+def slope_by_tanh(x: Value) -> Value:
+    """The derivative of ½ x (1 + tanh u), u = k (x + c x³)."""
+    k, c, square = math.sqrt(2 / math.pi), 0.044715, x * x
+    t = op.Tanh(k * x * (1 + c * square))
+    return 0.5 + 0.5 * t + 0.5 * k * x * (1 - t * t) * (1 + 3 * c * square)
+
+
 # Trigonometry.
 
 elementwise("Sin", lambda x, y: op.Cos(x))
@@ -126,6 +149,16 @@ def _(x, *, dy, alpha):
 def _(x, *, y, dy, alpha):
     positive = cast(x > 0, dy)
     return dy * (positive + (1 - positive) * (y + alpha))
+
+
+@vjp("Celu")
+def _(x, *, y, dy, alpha):
+    return dy * (1 + op.Min(y, 0) / alpha)
+
+
+@vjp("Shrink")
+def _(x, *, dy, lambd):
+    return dy * cast(op.Abs(x) > lambd, dy)
 
 
 @vjp("HardSigmoid")

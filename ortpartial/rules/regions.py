@@ -9,7 +9,7 @@ import numpy as np
 
 from ..gradient import cast, composed
 from ..graph import Value, constant, op
-from .sampling import Taps, read, sampled, spaced
+from .sampling import Taps, read, sampled, spaced, whole
 from .shape import size, vector
 
 
@@ -105,7 +105,7 @@ def counted(n: int, like: Value) -> Value:
 def up_to(number: Value) -> Value:
     """0, 1, 2 ... below the largest of some numbers, and 0 at least."""
     top = op.Max(op.ReduceMax(op.Concat(op.Reshape(number, [-1]), [1.0], axis=0), keepdims=0), 1)
-    return op.Unsqueeze(op.Range(0.0, top, 1.0), [0, 1])
+    return op.Unsqueeze(cast(op.Range(0, whole(top), 1), number), [0, 1])
 
 
 def by_batch(x: Value) -> Value:

@@ -114,7 +114,7 @@ def _(theta, shape, *, y, dy, align_corners):
     one_image = op.Concat([1], op.Slice(shape, [1], [r + 2]), axis=0)
     base = op.AffineGrid(constant(np.eye(r, r + 1, dtype=theta.dtype)[None]), one_image, align_corners=align_corners)
     d = listed(dy, r)
-    d_linear = op.Einsum(d, op.Reshape(base, [-1, r]), equation="npi,pj->nij")
+    d_linear = op.ReduceSum(op.Unsqueeze(d, [3]) * op.Reshape(base, [-1, 1, r]), [1], keepdims=0)
     return op.Concat(d_linear, op.Unsqueeze(op.ReduceSum(d, [1], keepdims=0), [2]), axis=2).stated(theta.shape)
 
 

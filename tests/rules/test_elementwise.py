@@ -49,6 +49,8 @@ UNARY = rows(
     ("Elu alpha", lambda x: op.Elu(x, alpha=0.7), -2, -0.1, lambda x: F.elu(x, 0.7)),
     ("HardSigmoid inside", lambda x: op.HardSigmoid(x, alpha=1 / 6), -2, 2, F.hardsigmoid),
     ("HardSigmoid outside", lambda x: op.HardSigmoid(x, alpha=1 / 6), 3.1, 5, F.hardsigmoid),
+    ("Softsign", op.Softsign, -2, 2, F.softsign),
+    ("Gelu tanh", lambda x: op.Gelu(x, approximate="tanh"), -2, 2, lambda x: F.gelu(x, approximate="tanh")),
     ("Cast to itself", lambda x: op.CastLike(x, x), -2, 2, torch.clone),
 )
 
@@ -58,6 +60,21 @@ def test_of_one_argument(f, low, high, torch_f):
     x = within(low, high, 2, 3)
     check_gradient(f, [x])
     assert_as_torch(f, torch_f, [x])
+
+
+# onnxruntime has them in float32 alone, and onnx's reference evaluator computes Gelu in float32 whatever the input.
+SINGLE = rows(
+    ("Celu", lambda x: op.Celu(x, alpha=1.5), lambda x: F.celu(x, 1.5)),
+    ("Gelu", op.Gelu, F.gelu),
+    ("Shrink", lambda x: op.Shrink(x, lambd=0.7), lambda x: F.hardshrink(x, 0.7)),
+)
+
+
+@pytest.mark.parametrize(("f", "torch_f"), SINGLE)
+def test_of_one_argument_in_float32(f, torch_f):
+    x = 2 * real(2, 3)
+    assert_as_torch(f, torch_f, [x.astype(np.float32)], rtol=1e-5)
+    check_gradient(f, [x], dtype=np.float32, step=1e-2, rtol=5e-3, order=1)
 
 
 SHAPES = rows(
@@ -137,6 +154,7 @@ EDGES = rows(
     ("Sqrt", op.Sqrt, torch.sqrt, [[0.0]]),
     ("Log", op.Log, torch.log, [[0.0]]),
     ("Clip", lambda x: op.Clip(x, -1.0, 1.0), lambda x: torch.clamp(x, -1, 1), [[-1.0, 1.0, 2.0, INF, -INF]]),
+    ("Clip at the bounds it is given", op.Clip, torch.clamp, [[-1.0, 0.5, 1.0, 2.0, -2.0], -1.0, 1.0]),
     ("Max ties", op.Max, torch.maximum, [[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]),
     ("Min ties", op.Min, torch.minimum, [[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]),
     ("Pow base zero", op.Pow, torch.pow, [[0.0] * 5, [0.0, 0.5, 1.0, 2.0, 3.0]]),
