@@ -1,0 +1,73 @@
+"""The figures of a benchmark as one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from models import MODELS, model
+
+#: One colour for each contestant, ortpartial's beside one another.
+COLORS = {"epoch": "#c1121f", "step": "#e36414", "agent": "#f4a261", "torch": "#1d3557", "torch.compile": "#457b9d",
+          "jax scan": "#2a9d8f", "jax step": "#8ab17d", "onnxsim": "#7b2cbf", "sklearn": "#6c757d", "numpy": "#adb5bd",
+          "torch graphs": "#a8dadc"}  # fmt: skip
+
+
+def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
+    """Write the picture: steps of the small models, of the large ones, first steps, and growth."""
+    us, steps = "cpu_us" if cpu else "us", [e for e in found["steps"] if e["cores"] == 1]
+    small = list(dict.fromkeys((e["model"], e["rate"]) for e in steps if model(e["model"]).widths))
+    large = [e for e in found["steps"] if not model(e["model"]).widths]
+    panels = [("small", s) for s in small] + [("large", None)] * bool(large) + [("first", None)] * bool(found["first"])
+    panels += [("growth", axis) for axis in found["growth"]]
+    columns = min(4, max(1, len(panels)))
+    figure, axes = plt.subplots(-(-len(panels) // columns) or 1, columns, squeeze=False,
+                                figsize=(4.6 * columns, 3.6 * (-(-len(panels) // columns) or 1)))  # fmt: skip
+    for a, (kind, what) in zip(axes.flat, panels, strict=False):
+        if kind == "small":
+            name, rate = what
+            entries = [e for e in steps if (e["model"], e["rate"]) == what]
+            lines(a, [(e["batch"], {p: t[us] for p, t in e["peers"].items()}) for e in entries])
+            a.set(title=f"{MODELS[name].title if name in MODELS else name}, {rate}", xlabel="batch", ylabel="µs a step")
+        elif kind == "large":
+            bars(a, {f"{e['model']}, {e['cores']}": {p: t[us] for p, t in e["peers"].items()} for e in large})
+            a.set(title="large models, cores", ylabel="µs a step")
+        elif kind == "first":
+            names = list(dict.fromkeys(f["model"] for f in found["first"]))
+            bars(a, {n: {f["peer"]: f["first"] for f in found["first"] if f["model"] == n} for n in names})
+            a.set(title="first step, in a new process", ylabel="seconds")
+        else:
+            lines(a, [(p["at"], {n: t[us] for n, t in p["peers"].items()}) for p in found["growth"][what]])
+            a.set(title=f"growth with {what}", xlabel=what, ylabel="µs a step")
+    for a in axes.flat[len(panels) :]:
+        a.axis("off")
+    known = {label: h for a in axes.flat for h, label in zip(*a.get_legend_handles_labels(), strict=True)}
+    figure.legend(known.values(), known.keys(), loc="upper center", ncols=max(1, len(known)), frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.94 if len(panels) <= columns else 0.97))
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def lines(a: Any, points: list[tuple[int, dict[str, float]]]) -> None:
+    """A line for each contestant, both axes logarithmic."""
+    for name in dict.fromkeys(n for _, t in points for n in t):
+        x, y = zip(*((x, t[name]) for x, t in points if name in t), strict=True)
+        a.loglog(x, y, marker="o", markersize=3, color=COLORS[name], label=name)
+    a.grid(alpha=0.3)
+
+
+def bars(a: Any, groups: dict[str, dict[str, float]]) -> None:
+    """A bar for each contestant in every group."""
+    names = list(dict.fromkeys(n for t in groups.values() for n in t))
+    for i, name in enumerate(names):
+        at = [(k, t[name]) for k, t in enumerate(groups.values()) if name in t]
+        x = np.array([k for k, _ in at]) + (i - len(names) / 2) * 0.8 / len(names)
+        a.bar(x, [v for _, v in at], 0.8 / len(names), color=COLORS[name], label=name)
+    a.set_xticks(range(len(groups)), groups, fontsize=7)
+    a.set_yscale("log")
