@@ -12,14 +12,15 @@ Eight models, from a linear regression to BERT-small, take the same steps in
 
 Each has a process of its own, on the cores that are measured, with as many threads. First, all must come to the same
 weights in an epoch of a fixed order. Then they take turns, an epoch each, and medians are compared. New processes tell
-the time to the first step, the time to the same loss, and the memory. All of it is written to bench/results/ as JSON and
-as a chart, with what was promised beside what was measured; for what is missed, a profile says where the time goes.
+the time to the first step, the time to the same loss, and the memory. All of it is written to bench/results/ as JSON
+and as a chart, with what is aimed at beside what was measured; of what is missed, a profile says where the time goes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -40,8 +41,8 @@ from models import LARGE, MODELS, RATES, SMALL, Task, model
 from peers import PEERS
 from race import HERE, Cannot, Process, check, first, pinned, race
 
-PACKAGES = ("ortpartial", "onnxruntime", "onnxruntime-training-cpu", "onnxruntime-gpu", "onnx", "torch", "jax", "onnxsim",
-            "scikit-learn", "numpy")  # fmt: skip
+PACKAGES = ("ortpartial", "onnxruntime", "onnxruntime-training-cpu", "onnxruntime-gpu", "onnx", "torch", "jax",
+            "onnxsim", "scikit-learn", "numpy")  # fmt: skip
 #: For each axis along which cost grows: what is varied, and the models and steps of the points.
 GROWTH = {
     "rows": ("rows of an epoch, 20-100-1, batch 32", [("20-100-1", s) for s in (30, 300, 3000)]),
@@ -50,8 +51,9 @@ GROWTH = {
 }
 #: Of one core: how much of what others take (microseconds a step) is allowed, for which models and at which batches.
 LIMITS = [
-    ("torch", SMALL, (1, 10, 32), 0.06), ("torch", SMALL, (1024,), 0.5), ("jax scan", SMALL, (1, 10, 32, 256, 1024), 2.0),
-    ("jax scan", SMALL, (256, 1024), 1.2), ("onnxsim", SMALL, (1, 10, 32), 0.15),
+    ("torch", SMALL, (1, 10, 32), 0.06), ("torch", SMALL, (1024,), 0.5),
+    ("jax scan", SMALL, (1, 10, 32, 256, 1024), 2.0), ("jax scan", SMALL, (256, 1024), 1.2),
+    ("onnxsim", SMALL, (1, 10, 32), 0.15),
     ("torch", ["encoder", "bert"], (8, 32), 0.85), ("torch", ["lenet", "resnet18"], (8, 64), 1.0)]  # fmt: skip
 #: How much of the time that others need for their first step, compilation included.
 FIRST = {"jax scan": 0.2, "torch.compile": 0.2}
@@ -64,7 +66,7 @@ class Bench:
         self.args, self.folder = args, folder
         self.found: dict[str, Any] = {"when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
                                       "machine": machine(), "settings": vars(args), "steps": [], "left_out": [],
-                                      "first": [], "growth": {}}  # fmt: skip
+                                      "floors": [], "first": [], "growth": {}}  # fmt: skip
         self.exported: set[str] = set()
 
     def task(self, name: str, rate: str, batch: int, steps: int | None = None) -> Task:
@@ -90,7 +92,8 @@ class Bench:
             for name in names:
                 rates = self.args.rates if model(name).widths else self.args.rates[:1]
                 for rate in rates:
-                    batches = [b for b in self.args.batches or model(name).batches if b in model(name).batches]
+                    m = model(name)
+                    batches = [b for b in self.args.batches or m.batches if m.widths or b in m.batches]
                     print(f"\n{model(name).title}, {rate}, {cores} core{'s' * (cores > 1)}", flush=True)
                     out = check(processes, self.task(name, rate, 10 if 10 in batches else batches[0]))
                     self.leave_out(f"{name} {rate}", out)
@@ -101,6 +104,11 @@ class Bench:
                         entry = {"model": name, "rate": rate, "batch": batch, "cores": cores, "peers": times}
                         self.found["steps"].append(entry)
                         print(self.line(batch, [times.get(p.name) for p in running]), flush=True)
+                    if m.widths and "epoch" in self.args.peers:
+                        n = self.nodes(name, rate, batches[0])
+                        self.found["floors"].append({k: v for k, v in n.items() if k != "operators"})
+                        print(f"floor: {n['nodes']} nodes a step would take {n['floor']:.1f} us if they did nothing "
+                              f"({n['iteration']:.2f} us an iteration with one, {n['node']:.2f} each more)", flush=True)
 
     def line(self, batch: int, times: list[dict[str, float] | None]) -> str:
         """Microseconds, and as a multiple of those of the reference."""
@@ -142,15 +150,13 @@ class Bench:
                     task = self.task(name, self.args.rates[0], 32, steps)
                     widths = task.model.widths
                     size = {"rows": 32 * steps, "nodes": len(widths) - 1,
-                            "parameters": sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))}[axis]
+                            "parameters": sum((a + 1) * b for a, b in itertools.pairwise(widths))}[axis]
                     times = race(processes, task, 3)
                     found.append({"model": name, "at": size, "peers": times})
                     print(f"{size:9d}" + "".join(f"{p:>10}{self.us(t):10.1f}" for p, t in times.items()), flush=True)
 
-    def nodes(self, name: str, rate: str, batch: int) -> dict[str, Any] | None:
-        """The profile of a step, and the least that its nodes would cost."""
-        if "epoch" not in self.args.peers:
-            return None
+    def nodes(self, name: str, rate: str, batch: int) -> dict[str, Any]:
+        """The profile of a step, and what its nodes would take if they did nothing."""
         task = self.task(name, rate, batch)
         said = subprocess.run([sys.executable, str(HERE / "nodes.py"), self.folder, name, rate, str(batch)], check=True,
                               capture_output=True, text=True, preexec_fn=pinned(1),
@@ -188,15 +194,14 @@ class Bench:
             print(f"  {'holds ' if f['holds'] else 'MISSED'} {f['measured']:7.3f} <= {f['most']:<5g} {f['target']}")
         missed = sorted((f for f in found if not f["holds"] and "model" in f), key=lambda f: -f["measured"] / f["most"])
         worst = list(dict.fromkeys((f["model"], f["rate"], f["batch"]) for f in missed))[: self.args.profiles]
-        self.found["profiles"] = [p for w in worst if (p := self.nodes(*w))]
+        self.found["profiles"] = [self.nodes(*w) for w in worst]
         for p in self.found["profiles"]:
-            print(f"\n{p['model']}, {p['rate']}, batch {p['batch']}: {p['nodes']} nodes a step; empty ones would take "
-                  f"{p['floor']:.1f} us ({p['iteration']:.2f} for an iteration, {p['node']:.2f} for each more)")
+            print(f"\n{p['model']}, {p['rate']}, batch {p['batch']}: {p['nodes']} nodes a step")
             print("  " + ", ".join(f"{o['operator']} {o['us']:.0f} us {o['share']:.0%}" for o in p["operators"][:8]))
         share = statistics.median([t["cores"] / e["cores"] for e in self.found["steps"] for t in e["peers"].values()]
                                   or [1.0])  # fmt: skip
         if share < 0.95:
-            print(f"\nOther programs took {1 - share:.0%} of the cores meanwhile: figures are too high and ratios rough.")
+            print(f"\nOther programs took {1 - share:.0%} of the cores meanwhile: figures are too high, ratios rough.")
         greedy = {p for e in self.found["steps"] for p, t in e["peers"].items() if t["cores"] > 1.05 * e["cores"]}
         if greedy:
             print(f"\n{', '.join(sorted(greedy))} took more cores than they were given.")
@@ -231,14 +236,14 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--quick", action="store_true", help="20-100-1 and the encoder, two batches, plain SGD, three rounds: a minute")
     add("--models", nargs="+", default=list(MODELS), help="names, or widths as in 20-100-100-1")
-    add("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
+    add("--peers", nargs="+", default=[p for p in PEERS if p != "torch graphs"], choices=list(PEERS))
     add("--rates", nargs="+", default=list(RATES), choices=list(RATES))
     add("--batches", nargs="+", type=int)
     add("--cores", nargs="+", type=int, default=[1, 2], help="two cores: the large models alone")
     add("--parts", nargs="+", default=["steps", "first", "growth"], choices=["steps", "first", "growth"])
     add("--rounds", type=int, default=5)
     add("--profiles", type=int, default=4, help="of how many misses to show where the time goes")
-    add("--cpu", action="store_true", help="compare the time of the processor: for a machine that does other things, too")
+    add("--cpu", action="store_true", help="compare the time of the processor, where others use it, too")
     add("--out", default=str(HERE / "results"))
     add("--device", default="cpu")
     args = parser.parse_args(given)

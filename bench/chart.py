@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
-
-from models import MODELS, model
+from matplotlib.figure import Figure
+from models import model
 
 #: One colour for each contestant, ortpartial's beside one another.
 COLORS = {"epoch": "#c1121f", "step": "#e36414", "agent": "#f4a261", "torch": "#1d3557", "torch.compile": "#457b9d",
@@ -26,21 +22,23 @@ def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
     large = [e for e in found["steps"] if not model(e["model"]).widths]
     panels = [("small", s) for s in small] + [("large", None)] * bool(large) + [("first", None)] * bool(found["first"])
     panels += [("growth", axis) for axis in found["growth"]]
-    columns = min(4, max(1, len(panels)))
-    figure, axes = plt.subplots(-(-len(panels) // columns) or 1, columns, squeeze=False,
-                                figsize=(4.6 * columns, 3.6 * (-(-len(panels) // columns) or 1)))  # fmt: skip
+    columns, rows = min(4, max(2, len(panels))), max(1, -(-len(panels) // 4))
+    figure = Figure(figsize=(4.6 * columns, 3.6 * rows + 0.6))
+    axes = figure.subplots(rows, columns, squeeze=False)
     for a, (kind, what) in zip(axes.flat, panels, strict=False):
         if kind == "small":
             name, rate = what
             entries = [e for e in steps if (e["model"], e["rate"]) == what]
             lines(a, [(e["batch"], {p: t[us] for p, t in e["peers"].items()}) for e in entries])
-            a.set(title=f"{MODELS[name].title if name in MODELS else name}, {rate}", xlabel="batch", ylabel="µs a step")
+            a.set(title=f"{model(name).title}, {rate}", xlabel="batch", ylabel="µs a step")
         elif kind == "large":
-            bars(a, {f"{e['model']}, {e['cores']}": {p: t[us] for p, t in e["peers"].items()} for e in large})
-            a.set(title="large models, cores", ylabel="µs a step")
+            groups = {f"{e['model']}\n{e['rate']}, cores: {e['cores']}": e["peers"] for e in large}
+            bars(a, {g: {p: t[us] / peers["torch"][us] for p, t in peers.items()}
+                     for g, peers in groups.items() if "torch" in peers}, base=1)  # fmt: skip
+            a.set(title="large models", ylabel="a step, times torch's")
         elif kind == "first":
             names = list(dict.fromkeys(f["model"] for f in found["first"]))
-            bars(a, {n: {f["peer"]: f["first"] for f in found["first"] if f["model"] == n} for n in names})
+            bars(a, {n: {f["peer"]: f["first"] for f in found["first"] if f["model"] == n} for n in names}, base=0.001)
             a.set(title="first step, in a new process", ylabel="seconds")
         else:
             lines(a, [(p["at"], {n: t[us] for n, t in p["peers"].items()}) for p in found["growth"][what]])
@@ -48,10 +46,9 @@ def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
     for a in axes.flat[len(panels) :]:
         a.axis("off")
     known = {label: h for a in axes.flat for h, label in zip(*a.get_legend_handles_labels(), strict=True)}
-    figure.legend(known.values(), known.keys(), loc="upper center", ncols=max(1, len(known)), frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 0.94 if len(panels) <= columns else 0.97))
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (3.6 * rows + 0.6)))
+    figure.legend(known.values(), known.keys(), loc="upper center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=100)
 
 
 def lines(a: Any, points: list[tuple[int, dict[str, float]]]) -> None:
@@ -62,12 +59,13 @@ def lines(a: Any, points: list[tuple[int, dict[str, float]]]) -> None:
     a.grid(alpha=0.3)
 
 
-def bars(a: Any, groups: dict[str, dict[str, float]]) -> None:
-    """A bar for each contestant in every group."""
+def bars(a: Any, groups: dict[str, dict[str, float]], base: float) -> None:
+    """A bar for each contestant in every group, from a base, up or down."""
     names = list(dict.fromkeys(n for t in groups.values() for n in t))
     for i, name in enumerate(names):
         at = [(k, t[name]) for k, t in enumerate(groups.values()) if name in t]
         x = np.array([k for k, _ in at]) + (i - len(names) / 2) * 0.8 / len(names)
-        a.bar(x, [v for _, v in at], 0.8 / len(names), color=COLORS[name], label=name)
-    a.set_xticks(range(len(groups)), groups, fontsize=7)
+        a.bar(x, [v - base for _, v in at], 0.8 / len(names), bottom=base, color=COLORS[name], label=name)
+    a.set_xticks(range(len(groups)), groups, fontsize=6)
     a.set_yscale("log")
+    a.grid(alpha=0.3, axis="y")

@@ -25,7 +25,7 @@ class Cannot(Exception):
 
 
 class Ours:
-    """`fit`, with checks of the data, shuffling and bookkeeping; with warm_start a second call goes on from the first."""
+    """`fit`, checks of the data, shuffling and bookkeeping included; with warm_start a call goes on from the last."""
 
     def __init__(self, task: Task, engine: str = "epoch", proto: Any = None):
         from ortpartial import OrtGradientForwardBackwardOptimizer
@@ -38,8 +38,8 @@ class Ours:
         names = [n for n in initializers(task.onnx) if n.removesuffix(".T") in parameters and ".running_" not in n]
         self.task = task
         self.optimizer = OrtGradientForwardBackwardOptimizer(
-            proto or task.onnx, names, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch, engine=engine,
-            shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)  # fmt: skip
+            proto or task.onnx, names, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch,
+            engine=engine, shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)  # fmt: skip
 
     def epoch(self) -> float:
         return self.optimizer.fit(*self.task.data).train_losses_[-1]
@@ -204,13 +204,14 @@ class Onnxsim:
         from onnxsim import compile_training_loop
         from onnxsim.compile_training import CustomOptimizer
 
-        from ortpartial import build, op, variable
+        from ortpartial import build, variable
 
         self.task, self.rng = task, np.random.default_rng(0)
         w, g, v, eta = (variable(n, "float32", s) for n, s in (("w", [1]), ("g", [1]), ("v", [1]), ("eta", [])))
         moved = MOMENTUM * v + g
-        inputs, outputs = {"sgd": ([w, g, eta], [w - eta * g]), "adam": ([], []),
-                           "nesterov": ([w, g, v, eta], [w - eta * (g + MOMENTUM * moved), moved])}[task.rate]  # fmt: skip
+        inputs, outputs = {
+            "sgd": ([w, g, eta], [w - eta * g]), "adam": ([], []),
+            "nesterov": ([w, g, v, eta], [w - eta * (g + MOMENTUM * moved), moved])}[task.rate]  # fmt: skip
         step = build(inputs, {f"y{i}": v for i, v in enumerate(outputs)})
         step.opset_import[0].version = 17  # that of the graphs that onnxsim writes
         optimizer = CustomOptimizer(step, len(outputs) - 1) if outputs else "adam"
@@ -285,8 +286,8 @@ class Sklearn:
     def weights(self) -> dict[str, np.ndarray]:
         if not hasattr(self.model, "coefs_"):
             raise Cannot("scikit-learn steps after every row: a step is the time of as many rows as the batch has.")
-        return {f"{2 * i}.{n}": a for i, (W, b) in enumerate(zip(self.model.coefs_, self.model.intercepts_, strict=True))
-                for n, a in (("weight", W.T), ("bias", b))}  # fmt: skip
+        layers = enumerate(zip(self.model.coefs_, self.model.intercepts_, strict=True))
+        return {f"{2 * i}.{n}": a for i, (W, b) in layers for n, a in (("weight", W.T), ("bias", b))}
 
 
 class Numpy:
@@ -344,7 +345,8 @@ COSTS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]] =
 
 OURS: dict[str, Callable[[Task], Peer]] = {e: partial(Ours, engine=e) for e in ("epoch", "step", "agent")}
 PEERS: dict[str, Callable[[Task], Peer]] = {
-    **OURS, "torch": Torch, "torch.compile": TorchCompile, "jax scan": Jax, "jax step": partial(Jax, scan=False),
-    "onnxsim": Onnxsim, "sklearn": Sklearn, "numpy": Numpy}  # fmt: skip
-IMPORTS = {**dict.fromkeys(OURS, "ortpartial"), "torch": "torch", "torch.compile": "torch._dynamo", "jax scan": "jax",
+    **OURS, "torch": Torch, "torch.compile": TorchCompile, "torch graphs": TorchGraphs, "jax scan": Jax,
+    "jax step": partial(Jax, scan=False), "onnxsim": Onnxsim, "sklearn": Sklearn, "numpy": Numpy}  # fmt: skip
+IMPORTS = {**dict.fromkeys(OURS, "ortpartial"), "torch": "torch", "torch.compile": "torch._dynamo",
+           "torch graphs": "torch", "jax scan": "jax",
            "jax step": "jax", "onnxsim": "onnxsim", "sklearn": "sklearn.neural_network", "numpy": "numpy"}  # fmt: skip
