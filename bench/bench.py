@@ -255,8 +255,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(given: Sequence[str] | None = None) -> None:
     args, start = arguments(given), time.perf_counter()
-    unit = "of the processor" * args.cpu
-    print(f"Microseconds {unit} a step, and as a multiple of torch's eager mode: medians of {args.rounds} rounds\n"
+    unit = "of the processor " * args.cpu
+    print(f"Microseconds {unit}a step, and as a multiple of torch's eager mode: medians of {args.rounds} rounds\n"
           + ", ".join(f"{k} {v}" for k, v in machine().items()))  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, folder)

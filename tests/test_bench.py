@@ -17,7 +17,7 @@ def bench(script, *arguments):
     """What a script of the benchmark prints."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, ROOT / "bench" / script, *arguments], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": path}, timeout=120)  # fmt: skip
+                          env={**os.environ, "PYTHONPATH": path}, timeout=300)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
