@@ -11,9 +11,6 @@ PYTEST := -m pytest -n 2
 PROOF := -m 'slow or proof' --proof bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 
-# Steps of microseconds are measured on one core, where nothing moves them about.
-PINNED := $(if $(shell command -v taskset),taskset -c 0)
-
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-training test-cpu node lint bench proof proof-training proof-cpu readme clean distclean
 
@@ -45,7 +42,7 @@ lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/mypy
 
 bench: $(TRAINING)/.installed-bench
-	$(PINNED) $(TRAINING)/bin/python bench/bench.py
+	$(TRAINING)/bin/python bench/bench.py
 
 proof: proof-training proof-cpu
 
@@ -70,7 +67,7 @@ $(TRAINING)/.installed-demo: pyproject.toml
 	@touch $@
 
 $(TRAINING)/.installed-bench: pyproject.toml
-	$(call install,$(TRAINING),training$(,)sklearn$(,)plot$(,)bench,12)
+	$(call install,$(TRAINING),training$(,)bench,12)
 	@touch $@
 
 $(CPU)/.installed-test: pyproject.toml

@@ -1,29 +1,28 @@
 """
-How long does a training step take, side by side with what else one would take? Microseconds, on one core.
+How long does a training step take, side by side with what else one would take?
 
-    make bench        or        python bench/bench.py [rounds]
+    make bench        or        python bench/bench.py [--quick] [--models ...] [--peers ...] [--rates ...] [--cores 1 2]
 
-A linear model (20 features) and a network 20-100-1 (Relu) are trained with the square loss and plain SGD by
+Eight models, from a linear regression to BERT-small, take the same steps in
 
-* agent, step and epoch: the public `fit` of ortpartial, checks of the data, shuffling and bookkeeping included;
-* torch: its eager mode, `torch.nn`, `torch.optim.SGD`;
-* sklearn: `MLPRegressor.partial_fit`, an epoch a call; `SGDRegressor.partial_fit` for the linear model, which steps
-  after every row in compiled code, so that a "step" is the time of as many rows as the batch has;
-* numpy: the formulas, written by hand.
+* epoch, step, agent: the public `fit` of ortpartial, checks of the data, shuffling and bookkeeping included;
+* torch: eager mode, and torch.compile: forward, backward and optimizer compiled;
+* jax scan: an epoch as one function by `jit` and `lax.scan`, and jax step: a call of a jitted function for every step;
+* onnxsim: `compile_training_loop`; sklearn: `partial_fit`, an epoch a call; numpy: the formulas, written by hand.
 
-Every contestant shuffles 200 batches and trains on all of them; that is one measurement. They take turns for some
-rounds, and the medians are compared. Before that, all but scikit-learn, which starts from weights of its own, have to
-come to the same weights in an epoch of a fixed order.
+Each has a process of its own, on the cores that are measured, with as many threads. First, all must come to the same
+weights in an epoch of a fixed order. Then they take turns, an epoch each, and medians are compared. New processes tell
+the time to the first step, the time to the same loss, and the memory. All of it is written to bench/results/ as JSON
+and as a chart, with what is aimed at beside what was measured; of what is missed, a profile says where the time goes.
 """
 
 from __future__ import annotations
 
-import os
-
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
-
-import gc
+import argparse
+import contextlib
+import itertools
 import json
+import os
 import platform
 import re
 import statistics
@@ -31,287 +30,248 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import onnx
-import sklearn
-import threadpoolctl
-import torch
-from sklearn.linear_model import SGDRegressor
-from sklearn.neural_network import MLPRegressor
+from models import LARGE, MODELS, RATES, SMALL, Task, model
+from peers import PEERS
+from race import HERE, Cannot, Process, check, first, pinned, race
 
-import ortpartial
-from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, op, variable
-from ortpartial.runtime import has_training, runtime_version
-
-FEATURES, HIDDEN, RATE = 20, 100, 1e-3
-BATCHES = (1, 10, 32, 256, 1024)
-STEPS = 200
-MODELS = {"linear": "linear model, 20 features", "mlp": "network 20-100-1"}
-
-
-def weights(kind: str) -> dict[str, np.ndarray]:
-    """The weights that all contestants start from."""
-    rng = np.random.default_rng(0)
-    shapes = {"W1": (FEATURES, 1), "b1": (1,)}
-    if kind == "mlp":
-        shapes = {"W1": (FEATURES, HIDDEN), "b1": (HIDDEN,), "W2": (HIDDEN, 1), "b2": (1,)}
-    return {n: rng.uniform(-1, 1, s).astype(np.float32) / np.float32(s[0] ** 0.5) for n, s in shapes.items()}
+PACKAGES = ("ortpartial", "onnxruntime", "onnxruntime-training-cpu", "onnxruntime-gpu", "onnx", "torch", "jax",
+            "onnxsim", "scikit-learn", "numpy")  # fmt: skip
+#: For each axis along which cost grows: what is varied, and the models and steps of the points.
+GROWTH = {
+    "rows": ("rows of an epoch, 20-100-1, batch 32", [("20-100-1", s) for s in (30, 300, 3000)]),
+    "parameters": ("parameters, 64-w-w-10, batch 32", [(f"64-{w}-{w}-10", 50) for w in (16, 64, 256, 1024)]),
+    "nodes": ("layers of width 16, batch 32", [("-".join(["16"] * n + ["1"]), 50) for n in (1, 4, 16, 64)]),
+}
+#: Of one core: how much of what others take (microseconds a step) is allowed, for which models and at which batches.
+LIMITS = [
+    ("torch", SMALL, (1, 10, 32), 0.06), ("torch", SMALL, (1024,), 0.5),
+    ("jax scan", SMALL, (1, 10, 32, 256, 1024), 2.0), ("jax scan", SMALL, (256, 1024), 1.2),
+    ("onnxsim", SMALL, (1, 10, 32), 0.15),
+    ("torch", ["encoder", "bert"], (8, 32), 0.85), ("torch", ["lenet", "resnet18"], (8, 64), 1.0)]  # fmt: skip
+#: How much of the time that others need for their first step, compilation included.
+FIRST = {"jax scan": 0.2, "torch.compile": 0.2}
 
 
-def onnx_model(kind: str) -> onnx.ModelProto:
-    """The model as ONNX."""
-    x = variable("x", "float32", ["N", FEATURES])
-    w = {n: constant(a, hint=n) for n, a in weights(kind).items()}
-    y = x @ w["W1"] + w["b1"]
-    return build([x], {"y": op.Relu(y) @ w["W2"] + w["b2"] if kind == "mlp" else y})
+class Bench:
+    """What is measured, and what was found."""
+
+    def __init__(self, args: argparse.Namespace, folder: str):
+        self.args, self.folder = args, folder
+        self.found: dict[str, Any] = {"when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                                      "machine": machine(), "settings": vars(args), "steps": [], "left_out": [],
+                                      "floors": [], "first": [], "growth": {}}  # fmt: skip
+        self.exported: set[str] = set()
+
+    def task(self, name: str, rate: str, batch: int, steps: int | None = None) -> Task:
+        """A training, of which the files are there."""
+        if name not in self.exported:
+            subprocess.run([sys.executable, str(HERE / "nets.py"), self.folder, name], check=True)
+            self.exported.add(name)
+        return Task(name, rate, batch, steps or model(name).steps_at(batch), self.folder, device=self.args.device)
+
+    def leave_out(self, where: str, who: dict[str, str]) -> None:
+        for peer, why in who.items():
+            print(f"  without {peer}: {why}" if "not compared" not in why else f"  {peer}: {why}", flush=True)
+            self.found["left_out"].append({"where": where, "peer": peer, "why": why})
+
+    @contextlib.contextmanager
+    def processes(self, names: Iterable[str], cores: int) -> Iterator[list[Process]]:
+        with contextlib.ExitStack() as stack:
+            yield [stack.enter_context(Process(name, cores)) for name in names]
+
+    def steps(self, names: Sequence[str], cores: int) -> None:
+        """Microseconds a step of every model, rate and batch."""
+        with self.processes(self.args.peers, cores) as processes:
+            for name in names:
+                rates = self.args.rates if model(name).widths else self.args.rates[:1]
+                for rate in rates:
+                    m = model(name)
+                    batches = [b for b in self.args.batches or m.batches if m.widths or b in m.batches]
+                    print(f"\n{model(name).title}, {rate}, {cores} core{'s' * (cores > 1)}", flush=True)
+                    out = check(processes, self.task(name, rate, 10 if 10 in batches else batches[0]))
+                    self.leave_out(f"{name} {rate}", out)
+                    running = [p for p in processes if p.name not in out or "not compared" in out[p.name]]
+                    print("batch" + "".join(f"{p.name:>20}" for p in running))
+                    for batch in batches:
+                        times = race(running, self.task(name, rate, batch), self.args.rounds)
+                        entry = {"model": name, "rate": rate, "batch": batch, "cores": cores, "peers": times}
+                        self.found["steps"].append(entry)
+                        print(self.line(batch, [times.get(p.name) for p in running]), flush=True)
+                    if m.widths and "epoch" in self.args.peers:
+                        n = self.nodes(name, rate, batches[0])
+                        self.found["floors"].append({k: v for k, v in n.items() if k != "operators"})
+                        print(f"floor: {n['nodes']} nodes a step would take {n['floor']:.1f} us if they did nothing "
+                              f"({n['iteration']:.2f} us an iteration with one, {n['node']:.2f} each more)", flush=True)
+
+    def line(self, batch: int, times: list[dict[str, float] | None]) -> str:
+        """Microseconds, and as a multiple of those of the reference."""
+        reference = self.found["steps"][-1]["peers"].get("torch")
+        cells = []
+        for t in times:
+            ratio = f" ({self.us(t) / self.us(reference):5.3f}x)" if t and reference else ""
+            cells.append(f"{self.us(t):.1f}{ratio}" if t else "-")
+        return f"{batch:5d}" + "".join(f"{c:>20}" for c in cells)
+
+    def us(self, times: dict[str, float]) -> float:
+        return times["cpu_us" if self.args.cpu else "us"]
+
+    def firsts(self, names: Sequence[str]) -> None:
+        """Time to the first step and to the same loss, and memory, in new processes."""
+        for name in names:
+            batch = 32 if model(name).widths else model(name).batches[0]
+            task, loss = self.task(name, self.args.rates[0], batch), None
+            print(f"\n{model(name).title}, batch {batch}, new processes\n{'':16}{'import s':>10}{'first step s':>14}"
+                  f"{'to the same loss s':>20}{'megabytes':>12}", flush=True)  # fmt: skip
+            for peer in sorted(self.args.peers, key=lambda p: p != "torch"):  # whose loss the others come to
+                try:
+                    times = first(peer, task, 1, loss)
+                except Cannot as e:
+                    self.leave_out(f"first step, {name}", {peer: str(e)})
+                    continue
+                loss = times["loss"] if loss is None else loss
+                self.found["first"].append({"model": name, "peer": peer, **times})
+                print(f"{peer:16}{times['import']:10.2f}{times['first']:14.3f}{times['to_loss']:20.3f}"
+                      f"{times['megabytes']:12.0f}", flush=True)  # fmt: skip
+
+    def growth(self) -> None:
+        """How a step grows with rows, parameters and nodes, beside torch."""
+        with self.processes([p for p in ("epoch", "torch") if p in self.args.peers], 1) as processes:
+            for axis, (title, points) in GROWTH.items():
+                print(f"\nmicroseconds a step by {title}", flush=True)
+                found = self.found["growth"][axis] = []
+                for name, steps in points:
+                    task = self.task(name, self.args.rates[0], 32, steps)
+                    widths = task.model.widths
+                    size = {"rows": 32 * steps, "nodes": len(widths) - 1,
+                            "parameters": sum((a + 1) * b for a, b in itertools.pairwise(widths))}[axis]
+                    times = race(processes, task, 3)
+                    found.append({"model": name, "at": size, "peers": times})
+                    print(f"{size:9d}" + "".join(f"{p:>10}{self.us(t):10.1f}" for p, t in times.items()), flush=True)
+
+    def nodes(self, name: str, rate: str, batch: int) -> dict[str, Any]:
+        """The profile of a step, and what its nodes would take if they did nothing."""
+        task = self.task(name, rate, batch)
+        said = subprocess.run([sys.executable, str(HERE / "nodes.py"), self.folder, name, rate, str(batch)], check=True,
+                              capture_output=True, text=True, preexec_fn=pinned(1),
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+        return {"name": task.name, **json.loads(said.stdout)}
+
+    def targets(self) -> list[dict[str, Any]]:
+        """What is promised, what was measured, and whether it holds."""
+        found = []
+        cells = [(e, e["peers"]) for e in self.found["steps"] if "epoch" in e["peers"]]
+        groups = list(dict.fromkeys((e["model"], e["rate"], e["cores"]) for e, _ in cells))
+        for peer, names, batches, most in LIMITS:
+            for name, rate, cores in groups:
+                at = [(e["batch"], self.us(p["epoch"]) / self.us(p[peer])) for e, p in cells
+                      if (e["model"], e["rate"], e["cores"]) == (name, rate, cores) and peer in p
+                      and e["batch"] in batches and name in names]  # fmt: skip
+                if at:
+                    what = f"{name} {rate}, {cores} core{'s' * (cores > 1)}, batch {', '.join(str(b) for b, _ in at)}"
+                    found.append({"target": f"epoch / {peer}: {what}", "most": most, "model": name, "rate": rate,
+                                  "batch": max(at, key=lambda a: a[1])[0],
+                                  "measured": prod(r for _, r in at) ** (1 / len(at))})  # fmt: skip
+        times = {(f["model"], f["peer"]): f["first"] for f in self.found["first"]}
+        for (name, peer), theirs in times.items():
+            if peer in FIRST and (name, "epoch") in times:
+                found.append({"target": f"first step, epoch / {peer}: {name}", "most": FIRST[peer],
+                              "measured": times[name, "epoch"] / theirs})  # fmt: skip
+        return [{**f, "holds": f["measured"] <= f["most"]} for f in found]
+
+    def conclude(self) -> None:
+        """Targets, the floor of what is small, and the profile of the worst misses."""
+        self.found["targets"] = found = self.targets()
+        if found:
+            print("\nTargets: geometric means over the batches")
+        for f in sorted(found, key=lambda f: f["holds"]):
+            print(f"  {'holds ' if f['holds'] else 'MISSED'} {f['measured']:7.3f} <= {f['most']:<5g} {f['target']}")
+        missed = sorted((f for f in found if not f["holds"] and "model" in f), key=lambda f: -f["measured"] / f["most"])
+        worst = list(dict.fromkeys((f["model"], f["rate"], f["batch"]) for f in missed))[: self.args.profiles]
+        self.found["profiles"] = [self.nodes(*w) for w in worst]
+        for p in self.found["profiles"]:
+            print(f"\n{p['model']}, {p['rate']}, batch {p['batch']}: {p['nodes']} nodes a step")
+            print("  " + ", ".join(f"{o['operator']} {o['us']:.0f} us {o['share']:.0%}" for o in p["operators"][:8]))
+        share = statistics.median([t["cores"] / e["cores"] for e in self.found["steps"] for t in e["peers"].values()]
+                                  or [1.0])  # fmt: skip
+        if share < 0.95:
+            print(f"\nOther programs took {1 - share:.0%} of the cores meanwhile: figures are too high, ratios rough.")
+        greedy = {p for e in self.found["steps"] for p, t in e["peers"].items() if t["cores"] > 1.05 * e["cores"]}
+        if greedy:
+            print(f"\n{', '.join(sorted(greedy))} took more cores than they were given.")
+
+    def write(self) -> None:
+        """JSON and chart."""
+        from chart import draw
+
+        name = re.sub(r"[^a-z0-9]+", "-", self.found["machine"]["cpu"].lower()).strip("-")
+        runtime = next(v for k, v in self.found["machine"].items() if k.startswith("onnxruntime"))
+        path = Path(self.args.out) / f"{name}-onnxruntime-{runtime}{'-quick' * self.args.quick}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.found, indent=1) + "\n")
+        draw(self.found, path.with_suffix(".png"), cpu=self.args.cpu)
+        print(f"\nWritten to {path} and {path.with_suffix('.png').name}")
 
 
-class Ours:
-    """`fit` with warm_start, so that a second call goes on from the first and finds everything compiled."""
-
-    def __init__(self, engine, kind, X, y, batch, shuffle=True):
-        self.data = X, y
-        self.optimizer = OrtGradientForwardBackwardOptimizer(
-            onnx_model(kind), list(weights(kind)), learning_rate=RATE, max_iter=1, batch_size=batch, shuffle=shuffle,
-            engine=engine, warm_start=True, random_state=0)  # fmt: skip
-
-    def epoch(self):
-        self.optimizer.fit(*self.data)
-
-    def weights(self):
-        return self.optimizer.get_state()
-
-
-class Torch:
-    """The loop of every tutorial."""
-
-    def __init__(self, kind, X, y, batch, shuffle=True):
-        self.X, self.y, self.batch, self.shuffle = torch.from_numpy(X), torch.from_numpy(y), batch, shuffle
-        if kind == "mlp":
-            linear = torch.nn.Linear
-            self.model = torch.nn.Sequential(linear(FEATURES, HIDDEN), torch.nn.ReLU(), linear(HIDDEN, 1))
-        else:
-            self.model = torch.nn.Linear(FEATURES, 1)
-        with torch.no_grad():
-            for p, a in zip(self.model.parameters(), weights(kind).values(), strict=True):
-                p.copy_(torch.from_numpy(a.T.copy()))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
-
-    def epoch(self):
-        X, y, model, optimizer, total = self.X, self.y, self.model, self.optimizer, 0.0
-        order = torch.randperm(len(X)) if self.shuffle else torch.arange(len(X))
-        for rows in order.split(self.batch):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(model(X[rows]), y[rows])
-            loss.backward()
-            optimizer.step()
-            total += loss.item()
-        return total
-
-    def weights(self):
-        return [p.detach().numpy().T for p in self.model.parameters()]
-
-
-class Numpy:
-    """The gradient by hand."""
-
-    def __init__(self, kind, X, y, batch, shuffle=True):
-        self.X, self.y, self.batch, self.shuffle = X, y, batch, shuffle
-        self.w, self.rng = weights(kind), np.random.default_rng(0)
-        self.step = self.mlp if kind == "mlp" else self.linear
-
-    def epoch(self):
-        total, order = 0.0, self.rng.permutation(len(self.X)) if self.shuffle else np.arange(len(self.X))
-        for start in range(0, len(order), self.batch):
-            rows = order[start : start + self.batch]
-            total += self.step(self.X[rows], self.y[rows], **self.w)
-        return total
-
-    def linear(self, x, t, W1, b1):
-        e = x @ W1 + b1 - t
-        dy = e * (2 * RATE / len(e))
-        W1 -= x.T @ dy
-        b1 -= dy.sum(axis=0)
-        return float((e * e).mean())
-
-    def mlp(self, x, t, W1, b1, W2, b2):
-        h = np.maximum(x @ W1 + b1, 0)
-        e = h @ W2 + b2 - t
-        dy = e * (2 * RATE / len(e))
-        dh = (dy @ W2.T) * (h > 0)
-        W2 -= h.T @ dy
-        b2 -= dy.sum(axis=0)
-        W1 -= x.T @ dh
-        b1 -= dh.sum(axis=0)
-        return float((e * e).mean())
-
-    def weights(self):
-        return list(self.w.values())
-
-
-class Sklearn:
-    """An epoch by `partial_fit`."""
-
-    def __init__(self, kind, X, y, batch):
-        self.X, self.y = X, y[:, 0]
-        if kind == "mlp":
-            self.model = MLPRegressor(hidden_layer_sizes=[HIDDEN], solver="sgd", batch_size=batch, momentum=0, alpha=0,
-                                      learning_rate_init=RATE, nesterovs_momentum=False, random_state=0)  # fmt: skip
-        else:
-            self.model = SGDRegressor(penalty=None, learning_rate="constant", eta0=RATE, random_state=0)
-
-    def epoch(self):
-        self.model.partial_fit(self.X, self.y)
-
-
-ENGINES = [*(["agent"] if has_training() else []), "step", "epoch"]
-CONTESTANTS = [*ENGINES, "torch", "sklearn", "numpy"]
-
-
-def contestant(name, *arguments, **options):
-    """One of them, ready to train."""
-    if name in ENGINES:
-        return Ours(name, *arguments, **options)
-    return {"torch": Torch, "sklearn": Sklearn, "numpy": Numpy}[name](*arguments, **options)
-
-
-def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with a target that both models can learn something of."""
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(rows, FEATURES)).astype(np.float32)
-    return X, (X[:, :1] - np.abs(X[:, 1:2]) + 0.1 * rng.normal(size=(rows, 1))).astype(np.float32)
-
-
-def check_same_numbers(kind: str) -> float:
-    """Largest difference of any weight after an epoch in a fixed order, relative to the largest of its tensor."""
-    X, y = data(2050)
-    found = {}
-    for name in (c for c in CONTESTANTS if c != "sklearn"):
-        run = contestant(name, kind, X, y, 10, shuffle=False)
-        run.epoch()
-        found[name] = run.weights()
-    expected = found.pop("numpy")
-    pairs = [pair for w in found.values() for pair in zip(w, expected, strict=True)]
-    worst = max(float(abs(a - b).max() / abs(b).max()) for a, b in pairs)
-    if worst > 1e-4:
-        sys.exit(f"The contestants do not compute the same for the {kind}: weights differ by {worst:.1e}.")
-    return worst
-
-
-def seconds(function) -> float:
-    """Time of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def measure(kind: str, batch: int, rounds: int) -> dict[str, float]:
-    """Median microseconds a step of each contestant."""
-    X, y = data(batch * STEPS)
-    runs = {name: contestant(name, kind, X, y, batch) for name in CONTESTANTS}
-    times = {name: [] for name in runs}
-    for run in runs.values():
-        run.epoch()
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(seconds(run.epoch))
-    return {name: statistics.median(t) / STEPS * 1e6 for name, t in times.items()}
-
-
-#: Loads a file, trains for one step and prints the milliseconds, without those of the imports.
-LOAD = """
-import sys, time
-import numpy as np
-from ortpartial import OrtGradientForwardBackwardOptimizer
-X, y = np.ones((10, 20), np.float32), np.ones((10, 1), np.float32)
-start = time.perf_counter()
-OrtGradientForwardBackwardOptimizer(sys.argv[1], max_iter=1, engine="epoch").fit(X, y)
-print((time.perf_counter() - start) * 1e3)
-"""
-
-
-def loading(rounds: int) -> float:
-    """Median milliseconds from an ONNX file of the network to the end of its first step, in processes of their own."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "mlp.onnx"
-        onnx.save(onnx_model("mlp"), path)
-        command = [sys.executable, "-c", LOAD, str(path)]
-        runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(rounds)]
-        return statistics.median(float(run.stdout) for run in runs)
-
-
-def table(figures: dict[int, dict[str, float]]) -> str:
-    """Microseconds a step, and as a share of torch's."""
-    lines = ["batch" + "".join(f"{name:>18}" for name in CONTESTANTS)]
-    for batch, times in figures.items():
-        cells = (f"{t:10.1f} ({t / times['torch']:4.2f}x)" for t in times.values())
-        lines.append(f"{batch:5d}" + "".join(f"{cell:>18}" for cell in cells))
-    return "\n".join(lines)
-
-
-def targets(figures: dict[str, dict[int, dict[str, float]]], load: float) -> list[dict[str, object]]:
-    """What the library promises, what was measured, and whether it holds."""
-    wanted = [("agent", batch, 0.4) for batch in BATCHES if batch <= 32] if "agent" in ENGINES else []
-    wanted += [("step", 10, 0.1), ("step", 1024, 0.65)]
-    wanted += [("epoch", batch, 0.06 if batch <= 32 else 0.5) for batch in BATCHES if batch <= 32 or batch == 1024]
-    found = []
-    for kind in MODELS:
-        for engine, batch, most in wanted:
-            ratio = figures[kind][batch][engine] / figures[kind][batch]["torch"]
-            what = f"{kind}: {engine} at batch {batch}, as a multiple of torch eager"
-            found.append({"target": what, "most": most, "measured": ratio})
-    what = "mlp: milliseconds to load, build and take the first step, in a new process"
-    found.append({"target": what, "most": 100, "measured": load})
-    return [{**f, "holds": f["measured"] <= f["most"]} for f in found]
-
-
-def machine() -> dict[str, object]:
+def machine() -> dict[str, str]:
     """Where this runs, and on what."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else []
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    return {"cpu": names[0] if names else platform.processor() or platform.machine(), "cores_used": usable,
-            "python": platform.python_version(), "ortpartial": ortpartial.__version__,
-            "onnxruntime": runtime_version() + (" (training)" if has_training() else ""), "onnx": onnx.__version__,
-            "torch": torch.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}  # fmt: skip
+    found = {"cpu": names[0] if names else platform.processor() or platform.machine(), "cores": str(os.cpu_count()),
+             "python": platform.python_version()}  # fmt: skip
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
-def main(rounds: int = 9) -> None:
-    start, where = time.perf_counter(), machine()
-    used = time.process_time()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", sklearn.exceptions.ConvergenceWarning)
-    print("Microseconds a step, and in brackets as a multiple of torch eager; medians of "
-          f"{rounds} rounds of {STEPS} steps\n{', '.join(f'{k} {v}' for k, v in where.items())}")  # fmt: skip
-    figures: dict[str, dict[int, dict[str, float]]] = {}
-    with threadpoolctl.threadpool_limits(1):
-        for kind, title in MODELS.items():
-            print(f"\n{title} (weights after an epoch agree to {check_same_numbers(kind):.0e})", flush=True)
-            gc.collect()
-            gc.disable()
-            figures[kind] = {batch: measure(kind, batch, rounds) for batch in BATCHES}
-            gc.enable()
-            print(table(figures[kind]), flush=True)
-        share = (time.process_time() - used) / (time.perf_counter() - start)
-        load = loading(5)
-    found = targets(figures, load)
-    if share < 0.95:
-        print(f"\nOther programs took {1 - share:.0%} of the core meanwhile: figures are too high and ratios rough.")
-    print("\nTargets")
-    for f in found:
-        print(f"  {'holds' if f['holds'] else 'MISSED'}  {f['measured']:7.3g} <= {f['most']:<5g} {f['target']}")
-    name = re.sub(r"[^a-z0-9]+", "-", str(where["cpu"]).lower()).strip("-")
-    path = Path(__file__).parent / "results" / f"{name}-onnxruntime-{runtime_version()}.json"
-    path.parent.mkdir(exist_ok=True)
-    result = {"machine": where, "rounds": rounds, "steps": STEPS, "share_of_core": share, "microseconds": figures,
-              "load_milliseconds": load, "targets": found}  # fmt: skip
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"\nWritten to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}; "
-          f"{time.perf_counter() - start:.0f} s")  # fmt: skip
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
+    add = parser.add_argument
+    add("--quick", action="store_true", help="20-100-1 and the encoder, two batches, plain SGD, three rounds: a minute")
+    add("--models", nargs="+", default=list(MODELS), help="names, or widths as in 20-100-100-1")
+    add("--peers", nargs="+", default=[p for p in PEERS if p != "torch graphs"], choices=list(PEERS))
+    add("--rates", nargs="+", default=list(RATES), choices=list(RATES))
+    add("--batches", nargs="+", type=int)
+    add("--cores", nargs="+", type=int, default=[1, 2], help="two cores: the large models alone")
+    add("--parts", nargs="+", default=["steps", "first", "growth"], choices=["steps", "first", "growth"])
+    add("--rounds", type=int, default=5)
+    add("--profiles", type=int, default=4, help="of how many misses to show where the time goes")
+    add("--cpu", action="store_true", help="compare the time of the processor, where others use it, too")
+    add("--out", default=str(HERE / "results"))
+    add("--device", default="cpu")
+    args = parser.parse_args(given)
+    if args.quick:
+        args.models, args.batches, args.rates, args.cores = ["20-100-1", "encoder"], [32, 1024], ["sgd"], [1]
+        args.parts, args.rounds, args.peers = ["steps"], 3, [p for p in args.peers if p != "torch.compile"]
+    return args
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    args, start = arguments(given), time.perf_counter()
+    unit = "of the processor " * args.cpu
+    print(f"Microseconds {unit}a step, and as a multiple of torch's eager mode: medians of {args.rounds} rounds\n"
+          + ", ".join(f"{k} {v}" for k, v in machine().items()))  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(args, folder)
+        if "steps" in args.parts:
+            for cores in args.cores:
+                names = [m for m in args.models if cores == 1 or m in LARGE]
+                bench.steps(names, cores)
+        if "first" in args.parts:
+            bench.firsts([m for m in ("20-100-1", "lenet", "encoder") if m in args.models])
+        if "growth" in args.parts:
+            bench.growth()
+        bench.conclude()
+        bench.write()
+    print(f"{time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

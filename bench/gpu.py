@@ -1,0 +1,33 @@
+"""
+How long does a training step take on a GPU, side by side with torch? Microseconds.
+
+    python bench/gpu.py [--quick] [what else bench.py takes]
+
+As `bench.py`, on the first CUDA device: epoch and step of ortpartial, torch in eager mode, torch.compile, and torch
+with a step recorded as a CUDA graph. Where there is no such device it runs on the CPU, so that it can be tried.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import onnxruntime
+import torch
+
+import bench
+
+
+def main() -> None:
+    lacks = [what for what, found in (
+        ("torch finds no CUDA device", torch.cuda.is_available()),
+        ("onnxruntime has no CUDAExecutionProvider", "CUDAExecutionProvider" in onnxruntime.get_available_providers()))
+        if not found]  # fmt: skip
+    if lacks:
+        print(f"Measured on the CPU, as {' and '.join(lacks)}.")
+    peers = ["epoch", "step", "torch", "torch.compile", "torch graphs"]
+    bench.main(["--device", "cpu" if lacks else "cuda", "--peers", *peers, "--cores", "1", "--parts", "steps",
+                "--profiles", "0", *sys.argv[1:]])  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
