@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,17 @@ from .sequences import part_of, pieces
 from .straight import straight
 from .subgraph import body_inputs, widened
 
-__all__ = ["EXPANDED", "Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
+__all__ = ["EXPANDED", "Model", "expand", "lightened", "load", "parted", "read", "replace_weights",
+           "whole"]  # fmt: skip
 
 #: Operators that are read as what they compute: from inputs, attributes and which outputs are wanted to the outputs.
 EXPANDED: dict[tuple[str, str], Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], list[Value | None]]] = {}
 
 #: Bytes that one protobuf message can hold are 2³¹ - 1; some are left for all that is not content of initializers.
 _MESSAGE = 2**31 - 2**26
+
+#: Bytes from which on an initializer is not worth a second copy.
+_BIG = 2**20
 
 
 @dataclass(frozen=True)
@@ -405,6 +409,9 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
             new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
             for field in _DATA:
                 t.ClearField(field)
+            if t.data_location == TensorProto.EXTERNAL:
+                t.ClearField("data_location")
+                t.ClearField("external_data")
             t.raw_data = new.raw_data
     return copy
 
@@ -432,45 +439,72 @@ def parted(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
     >>> parted(build([x], {"y": 2 * x}))[1]
     {}
     """
-    sizes = [int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
-             for t in proto.graph.initializer]  # fmt: skip
-    if sum(sizes) < _MESSAGE:
+    if sum(map(_size, proto.graph.initializer)) < _MESSAGE:
         return proto, {}
+    apart = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if _size(t) >= _BIG}
+    return _emptied(proto), apart
+
+
+def _size(t: TensorProto) -> int:
+    """Bytes of a tensor."""
+    return int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
+
+
+def _emptied(proto: ModelProto) -> ModelProto:
+    """A copy of a model whose big initializers refer to external data in no file."""
     light = _but(proto, ["graph"])
     light.graph.CopyFrom(_but(proto.graph, ["initializer"]))
-    apart = {}
-    for t, size in zip(proto.graph.initializer, sizes, strict=True):
-        if size < 2**20:
+    for t in proto.graph.initializer:
+        if _size(t) < _BIG:
             light.graph.initializer.append(t)
             continue
-        apart[t.name] = numpy_helper.to_array(t)
         left = _but(t, _DATA)
         left.data_location = TensorProto.EXTERNAL
         left.external_data.add(key="location", value="memory")
         light.graph.initializer.append(left)
-    return light, apart
+    return light
 
 
-def joined(light: ModelProto, apart: Mapping[str, np.ndarray]) -> ModelProto:
-    """What `parted` took apart, as it was; the model given is written to.
+def lightened(model: Model) -> Model:
+    """The same model, whose proto is a copy that leaves the content of big initializers to `arrays`: see `whole`.
 
     Parameters
     ----------
-    light : onnx.ModelProto
-        The model without its big initializers.
-    apart : dict of str to numpy.ndarray
-        These.
+    model : Model
+        The model.
+
+    Returns
+    -------
+    Model
+    """
+    return replace(model, proto=_emptied(model.proto))
+
+
+def whole(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:
+    """The file of a model that was lightened, in which the initializers named have new content.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : dict of str to numpy.ndarray, optional
+        New content, of the same shape and dtype.
 
     Returns
     -------
     onnx.ModelProto
+        A copy.
+
+    Examples
+    --------
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import constant, variable
+    >>> proto = build([x := variable("x", "float32", ["N", 1])], {"y": x @ constant(np.ones((1, 2**18), np.float32))})
+    >>> whole(lightened(load(proto))) == proto
+    True
     """
-    for t in light.graph.initializer:
-        if t.name in apart:
-            t.ClearField("external_data")
-            t.ClearField("data_location")
-            t.raw_data = apart[t.name].tobytes()
-    return light
+    left_out = {t.name for t in model.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    return replace_weights(model.proto, {**{n: model.arrays[n] for n in left_out}, **(weights or {})})
 
 
 #: Where a tensor may keep its content.

@@ -24,7 +24,7 @@ from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .metrics import accuracy, r2
-from .model import Model, joined, load, parted, read, replace_weights
+from .model import Model, lightened, load, whole
 from .parallel import ParallelEngine
 from .runtime import Session
 from .settings import Configurable, checked
@@ -158,12 +158,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             verbose=verbose, exc=exc))  # fmt: skip
         self.device, self.engine, self.distributed = device, engine, distributed
 
-        given = model.proto if isinstance(model, Model) else model
-        proto = read(given)
-        if proto is given:  # Nothing that is done to the caller's own object may change a training.
-            proto = ModelProto()
-            proto.CopyFrom(read(given))
-        self._model = load(proto, straight_through=isinstance(model, Model) and model.straight_through)
+        self._model = lightened(load(model))  # A copy: nothing that is done to the caller's own may change a training.
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
         self._open()
@@ -584,7 +579,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
             settings = {"device": self.device, "engine": self.engine}
-            self._layer = OrtGradientForwardBackward(self._model.proto, self.weights_to_train, **settings)
+            self._layer = OrtGradientForwardBackward(whole(self._model), self.weights_to_train, **settings)
         self._layer.set_state(self.get_state())
         return self._layer
 
@@ -695,7 +690,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         -------
         onnx.ModelProto
         """
-        return replace_weights(self._model.proto, self.trained_coef_)
+        return whole(self._model, self.trained_coef_)
 
     def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
         """The model with its trained weights and its training, which a `TrainingSession` goes on with.
@@ -751,17 +746,17 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         """Settings, the model as bytes, and the state of the training; sessions are made anew."""
         left_out = ("_model", "_sessions", "_options", "_layer", "_engine", "_ranges")
         state = {k: v for k, v in vars(self).items() if k not in left_out}
-        light, big = parted(self._model.proto)
         state["_given"] = {k: v for k, v in self._given.items() if k != "model"}
         state["straight_through"] = self._model.straight_through
-        return {**state, "model": (light.SerializeToString(), big), "engine_state": self._engine.snapshot()}
+        return {**state, "model": (self._model.proto.SerializeToString(), dict(self._model.arrays)),
+                "engine_state": self._engine.snapshot()}  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         model, engine_state, rng = state.pop("model"), state.pop("engine_state"), state["_rng"]
         straight_through = state.pop("straight_through")
         vars(self).update(state)
-        self._model = load(joined(ModelProto.FromString(model[0]), model[1]), straight_through=straight_through)
-        self._given["model"] = self._model if straight_through else self._model.proto
+        self._given["model"] = self._model = load(Model(ModelProto.FromString(model[0]), {}, {}, {}, model[1], {},
+                                                        straight_through))  # fmt: skip
         self._open()
         self._start()
         self._rng = rng
