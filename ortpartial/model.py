@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import tempfile
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +50,9 @@ _MESSAGE = 2**31 - 2**26
 #: Bytes from which on an initializer is not worth a second copy.
 _BIG = 2**20
 
+#: Bytes of big initializers from which on they are kept in a file.
+_MANY = 2**24
+
 
 @dataclass(frozen=True)
 class Model:
@@ -85,6 +90,13 @@ class Model:
     values: Mapping[str, Value]
     #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
     straight_through: bool = False
+    #: A file without a name, in which the content of big initializers waits until somebody reads it: see `lightened`.
+    file: mmap.mmap | None = None
+
+    def release(self) -> None:
+        """Give back the memory that reading `arrays` took, where they wait in a file."""
+        if self.file is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.file.madvise(mmap.MADV_DONTNEED)
 
 
 def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
@@ -197,7 +209,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
     if known is None:
         check(graph, opsets)  # at last, since our own errors say more
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through)
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, known.file if known else None)
 
 
 def _stored(proto: ModelProto) -> list[TensorProto]:
@@ -466,7 +478,10 @@ def _emptied(proto: ModelProto) -> ModelProto:
 
 
 def lightened(model: Model) -> Model:
-    """The same model, whose proto is a copy that leaves the content of big initializers to `arrays`: see `whole`.
+    """The same model, whose proto is a copy without the content of big initializers: see `whole`.
+
+    What a training starts from is read again when the next one does. Where there is much of it, it waits in a temporary
+    file until then, and not in memory, if such a file can be written.
 
     Parameters
     ----------
@@ -477,7 +492,22 @@ def lightened(model: Model) -> Model:
     -------
     Model
     """
-    return replace(model, proto=_emptied(model.proto))
+    light = replace(model, proto=_emptied(model.proto))
+    big = {n: a for n, a in model.arrays.items() if a.nbytes >= _BIG}
+    if model.file is not None or sum(a.nbytes for a in big.values()) < _MANY:
+        return light
+    try:
+        with tempfile.TemporaryFile() as f:
+            places = {}
+            for n, a in big.items():
+                places[n] = f.seek(-(-f.tell() // 64) * 64)
+                f.write(np.ascontiguousarray(a).data.cast("B"))
+            f.flush()
+            file = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError:
+        return light
+    apart = {n: np.frombuffer(file, a.dtype, a.size, places[n]).reshape(a.shape) for n, a in big.items()}
+    return replace(light, arrays={**model.arrays, **apart}, file=file)
 
 
 def whole(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:

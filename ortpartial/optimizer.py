@@ -14,12 +14,14 @@ from onnx import ModelProto
 from tqdm import tqdm
 
 from .batches import parts, prefetched
+from .checkpointing import resolve_checkpointing
 from .data import check_inputs, check_sample_weight, check_target
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
 from .indices import check_indices, index_ranges
 from .initial import drawn
+from .lean import LeanEngine, leaner
 from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
@@ -81,6 +83,10 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         Whether the processes of ``torch.distributed`` train together. Each is given all rows, a memory map for example,
         and reads its share of every batch; the steps are those of one process. The first process alone shows the bar
         and calls the callbacks.
+    checkpointing : None, "auto", or sequence of str
+        What the backward pass computes once more instead of keeping it, for less memory and more time; the numbers are
+        the same. ``"auto"`` (or True) cuts the model into the segments that take the least memory, about √n of n
+        operators; a list names the tensors to keep, and all between them is computed again.
     timeout : float, optional
         Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even in the
         midst of a run; what had been trained until then is kept. Engine ``"agent"`` looks at it once a step.
@@ -144,6 +150,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         validation_every: float = 0.1,
         callbacks: Sequence[Callable[[Any], Any]] = (),
         distributed: bool = False,
+        checkpointing: bool | str | Sequence[str] | None = None,
         timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
@@ -156,7 +163,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init, random_state=random_state,
             warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
             verbose=verbose, exc=exc))  # fmt: skip
-        self.device, self.engine, self.distributed = device, engine, distributed
+        self.device, self.engine, self.distributed, self.checkpointing = device, engine, distributed, checkpointing
 
         self._model = lightened(load(model))  # A copy: nothing that is done to the caller's own may change a training.
         self.learning_loss = self._resolve_losses(learning_loss)
@@ -208,8 +215,15 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             kind, self.engine_reason_ = ParallelEngine, "several processes add their gradients between two graphs"
         self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
+        gradient = resolve_checkpointing(self.checkpointing, self._model.values)
         setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
-                      self.learning_rate, self.device)  # fmt: skip
+                      self.learning_rate, self.device, gradient)  # fmt: skip
+        if self.engine != "epoch" and leaner(kind, setup):
+            kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
+            self.engine_ = kind.name
+        elif gradient is not None:
+            raise SettingError(f"checkpointing trains on the CPU with engine='step', not with {self.engine!r} on "
+                               f"{self.device!r}, and in one process.")  # fmt: skip
         self._engine: Engine = kind(setup)
         self._engine.reset(self._first())
 
@@ -343,18 +357,21 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _epoch(self, rows: int) -> bool:
         """Train on every row once; whether all stayed finite."""
         order = self._rng.permutation(rows) if self.shuffle else np.arange(rows)
-        before = self._engine.snapshot()
+        before = self._engine.snapshot() if self._engine.copies > 1 else None
         loss = self._engine.epoch(order, self.batch_size)
         if not (np.isfinite(loss) and self._engine.is_finite()):
-            self._diverged(before, order)
+            self._diverged(before, order, loss)
             return False
         self.train_losses_.append(loss)
         self.n_iter_ += 1
         return True
 
-    def _diverged(self, before: Any, order: np.ndarray) -> None:
+    def _diverged(self, before: Any, order: np.ndarray, loss: float) -> None:
         """Replay the epoch up to its last finite step, then say what happened."""
         engine = self._engine
+        if before is None:  # The step was not taken.
+            self._say_diverged(loss, engine.iteration + 1)
+            return
         engine.restore(before)
         for start in range(0, len(order), self.batch_size):
             last = engine.snapshot()
@@ -766,7 +783,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
-        built = (*self._given, "device", "engine", "distributed")
+        built = (*self._given, "device", "engine", "distributed", "checkpointing")
         simple = {n: v for n, v in self.get_params(deep=False).items() if n not in built}
         if params.keys() <= simple.keys():
             vars(self).update(checked(**{**simple, **params}))

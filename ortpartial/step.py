@@ -21,9 +21,13 @@ from .model import Model
 from .rewrite import rewritten
 from .subgraph import scan
 
-__all__ = ["Names", "backward_graph", "boundary", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph",
-           "read_by", "row_loss_graph", "row_losses_of", "step_graph", "step_values", "targets_of", "total",
-           "update_graph", "updated"]  # fmt: skip
+__all__ = ["Gradient", "Names", "backward_graph", "boundary", "epoch_graph", "forward_graph", "gradient_graph",
+           "loss_graph", "penalty_graph", "read_by", "row_loss_graph", "row_losses_of", "step_graph", "step_values",
+           "targets_of", "total", "update_graph", "updated"]  # fmt: skip
+
+
+#: From the objective and the weights to the gradients.
+Gradient = Callable[[Value, Sequence[Value]], Sequence[Value]]
 
 
 class Rate(Protocol):
@@ -185,7 +189,7 @@ def step_values(
     rate: Rate,
     *,
     weighted: bool = False,
-    gradient: Callable[[Value, Sequence[Value]], Sequence[Value]] = grad,
+    gradient: Gradient = grad,
     k: Value | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
@@ -204,21 +208,58 @@ def step_values(
     inputs, outputs : dict of str to Value
     """
     names = Names.of(model)
-    targets = targets_of(model, losses, names)
     number = variable(names.iteration, np.int64, []) if k is None else k
-    trained = [model.initializers[w] for w in weights]
-    dtype = model.outputs[next(iter(losses))].dtype
-    w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
-    loss = _mean_loss(model, losses, targets, w)
-    costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
-    gradients = gradient(total([loss, *costs]), trained)
-
-    inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
+    inputs, loss, trained, gradients = _gradients(model, weights, losses, penalty, weighted, gradient)
     if k is None:
         inputs[names.iteration] = number
     outputs = {names.loss: loss}
-    updated(rate, dict(zip(weights, trained, strict=True)), gradients, number, names, inputs, outputs)
+    updated(rate, trained, gradients, number, names, inputs, outputs)
     return inputs, outputs
+
+
+def _gradients(
+    model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss], penalty: BaseLearningPenalty,
+    weighted: bool, gradient: Gradient,
+) -> tuple[dict[str, Value], Value, dict[str, Value], Sequence[Value]]:  # fmt: skip
+    """Inputs, the loss of a batch, the weights, and the gradients of the objective by them."""
+    names = Names.of(model)
+    targets = targets_of(model, losses, names)
+    trained = {w: model.initializers[w] for w in weights}
+    dtype = model.outputs[next(iter(losses))].dtype
+    w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
+    loss = _mean_loss(model, losses, targets, w)
+    costs = [penalty(v) for v in trained.values() if penalty.applies_to(_sizes(v))]
+    gradients = gradient(total([loss, *costs]), list(trained.values()))
+    inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
+    return inputs, loss, trained, gradients
+
+
+def gradient_graph(
+    model: Model,
+    weights: Sequence[str],
+    losses: Mapping[str, BaseLearningLoss],
+    penalty: BaseLearningPenalty,
+    *,
+    weighted: bool = False,
+    gradient: Gradient = grad,
+) -> ModelProto:
+    """The first half of a step as one model, of which `update_graph` is the second.
+
+    Parameters
+    ----------
+    model, weights, losses, penalty, weighted, gradient : object
+        As for `step_values`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: the model's, the targets, the row weights where there are any, then every weight. Outputs: the loss of
+        the batch, without the penalty, then the gradient of the objective by every weight.
+    """
+    names = Names.of(model)
+    inputs, loss, trained, gradients = _gradients(model, weights, losses, penalty, weighted, gradient)
+    found = dict(zip(map(names.grad, trained), gradients, strict=True))
+    return build({**inputs, **trained}, {names.loss: loss, **found}, name="gradient")
 
 
 def epoch_graph(
@@ -279,11 +320,14 @@ def updated(
     outputs: dict[str, Value],
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs."""
-    for (name, v), g in zip(weights.items(), gradients, strict=True):
-        states = {names.state(name, s): variable(names.state(name, s), v.dtype, v.shape) for s in rate.state}
-        new, *news = rate.apply(v, g, k, *states.values())
-        inputs.update({name: v, **states})
-        outputs.update({names.new(n): u for n, u in zip([name, *states], [new, *news], strict=True)})
+    states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, v.shape) for s in rate.state}
+              for n, v in weights.items()}  # fmt: skip
+    # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
+    ready = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
+    after = {n: rate.apply(weights[n], g, k, *states[n].values()) for n, g in ready}
+    for n, v in weights.items():
+        inputs.update({n: v, **states[n]})
+        outputs.update(zip(map(names.new, [n, *states[n]]), after[n], strict=True))
 
 
 def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
