@@ -82,10 +82,10 @@ def checkpointed(choice: Choice) -> Gradient:
     --------
     >>> from ortpartial.builder import build
     >>> from ortpartial.graph import variable
-    >>> x = variable("x", "float32", [2])
-    >>> y = op.Exp(op.Exp(op.Exp(x)))
-    >>> gradient = checkpointed(lambda forward, read: [forward[1].outputs[0]])
-    >>> model = build([x], {"x_grad": gradient(op.ReduceSum(y), [x])[0]})
+    >>> x, w = variable("x", "float32", [2]), variable("w", "float32", [2])
+    >>> y = op.Exp(op.Exp(op.Exp(w * x)))
+    >>> gradient = checkpointed(lambda forward, read: [forward[2].outputs[0]])
+    >>> model = build([x, w], {"w_grad": gradient(op.ReduceSum(y), [w])[0]})
     >>> [node.op_type for node in model.graph.node].count("Exp")
     4
     """

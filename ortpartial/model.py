@@ -72,6 +72,8 @@ class Model:
         Every tensor of the graph by its name.
     straight_through : bool
         Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
+    file : mmap.mmap, optional
+        A file without a name, in which the content of big initializers waits until somebody reads it: see `lightened`.
 
     Examples
     --------
@@ -90,7 +92,6 @@ class Model:
     values: Mapping[str, Value]
     #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
     straight_through: bool = False
-    #: A file without a name, in which the content of big initializers waits until somebody reads it: see `lightened`.
     file: mmap.mmap | None = None
 
     def release(self) -> None:
