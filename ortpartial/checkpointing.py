@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -112,11 +112,11 @@ def _again(objective: Value, wrt: Sequence[Value], forward: Sequence[Node], read
     marks = sorted((v for v in kept if v in moving and v in at), key=lambda v: at[v])
     found = grad(objective, [*wrt, *marks])
     gradients, cotangents = found[: len(wrt)], found[len(wrt) :]
-    # When nothing of the forward pass reads a value any more, the backward pass comes to it behind the next mark.
+    # The backward pass comes to a value after the first mark at or behind the last node that reads it.
     behind: dict[int, list[Value]] = {}
     places = [at[v] for v in marks]
     for v in read:
-        if (i := bisect_right(places, last[v])) < len(marks):
+        if (i := bisect_left(places, last[v])) < len(marks):
             behind.setdefault(i, []).append(v)
     stops = [*wrt, *(v for v in boundary(found, [objective], wrt))]
     new: dict[Value, Value] = {}  # of the backward pass
