@@ -58,7 +58,8 @@ def build(
     named_in = _named(inputs, "input")
     named_out = _named(outputs, "output")
     cut = {v: n for n, v in named_in.items()}
-    order = _order(list(named_out.values()), cut)
+    # What was written first comes first, so that a gradient is no longer kept once its weight has been updated.
+    order = _order(sorted(named_out.values(), key=lambda v: v.node.serial if v.node else -1), cut)
     names = _Names(cut, named_out, order)
     names.taken.update(reserved)
     graph = _Graph(names, cut, order).emitted(name, named_in, named_out)

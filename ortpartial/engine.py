@@ -19,7 +19,7 @@ from .learning_rate import BaseLearningRate
 from .model import Model, load
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
 from .simplify import simplified
-from .step import Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
+from .step import Gradient, Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
 from .trust import untrusted
 
 __all__ = ["AgentEngine", "Engine", "EpochEngine", "Setup", "StepEngine", "choose_for_backward", "choose_for_fit"]
@@ -57,6 +57,8 @@ class Setup:
         Whether Dropout and BatchNormalization train.
     statistics : tuple of str
         The initializers that are running statistics, which a step moves then.
+    gradient : callable, optional
+        Instead of `grad`, a gradient that computes values once more: see `checkpointed`.
     """
 
     model: Model
@@ -67,6 +69,7 @@ class Setup:
     device: str = "cpu"
     train_mode: bool = False
     statistics: tuple[str, ...] = ()
+    gradient: Gradient | None = None
 
     @property
     def moving(self) -> tuple[str, ...]:
@@ -143,15 +146,20 @@ class Engine(ABC):
     """
 
     name: ClassVar[str]
+    #: Sets of buffers: two, or one where a step overwrites what it reads.
+    copies: ClassVar[int] = 2
 
     def __init__(self, setup: Setup):
         self.setup = setup
         self.iteration = 0
         #: Given to every run of a step; a `Watch` sets its own.
         self.options: Any = None
-        first = {w: np.array(setup.model.arrays[w], order="C") for w in setup.moving}
-        first.update({name: np.zeros_like(first[w]) for name, (w, _) in setup.states.items()})
-        self.sides = tuple({n: Buffer(a.copy(), setup.device) for n, a in first.items()} for _ in range(2))
+        first = {w: setup.model.arrays[w] for w in setup.moving}
+        zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in setup.states.items()}
+        sides = [{**{w: Buffer(np.array(a, order="C"), setup.device) for w, a in first.items()},
+                  **{n: Buffer(np.zeros(*z), setup.device) for n, z in zeros.items()}}
+                 for _ in range(self.copies)]  # fmt: skip
+        self.sides = sides[0], sides[-1]
         self.side = 0
         names = Names.of(setup.model)
         # Read from the host by every device, as the loss is written to it.
@@ -186,6 +194,7 @@ class Engine(ABC):
             self.set(w, first[w])
         for name in self.setup.states:
             self.set(name, np.zeros((), np.float32))
+        self.setup.model.release()
 
     def snapshot(self) -> dict[str, Any]:
         """Weights, states, statistics, iteration and seed: all that the steps to come depend on."""
@@ -201,9 +210,10 @@ class Engine(ABC):
                 self.set(name, array)
 
     def undo(self) -> None:
-        """Back to before the last step, which is what the other set of buffers holds."""
-        self.side ^= 1
-        self.iteration -= 1
+        """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""
+        if self.copies > 1:
+            self.side ^= 1
+            self.iteration -= 1
 
     def is_finite(self) -> bool:
         """Whether all weights and statistics are finite numbers."""
@@ -241,7 +251,10 @@ class Engine(ABC):
             program.batch.gather(rows)
             k[...] = self.iteration + 1
             share = float(len(rows) if weighted is None else weighted[rows].sum(dtype=np.float64))
-            total += share * program(self.side)
+            loss = program(self.side)
+            if self.copies == 1 and not np.isfinite(loss):
+                return loss  # The step was not taken.
+            total += share * loss
             weight += share
             self.side ^= 1
             self.iteration += 1

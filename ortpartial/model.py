@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import tempfile
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
@@ -37,13 +39,20 @@ from .sequences import part_of, pieces
 from .straight import straight
 from .subgraph import body_inputs, widened
 
-__all__ = ["EXPANDED", "Model", "expand", "joined", "load", "parted", "read", "replace_weights"]
+__all__ = ["EXPANDED", "Model", "expand", "lightened", "load", "parted", "read", "replace_weights",
+           "whole"]  # fmt: skip
 
 #: Operators that are read as what they compute: from inputs, attributes and which outputs are wanted to the outputs.
 EXPANDED: dict[tuple[str, str], Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], list[Value | None]]] = {}
 
 #: Bytes that one protobuf message can hold are 2³¹ - 1; some are left for all that is not content of initializers.
 _MESSAGE = 2**31 - 2**26
+
+#: Bytes from which on an initializer is not worth a second copy.
+_BIG = 2**20
+
+#: Bytes of big initializers from which on they are kept in a file.
+_MANY = 2**24
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,8 @@ class Model:
         Every tensor of the graph by its name.
     straight_through : bool
         Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
+    file : mmap.mmap, optional
+        A file without a name, in which the content of big initializers waits until somebody reads it: see `lightened`.
 
     Examples
     --------
@@ -82,6 +93,12 @@ class Model:
     values: Mapping[str, Value]
     #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
     straight_through: bool = False
+    file: mmap.mmap | None = None
+
+    def release(self) -> None:
+        """Give back the memory that reading `arrays` took, where they wait in a file."""
+        if self.file is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.file.madvise(mmap.MADV_DONTNEED)
 
 
 def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
@@ -194,7 +211,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
     if known is None:
         check(graph, opsets)  # at last, since our own errors say more
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through)
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, known.file if known else None)
 
 
 def _stored(proto: ModelProto) -> list[TensorProto]:
@@ -431,6 +448,9 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
             new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
             for field in _DATA:
                 t.ClearField(field)
+            if t.data_location == TensorProto.EXTERNAL:
+                t.ClearField("data_location")
+                t.ClearField("external_data")
             t.raw_data = new.raw_data
     return copy
 
@@ -458,45 +478,90 @@ def parted(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
     >>> parted(build([x], {"y": 2 * x}))[1]
     {}
     """
-    sizes = [int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
-             for t in proto.graph.initializer]  # fmt: skip
-    if sum(sizes) < _MESSAGE:
+    if sum(map(_size, proto.graph.initializer)) < _MESSAGE:
         return proto, {}
+    apart = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if _size(t) >= _BIG}
+    return _emptied(proto), apart
+
+
+def _size(t: TensorProto) -> int:
+    """Bytes of a tensor."""
+    return int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
+
+
+def _emptied(proto: ModelProto) -> ModelProto:
+    """A copy of a model whose big initializers refer to external data in no file."""
     light = _but(proto, ["graph"])
     light.graph.CopyFrom(_but(proto.graph, ["initializer"]))
-    apart = {}
-    for t, size in zip(proto.graph.initializer, sizes, strict=True):
-        if size < 2**20:
+    for t in proto.graph.initializer:
+        if _size(t) < _BIG:
             light.graph.initializer.append(t)
             continue
-        apart[t.name] = numpy_helper.to_array(t)
         left = _but(t, _DATA)
         left.data_location = TensorProto.EXTERNAL
         left.external_data.add(key="location", value="memory")
         light.graph.initializer.append(left)
-    return light, apart
+    return light
 
 
-def joined(light: ModelProto, apart: Mapping[str, np.ndarray]) -> ModelProto:
-    """What `parted` took apart, as it was; the model given is written to.
+def lightened(model: Model) -> Model:
+    """The same model, whose proto is a copy without the content of big initializers: see `whole`.
+
+    What a training starts from is read again when the next one does. Where there is much of it, it waits in a temporary
+    file until then, and not in memory, if such a file can be written.
 
     Parameters
     ----------
-    light : onnx.ModelProto
-        The model without its big initializers.
-    apart : dict of str to numpy.ndarray
-        These.
+    model : Model
+        The model.
+
+    Returns
+    -------
+    Model
+    """
+    light = replace(model, proto=_emptied(model.proto))
+    big = {n: a for n, a in model.arrays.items() if a.nbytes >= _BIG}
+    if model.file is not None or sum(a.nbytes for a in big.values()) < _MANY:
+        return light
+    try:
+        with tempfile.TemporaryFile() as f:
+            places = {}
+            for n, a in big.items():
+                places[n] = f.seek(-(-f.tell() // 64) * 64)
+                f.write(np.ascontiguousarray(a).data.cast("B"))
+            f.flush()
+            file = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError:
+        return light
+    apart = {n: np.frombuffer(file, a.dtype, a.size, places[n]).reshape(a.shape) for n, a in big.items()}
+    return replace(light, arrays={**model.arrays, **apart}, file=file)
+
+
+def whole(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:
+    """The file of a model that was lightened, in which the initializers named have new content.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : dict of str to numpy.ndarray, optional
+        New content, of the same shape and dtype.
 
     Returns
     -------
     onnx.ModelProto
+        A copy.
+
+    Examples
+    --------
+    >>> from ortpartial.builder import build
+    >>> from ortpartial.graph import constant, variable
+    >>> proto = build([x := variable("x", "float32", ["N", 1])], {"y": x @ constant(np.ones((1, 2**18), np.float32))})
+    >>> whole(lightened(load(proto))) == proto
+    True
     """
-    for t in light.graph.initializer:
-        if t.name in apart:
-            t.ClearField("external_data")
-            t.ClearField("data_location")
-            t.raw_data = apart[t.name].tobytes()
-    return light
+    left_out = {t.name for t in model.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    return replace_weights(model.proto, {**{n: model.arrays[n] for n in left_out}, **(weights or {})})
 
 
 #: Where a tensor may keep its content.

@@ -14,17 +14,19 @@ from onnx import ModelProto
 from tqdm import tqdm
 
 from .batches import parts, prefetched
+from .checkpointing import resolve_checkpointing
 from .data import check_inputs, check_sample_weight, check_target
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
 from .indices import check_indices, index_ranges
 from .initial import drawn
+from .lean import LeanEngine, leaner
 from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .metrics import accuracy, r2
-from .model import Model, joined, load, parted, read, replace_weights
+from .model import Model, lightened, load, read, whole
 from .modes import in_inference, own_statistics
 from .parallel import ParallelEngine
 from .runtime import Session
@@ -87,6 +89,10 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         Whether the processes of ``torch.distributed`` train together. Each is given all rows, a memory map for example,
         and reads its share of every batch; the steps are those of one process. The first process alone shows the bar
         and calls the callbacks.
+    checkpointing : None, "auto", or sequence of str
+        What the backward pass computes once more instead of keeping it, for less memory and more time; the numbers are
+        the same. ``"auto"`` (or True) cuts the model into the segments that take the least memory, about √n of n
+        operators; a list names the tensors to keep, and all between them is computed again.
     timeout : float, optional
         Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even in the
         midst of a run; what had been trained until then is kept. Engine ``"agent"`` looks at it once a step.
@@ -151,6 +157,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         validation_every: float = 0.1,
         callbacks: Sequence[Callable[[Any], Any]] = (),
         distributed: bool = False,
+        checkpointing: bool | str | Sequence[str] | None = None,
         timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
@@ -164,14 +171,12 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
             verbose=verbose, exc=exc))  # fmt: skip
         self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
+        self.checkpointing = checkpointing
 
-        given = model.proto if isinstance(model, Model) else model
-        proto = read(given)
-        if proto is given:  # Nothing that is done to the caller's own object may change a training.
-            proto = ModelProto()
-            proto.CopyFrom(read(given))
-        proto = in_inference(proto) if train_mode else proto
-        self._model = load(proto, straight_through=isinstance(model, Model) and model.straight_through)
+        if train_mode:
+            given = model if isinstance(model, Model) else load(model)
+            model = load(in_inference(given.proto), straight_through=given.straight_through)
+        self._model = lightened(load(model))  # A copy: nothing that is done to the caller's own may change a training.
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
         self._open()
@@ -225,8 +230,15 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             raise SettingError(f"train_mode=True trains with engine='step' or 'epoch', in one process, not {asked}.")
         self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
+        gradient = resolve_checkpointing(self.checkpointing, self._model.values)
         setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
-                      self.learning_rate, self.device, self.train_mode, tuple(self._statistics))  # fmt: skip
+                      self.learning_rate, self.device, self.train_mode, tuple(self._statistics), gradient)  # fmt: skip
+        if self.engine != "epoch" and leaner(kind, setup):
+            kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
+            self.engine_ = kind.name
+        elif gradient is not None:
+            raise SettingError(f"checkpointing trains on the CPU with engine='step', not with {self.engine!r} on "
+                               f"{self.device!r}, and in one process.")  # fmt: skip
         self._engine: Engine = kind(setup)
         self._restart()
 
@@ -369,18 +381,21 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _epoch(self, rows: int) -> bool:
         """Train on every row once; whether all stayed finite."""
         order = self._rng.permutation(rows) if self.shuffle else np.arange(rows)
-        before = self._engine.snapshot()
+        before = self._engine.snapshot() if self._engine.copies > 1 else None
         loss = self._engine.epoch(order, self.batch_size)
         if not (np.isfinite(loss) and self._engine.is_finite()):
-            self._diverged(before, order)
+            self._diverged(before, order, loss)
             return False
         self.train_losses_.append(loss)
         self.n_iter_ += 1
         return True
 
-    def _diverged(self, before: Any, order: np.ndarray) -> None:
+    def _diverged(self, before: Any, order: np.ndarray, loss: float) -> None:
         """Replay the epoch up to its last finite step, then say what happened."""
         engine = self._engine
+        if before is None:  # The step was not taken.
+            self._say_diverged(loss, engine.iteration + 1)
+            return
         engine.restore(before)
         for start in range(0, len(order), self.batch_size):
             last = engine.snapshot()
@@ -605,7 +620,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
             settings = {"device": self.device, "engine": self.engine}
-            self._layer = OrtGradientForwardBackward(self._model.proto, self._moving, **settings)
+            self._layer = OrtGradientForwardBackward(whole(self._model), self._moving, **settings)
         self._layer.set_state(list(self._arrays().values()))
         return self._layer
 
@@ -724,7 +739,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         -------
         onnx.ModelProto
         """
-        return replace_weights(self._model.proto, self._arrays())
+        return whole(self._model, self._arrays())
 
     def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
         """The model with its trained weights and its training, which a `TrainingSession` goes on with.
@@ -780,17 +795,17 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         """Settings, the model as bytes, and the state of the training; sessions are made anew."""
         left_out = ("_model", "_sessions", "_options", "_layer", "_engine", "_ranges")
         state = {k: v for k, v in vars(self).items() if k not in left_out}
-        light, big = parted(self._model.proto)
         state["_given"] = {k: v for k, v in self._given.items() if k != "model"}
         state["straight_through"] = self._model.straight_through
-        return {**state, "model": (light.SerializeToString(), big), "engine_state": self._engine.snapshot()}
+        return {**state, "model": (self._model.proto.SerializeToString(), dict(self._model.arrays)),
+                "engine_state": self._engine.snapshot()}  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         model, engine_state, rng = state.pop("model"), state.pop("engine_state"), state["_rng"]
         straight_through = state.pop("straight_through")
         vars(self).update(state)
-        self._model = load(joined(ModelProto.FromString(model[0]), model[1]), straight_through=straight_through)
-        self._given["model"] = self._model if straight_through else self._model.proto
+        self._given["model"] = self._model = load(Model(ModelProto.FromString(model[0]), {}, {}, {}, model[1], {},
+                                                        straight_through))  # fmt: skip
         self._open()
         self._start()
         self._rng = rng
@@ -800,7 +815,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
-        built = (*self._given, "device", "engine", "distributed", "train_mode")
+        built = (*self._given, "device", "engine", "distributed", "train_mode", "checkpointing")
         simple = {n: v for n, v in self.get_params(deep=False).items() if n not in built}
         if params.keys() <= simple.keys():
             vars(self).update(checked(**{**simple, **params}))

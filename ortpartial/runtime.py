@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -281,16 +283,35 @@ def _newest_opset(e: Exception) -> int | None:
 _LARGE = 10_000
 
 
-def session_options(threads: int | None, nodes: int = 0) -> Any:
-    """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread."""
+def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False) -> Any:
+    """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread.
+
+    A lean session computes node by node in the order of the graph, and gives memory back at once. Otherwise onnxruntime
+    1.19 to 1.31 computes what it can as early as it can, the masks of a backward pass before the loss for example, and
+    keeps memory for the next run; fused nodes would lose their place in the order.
+    """
     options = C.SessionOptions()
     options.log_severity_level = 3
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads or 0
+    if lean:
+        _give_back()
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+        options.execution_order = C.ExecutionOrder.PRIORITY_BASED
+        options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
     if nodes > _LARGE:
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_pattern = options.enable_mem_reuse = False
     return options
+
+
+@cache
+def _give_back() -> None:
+    """Let memory from 1 MB on go back to the system when it is freed; glibc keeps blocks of up to 32 MB otherwise."""
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in musl
+        if mallopt is not None:
+            mallopt(-3, 2**20)  # M_MMAP_THRESHOLD
 
 
 class Session:

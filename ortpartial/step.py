@@ -23,9 +23,13 @@ from .modes import Training, in_training
 from .rewrite import rewritten
 from .subgraph import scan
 
-__all__ = ["Names", "backward_graph", "boundary", "epoch_graph", "forward_graph", "loss_graph", "penalty_graph",
-           "read_by", "row_loss_graph", "row_losses_of", "step_graph", "step_values", "targets_of", "total",
-           "update_graph", "updated"]  # fmt: skip
+__all__ = ["Gradient", "Names", "backward_graph", "boundary", "epoch_graph", "forward_graph", "gradient_graph",
+           "loss_graph", "penalty_graph", "read_by", "row_loss_graph", "row_losses_of", "step_graph", "step_values",
+           "targets_of", "total", "update_graph", "updated"]  # fmt: skip
+
+
+#: From the objective and the weights to the gradients.
+Gradient = Callable[[Value, Sequence[Value]], Sequence[Value]]
 
 
 class Rate(Protocol):
@@ -198,7 +202,7 @@ def step_values(
     *,
     weighted: bool = False,
     train_mode: bool = False,
-    gradient: Callable[[Value, Sequence[Value]], Sequence[Value]] = grad,
+    gradient: Gradient = grad,
     k: Value | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
@@ -217,34 +221,77 @@ def step_values(
     inputs, outputs : dict of str to Value
     """
     names = Names.of(model)
-    targets = targets_of(model, losses, names)
     number = variable(names.iteration, np.int64, []) if k is None else k
+    inputs, outputs, trained, gradients = _gradients(
+        model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, gradient=gradient, k=number)
+    if k is None:
+        inputs[names.iteration] = number
+    updated(rate, trained, gradients, number, names, inputs, outputs)
+    return inputs, outputs
+
+
+def _gradients(
+    model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss], penalty: BaseLearningPenalty,
+    *, weighted: bool, train_mode: bool, gradient: Gradient, k: Value,
+) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value], Sequence[Value]]:  # fmt: skip
+    """Inputs; the loss of a batch, and new running statistics; the weights; the gradients of the objective by them."""
+    names = Names.of(model)
+    targets = targets_of(model, losses, names)
     seed = variable(names.seed, np.int32, [2])
-    trained_as = _in_training(model, losses, seed, number) if train_mode else Training(model)
+    trained_as = _in_training(model, losses, seed, k) if train_mode else Training(model)
     model = trained_as.model
-    trained = [model.initializers[w] for w in weights]
+    trained = {w: model.initializers[w] for w in weights}
     dtype = model.outputs[next(iter(losses))].dtype
     w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
     loss = _mean_loss(model, losses, targets, w)
-    costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
-    gradients = gradient(total([loss, *costs]), trained)
-
+    costs = [penalty(v) for v in trained.values() if penalty.applies_to(_sizes(v))]
+    gradients = gradient(total([loss, *costs]), list(trained.values()))
     inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
               **read_by([loss], {names.seed: seed})}  # fmt: skip
-    if k is None:
-        inputs[names.iteration] = number
     outputs = {names.loss: loss}
-    updated(rate, dict(zip(weights, trained, strict=True)), gradients, number, names, inputs, outputs)
     for s in trained_as.statistics:  # Two nodes may move one, in turn.
         inputs[s.name] = model.initializers[s.name]
         outputs[names.new(s.name)] = s.moved(outputs.get(names.new(s.name), inputs[s.name]))
-    return inputs, outputs
+    return inputs, outputs, trained, gradients
 
 
 def _in_training(model: Model, losses: Mapping[str, BaseLearningLoss], seed: Value, k: Value) -> Training:
     """What leads to the trained outputs, in training mode, with the random numbers of step k."""
     model = replace(model, outputs={o: model.outputs[o] for o in losses})
     return in_training(model, lambda x, keep, i: mask(x, keep, seed, k, i))
+
+
+def gradient_graph(
+    model: Model,
+    weights: Sequence[str],
+    losses: Mapping[str, BaseLearningLoss],
+    penalty: BaseLearningPenalty,
+    *,
+    weighted: bool = False,
+    train_mode: bool = False,
+    gradient: Gradient = grad,
+) -> ModelProto:
+    """The first half of a step as one model, of which `update_graph` is the second.
+
+    Parameters
+    ----------
+    model, weights, losses, penalty, weighted, train_mode, gradient : object
+        As for `step_values`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: the model's, the targets, the row weights where there are any, the seed and the iteration where random
+        numbers follow from them, then every running statistic and every weight. Outputs: the loss of the batch, without
+        the penalty, new statistics, then the gradient of the objective by every weight.
+    """
+    names = Names.of(model)
+    k = variable(names.iteration, np.int64, [])
+    inputs, outputs, trained, gradients = _gradients(
+        model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, gradient=gradient, k=k)
+    outputs.update(zip(map(names.grad, trained), gradients, strict=True))
+    inputs.update(read_by([outputs[names.loss]], {names.iteration: k}))
+    return build({**inputs, **trained}, outputs, name="gradient")
 
 
 def epoch_graph(
@@ -306,11 +353,14 @@ def updated(
     outputs: dict[str, Value],
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs."""
-    for (name, v), g in zip(weights.items(), gradients, strict=True):
-        states = {names.state(name, s): variable(names.state(name, s), v.dtype, v.shape) for s in rate.state}
-        new, *news = rate.apply(v, g, k, *states.values())
-        inputs.update({name: v, **states})
-        outputs.update({names.new(n): u for n, u in zip([name, *states], [new, *news], strict=True)})
+    states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, v.shape) for s in rate.state}
+              for n, v in weights.items()}  # fmt: skip
+    # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
+    ready = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
+    after = {n: rate.apply(weights[n], g, k, *states[n].values()) for n, g in ready}
+    for n, v in weights.items():
+        inputs.update({n: v, **states[n]})
+        outputs.update(zip(map(names.new, [n, *states[n]]), after[n], strict=True))
 
 
 def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
