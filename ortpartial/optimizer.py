@@ -26,7 +26,7 @@ from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .metrics import accuracy, r2
-from .model import Model, lightened, load, read, whole
+from .model import Model, lightened, load, whole
 from .modes import in_inference, own_statistics
 from .parallel import ParallelEngine
 from .runtime import Session
