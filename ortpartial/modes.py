@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -175,7 +176,7 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
     Model
     """
 
-    picks = _picks(model)
+    picks, pooled = _picks(model), _pooled(model)
     parts: dict[Any, Sequence[Value]] = {}
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
@@ -187,6 +188,8 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
                 parts[of, axis] = op.Split(inputs[0], axis=axis, num_outputs=n)
             part = parts[of, axis][i]
             return [part if inputs[1].rank else op.Squeeze(part, [axis])]
+        if node in pooled:
+            return [op.Relu(make_node(node.schema, inputs[0].node.inputs, node.attributes).outputs[0])]
         if node.op_type == "Dropout" and not dropout and _is_idle(inputs):
             return [inputs[0], *node.outputs[1:]]
         known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
@@ -219,6 +222,16 @@ def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:
                 found.setdefault((x, axis), {}).setdefault(alone[0], []).append(node)
     return {id(node): (x, axis, i, len(slices)) for (x, axis), slices in found.items()
             if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}  # fmt: skip
+
+
+def _pooled(model: Model) -> set[Node]:
+    """Pools that alone read a Relu: of the pool of what it reads, which is smaller, Relu gives the same."""
+    roots = list(model.outputs.values())
+    nodes = topological(roots)
+    times = Counter([*roots, *(v for node in nodes for v in node.reads)])
+    pools = (node for node in nodes if node.op_type == "MaxPool" and not node.domain)
+    return {n for n in pools if (x := n.reads[0]).node and x.node.op_type == "Relu" and times[x] == 1
+            and not times[n.outputs[1]]}  # fmt: skip
 
 
 def _is_idle(inputs: Sequence[Value | None]) -> bool:
