@@ -13,7 +13,7 @@ from .builder import build
 from .exceptions import ModelError
 from .gradient import cast, grad
 from .graph import Value, op, topological, variable
-from .lean import lean
+from .products import as_products
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
@@ -219,7 +219,7 @@ def step_values(
         inputs[names.iteration] = number
     outputs = {names.loss: loss}
     updated(rate, dict(zip(weights, trained, strict=True)), gradients, number, names, inputs, outputs)
-    return inputs, dict(zip(outputs, lean(list(outputs.values())), strict=True))
+    return inputs, dict(zip(outputs, as_products(list(outputs.values())), strict=True))
 
 
 def epoch_graph(

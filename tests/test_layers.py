@@ -19,7 +19,7 @@ LAYERS = (
     "model",
     "gradient",
     "rules",
-    "lean schedule training_operators",
+    "products schedule training_operators",
     "training_call",
     "learning",
     "learning_loss learning_penalty learning_rate",

@@ -10,10 +10,10 @@ from .rewrite import rewritten
 from .rules.sliding import columns, few, known
 from .rules.window import window_of
 
-__all__ = ["lean"]
+__all__ = ["as_products"]
 
 
-def lean(outputs: Sequence[Value]) -> list[Value]:
+def as_products(outputs: Sequence[Value]) -> list[Value]:
     """The same values, in operators that take less time.
 
     It comes after the gradient: what it writes is run, and not differentiated.
@@ -31,7 +31,7 @@ def lean(outputs: Sequence[Value]) -> list[Value]:
     --------
     >>> from ortpartial.graph import variable
     >>> x, w = variable("x", "float32", [8, 4, 3, 3]), variable("w", "float32", [5, 4, 3, 3])
-    >>> (y,) = lean([op.Conv(x, w)])
+    >>> (y,) = as_products([op.Conv(x, w)])
     >>> y.node.inputs[0].node.op_type
     'Reshape'
     """
