@@ -220,12 +220,10 @@ class LearningRateAdam(BaseLearningRate):
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         m = self.beta1 * m + (1 - self.beta1) * g
         v = self.beta2 * v + (1 - self.beta2) * g * g
-        if self.epsilon_hat:
-            scale = op.Sqrt(one_minus_power(self.beta2, k, g)) / one_minus_power(self.beta1, k, g)
-            return scale * (m / (op.Sqrt(v) + self.epsilon)), (m, v)
-        m_hat = m / one_minus_power(self.beta1, k, g)
-        v_hat = v / one_minus_power(self.beta2, k, g)
-        return m_hat / (op.Sqrt(v_hat) + self.epsilon), (m, v)
+        # m̂ / (√v̂ + ε) with its roots and quotients of scalars taken once for all weights.
+        root = op.Sqrt(one_minus_power(self.beta2, k, g))
+        epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
+        return root / one_minus_power(self.beta1, k, g) * (m / (op.Sqrt(v) + epsilon)), (m, v)
 
 
 @dataclass(frozen=True)
@@ -372,17 +370,32 @@ def descended(w: Value, eta: Value, step: Value) -> Value:
     """w - η · step in fewer nodes where the step is a product of matrices, or the sum of rows, which is one as well.
 
     A Gemm has a factor and an addend itself; a sum of rows is the product with a vector that has the factor in it.
+    A factor of the step that is a number is multiplied by η, once for all weights.
     """
     node = step.node
+    if node is not None and node.op_type == "Mul" and node.inputs[0] is not None and node.inputs[0].rank == 0:
+        return w - (eta * node.inputs[0]) * node.inputs[1]
     # The factor is a float32 in the specification, too coarse for float64.
     if eta.array is None or w.dtype != np.float32 or node is None:
         return w - eta * step
     if (rows := _summed_rows(node)) is not None:
         return w + op.MatMul(constant(np.full((rows.shape or ())[:1], -eta.array, w.dtype)), rows)
-    if node.op_type != "Gemm" or len(node.inputs) > 2:
-        return w - eta * step
+    if _is_product(node):
+        return _scaled(node, -float(eta.array), w)
+    if node.op_type == "Reshape" and (inner := node.inputs[0]) is not None and _is_product(inner.node):
+        return w + op.Reshape(_scaled(inner.node, -float(eta.array)), node.inputs[1]).stated(step.shape)
+    return w - eta * step
+
+
+def _is_product(node: Node | None) -> bool:
+    """Whether a node is a Gemm without an addend."""
+    return node is not None and node.op_type == "Gemm" and len(node.inputs) == 2
+
+
+def _scaled(node: Any, factor: float, *addend: Value) -> Value:
+    """A product times a factor, plus an addend where there is one."""
     settings = {name: node.attribute(name) for name in ("transA", "transB")}
-    return op.Gemm(*node.inputs, w, alpha=-float(eta.array) * node.attribute("alpha"), **settings)
+    return op.Gemm(*node.inputs, *addend, alpha=factor * node.attribute("alpha"), **settings)
 
 
 def _summed_rows(node: Node) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -30,7 +31,8 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
     """The same function in fewer nodes.
 
     What sizes alone decide is computed now: onnxruntime does so, too, but for each graph apart, and a backward graph
-    would be handed it each time. An idle Dropout is left out. Where attention moves elements twice, it does so once.
+    would be handed it each time. An idle Dropout is left out. Where attention moves elements twice, it does so once,
+    and Relu comes behind a pool.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
     Model
     """
 
-    picks = _picks(model)
+    picks, pooled = _picks(model), _pooled(model)
     parts: dict[Any, tuple[Sequence[Value], list[int]]] = {}
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
@@ -64,6 +66,8 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
                 return [slices[i]]
             part = op.Squeeze(slices[i], ones)
             return [op.Unsqueeze(part, [axis]) if inputs[1].rank else part]
+        if node in pooled:
+            return [op.Relu(make_node(node.schema, inputs[0].node.inputs, node.attributes).outputs[0])]
         if node.op_type == "Dropout" and not dropout and _is_idle(inputs):
             return [inputs[0], *node.outputs[1:]]
         known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
@@ -181,6 +185,16 @@ def _moving(v: Value | None, *types: str) -> tuple[Node, Value] | tuple[None, No
 def _perm(transpose: Node, x: Value) -> list[int]:
     """Where each axis of a Transpose of x comes from."""
     return list(transpose.attribute("perm") or reversed(range(x.rank)))
+
+
+def _pooled(model: Model) -> set[Node]:
+    """Pools that alone read a Relu: of the pool of what it reads, which is smaller, Relu gives the same."""
+    roots = list(model.outputs.values())
+    nodes = topological(roots)
+    times = Counter([*roots, *(v for node in nodes for v in node.reads)])
+    pools = (node for node in nodes if node.op_type == "MaxPool" and not node.domain)
+    return {n for n in pools if (x := n.reads[0]).node and x.node.op_type == "Relu" and times[x] == 1
+            and not times[n.outputs[1]]}  # fmt: skip
 
 
 def _is_idle(inputs: Sequence[Value | None]) -> bool:

@@ -20,6 +20,7 @@ from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
 from .modes import Training, in_training
+from .products import as_products
 from .rewrite import rewritten
 from .subgraph import scan
 
@@ -227,7 +228,7 @@ def step_values(
     if k is None:
         inputs[names.iteration] = number
     updated(rate, trained, gradients, number, names, inputs, outputs)
-    return inputs, outputs
+    return inputs, dict(zip(outputs, as_products(list(outputs.values())), strict=True))
 
 
 def _gradients(
@@ -291,7 +292,8 @@ def gradient_graph(
         model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, gradient=gradient, k=k)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(read_by([outputs[names.loss]], {names.iteration: k}))
-    return build({**inputs, **trained}, outputs, name="gradient")
+    found = dict(zip(outputs, as_products(list(outputs.values())), strict=True))
+    return build({**inputs, **trained}, found, name="gradient")
 
 
 def epoch_graph(

@@ -52,6 +52,10 @@ def packed(perm, squeezed=()):
     return f
 
 
+def pooled(x):
+    return op.MaxPool(x, kernel_shape=[2])
+
+
 CASES = {
     "heads": (heads([2, 12], [1, 0], [3, 4, 2]), [2, 3, 4], ["Reshape", "Transpose"]),
     "heads of a batch": (heads([2, 12, 1], [1, 0, 2], [3, 4, 2, 1]), [2, 3, 4], ["Reshape", "Transpose"]),
@@ -67,6 +71,12 @@ CASES = {
     "sizes": (sizes, [2, 3, 4], ["Reshape", "Div"]),
     "unknown sizes": (lambda x: op.Reshape(x, op.Shape(x)), ["N", 3, 4], ["Shape", "Reshape"]),
     "idle Dropout": (lambda x: op.Exp(op.Dropout(x)), ["N", 3, 4], ["Exp"]),
+    "a Relu under a pool": (lambda x: pooled(op.Relu(x)), [2, 3, 4], ["MaxPool", "Relu"]),
+    "a Relu that something else reads, too": (
+        lambda x: op.Add(pooled(y := op.Relu(x)), op.ReduceSum(y)), [2, 3, 4], ["Relu", "MaxPool", "ReduceSum", "Add"]),
+    "a Relu under a pool that tells where": (
+        lambda x: op.Cast(op.MaxPool(op.Relu(x), kernel_shape=[2]).node.outputs[1], to=1), [2, 3, 4],
+        ["Relu", "MaxPool", "Cast"]),
     "what cannot be computed": (
         lambda x: x * op.Cast(op.Pow(constant(np.array([2])), constant(np.array([-1]))), to=1),
         [2, 3, 4], ["Pow", "Cast", "Mul"]),

@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,47 +10,7 @@ from ..gradient import cast, reshape_like, vjp
 from ..graph import Node, Value, constant, op
 from .reduction import count, shared, spread
 from .shape import size, vector
-
-Sizes = Sequence[int] | None
-
-_ALL = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class Window:
-    """How a window slides over the axes behind the first two; pads are those before, then those behind."""
-
-    kernel: Sequence[Any]
-    strides: Sequence[int]
-    dilations: Sequence[int]
-    pads: Sequence[int]
-
-    @property
-    def axes(self) -> list[int]:
-        """The axes it slides over."""
-        return list(range(2, 2 + len(self.kernel)))
-
-    @property
-    def fixed(self) -> bool:
-        """Whether its size is known."""
-        return all(isinstance(k, int) for k in self.kernel)
-
-    @property
-    def is_point(self) -> bool:
-        """Whether it sees one element at a time, so that sliding is a product of matrices."""
-        return set(self.kernel) == {1} and not any(self.pads)
-
-    @property
-    def extent(self) -> list[int]:
-        """How far it reaches along each axis."""
-        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
-
-    @property
-    def sliding(self) -> dict[str, Sequence[int] | None]:
-        """The attributes that say where it stops and what it sees there."""
-        kernel = self.kernel if self.fixed else None
-        return {"strides": self.strides, "dilations": self.dilations, "kernel_shape": kernel}
-
+from .sliding import ALL, Sizes, Window, columns, few, joined, known, narrow, pairs, spread_flat, views
 
 # Convolutions. One is the transpose of the other.
 
@@ -78,6 +36,8 @@ def added_up(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int
     r = len(window.kernel)
     before, behind = window.pads[:r], window.pads[r:]
     if (n := known(x)) and m and window.fixed:
+        if group == 1 and w.is_static and few(x, m, window):
+            return spread_flat(dy, w, n, window)
         geometry = zip(n, m, before, window.strides, window.extent, strict=True)
         behind = [(j - 1) * s + extent - b - i for i, j, b, s, extent in geometry]
         pads = [*before, *(max(e, 0) for e in behind)]
@@ -95,6 +55,9 @@ def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Val
     if window.is_point and group == 1:
         lines, dlines = (op.Flatten(op.Transpose(v, perm=swapped), axis=1) for v in (every(x, window.strides), dy))
         return reshape_like(op.Gemm(dlines, lines, transB=1), w)
+    if group == 1 and narrow(x, dy, window):
+        dlines = op.Flatten(op.Transpose(dy, perm=swapped), axis=1)
+        return reshape_like(op.Gemm(dlines, columns(x, known(dy) or (), window), transB=1), w)
     if group == 1:
         images = op.Transpose(x, perm=swapped)
     else:
@@ -113,7 +76,7 @@ def every(x: Value, strides: Sequence[int]) -> Value:
     if set(strides) == {1}:
         return x
     axes = list(range(x.rank))
-    return op.Slice(x, [0] * x.rank, [_ALL] * x.rank, axes, [1, 1, *strides]).stated([None] * x.rank)
+    return op.Slice(x, [0] * x.rank, [ALL] * x.rank, axes, [1, 1, *strides]).stated([None] * x.rank)
 
 
 def per_channel(dy: Value, x: Value) -> Value:
@@ -126,13 +89,7 @@ def cropped(v: Value, sizes: Value, rank: int) -> Value:
     if sizes.array is not None and v.shape is not None and v.shape[2:] == tuple(sizes.array.tolist()):
         return v
     # All axes are named: the transpose optimizer of onnxruntime (1.19.2, 1.31.1) breaks Pad, which this becomes, else.
-    return op.Slice(v, [0] * rank, vector(constant([_ALL, _ALL]), sizes)).stated([None] * rank)
-
-
-def known(x: Value) -> Sizes:
-    """The sizes behind the first two, if all are known."""
-    sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)]
-    return sizes if x.shape is not None and len(sizes) == x.rank - 2 else None
+    return op.Slice(v, [0] * rank, vector(constant([ALL, ALL]), sizes)).stated([None] * rank)
 
 
 def window_of(node: Node, x: Value, w: Value | None = None) -> Window:
@@ -193,12 +150,26 @@ def window_given(node: Node, x: Value, w: Value | None) -> Window:
 
 
 @vjp("MaxPool")
-def _(x, *, ys, dy, node, storage_order):
-    row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
-    places = op.MaxPool(x, **row_major).node.outputs[1] if storage_order else ys[1]
-    nothing = op.Expand(constant(np.zeros(1, dy.dtype)), op.Reshape(op.Size(x), [1]))
-    flat = op.ScatterElements(nothing, op.Reshape(places, [-1]), op.Reshape(dy, [-1]), reduction="add")
-    return reshape_like(flat, x)
+def _(x, *, ys, dy, node):
+    return given_to_largest(x, ys, dy, node)
+
+
+def given_to_largest(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
+    """dy at the first of the largest elements of each window: by masks where it sees few of them, else by indices."""
+    window, m = window_given(node, x, None), known(dy)
+    if m is None or not pairs(x, m, window) or node.attribute("auto_pad").startswith("SAME"):
+        row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
+        places = op.MaxPool(x, **row_major).node.outputs[1] if node.attribute("storage_order") else ys[1]
+        nothing = op.Expand(constant(np.zeros(1, dy.dtype)), op.Reshape(op.Size(x), [1]))
+        flat = op.ScatterElements(nothing, op.Reshape(places, [-1]), op.Reshape(dy, [-1]), reduction="add")
+        return reshape_like(flat, x)
+    *earlier, _ = views(x, m, window)
+    parts, rest = [], dy
+    for v in earlier:
+        parts.append(rest * cast(op.Equal(v, ys[0]), dy))
+        rest = rest - parts[-1]
+    apart = op.Concat(*(op.Reshape(v, [0, 0, 1, math.prod(m)]) for v in [*parts, rest]), axis=2)
+    return joined(op.Reshape(apart, [0, math.prod((apart.shape or ())[1:3]), math.prod(m)]), known(x) or (), window)
 
 
 @vjp("AveragePool")

@@ -13,6 +13,7 @@ from ortpartial.builder import build
 from ortpartial.exceptions import NoGradientError
 from ortpartial.gradient import grad
 from ortpartial.graph import op, variable
+from ortpartial.rules import sliding
 from ortpartial.testing import check_gradient, evaluate
 
 # onnxruntime has no float64 kernel for these operators, and onnx's reference evaluator does not compute all of them.
@@ -112,6 +113,14 @@ SAME = [
 ]  # fmt: skip
 
 
+@pytest.fixture(params=["one product for all images", "one for each"])
+def form(request, monkeypatch):
+    """Both forms of a product with few columns."""
+    if request.param == "one for each":
+        monkeypatch.setattr(sliding, "_WIDE", 0)
+
+
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize(("kernel", "x", "w", "attributes"), CONV)
 def test_conv(kernel, x, w, attributes):
     check_linear(conv(kernel, **attributes), [whole(*x), whole(*w, seed=1), whole(w[0], seed=2)])
@@ -350,6 +359,27 @@ def test_ties_of_max_pool_go_to_the_first():
     assert f([x])[0].ravel().tolist() == [1, 0, 0, 0]
 
 
+POOLS = rows(
+    ("halves", (2, 3, 6, 4), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ("halves and leaves a rest", (2, 3, 7, 5), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ("overlaps", (2, 3, 4, 5), {"kernel_shape": [2, 2]}),
+    ("three in a row, dilated", (1, 2, 9, 6), {"kernel_shape": [3, 1], "dilations": [2, 1], "strides": [1, 2]}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "attributes"), POOLS)
+def test_max_pool_by_masks_is_max_pool_by_indices(shape, attributes):
+    def g(x, dy):
+        return grad(op.MaxPool(x, **attributes), [x], [dy])
+
+    x = np.random.default_rng(0).integers(0, 3, shape).astype(np.float32)  # with many ties
+    y = op.MaxPool(variable("x", "float32", shape), **attributes)
+    given = [x, whole(*y.shape, seed=1)]
+    masks, indices = (compiled(g, given, names)(given)[0] for names in (static, symbolic))
+    assert np.array_equal(masks, indices)
+    assert "ScatterElements" not in nodes(y, y.node.inputs, y.node.inputs[0])
+
+
 def test_windows_behind_an_image_have_no_gradient():
     # onnxruntime 1.19.2 gives such a window an element of the output, 1.31.1 and the specification do not.
     x = whole(1, 1, 6)
@@ -365,7 +395,7 @@ def nodes(y, inputs, wrt):
 
 
 def test_gradients_of_a_batch_need_few_nodes():
-    x, w = variable("x", "float32", ["N", 4, 8, 9]), variable("w", "float32", [4, 4, 3, 3])
+    x, w = variable("x", "float32", ["N", 4, 8, 18]), variable("w", "float32", [4, 4, 3, 3])
     b = variable("b", "float32", [4])
     y = op.Conv(x, w, b, strides=[2, 3], pads=[1, 1, 1, 1])
     assert nodes(y, [w], x) == ["ConvTranspose"]
@@ -377,6 +407,17 @@ def test_gradients_of_a_batch_need_few_nodes():
     assert nodes(op.ConvTranspose(x, w, strides=[2, 2]), [w], x) == ["Conv"]
     assert nodes(op.AveragePool(x, kernel_shape=[2, 2], strides=[2, 2]), [], x) == [
         "Reshape", "ConvTranspose", "Reshape"]  # fmt: skip
+
+
+def test_few_places_are_one_product_for_all_images():
+    x, w = variable("x", "float32", [8, 4, 4, 4]), variable("w", "float32", [5, 4, 3, 3])
+    y = op.Conv(x, w, pads=[1, 1, 1, 1])
+    assert nodes(y, [w], x) == ["Transpose", "Reshape", "Flatten", "Gemm", "Reshape", "Transpose", "Col2Im"]
+    found = nodes(y, [x], w)
+    assert found.count("Slice") == 9
+    assert found[-4:] == ["Concat", "Reshape", "Gemm", "Reshape"]
+    wide = op.Conv(variable("x", "float32", [8, 4, 32, 32]), variable("w", "float32", [5, 4, 5, 5]))
+    assert nodes(wide, wide.node.inputs[:1], wide.node.inputs[1]) == ["Transpose", "Transpose", "Conv", "Transpose"]
 
 
 @NOTHING
