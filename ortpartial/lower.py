@@ -17,6 +17,7 @@ from .graph import Node, Value, _defaults, _newest, make_node, op, topological
 from .model import expand, load
 from .passes import graphs
 from .rewrite import rewritten
+from .rules.recurrent import forwards
 from .subgraph import nested
 
 __all__ = ["LOWERED", "aged", "lower"]
@@ -27,8 +28,11 @@ def spatial(x: Value) -> list[int]:
     return list(range(2, x.rank))
 
 
+Formula = Callable[..., "Value | Sequence[Value]"]
+
 #: Operators without a float64 kernel in onnxruntime 1.19.2 and 1.31.1, each in operators that have one, exactly.
-LOWERED: dict[str, Callable[..., Value]] = {
+LOWERED: dict[str, Formula] = {
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), forwards),
     "Elu": lambda x, *, alpha: op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1),
     "GlobalAveragePool": lambda x: op.ReduceMean(x, spatial(x)),
     "GlobalMaxPool": lambda x: op.ReduceMax(x, spatial(x)),
@@ -37,6 +41,7 @@ LOWERED: dict[str, Callable[..., Value]] = {
     "Mean": lambda *x: op.Sum(*x) / len(x),
     "Selu": lambda x, *, alpha, gamma: gamma * (op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1)),
     "Softplus": lambda x: op.Max(x, 0) + op.Log(1 + op.Exp(-op.Abs(x))),
+    "Softsign": lambda x: x / (1 + op.Abs(x)),
     "ThresholdedRelu": lambda x, *, alpha: x * cast(x > alpha, x),
 }
 
@@ -68,21 +73,29 @@ def lower(model: ModelProto) -> ModelProto:
         loaded = load(model)
     except ModelError:  # The runtime may read what we do not; if not, it says why.
         return model
-    new = rewritten(list(loaded.outputs.values()), {}, _lowered)
-    return build(loaded.inputs, dict(zip(loaded.outputs, new, strict=True)), name=model.graph.name)
+    outputs = list(loaded.outputs.values())
+    while any(_lacks(node) for node in nested(topological(outputs))):  # What is written instead may lack one, too.
+        outputs = rewritten(outputs, {}, _lowered)
+    return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
+
+
+def _lacks(node: Node) -> bool:
+    """Whether a node has no kernel, and there are others for it."""
+    return node.op_type in LOWERED and not node.domain and node.outputs[0].dtype == np.float64
 
 
 def _lowered(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
     """The outputs of a node in other operators; None where it is left as it is."""
-    if node.op_type in LOWERED and not node.domain and node.outputs[0].dtype == np.float64:
-        return [_apply(LOWERED[node.op_type], node, inputs)]
+    if _lacks(node):
+        found = _apply(LOWERED[node.op_type], node, inputs)
+        return [found] if isinstance(found, Value) else list(found)
     return None
 
 
-def _apply(formula: Callable[..., Value], node: Node, inputs: Sequence[Any]) -> Value:
-    """The formula of the node's inputs and of those attributes that it asks for."""
-    parameters = inspect.signature(formula).parameters.values()
-    return formula(*inputs, **{p.name: node.attribute(p.name) for p in parameters if p.kind is p.KEYWORD_ONLY})
+def _apply(formula: Formula, node: Node, inputs: Sequence[Any]) -> Value | Sequence[Value]:
+    """The formula of the node's inputs, of itself, and of those attributes that it asks for."""
+    asked = [p.name for p in inspect.signature(formula).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return formula(*inputs, **{k: node if k == "node" else node.attribute(k) for k in asked})
 
 
 def _has_float64(model: ModelProto) -> bool:
