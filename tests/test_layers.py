@@ -19,7 +19,7 @@ LAYERS = (
     "model",
     "gradient",
     "rules",
-    "schedule training_operators",
+    "schedule sliding training_operators",
     "training_call",
     "learning",
     "learning_loss learning_penalty learning_rate",
