@@ -31,8 +31,8 @@ _LARGEST_WINDOW = 2**20
 _LARGEST = 2**31 - 1
 _FUNCTION_DEPTH, _FUNCTION_NODES = 100, 1_000_000
 
-#: Operators that end or hang the process where a tensor has no elements (onnxruntime 1.19.2, Conv in 1.31.1).
-NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "ReduceL1", "ReduceL2",
+#: Operators that end or hang the process where a tensor has no elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
+NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "GRU", "LSTM", "RNN", "ReduceL1", "ReduceL2",
                           "ReduceSumSquare"})  # fmt: skip
 
 #: Through these, the numbers of an input stay what they are.

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.polynomial import chebyshev
 from onnx import ModelProto, TensorProto, defs
 
 from .builder import build
-from .exceptions import GraphError, ModelError
+from .exceptions import GraphError, ModelError, NoGradientError
 from .gradient import cast
 from .graph import Node, Value, _defaults, _newest, make_node, op, topological
 from .model import expand, load
 from .passes import graphs
 from .rewrite import rewritten
+from .rules.normalize import lrn
+from .rules.recurrent import forwards
 from .subgraph import nested
+from .windowless import average, convolution, transposed_convolution
 
 __all__ = ["LOWERED", "aged", "lower"]
 
@@ -27,16 +32,57 @@ def spatial(x: Value) -> list[int]:
     return list(range(2, x.rank))
 
 
+Formula = Callable[..., "Value | Sequence[Value]"]
+
+#: erf x = x · (its series in x²) where |x| < 1; as many terms as float64 has use for.
+_NEAR = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(18)]
+
+
+def _scaled(t: float) -> float:
+    """e^(x²) (1 - erf x) at the x from 1 to 6 of which t = (48 / (x + 2) - 11) / 5."""
+    x = 48 / (5 * t + 11) - 2
+    return math.exp(x * x) * math.erfc(x)
+
+
+#: The polynomial in t that agrees with it at Chebyshev's points.
+_FAR = chebyshev.cheb2poly(chebyshev.chebinterpolate(np.vectorize(_scaled), 14)).tolist()
+
+
+def _polynomial(coefficients: Sequence[float], x: Value) -> Value:
+    """By Horner's scheme."""
+    *others, b, a = coefficients
+    y = a * x + b
+    for c in reversed(others):
+        y = y * x + c
+    return y
+
+
+def erf(x: Value) -> Value:
+    """erf x with an error below 1e-15 of it; beyond 6 it is 1."""
+    a = op.Abs(x)
+    far = op.Clip(a, 1.0, 6.0)
+    near = x * _polynomial(_NEAR, op.Min(a, 1.0) * op.Min(a, 1.0))
+    beyond = op.Sign(x) * (1 - op.Exp(-(far * far)) * _polynomial(_FAR, (48 / (far + 2) - 11) / 5))
+    return op.Where(a < 1, near, beyond)
+
+
 #: Operators without a float64 kernel in onnxruntime 1.19.2 and 1.31.1, each in operators that have one, exactly.
-LOWERED: dict[str, Callable[..., Value]] = {
+LOWERED: dict[str, Formula] = {
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), forwards),
+    "AveragePool": average,
+    "Conv": convolution,
+    "ConvTranspose": transposed_convolution,
     "Elu": lambda x, *, alpha: op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1),
+    "Erf": erf,
     "GlobalAveragePool": lambda x: op.ReduceMean(x, spatial(x)),
     "GlobalMaxPool": lambda x: op.ReduceMax(x, spatial(x)),
     "HardSigmoid": lambda x, *, alpha, beta: op.Min(op.Max(alpha * x + beta, 0), 1),
+    "LRN": lrn,
     "LeakyRelu": lambda x, *, alpha: op.Max(x, 0) + alpha * op.Min(x, 0),
     "Mean": lambda *x: op.Sum(*x) / len(x),
     "Selu": lambda x, *, alpha, gamma: gamma * (op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1)),
     "Softplus": lambda x: op.Max(x, 0) + op.Log(1 + op.Exp(-op.Abs(x))),
+    "Softsign": lambda x: x / (1 + op.Abs(x)),
     "ThresholdedRelu": lambda x, *, alpha: x * cast(x > alpha, x),
 }
 
@@ -68,21 +114,31 @@ def lower(model: ModelProto) -> ModelProto:
         loaded = load(model)
     except ModelError:  # The runtime may read what we do not; if not, it says why.
         return model
-    new = rewritten(list(loaded.outputs.values()), {}, _lowered)
-    return build(loaded.inputs, dict(zip(loaded.outputs, new, strict=True)), name=model.graph.name)
+    outputs = list(loaded.outputs.values())
+    written: list[Node] = []
+    before = -1
+    while len(written) != before:  # What is written in place of a node may lack a kernel as well.
+        before = len(written)
+        outputs = rewritten(outputs, {}, lambda node, inputs: _lowered(node, inputs, written))
+    return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
 
 
-def _lowered(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+def _lowered(node: Node, inputs: Sequence[Value | None], written: list[Node]) -> list[Value] | None:
     """The outputs of a node in other operators; None where it is left as it is."""
-    if node.op_type in LOWERED and not node.domain and node.outputs[0].dtype == np.float64:
-        return [_apply(LOWERED[node.op_type], node, inputs)]
-    return None
+    if node.op_type not in LOWERED or node.domain or node.outputs[0].dtype != np.float64:
+        return None
+    try:
+        found = _apply(LOWERED[node.op_type], node, inputs)
+    except NoGradientError:  # Its padding depends on sizes that are not known: the runtime names what it lacks.
+        return None
+    written.append(node)
+    return [found] if isinstance(found, Value) else list(found)
 
 
-def _apply(formula: Callable[..., Value], node: Node, inputs: Sequence[Any]) -> Value:
-    """The formula of the node's inputs and of those attributes that it asks for."""
-    parameters = inspect.signature(formula).parameters.values()
-    return formula(*inputs, **{p.name: node.attribute(p.name) for p in parameters if p.kind is p.KEYWORD_ONLY})
+def _apply(formula: Formula, node: Node, inputs: Sequence[Any]) -> Value | Sequence[Value]:
+    """The formula of the node's inputs, of itself, and of those attributes that it asks for."""
+    asked = [p.name for p in inspect.signature(formula).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return formula(*inputs, **{k: node if k == "node" else node.attribute(k) for k in asked})
 
 
 def _has_float64(model: ModelProto) -> bool:

@@ -87,12 +87,8 @@ STATIC = (
     "convtranspose_autopad_same",
     "convtranspose_kernel_shape",
     "convtranspose_output_shape",
-    "gru_",
-    "lstm_",
     "maxpool_2d_same",
     "maxpool_2d_precomputed_same",
-    "rnn_",
-    "simple_rnn_",
 )
 LEFT_OUT_OLD = {
     "rotary_embedding": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",

@@ -19,7 +19,7 @@ LAYERS = (
     "model",
     "gradient",
     "rules",
-    "products schedule training_operators chance modes",
+    "products schedule windowless training_operators chance modes",
     "training_call",
     "learning",
     "learning_loss learning_penalty learning_rate",

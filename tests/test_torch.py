@@ -85,6 +85,21 @@ def pieces():
     return build([x], {"y": op.Concat(op.Relu(a), op.Max(b, 0.1) * op.Gather(a, [0], axis=1), axis=1)})
 
 
+def images():
+    """Convolutions and a pool, which onnxruntime has in float32 alone."""
+    x = x_of("N", 2, 5, 5)
+    h = op.Conv(x, weight("w", 2, 1, 3, 3), weight("b", 2), strides=[2, 2], pads=[1] * 4, group=2)
+    h = op.ConvTranspose(op.Erf(h), weight("v", 2, 1, 2, 2, seed=1))
+    return build([x], {"y": op.AveragePool(h, kernel_shape=[2, 2])})
+
+
+def sequence():
+    """A recurrent operator, in both directions."""
+    x = x_of("T", "N", 2)
+    w, r = weight("w", 2, 9, 2), weight("r", 2, 9, 3, seed=1)
+    return build([x], {"y": op.GRU(x, w, r, weight("b", 2, 18), hidden_size=3, direction="bidirectional")[0]})
+
+
 TABLE = {
     "linear": (lambda: linear(3, 2, "float64"), [(2, 3)]),
     "mlp": (lambda: mlp(3, 2, "float64", hidden=4), [(2, 3)]),
@@ -94,6 +109,8 @@ TABLE = {
     "where": (chosen, [(2, 3), (2, 3)]),
     "an output that is read": (own_output, [(2, 2)]),
     "split": (pieces, [(2, 4)]),
+    "images": (images, [(1, 2, 5, 5)]),
+    "sequence": (sequence, [(3, 1, 2)]),
 }
 
 

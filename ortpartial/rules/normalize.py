@@ -78,7 +78,7 @@ def _(x, *, y, dy, axis, p):
 
 
 @composed("LRN")
-def _(x, *, size, alpha, beta, bias):
+def lrn(x, *, size, alpha, beta, bias):
     return x / (bias + along(band(x, size, alpha / size), x * x, 1, x.rank).stated(x.shape)) ** beta
 
 

@@ -1,21 +1,24 @@
-"""How do gradients flow through recurrent operators? They are unrolled, one step behind another."""
+"""How do gradients flow through recurrent operators? A step is written, and a Scan goes back from step to step.
 
-from collections.abc import Callable, Iterator, Sequence
+The operator itself tells the states of all steps, so that all but the cotangents of states is computed for all steps at
+once: what x adds to the gates, the derivatives of activations, the cotangents of weights.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..exceptions import NoGradientError
-from ..gradient import cast, composed
+from ..gradient import _walk, cast, grad, vjp, zeros_like
 from ..graph import Node, Value, constant, op
-from .linear import transposed
+from ..rewrite import rewritten
 from .shape import size, vector
+from .time import dependent, edge, like, of_rows, of_step, rows, through_time
 
-#: A GRU of so many steps has 14,000 nodes, which onnxruntime loads in half a minute, and of twice as many in two.
-LONGEST = 256
-
-#: From what the inputs add to the gates, and the state, to the next state; the first of a state is what is put out.
+#: From what the inputs add to the gates, and the states, to the next states; the first of them is what is put out.
 Step = Callable[..., Sequence[Value]]
 
 #: Activations by their names in small letters, with the defaults of alpha and beta. None: onnxruntime 1.19.2 and 1.31.1
@@ -35,139 +38,215 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Value], tuple[float | None, ...]]] = 
 }
 
 
-@composed("RNN")
-def _(x, w, r, b=None, lens=None, h=None, *, node):
-    def cell(r, b, p, f):
-        return lambda s, h: [f(s + op.Gemm(h, r, b, transB=1))]
-
-    return unrolled(node, x, w, r, b, None, lens, [h], cell, ["Tanh"])
+def rnn(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Value]) -> Step:
+    """h = f(s + h rᵀ + b)."""
+    return lambda s, h: [f(s + op.Gemm(h, r, b, transB=1))]
 
 
-@composed("GRU")
-def _(x, w, r, b=None, lens=None, h=None, *, node, linear_before_reset):
-    def cell(r, b, p, f, g):
-        weights, biases = parts(r, 3), [None] * 3 if b is None else parts(b, 3)
-        to_z, to_r, to_n = (
-            partial(lambda h, w, b: op.Gemm(h, w, b, transB=1), w=w, b=b) for w, b in zip(weights, biases, strict=True)
-        )
+def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Value],
+        g: Callable[[Value], Value]) -> Step:  # fmt: skip
+    """h = (1 - z) n + z h, where n sees h through q, before or behind the product."""
+    linear_before_reset = node.attribute("linear_before_reset")
+    *zq, to_n = zip(parts(r, 3), [None] * 3 if b is None else parts(b, 3), strict=True)
+    to_zq = [None if None in v else op.Concat(*v, axis=0) for v in zip(*zq, strict=True)]
 
-        def step(s, h):
-            z, r, n = parts(s, 3, axis=1)
-            z, r = f(z + to_z(h)), f(r + to_r(h))
-            n = g(n + (r * to_n(h) if linear_before_reset else to_n(r * h)))
-            return [(1 - z) * n + z * h]
+    def step(s: Value, h: Value) -> list[Value]:
+        z, q, n = parts(s, 3, axis=1)
+        if linear_before_reset:
+            hz, hq, hn = parts(op.Gemm(h, r, b, transB=1), 3, axis=1)
+        else:
+            hz, hq = parts(op.Gemm(h, *to_zq, transB=1), 2, axis=1)
+        z, q = f(z + hz), f(q + hq)
+        n = g(n + (q * hn if linear_before_reset else op.Gemm(q * h, *to_n, transB=1)))
+        return [(1 - z) * n + z * h]
 
-        return step
-
-    return unrolled(node, x, w, r, b, None, lens, [h], cell, ["Sigmoid", "Tanh"])
-
-
-@composed("LSTM")
-def _(x, w, r, b=None, lens=None, h=None, c=None, p=None, *, node, input_forget):
-    def cell(r, b, p, f, g, h):
-        # Weights of a look at the cell; 0 is not added.
-        pi, po, pf = [0] * 3 if p is None else parts(p, 3)
-
-        def step(s, y, c):
-            i, o, forget, n = parts(s + op.Gemm(y, r, b, transB=1), 4, axis=1)
-            i = f(seeing(i, pi, c))
-            forget = 1 - i if input_forget else f(seeing(forget, pf, c))
-            c = forget * c + i * g(n)
-            return [f(seeing(o, po, c)) * h(c), c]
-
-        return step
-
-    return unrolled(node, x, w, r, b, p, lens, [h, c], cell, ["Sigmoid", "Tanh", "Tanh"])
+    return step
 
 
-def seeing(gate: Value, p: Value | int, c: Value) -> Value:
-    """A gate that sees the cell c through peepholes p, if it has them."""
-    return gate + p * c if isinstance(p, Value) else gate
+def lstm(node: Node, r: Value, b: Value | None, p: Value | None, f: Callable[[Value], Value],
+         g: Callable[[Value], Value], h: Callable[[Value], Value]) -> Step:  # fmt: skip
+    """c = forget c + i g(n) and y = o h(c), where gates see c through peepholes, if there are any."""
+    peepholes = [None] * 3 if p is None else parts(p, 3)
+
+    def gate(v: Value, p: Value | None, c: Value) -> Value:
+        return f(v if p is None else v + p * c)
+
+    def step(s: Value, y: Value, c: Value) -> list[Value]:
+        i, o, forget, n = parts(s + op.Gemm(y, r, b, transB=1), 4, axis=1)
+        i = gate(i, peepholes[0], c)
+        forget = 1 - i if node.attribute("input_forget") else gate(forget, peepholes[2], c)
+        c = forget * c + i * g(n)
+        return [gate(o, peepholes[1], c) * h(c), c]
+
+    return step
+
+
+#: What writes a step of an operator, the numbers of its gates and of its states, and its activations.
+CELLS: dict[str, tuple[Callable[..., Step], int, int, Sequence[str]]] = {
+    "RNN": (rnn, 1, 1, ["Tanh"]),
+    "GRU": (gru, 3, 1, ["Sigmoid", "Tanh"]),
+    "LSTM": (lstm, 4, 2, ["Sigmoid", "Tanh", "Tanh"]),
+}
+
+#: Of each direction, whether it goes backwards.
+DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of a recurrent operator: a step of it as an expression, and what all its steps read.
+
+    `states` stand for those before a step, and `new` are those behind it. `read` is what all steps read, (T·N, ...), by
+    what stands for that of one: what x adds to the gates and, where sequences have lengths, 1 as long as they go on.
+    `weights` are those that a step has, `first` the states (N, H) before the first step, and `turn` reads sequences
+    (T, N, ...) from their ends, if need be.
+    """
+
+    states: Sequence[Value]
+    new: Sequence[Value]
+    read: Mapping[Value, Value]
+    weights: Sequence[Value]
+    first: Sequence[Value]
+    turn: Callable[[Value], Value]
+
+    def shown(self, y: Value) -> Value:
+        """y at a step, of which nothing is put out behind the end of its sequence."""
+        _, *going = self.read
+        return going[0] * y if going else y
+
+
+def ways(node, x, w, r, b=None, lens=None, h=None, c=None, p=None):
+    """The directions of a recurrent operator whose input is x, (T, N, ...)."""
+    cell, n_gates, n_states, defaults = CELLS[node.op_type]
+    directions, hidden = DIRECTIONS[node.attribute("direction")], node.attribute("hidden_size")
+    functions = iter(activations(node, defaults, len(directions)))
+    time, batch = size(x, 0, 1), size(x, 1, 2)
+    nothing = op.Expand(constant(np.zeros((1, 1), x.dtype)), vector(batch, constant([hidden]))).stated([None, hidden])
+    ends = op.Expand(time, batch) if lens is None else op.Cast(lens, to=7)
+    # Of each step and sequence, whether the sequence goes on.
+    on = [] if lens is None else [op.Unsqueeze(op.Range(0, op.Squeeze(time, [0]), 1), [1]) < ends]
+    on = [rows(cast(v, x), 1) for v in on]
+
+    def turned(v: Value) -> Value:
+        return op.ReverseSequence(v, ends, batch_axis=1, time_axis=0)
+
+    for d, backwards in enumerate(directions):
+        one = partial(part, d=d, n=len(directions))
+        w_d, r_d = one(w, n_gates * hidden, -1), one(r, n_gates * hidden, hidden)
+        b_d, p_d = one(b, 2 * n_gates * hidden), one(p, 3 * hidden)
+        wb, rb = (None, None) if b is None else parts(b_d, 2)
+        turn = turned if backwards else lambda v: v
+        read = {like(v, "s"): v for v in (op.Gemm(rows(turn(x)), w_d, wb, transB=1), *on)}
+        first = [of_step(nothing if v is None else one(v, -1, hidden), x) for v in (h, c)[:n_states]]
+        states = [like(v, "h") for v in first]
+        s, *going = read
+        new = cell(node, r_d, rb, p_d, *(next(functions) for _ in defaults))(s, *states)
+        # Behind its end a sequence stands still.
+        new = [m * v + (1 - m) * old for m in going for v, old in zip(new, states, strict=True)] or new
+        yield Way(states, new, read, [v for v in (r_d, rb, p_d) if v is not None], first, turn)
+
+
+def forwards(*inputs, node):
+    """The outputs of a recurrent operator by a Scan: all steps (T, D, N, H), and the last of each state (D, N, H)."""
+    x, *others = steps_first(node, inputs)
+    whole, ends = [], []
+    for way in ways(node, x, *others):
+        states = dict(zip(way.states, way.first, strict=True))
+        *last, y = through_time(x, states, way.new, [way.shown(way.new[0])], way.read)
+        whole.append(op.Unsqueeze(way.turn(y), [1]))
+        ends.append(last)
+    y, last = op.Concat(*whole, axis=1), [stacked(v) for v in zip(*ends, strict=True)]
+    if node.attribute("layout"):
+        y, last = op.Transpose(y, perm=[2, 0, 1, 3]), [exchanged(v) for v in last]
+    return [y, *last]
+
+
+def backwards(*inputs, node, ys, dys):
+    """The cotangents of the inputs of a recurrent operator."""
+    x, *others = steps_first(node, inputs)
+    n = len(DIRECTIONS[node.attribute("direction")])
+    y, dy, dlast = ys[0], dys[0], [*dys[1:], None, None]
+    if node.attribute("layout"):
+        y, dy = (v if v is None else op.Transpose(v, perm=[1, 2, 0, 3]) for v in (y, dy))
+        dlast = [v if v is None else exchanged(v) for v in dlast]
+    dfirst, ends, seeds = [], [], []
+    for d, way in enumerate(ways(node, x, *others)):
+        y_d, dy_d = (v if v is None else way.turn(op.Squeeze(parts(v, n, 1)[d], [1])) for v in (y, dy))
+        last = [zeros_like(f) if v is None else of_step(part(v, -1, node.attribute("hidden_size"), d=d, n=n), x)
+                for v, f in zip(dlast, way.first, strict=False)]  # fmt: skip
+        first, across = back(way, x, y_d, dy_d, last)
+        dfirst.append(first)
+        ends += [*list(way.read.values())[:1], *way.weights]
+        seeds += across
+    given = [v for v in dict.fromkeys(inputs) if v is not None and v.is_float]
+    found = dict(zip(given, _walk(ends, seeds, given, {v for v in inputs if v is not None}), strict=True))
+    cotangents = [found.pop(v, None) for v in inputs]
+    for i, v in enumerate(map(stacked, zip(*dfirst, strict=True)), 5):
+        if i < len(inputs):
+            cotangents[i] = exchanged(v) if node.attribute("layout") else v
+    return cotangents
+
+
+def back(way, x, y, dy, last):
+    """Cotangents of the first states, and of what x adds and of weights, by those of what is put out and is left.
+
+    A Scan from the last step on carries e, the cotangents of the states by all that comes behind a step. What it shows
+    of each step is what the other cotangents are made of, by one product over all steps.
+    """
+    read, e = dict(way.read), [like(v, "e") for v in way.states]
+    s, *_ = read
+    h, *cell = way.states
+    hidden = h.shape[1]
+    # The operator puts the first state out, at all steps. The second one is followed once more, and it alone.
+    read[h] = rows(op.Concat(op.Unsqueeze(way.first[0], [0]), op.Slice(y, [0], [-1], [0]), axis=0), hidden)
+    for c in cell:
+        read[c] = rows(through_time(x, {c: way.first[1]}, way.new[1:], [c], read)[1], hidden)
+    total = list(e)
+    if dy is not None:
+        read[dh := like(h, "dy")] = rows(dy, hidden)
+        total[0] = e[0] + way.shown(dh)
+    found = grad(way.new, [*way.states, s, *way.weights], total)
+    before, across = found[: len(e)], found[len(e) :]
+    moving = dependent(across, e)
+    shown = edge(across, moving, lambda v: v.node in moving and of_rows(v))
+    made = through_time(x, dict(zip(e, last, strict=True)), before, shown, read, reverse=True)
+    whole = dict(zip(shown, map(rows, made[len(e) :]), strict=True))
+    return made[: len(e)], rewritten(across, read | whole)
+
+
+for op_type in CELLS:
+    vjp(op_type)(backwards)
 
 
 def parts(v: Value, n: int, axis: int = 0) -> tuple[Value, ...]:
-    """v, which holds what belongs to n gates, one by one."""
-    return op.Split(v, axis=axis, num_outputs=n)
+    """v, which holds n things along an axis, one by one."""
+    return (v,) if n == 1 else op.Split(v, axis=axis, num_outputs=n)
 
 
-def unrolled(
-    node: Node, x: Value, w: Value, r: Value, b: Value | None, p: Value | None, lens: Value | None,
-    states: Sequence[Value | None], cell: Callable[..., Step], defaults: Sequence[str],
-) -> list[Value]:  # fmt: skip
-    """The outputs of a recurrent operator: all steps (T, D, N, H), and for each state the last one (D, N, H)."""
-    layout = node.attribute("layout")
-    if layout:
-        x, states = batch_second(x), [None if v is None else batch_second(v) for v in states]
-    n_steps = length(node, x)
-    whole, last = [], []
-    for d, backward in enumerate(directions(node)):
-        def one(v, d=d):
-            return None if v is None else op.Gather(v, d, axis=0)
-
-        wb, rb = (None, None) if b is None else parts(one(b), 2)
-        step = cell(one(r), rb, one(p), *activations(node, defaults)[d * len(defaults) : (d + 1) * len(defaults)])
-        nothing = op.Expand(constant(np.zeros((1, 1), x.dtype)), vector(size(x, 1, 2), size(r, 2, 3)))
-        state = [nothing if v is None else one(v) for v in states]
-        added = turned(x, lens, backward) @ transposed(one(w))
-        added = op.Split(added if wb is None else added + wb, axis=0, num_outputs=n_steps)
-        y, state = run(step, added[::-1] if backward and lens is None else added, state, lens)
-        y = op.Concat(*(y[::-1] if backward and lens is None else y), axis=0)
-        whole.append(op.Unsqueeze(turned(y, lens, backward), [1]))
-        last.append([op.Unsqueeze(v, [0]) for v in state])
-    outputs = [op.Concat(*whole, axis=1), *(op.Concat(*v, axis=0) for v in zip(*last, strict=True))]
-    if layout:
-        return [op.Transpose(outputs[0], perm=[2, 0, 1, 3]), *map(batch_second, outputs[1:])]
-    return outputs
+def part(v: Value | None, *shape: int, d: int, n: int) -> Any:
+    """What belongs to one of n directions, in a shape that is known even where that of v is not."""
+    return v if v is None else op.Reshape(parts(v, n)[d], constant(shape, np.int64))
 
 
-def batch_second(v: Value) -> Value:
+def stacked(v: Sequence[Value]) -> Value:
+    """What belongs to each direction, one above another."""
+    return op.Concat(*(op.Unsqueeze(u, [0]) for u in v), axis=0)
+
+
+def exchanged(v: Value) -> Value:
     """v with its first two axes exchanged."""
     return op.Transpose(v, perm=[1, 0, 2])
 
 
-def run(step: Step, added: Sequence[Value], state: list[Value], lens: Value | None) -> tuple[list[Value], list[Value]]:
-    """What is put out at each step, (1, N, H), and the state at the end; behind its end a sequence stands still."""
-    y = []
-    for t, s in enumerate(added):
-        new = step(op.Squeeze(s, [0]), *state)
-        if lens is None:
-            state = list(new)
-            y.append(op.Unsqueeze(new[0], [0]))
-        else:
-            m = cast(op.Unsqueeze(lens > t, [1]), new[0])
-            state = [m * v + (1 - m) * old for v, old in zip(new, state, strict=True)]
-            y.append(op.Unsqueeze(m * new[0], [0]))
-    return y, state
+def steps_first(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, with x of (T, N, ...) and states of (D, N, H) whatever the layout."""
+    return [exchanged(v) if v is not None and node.attribute("layout") and i in (0, 5, 6) else v
+            for i, v in enumerate(inputs)]  # fmt: skip
 
 
-def turned(v: Value, lens: Value | None, backward: bool) -> Value:
-    """v with sequences of their own lengths read from their ends, if there are lengths and this is asked for."""
-    if not backward or lens is None:
-        return v
-    return op.ReverseSequence(v, op.Cast(lens, to=7), batch_axis=1, time_axis=0)
-
-
-def length(node: Node, x: Value) -> int:
-    """The number of steps, which has to be known."""
-    n = None if x.shape is None else x.shape[0]
-    if isinstance(n, int) and n <= LONGEST:
-        return n
-    known = f"is {n}, and at most {LONGEST} are unrolled" if isinstance(n, int) else "is not known before it runs"
-    raise NoGradientError(
-        f"{node!r} has no gradient here: the length of its sequences {known}. Give its input a fixed number of steps, "
-        f"at most {LONGEST} (sequence_lens may tell shorter ones apart), or leave its weights and those before it out "
-        f"of weights_to_train."
-    )
-
-
-def directions(node: Node) -> list[bool]:
-    """Of each direction, whether it goes backwards."""
-    return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[node.attribute("direction")]
-
-
-def activations(node: Node, defaults: Sequence[str]) -> list[Callable[[Value], Value]]:
-    """The activations of all directions; alpha and beta are given to those that have them, one after another."""
-    names = node.attribute("activations") or [*defaults] * len(directions(node))
+def activations(node: Node, defaults: Sequence[str], n: int) -> list[Callable[[Value], Value]]:
+    """The activations of n directions; alpha and beta are given to those that have them, one after another."""
+    names = node.attribute("activations") or [*defaults] * n
     alphas, betas = (iter(node.attribute(f"activation_{k}") or ()) for k in ("alpha", "beta"))
     # What goes into a gate is clipped. The last activation of three is that of the cell, which is none.
     return [activation(node, name, alphas, betas, gate=i % len(defaults) < 2) for i, name in enumerate(names)]

@@ -44,7 +44,7 @@ def added_up(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int
         return op.ConvTranspose(dy, w, pads=pads, output_padding=[max(-e, 0) for e in behind], **settings)
     if set(window.strides) == {1}:
         return op.ConvTranspose(dy, w, pads=window.pads, **settings)
-    whole = op.ConvTranspose(dy, w, **settings)
+    whole = op.ConvTranspose(dy, w, **settings).stated([None] * x.rank)
     rest = size(x, 2, x.rank) + before - op.Shape(whole, start=2)
     return op.Pad(whole, vector(constant([0, 0, *(-b for b in before), 0, 0]), rest))
 
@@ -64,7 +64,7 @@ def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Val
         # Each group has images of its own: (N, g·C, ...) becomes (C, g·N, ...).
         apart = op.Reshape(x, vector(constant([0, group, -1]), size(x, 2, x.rank)))
         apart = op.Transpose(apart, perm=[2, 1, 0, *(i + 1 for i in window.axes)])
-        images = op.Reshape(apart, vector(constant([0, -1]), size(x, 2, x.rank)))
+        images = op.Reshape(apart, vector(constant([0, -1]), size(x, 2, x.rank))).stated([None] * x.rank)
     found = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
                     strides=window.dilations, dilations=window.strides)  # fmt: skip
     kernel = constant(window.kernel, np.int64) if window.fixed else size(w, 2, x.rank)

@@ -1,14 +1,19 @@
 """Are the gradients of recurrent operators right?"""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from table import cotangent, real, rows
+from torch import nn
 
+from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer, gradient_model
 from ortpartial.builder import build
-from ortpartial.exceptions import NoGradientError
+from ortpartial.exceptions import DataError, NoGradientError
 from ortpartial.gradient import grad
 from ortpartial.graph import constant, op, variable
+from ortpartial.passes import graphs
+from ortpartial.runtime import Session
 from ortpartial.testing import check_gradient, evaluate
 
 # Operator, and the number of its gates.
@@ -67,21 +72,28 @@ EACH = [
 def test_recurrent(op_type, given, settings, direction):
     args = arguments(op_type, given, directions=1 + (direction == "bidirectional"))
     f, x = outputs(op_type, args, direction=direction, **settings)
-    # onnxruntime has them in float32 alone. A clipped gate has kinks, which a long step would cross.
-    precision = {"step": 1e-3, "skip_kinks": True} if "clip" in settings else {"step": 1e-2}
-    check_gradient(f, x, dtype=np.float32, rtol=1e-2, order=1, symbolic=False, directions=1, **precision)
+    check_gradient(f, x, order=1, directions=1, symbolic=direction == "reverse", skip_kinks="clip" in settings)
 
 
-@pytest.mark.parametrize("op_type", GATES)
-def test_the_second_order(op_type):
+@pytest.mark.parametrize(("op_type", "symbolic"), [
+    ("LSTM", False), *(pytest.param(op_type, True, marks=pytest.mark.slow) for op_type in GATES)
+])  # fmt: skip
+def test_the_second_order(op_type, symbolic):
     f, x = outputs(op_type, arguments(op_type, "b lens h c p", 2), direction="bidirectional")
+    check_gradient(f, x, directions=1, symbolic=symbolic)
 
-    def g(*values):
-        # Its gradient needs no kernel of the operator, so that float64 will do.
-        return grad(f(*values[:-1])[0], values[: len(x)], [values[-1]])
 
-    dy = real(STEPS, 2, BATCH, HIDDEN)
-    check_gradient(g, [*x, dy], order=1, symbolic=False, directions=1)
+@pytest.mark.parametrize(("op_type", "given", "settings"), EACH)
+def test_the_kernel_computes_the_same(op_type, given, settings):
+    """onnxruntime has a kernel of float32 alone; float64 goes through a Scan."""
+    f, x = outputs(op_type, arguments(op_type, given, 2), direction="bidirectional", **settings)
+    single, double = ([variable(f"x{i}", dtype, a.shape) for i, a in enumerate(x)] for dtype in ("float32", "float64"))
+    names = [f"y{i}" for i in range(len(f(*single)))]
+    expected = Session(build(single, dict(zip(names, f(*single), strict=True)))).run(
+        {f"x{i}": a.astype(np.float32) for i, a in enumerate(x)})  # fmt: skip
+    found = Session(build(double, dict(zip(names, f(*double), strict=True)))).run({f"x{i}": a for i, a in enumerate(x)})
+    for n in names:
+        np.testing.assert_allclose(found[n], expected[n], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("op_type", GATES)
@@ -133,15 +145,86 @@ def test_as_torch(op_type, directions):
     direction = ["forward", "bidirectional"][directions - 1]
     f, x = outputs(op_type, arguments(op_type, "b h c", directions), direction=direction, **settings)
     dy = cotangent((STEPS, directions, BATCH, HIDDEN))
-    # Steps and batch of any number of rows: the sizes but the first are symbolic.
-    v = [variable(f"x{i}", a.dtype, [a.shape[0], *(f"x{i}_{k}" for k in range(1, a.ndim))]) for i, a in enumerate(x)]
-    found = evaluate(build(v, grad(f(*v)[0], v, [constant(dy)])), {f"x{i}": a for i, a in enumerate(x)})
+    # Of any number of steps and rows.
+    v = [variable(f"x{i}", a.dtype, [f"x{i}_{k}" for k in range(a.ndim)]) for i, a in enumerate(x)]
+    y = f(*v)[0]
+    wanted = {"y": y, **{f"d{i}": d for i, d in enumerate(grad(y, v, [constant(dy)]))}}
+    found = evaluate(build(v, wanted), {f"x{i}": a for i, a in enumerate(x)})
     t = [torch.tensor(a, requires_grad=True) for a in x]
     y = of_torch(op_type, *t)
     # There the directions stand side by side.
     y = y.reshape(STEPS, BATCH, directions, HIDDEN).transpose(1, 2)
-    for a, b in zip(found.values(), torch.autograd.grad(y, t, torch.tensor(dy)), strict=True):
-        np.testing.assert_allclose(a, b.numpy(), rtol=1e-6, atol=1e-9)
+    for a, b in zip(found.values(), [y, *torch.autograd.grad(y, t, torch.tensor(dy))], strict=True):
+        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+class First(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x)[0]
+
+
+LAYERS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
+
+
+# The dynamo exporter of torch 2.13.0 unrolls nn.RNN, so that the number of its steps is fixed.
+@pytest.mark.parametrize(("op_type", "dynamo"), [
+    ("RNN", False), ("GRU", False), ("LSTM", False), ("GRU", True), pytest.param("LSTM", True, marks=pytest.mark.slow)
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
+                            "ignore::UserWarning")  # fmt: skip
+def test_exported_with_any_number_of_steps(op_type, dynamo, tmp_path):
+    """One gradient, for sequences of several lengths, as torch has it."""
+    torch.manual_seed(0)
+    net = First(LAYERS[op_type](WIDTH, HIDDEN, num_layers=2, bidirectional=True, batch_first=True))
+    dynamic = ({"dynamic_shapes": {"x": {1: torch.export.Dim("time")}}, "optimize": False} if dynamo else
+               {"dynamic_axes": {"x": {1: "time"}}})  # fmt: skip
+    torch.onnx.export(net, (torch.randn(BATCH, 5, WIDTH),), f"{tmp_path}/net.onnx", dynamo=dynamo, opset_version=18,
+                      input_names=["x"], output_names=["y"], verbose=False, **dynamic)  # fmt: skip
+    gradient = Session(gradient_model(onnx.load(f"{tmp_path}/net.onnx"), ["x"], ["y"]))
+    for n in (5, 1, 12):
+        x = torch.randn(BATCH, n, WIDTH, requires_grad=True)
+        dy = torch.randn(BATCH, n, 2 * HIDDEN)
+        (expected,) = torch.autograd.grad(net(x), x, dy)
+        found = gradient.run({"x": x.detach().numpy(), "y_grad": dy.numpy()})["x_grad"]
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_trained_with_two_lengths():
+    """As torch trains it: weights after batches of three steps and of eight."""
+    x = variable("x", "float64", ["N", "T", WIDTH])
+    args = dict(zip("wrb", (a for a in arguments("LSTM", "b")[1:4]), strict=True))
+    w = {n: constant(a, hint=n) for n, a in args.items()}
+    _, _, last = op.LSTM(op.Transpose(x, perm=[1, 0, 2]), *w.values(), hidden_size=HIDDEN)[0].node.outputs
+    model = build([x], {"y": op.Squeeze(last, [0])})
+    o = OrtGradientForwardBackwardOptimizer(model, list(w), learning_rate=0.1, shuffle=False, batch_size=4)
+    t = {n: torch.tensor(a, requires_grad=True) for n, a in args.items()}
+    for n in (3, 8, 3):
+        rows, target = real(4, n, WIDTH), real(4, HIDDEN)
+        o.partial_fit(rows, target)
+        weights = [torch.cat([v.chunk(4)[i] for i in ORDER["LSTM"]])
+                   for v in (t["w"][0], t["r"][0], *t["b"][0].chunk(2))]  # fmt: skip
+        nothing = torch.zeros(1, 4, HIDDEN, dtype=torch.float64)
+        c = torch.lstm(torch.tensor(rows), (nothing, nothing), weights, True, 1, 0.0, True, False, True)[2]
+        loss = ((c[0] - torch.tensor(target)) ** 2).mean()
+        for v, d in zip(t.values(), torch.autograd.grad(loss, list(t.values())), strict=True):
+            v.data -= 0.1 * d
+    for n, found in zip(w, o.get_state(), strict=True):
+        np.testing.assert_allclose(found, t[n].detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_the_graph_does_not_grow_with_the_steps(op_type):
+    def nodes(steps):
+        f, x = outputs(op_type, arguments(op_type, "b"))
+        v = [variable(f"x{i}", "float32", a.shape if i else [steps, *a.shape[1:]]) for i, a in enumerate(x)]
+        model = build(v, dict(zip("abcd", grad(f(*v)[0], v), strict=False)))
+        return sum(len(g.node) for g in graphs(model.graph))
+
+    assert nodes(3) == nodes(100_000) < 100
 
 
 ACTIVATIONS = rows(
@@ -165,19 +248,29 @@ ACTIVATIONS = rows(
 @pytest.mark.parametrize(("op_type", "settings"), ACTIVATIONS)
 def test_activations(op_type, settings):
     f, x = outputs(op_type, arguments(op_type, "b"), **settings)
-    check_gradient(f, x, dtype=np.float32, step=1e-2, rtol=1e-2, order=1, symbolic=False, skip_kinks=True)
+    check_gradient(f, x, order=1, directions=1, symbolic=False, skip_kinks=True)
 
 
-def refused(match, steps=STEPS, **settings):
-    x = variable("x", "float32", [steps, "N", WIDTH])
+def refused(match, **settings):
+    x = variable("x", "float32", [STEPS, "N", WIDTH])
     w, r = (variable(n, "float32", [1, HIDDEN, k]) for n, k in (("w", WIDTH), ("r", HIDDEN)))
     y, _ = op.RNN(x, w, r, hidden_size=HIDDEN, n_outputs=2, **settings)
     with pytest.raises(NoGradientError, match=match):
         grad(y, [w])
 
 
-def test_what_cannot_be_unrolled_is_refused():
-    refused(r"RNN> has no gradient here: the length .* is not known .* Give its input a fixed number", steps="T")
-    refused(r"RNN> .* length of its sequences is 1000, and at most 256 are unrolled", steps=1000)
+def test_activations_without_a_gradient_are_refused():
     refused(r"RNN> has the activation Sine; those that are known are affine, elu", activations=["Sine"])
     refused(r"RNN> has the activation LeakyRelu without its alpha .* Set activation_alpha", activations=["LeakyRelu"])
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_a_sequence_without_steps_is_refused(op_type):
+    """onnxruntime ends the process where there are no rows, and runs no Scan where there are no steps."""
+    x = variable("x", "float32", ["T", "N", WIDTH])
+    _, w, r = (None if a is None else constant(a.astype(np.float32)) for a in arguments(op_type, "")[:3])
+    y, *_ = getattr(op, op_type)(x, w, r, hidden_size=HIDDEN)
+    layer = OrtGradientForwardBackward(build([x], {"y": y}), engine="step")
+    for shape in ((0, 2, WIDTH), (2, 0, WIDTH)):
+        with pytest.raises(DataError, match=f"Input 'x' has no elements, which <Node .*: {op_type}> does not survive"):
+            layer.forward({"x": np.zeros(shape, np.float32)})
