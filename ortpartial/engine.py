@@ -53,6 +53,10 @@ class Setup:
         The other two pieces.
     device : str
         Where it runs.
+    train_mode : bool
+        Whether Dropout and BatchNormalization train.
+    statistics : tuple of str
+        The initializers that are running statistics, which a step moves then.
     """
 
     model: Model
@@ -61,6 +65,18 @@ class Setup:
     penalty: BaseLearningPenalty
     rate: BaseLearningRate
     device: str = "cpu"
+    train_mode: bool = False
+    statistics: tuple[str, ...] = ()
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The initializers that a step changes."""
+        return (*self.weights, *self.statistics)
+
+    def sized(self, rows: int) -> Model:
+        """The model for batches of so many rows."""
+        model = load(self.model, batch=rows, variables=self.moving)
+        return simplified(model, dropout=self.train_mode)
 
     @property
     def threads(self) -> int | None:
@@ -133,43 +149,53 @@ class Engine(ABC):
         self.iteration = 0
         #: Given to every run of a step; a `Watch` sets its own.
         self.options: Any = None
-        first = {w: np.array(setup.model.arrays[w], order="C") for w in setup.weights}
+        first = {w: np.array(setup.model.arrays[w], order="C") for w in setup.moving}
         first.update({name: np.zeros_like(first[w]) for name, (w, _) in setup.states.items()})
         self.sides = tuple({n: Buffer(a.copy(), setup.device) for n, a in first.items()} for _ in range(2))
         self.side = 0
-        self.k = Buffer(np.zeros((), np.int64))  # Read from the host by every device, as the loss is written to it.
+        names = Names.of(setup.model)
+        # Read from the host by every device, as the loss is written to it.
+        self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
+        #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
+        self.given = {names.iteration: self.k, names.seed: self.seed}
         self._programs: dict[Any, Any] = {}
         self._data: dict[str, np.ndarray] = {}
 
     def get(self, name: str) -> np.ndarray:
-        """A copy of a weight, of a state or of the number of batches seen, by its name in the graphs."""
-        if name == Names.of(self.setup.model).iteration:
+        """A copy of a weight, state or statistic, the seed or the number of batches seen, by its name in the graphs."""
+        names = Names.of(self.setup.model)
+        if name == names.iteration:
             return np.array(self.iteration, np.int64)
+        if name == names.seed:
+            return self.seed.numpy().copy()
         return self.sides[self.side][name].numpy().copy()
 
     def set(self, name: str, array: np.ndarray) -> None:
-        """Overwrite a weight, a state or the number of batches seen."""
+        """Overwrite what `get` gives."""
         if name == Names.of(self.setup.model).iteration:
             self.iteration = int(array)
             return
-        buffer = self.sides[self.side][name]
+        buffer = self.seed if name == Names.of(self.setup.model).seed else self.sides[self.side][name]
         buffer.fill(np.broadcast_to(np.asarray(array, buffer.dtype), buffer.shape))
 
-    def reset(self, first: Mapping[str, np.ndarray]) -> None:
-        """Back to these weights, states of zero and the first iteration."""
+    def reset(self, first: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0)) -> None:
+        """Back to these weights and statistics, states of zero and the first iteration, with another seed."""
         self.iteration = 0
-        for w in self.setup.weights:
+        self.seed.fill(np.asarray(seed, np.int32))
+        for w in self.setup.moving:
             self.set(w, first[w])
         for name in self.setup.states:
             self.set(name, np.zeros((), np.float32))
 
     def snapshot(self) -> dict[str, Any]:
-        """Weights, states and iteration: all that a step changes."""
-        return {"iteration": self.iteration, "arrays": {n: b.numpy().copy() for n, b in self.sides[self.side].items()}}
+        """Weights, states, statistics, iteration and seed: all that the steps to come depend on."""
+        arrays = {n: b.numpy().copy() for n, b in self.sides[self.side].items()}
+        return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Back to a snapshot, also of another engine: what this one lacks is left out."""
         self.iteration = snapshot["iteration"]
+        self.seed.fill(snapshot["seed"])
         for name, array in snapshot["arrays"].items():
             if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
                 self.set(name, array)
@@ -180,9 +206,9 @@ class Engine(ABC):
         self.iteration -= 1
 
     def is_finite(self) -> bool:
-        """Whether all weights are finite numbers."""
+        """Whether all weights and statistics are finite numbers."""
         side = self.sides[self.side]
-        return all(np.isfinite(side[w].numpy()).all() for w in self.setup.weights)
+        return all(np.isfinite(side[w].numpy()).all() for w in self.setup.moving)
 
     def loss_graph(self) -> ModelProto:
         """Loss and its gradient by the outputs, apart."""
@@ -253,7 +279,8 @@ class StepEngine(Engine):
 
     def _graph(self, model: Model) -> ModelProto:
         s = self.setup
-        return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted)
+        return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
+                          train_mode=s.train_mode)  # fmt: skip
 
     def program(self, rows: int) -> _StepProgram:
         """The step for batches of so many rows."""
@@ -265,7 +292,7 @@ class _StepProgram:
 
     def __init__(self, engine: StepEngine, rows: int):
         setup = engine.setup
-        model = simplified(load(setup.model, batch=rows, variables=setup.weights))
+        model = setup.sized(rows)
         session = Session(engine._graph(model), device=setup.device, threads=setup.threads)
         names = Names.of(setup.model)
         self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
@@ -274,7 +301,7 @@ class _StepProgram:
         self.runs = []
         for read, write in (engine.sides, engine.sides[::-1]):
             binding = session.binding()
-            for name, buffer in {**self.batch.buffers, **read, names.iteration: engine.k}.items():
+            for name, buffer in {**self.batch.buffers, **read, **engine.given}.items():
                 if name in session.inputs:
                     binding.bind_input(name, buffer)
             binding.bind_output(names.loss, loss)
@@ -312,7 +339,8 @@ class EpochEngine(StepEngine):
 
     def _epoch_graph(self, model: Model) -> ModelProto:
         s = self.setup
-        return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted)
+        return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
+                           train_mode=s.train_mode)  # fmt: skip
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
@@ -349,20 +377,20 @@ class _EpochProgram:
 
     def __init__(self, engine: EpochEngine, rows: int):
         setup = engine.setup
-        model = simplified(load(setup.model, batch=rows, variables=setup.weights))
+        model = setup.sized(rows)
         session = Session(engine._epoch_graph(model), device=setup.device, threads=setup.threads)
         self.names, self.engine, self.batch = Names.of(setup.model), engine, Rows(engine._data, setup.device)
         self.bindings = []
         for read, write in (engine.sides, engine.sides[::-1]):
             binding = session.binding()
-            for name, buffer in {**read, self.names.iteration: engine.k}.items():
+            for name, buffer in {**read, **engine.given}.items():
                 if name in session.inputs:
                     binding.bind_input(name, buffer)
             for name, buffer in write.items():
                 binding.bind_output(self.names.new(name), buffer)
             self.bindings.append(binding)
         self.data = [n for n in session.inputs if n in engine._data]
-        self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], self.names.iteration})
+        self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
 
     def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
         binding = self.bindings[side]
@@ -415,7 +443,7 @@ class _AgentProgram:
 
     def __init__(self, engine: AgentEngine, rows: int):
         setup, names = engine.setup, engine.names
-        model = simplified(load(setup.model, batch=rows, variables=setup.weights))
+        model = setup.sized(rows)
         graph = loss_graph(model, setup.losses, weighted=engine._weighted)
         session = Session(graph, device=setup.device, threads=setup.threads)
         self.engine, self.batch = engine, Batch(engine._data, rows)

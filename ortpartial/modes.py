@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from .model import Model
 from .rewrite import rewriting
 from .rules.channels import channels
 
-__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "statistics"]
+__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "own_statistics", "statistics"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Statistic:
     name: str
     batch: Value
     momentum: float
+
+    def moved(self, r: Value) -> Value:
+        """What r is after the batch."""
+        return r * self.momentum + self.batch * (1 - self.momentum)
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,41 @@ def statistics(model: Model) -> list[str]:
     return [n for n, v in model.initializers.items() if v in read]
 
 
-def in_training(model: Model) -> Training:
+def own_statistics(model: Model, outputs: Collection[str], weights: Collection[str]) -> list[str]:
+    """The running statistics that lead to some outputs, once it is sure that they are nothing else.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    outputs : collection of str
+        Those that are trained.
+    weights : collection of str
+        Initializers that are trained.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    ModelError
+        One is trained as a weight, or read by something else: exporters merge initializers of the same content.
+    """
+    model = replace(model, outputs={o: model.outputs[o] for o in outputs})
+    names = {model.initializers[n]: n for n in statistics(model)}
+    if both := [n for n in names.values() if n in weights]:
+        raise ModelError(f"{both[0]!r} is a running statistic, which train_mode=True moves by itself, and is among the "
+                         f"weights to train; leave it out.")  # fmt: skip
+    for node in topological(list(model.outputs.values())):
+        for x in node.inputs[: 3 if node.op_type == "BatchNormalization" else None]:
+            if x in names:
+                raise ModelError(f"{names[x]!r} is a running statistic, and {node!r} reads it for something else; give "
+                                 f"each an initializer of its own.")  # fmt: skip
+    return list(names.values())
+
+
+def in_training(model: Model, mask: Callable[[Value, float, int], Value] | None = None) -> Training:
     """The model with Dropout and BatchNormalization as they are while it trains, in ordinary operators.
 
     Dropout multiplies by a mask that is an input, so that the numbers are drawn where their state can be saved;
@@ -100,6 +139,9 @@ def in_training(model: Model) -> Training:
     ----------
     model : Model
         The model, its running statistics loaded as variables.
+    mask : callable, optional
+        From the input of a Dropout, the probability to keep an element and the number of the Dropout to a mask that is
+        computed, instead of one that is an input.
 
     Returns
     -------
@@ -108,10 +150,12 @@ def in_training(model: Model) -> Training:
     Raises
     ------
     ModelError
-        The ratio of a Dropout is computed by the graph.
+        The ratio of a Dropout is computed by the graph, or a BatchNormalization is inside of a body.
     """
     found = Training(model)
     names = {v: n for n, v in model.initializers.items()}
+    outside = frozenset(topological(list(model.outputs.values())))
+    count = itertools.count()
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node.op_type == "Dropout":
@@ -122,12 +166,16 @@ def in_training(model: Model) -> Training:
         ratio = node.inputs[1] if len(node.inputs) > 1 else None
         if ratio is not None and ratio.array is None:
             raise ModelError(f"{node!r} computes its ratio, and only a constant one can be trained with; call eval().")
+        keep = 1 - (0.5 if ratio is None else _decimal(ratio.array))
+        drawn = given(x, keep) if mask is None else mask(x, keep, next(count))
+        return [x * drawn, drawn > 0]
+
+    def given(x: Value, keep: float) -> Value:
         name = f"mask_{len(found.masks)}"
         while name in model.values:
             name += "_"
-        mask = variable(name, x.dtype, x.shape)
-        found.masks[name] = Mask(mask, 1 - (0.5 if ratio is None else _decimal(ratio.array)))
-        return [x * mask, mask > 0]
+        found.masks[name] = Mask(variable(name, x.dtype, x.shape), keep)
+        return found.masks[name].value
 
     def batch_norm(node: Node, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> list[Value]:
         axes, momentum = [0, *range(2, x.rank)], _decimal(node.attribute("momentum"))
@@ -137,6 +185,9 @@ def in_training(model: Model) -> Training:
         k = cast(scale, x) / op.Sqrt(v + node.attribute("epsilon"))
         for old, new in ((node.inputs[3], m), (node.inputs[4], v)):
             if old in names:
+                if node not in outside:
+                    raise ModelError(f"{node!r} is inside of a branch or a loop, and only outside of them can the "
+                                     f"running statistics of a batch be kept; train it as it was exported.")
                 found.statistics.append(Statistic(names[old], cast(new, old), momentum))
         running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in ((mean, m), (var, v)))
         return [xc * channels(k, x) + channels(cast(b, x), x), *(cast(r, mean) for r in running)]

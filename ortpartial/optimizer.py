@@ -25,6 +25,7 @@ from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .metrics import accuracy, r2
 from .model import Model, joined, load, parted, read, replace_weights
+from .modes import in_inference, own_statistics
 from .parallel import ParallelEngine
 from .runtime import Session
 from .settings import Configurable, checked
@@ -64,8 +65,13 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     init : str
         ``"model"`` starts from the weights that the model holds. ``"random"`` draws those that something is multiplied
         with anew, uniformly within ±√(6 / (fan in + fan out)), and keeps biases and the scales of normalizations.
+    train_mode : bool
+        Whether Dropout and BatchNormalization train; without it, a training computes what the model computes as it was
+        exported. Masks follow from a seed and the number of the step, batches are normalized by their own statistics,
+        which move the running ones as ONNX has it, with the variance of the population. All else, such as `predict` and
+        the trained model, is for inference, with the running statistics of now. Engines ``"step"`` and ``"epoch"``.
     random_state : int or numpy.random.Generator, optional
-        Where orders and random weights come from.
+        Where orders, random weights and the seed of masks come from.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
@@ -137,6 +143,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         batch_size: int = 10,
         shuffle: bool = True,
         init: str = "model",
+        train_mode: bool = False,
         random_state: int | np.random.Generator | None = None,
         device: str = "cpu",
         engine: str = "auto",
@@ -156,13 +163,14 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init, random_state=random_state,
             warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
             verbose=verbose, exc=exc))  # fmt: skip
-        self.device, self.engine, self.distributed = device, engine, distributed
+        self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
 
         given = model.proto if isinstance(model, Model) else model
         proto = read(given)
         if proto is given:  # Nothing that is done to the caller's own object may change a training.
             proto = ModelProto()
             proto.CopyFrom(read(given))
+        proto = in_inference(proto) if train_mode else proto
         self._model = load(proto, straight_through=isinstance(model, Model) and model.straight_through)
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
@@ -175,7 +183,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _open(self) -> None:
         """What is derived from the model and never pickled."""
-        self._model = load(self._model, variables=self.weights_to_train)
+        self._statistics = own_statistics(self._model, self._losses, self.weights_to_train) if self.train_mode else []
+        self._model = load(self._model, variables=self._moving)
         # A model may have inputs that the trained outputs do not depend on.
         self._read = read_by([self._model.outputs[o] for o in self._losses], self._model.inputs)
         if not self._read:
@@ -211,16 +220,28 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             if self.engine not in ("auto", "step"):
                 raise SettingError(f"distributed=True trains with engine='step', not {self.engine!r}.")
             kind, self.engine_reason_ = ParallelEngine, "several processes add their gradients between two graphs"
+        if self.train_mode and (self.distributed or self.engine == "agent"):
+            asked = "distributed=True" if self.distributed else "engine='agent'"
+            raise SettingError(f"train_mode=True trains with engine='step' or 'epoch', in one process, not {asked}.")
         self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
         setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
-                      self.learning_rate, self.device)  # fmt: skip
+                      self.learning_rate, self.device, self.train_mode, tuple(self._statistics))  # fmt: skip
         self._engine: Engine = kind(setup)
-        self._engine.reset(self._first())
+        self._restart()
 
-    def _first(self) -> Mapping[str, np.ndarray]:
-        """The weights from which a training starts."""
-        return self._model.arrays if self.init == "model" else drawn(self._model, self.weights_to_train, self._rng)
+    def _restart(self) -> None:
+        """Bring the engine to where a training starts."""
+        first = dict(self._model.arrays)
+        if self.init == "random":
+            first |= drawn(self._model, self.weights_to_train, self._rng)
+        seed = self._rng.integers(-(2**31), 2**31, 2).tolist() if self.train_mode else (0, 0)
+        self._engine.reset(first, seed)
+
+    @property
+    def _moving(self) -> list[str]:
+        """The initializers that a training changes."""
+        return [*self.weights_to_train, *self._statistics]
 
     # -- training
 
@@ -342,7 +363,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _reset(self) -> None:
         """Back to the first weights, with what is compiled kept."""
         self._rng = np.random.default_rng(self.random_state)
-        self._engine.reset(self._first())
+        self._restart()
         self.train_losses_, self.validation_losses_, self.n_iter_ = [], [], 0
 
     def _epoch(self, rows: int) -> bool:
@@ -484,15 +505,15 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         """A session that reads the weights as inputs, so that it need not be made anew when they change."""
         if what not in self._sessions:
             if what == "predict":
-                graph = forward_graph(self._model, self.weights_to_train, list(self._losses), used_only=True)
+                graph = forward_graph(self._model, self._moving, list(self._losses), used_only=True)
             else:
-                graph = row_loss_graph(self._model, self.weights_to_train, self._losses)
+                graph = row_loss_graph(self._model, self._moving, self._losses)
             self._sessions[what] = Session(graph, device=self.device, threads=None)
         return self._sessions[what]
 
     def _run(self, what: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run a graph with the trained weights; in pieces where its batch dimension is fixed."""
-        session, weights = self._session(what), self.trained_coef_
+        session, weights = self._session(what), self._arrays()
         rows = len(next(iter(feeds.values())))
         parts = []
         for start in range(0, rows, self._fixed or rows):
@@ -584,8 +605,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
             settings = {"device": self.device, "engine": self.engine}
-            self._layer = OrtGradientForwardBackward(self._model.proto, self.weights_to_train, **settings)
-        self._layer.set_state(self.get_state())
+            self._layer = OrtGradientForwardBackward(self._model.proto, self._moving, **settings)
+        self._layer.set_state(list(self._arrays().values()))
         return self._layer
 
     def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
@@ -623,7 +644,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         """
         if self._layer is None:
             raise DataError("There is no state to go back from; call forward with training=True.")
-        return self._layer.backward(output_gradients, state)
+        weights, inputs = self._layer.backward(output_gradients, state)
+        return {w: weights[w] for w in self.weights_to_train}, inputs
 
     # -- state
 
@@ -632,33 +654,36 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             return list(self.weights_to_train)
         if kind == "optimizer":
             return [*self._engine.setup.states, Names.of(self._model).iteration]
-        raise SettingError(f"kind is 'weight' or 'optimizer', not {kind!r}.")
+        if kind == "buffer":
+            return [*self._statistics, Names.of(self._model).seed] if self.train_mode else []
+        raise SettingError(f"kind is 'weight', 'optimizer' or 'buffer', not {kind!r}.")
 
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
-        """Copies of the weights, or of the optimizer's states, that the caller owns.
+        """Copies of the weights, of the optimizer's states or of the buffers, that the caller owns.
 
         Parameters
         ----------
         kind : str
-            ``"weight"`` or ``"optimizer"``.
+            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
 
         Returns
         -------
         list of numpy.ndarray
             In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next, and
-            at last the number of batches seen, on which schedules and Adam depend.
+            at last the number of batches seen, on which schedules and Adam depend. The buffers of `train_mode` are the
+            running statistics, and at last the seed, two numbers that the masks of Dropout follow from.
         """
         return [self._engine.get(n) for n in self._names(kind)]
 
     def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
-        """Overwrite weights or the optimizer's states; a `fit` with `warm_start` or a `partial_fit` goes on from it.
+        """Overwrite weights, states or buffers; a `fit` with `warm_start` or a `partial_fit` goes on from it.
 
         Parameters
         ----------
         state : sequence of array_like
             In the order of `get_state`.
         kind : str
-            ``"weight"`` or ``"optimizer"``.
+            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
 
         Raises
         ------
@@ -688,14 +713,18 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         """Copies of the weights by name."""
         return dict(zip(self.weights_to_train, self.get_state(), strict=True))
 
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Copies of all initializers that a training changes."""
+        return {n: self._engine.get(n) for n in self._moving}
+
     def get_trained_onnx(self) -> ModelProto:
-        """The model with its trained weights; nothing else of it is changed.
+        """The model with its trained weights, and running statistics; nothing else of it is changed.
 
         Returns
         -------
         onnx.ModelProto
         """
-        return replace_weights(self._model.proto, self.trained_coef_)
+        return replace_weights(self._model.proto, self._arrays())
 
     def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
         """The model with its trained weights and its training, which a `TrainingSession` goes on with.
@@ -729,7 +758,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         dict of str to pathlib.Path or bytes
         """
         graphs = {"predict": self.get_trained_onnx(), **self._engine.graphs(),
-                  "losses": row_loss_graph(self._model, self.weights_to_train, self._losses)}  # fmt: skip
+                  "losses": row_loss_graph(self._model, self._moving, self._losses)}  # fmt: skip
         first = self._model.arrays[self.weights_to_train[0]]
         graphs.setdefault("learning_loss", self._engine.loss_graph())
         rate = self.learning_rate.build_onnx_function(dtype=first.dtype, shape=first.shape)
@@ -771,7 +800,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
-        built = (*self._given, "device", "engine", "distributed")
+        built = (*self._given, "device", "engine", "distributed", "train_mode")
         simple = {n: v for n, v in self.get_params(deep=False).items() if n not in built}
         if params.keys() <= simple.keys():
             vars(self).update(checked(**{**simple, **params}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,8 +116,13 @@ def _without_data(proto: ModelProto) -> ModelProto:
     return light
 
 
-def _refer(nodes: Iterable[NodeProto]) -> None:
-    """Hand the tensors that a Gradient names over as further inputs, so that what renames tensors renames them, too."""
+def _refer(nodes: Any) -> None:
+    """Hand the tensors that a Gradient names over as further inputs, so that what renames tensors renames them, too.
+
+    It may stand before the nodes that compute them: the standard orders nodes by what they read alone.
+    """
+    here: set[str] = set()
+    late = False
     for node in nodes:
         if node.op_type == "Gradient" and node.domain == "ai.onnx.preview.training":
             found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -126,6 +131,31 @@ def _refer(nodes: Iterable[NodeProto]) -> None:
                 raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names {len(named)} tensors in xs and zs, "
                                  f"and has {len(node.input)} inputs; one for each was expected.")  # fmt: skip
             node.input.extend([*named, found.get("y", b"").decode()])
+            late = late or not here.issuperset({*node.input} & {o for n in nodes for o in n.output})
+        here.update(node.output)
+    if late:
+        _put_in_order(nodes)
+
+
+def _put_in_order(nodes: Any) -> None:
+    """Put the nodes of a graph behind those whose outputs they read, unless they go in a circle."""
+    made = {o for node in nodes for o in node.output if o}
+    place: dict[tuple[str, ...], int] = {}
+    known: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        left = []
+        for node in waiting:
+            inside = (n for b in bodies(node) for g in graphs(b) for n in g.node)
+            if known.issuperset(made & {i for n in (node, *inside) for i in n.input}):
+                known.update(node.output)
+                place[tuple(node.output)] = len(place)
+            else:
+                left.append(node)
+        if len(left) == len(waiting):
+            return
+        waiting = left
+    nodes.sort(key=lambda node: place[tuple(node.output)])
 
 
 def _specialize(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:

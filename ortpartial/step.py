@@ -10,6 +10,7 @@ import numpy as np
 from onnx import ModelProto
 
 from .builder import build
+from .chance import mask
 from .exceptions import ModelError
 from .gradient import cast, grad
 from .graph import Value, op, topological, variable
@@ -18,6 +19,7 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
+from .modes import Training, in_training
 from .rewrite import rewritten
 from .subgraph import scan
 
@@ -74,6 +76,11 @@ class Names:
     def iteration(self) -> str:
         """The batch counter, from 1."""
         return self.free("iteration")
+
+    @property
+    def seed(self) -> str:
+        """Where random numbers come from."""
+        return self.free("seed")
 
     @property
     def sample_weight(self) -> str:
@@ -151,6 +158,7 @@ def step_graph(
     rate: BaseLearningRate,
     *,
     weighted: bool = False,
+    train_mode: bool = False,
 ) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
@@ -166,15 +174,19 @@ def step_graph(
         The other two pieces.
     weighted : bool
         Whether the rows have weights.
+    train_mode : bool
+        Whether Dropout and BatchNormalization train.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the row weights where there are any, the iteration, then every weight and
-        every state. Outputs: the loss of the batch before the step, without the penalty, then every weight and
-        every state after it. The names are those of `Names`.
+        Inputs: the model's, the targets, the row weights where there are any, the seed where there is a Dropout that
+        trains, the iteration, then every weight and every state, and every running statistic. Outputs: the loss of the
+        batch before the step, without the penalty, then weights, states and statistics after it. The names are those of
+        `Names`.
     """
-    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted), name="step")
+    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode),
+                 name="step")  # fmt: skip
 
 
 def step_values(
@@ -185,6 +197,7 @@ def step_values(
     rate: Rate,
     *,
     weighted: bool = False,
+    train_mode: bool = False,
     gradient: Callable[[Value, Sequence[Value]], Sequence[Value]] = grad,
     k: Value | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -192,7 +205,7 @@ def step_values(
 
     Parameters
     ----------
-    model, weights, losses, penalty, rate, weighted : object
+    model, weights, losses, penalty, rate, weighted, train_mode : object
         As for `step_graph`.
     gradient : callable
         From the objective and the weights to the gradients.
@@ -206,6 +219,9 @@ def step_values(
     names = Names.of(model)
     targets = targets_of(model, losses, names)
     number = variable(names.iteration, np.int64, []) if k is None else k
+    seed = variable(names.seed, np.int32, [2])
+    trained_as = _in_training(model, losses, seed, number) if train_mode else Training(model)
+    model = trained_as.model
     trained = [model.initializers[w] for w in weights]
     dtype = model.outputs[next(iter(losses))].dtype
     w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
@@ -213,12 +229,22 @@ def step_values(
     costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
     gradients = gradient(total([loss, *costs]), trained)
 
-    inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
+    inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
+              **read_by([loss], {names.seed: seed})}  # fmt: skip
     if k is None:
         inputs[names.iteration] = number
     outputs = {names.loss: loss}
     updated(rate, dict(zip(weights, trained, strict=True)), gradients, number, names, inputs, outputs)
+    for s in trained_as.statistics:  # Two nodes may move one, in turn.
+        inputs[s.name] = model.initializers[s.name]
+        outputs[names.new(s.name)] = s.moved(outputs.get(names.new(s.name), inputs[s.name]))
     return inputs, outputs
+
+
+def _in_training(model: Model, losses: Mapping[str, BaseLearningLoss], seed: Value, k: Value) -> Training:
+    """What leads to the trained outputs, in training mode, with the random numbers of step k."""
+    model = replace(model, outputs={o: model.outputs[o] for o in losses})
+    return in_training(model, lambda x, keep, i: mask(x, keep, seed, k, i))
 
 
 def epoch_graph(
@@ -229,6 +255,7 @@ def epoch_graph(
     rate: BaseLearningRate,
     *,
     weighted: bool = False,
+    train_mode: bool = False,
 ) -> ModelProto:
     """Step after step in one run: a Scan over batches, whose rows are gathered inside.
 
@@ -236,7 +263,7 @@ def epoch_graph(
     ----------
     model : Model
         The model that is trained, with the sizes of one batch.
-    weights, losses, penalty, rate, weighted : object
+    weights, losses, penalty, rate, weighted, train_mode : object
         As for `step_graph`.
 
     Returns
@@ -247,11 +274,11 @@ def epoch_graph(
         the step, with one loss a batch.
     """
     names = Names.of(model)
-    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted)
+    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode)
     carried = [n for n in inputs if names.new(n) in outputs]
-    k = inputs[names.iteration]
+    k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
     rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in carried and v is not k}  # fmt: skip
+            for n, v in inputs.items() if n not in {*carried, *fixed} and v is not k}  # fmt: skip
     first = next(iter(rows))
     batch = (inputs[first].shape or (None,))[0]
     order = variable(names.free("order"), np.int64, ["steps", batch])
@@ -264,7 +291,7 @@ def epoch_graph(
         return [k_before + 1, *new, loss]
 
     _, *new, each = scan(step, [k, *(inputs[n] for n in carried)], [order])
-    named = {**rows, names.free("order"): order, names.iteration: k, **{n: inputs[n] for n in carried}}
+    named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
     found = {names.loss: each, **dict(zip(map(names.new, carried), new, strict=True))}
     return build(named, found, name="epoch")
 

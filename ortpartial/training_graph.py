@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnx import GraphProto, ModelProto, StringStringEntryProto, TensorProto, external_data_helper, helper
+from onnx import (
+    GraphProto,
+    ModelProto,
+    StringStringEntryProto,
+    TensorProto,
+    TrainingInfoProto,
+    external_data_helper,
+    helper,
+)
 
 from .builder import build
 from .exceptions import ModelError
+from .graph import Value
 from .model import Model, load, read
 from .passes import graphs
 from .step import read_by
 from .training_call import called, is_call
 from .training_operators import DOMAIN
 
-__all__ = ["combined", "lowered_step", "mutable", "pairs", "read_training", "step_of", "strip_training_info"]
+__all__ = ["combined", "computed", "lowered_step", "mutable", "pairs", "read_training", "step_of",
+           "strip_training_info"]  # fmt: skip
 
 Source = ModelProto | bytes | str | os.PathLike[str]
 
@@ -171,7 +181,7 @@ def combined(model: ModelProto, entry: int = 0) -> ModelProto:
     return found
 
 
-def step_of(model: ModelProto, entry: int = 0) -> Model:
+def step_of(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:
     """A training step as values: its inputs are those of the graph and all initializers that a binding changes.
 
     Parameters
@@ -180,6 +190,8 @@ def step_of(model: ModelProto, entry: int = 0) -> Model:
         A model with training information.
     entry : int
         Which of the entries.
+    sizes : dict of str to sequence of int, optional
+        All the sizes of inputs, where the step is for them alone.
 
     Returns
     -------
@@ -201,7 +213,27 @@ def step_of(model: ModelProto, entry: int = 0) -> Model:
         graph.ClearField(field)
         getattr(graph, field).extend(new)
     graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in moved)
-    return load(proto)
+    return load(proto, batch=sizes)
+
+
+def computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value], dict[str, Value]]:
+    """What a step reads and gives: of the inference graph, what needs no further input.
+
+    Parameters
+    ----------
+    step : Model
+        What `step_of` made of an entry.
+    info : onnx.TrainingInfoProto
+        The entry.
+
+    Returns
+    -------
+    inputs, outputs : dict of str to Value
+    """
+    wanted = dict.fromkeys([*(o.name for o in info.algorithm.output), *pairs(info.update_binding).values()])
+    read = read_by([step.outputs[o] for o in wanted], step.inputs)
+    further = (o for o, v in step.outputs.items() if wanted and read_by([v], step.inputs).keys() <= read.keys())
+    return read, {o: step.outputs[o] for o in dict.fromkeys([*wanted, *further])}
 
 
 def lowered_step(model: Source, entry: int = 0) -> ModelProto:
@@ -240,9 +272,6 @@ def lowered_step(model: Source, entry: int = 0) -> ModelProto:
         raise ModelError(f"The model has {len(proto.training_info)} entries of training_info, and there is no "
                          f"training_info[{entry}].")  # fmt: skip
     loaded, info = step_of(proto, entry), proto.training_info[entry]
-    wanted = dict.fromkeys([*(o.name for o in info.algorithm.output), *pairs(info.update_binding).values()])
-    read = read_by([loaded.outputs[o] for o in wanted], loaded.inputs)
-    further = {o: v for o, v in loaded.outputs.items() if read_by([v], loaded.inputs).keys() <= read.keys()}
-    step = build(read, {o: loaded.outputs[o] for o in [*wanted, *(o for o in further if o not in wanted)]}, name="step")
+    step = build(*computed(loaded, info), name="step")
     helper.set_model_props(step, pairs(info.update_binding))
     return step

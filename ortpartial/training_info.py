@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from .builder import build
 from .exceptions import ModelError, SettingError
@@ -33,12 +33,14 @@ def to_training_info(
 
     The inference graph is that of `get_trained_onnx`, with the weights of now. One entry of ``training_info`` holds an
     initialization without inputs, and an algorithm that reads the tensors of the inference graph by their names, the
-    targets, and its own initializers, the states of the rate and the number of batches seen, as they are now.
+    targets, and its own initializers, the states of the rate and the number of batches seen, as they are now. With
+    ``train_mode`` it computes again what follows from a Dropout or a BatchNormalization, moves the running statistics,
+    and has the seed of the masks among its initializers.
 
     Parameters
     ----------
     optimizer : OrtGradientForwardBackwardOptimizer
-        Model, weights, loss, penalty and rate.
+        Model, weights, loss, penalty, rate and mode.
     style : str
         ``"standard"`` writes the gradient as one Gradient node and, where the settings of the rate can be expressed by
         them, Adagrad, Adam and Momentum nodes. ``"lowered"`` has plain operators alone, which any onnxruntime runs.
@@ -51,14 +53,15 @@ def to_training_info(
     Returns
     -------
     onnx.ModelProto
-        A model of an opset before 21 is upgraded to 21; the graph of any other is not changed.
+        A model of an opset before 21 is upgraded to 21, and weights inside of a body become initializers of the graph;
+        any other graph is not changed.
 
     Raises
     ------
     SettingError
         The style or the initialization is not known.
     ModelError
-        A weight is no initializer of the graph itself, or a step needs what the graph does not hand out.
+        A weight is an output of a body, or a step needs what the graph does not hand out.
 
     References
     ----------
@@ -78,11 +81,10 @@ def to_training_info(
         raise SettingError(f"style is {style!r}; expected 'standard' or 'lowered'.")
     if init not in ("random", "model"):
         raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
-    proto, weights = _modern(optimizer.get_trained_onnx()), optimizer.weights_to_train
-    stored = {t.name for t in proto.graph.initializer}
-    if apart := [w for w in weights if w not in stored]:
-        raise ModelError(f"{apart[0]!r} is an initializer of a body, and a binding changes those of the graph alone.")
-    model = load(proto, variables=weights)
+    weights, moving = optimizer.weights_to_train, optimizer._moving
+    proto = _modern(optimizer.get_trained_onnx())
+    _lift(proto.graph, moving)
+    model = load(proto, variables=moving)
     names = Names.of(model)
     seen = variable(names.iteration, np.int64, [])
     recorded: dict[str, Value] = {}
@@ -91,13 +93,17 @@ def to_training_info(
         costs = any(penalty.applies_to(model.initializers[w].shape or ()) for w in weights)
         rate, gradient = _Nodes(rate), _named_gradient(names.free("objective") if costs else names.loss, recorded)
     inputs, outputs = step_values(model, weights, optimizer._losses, penalty, rate,
-                                  weighted=weighted, gradient=gradient, k=seen + 1)  # fmt: skip
+                                  weighted=weighted, train_mode=optimizer.train_mode, gradient=gradient,
+                                  k=seen + 1)  # fmt: skip
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): seen + 1}
-    states = [n for n in inputs if names.new(n) in results and n not in weights]
+    states = [n for n in inputs if names.new(n) in results and n not in moving]
 
     algorithm = _algorithm(proto, model, {**inputs, names.iteration: seen}, results)
     changing = [*states, names.iteration]
     arrays = dict(zip(changing, optimizer.get_state("optimizer"), strict=True))
+    zeros = {n: np.zeros_like(a) for n, a in arrays.items()}
+    if names.seed in inputs:
+        arrays[names.seed] = optimizer.get_state("buffer")[-1]
     fresh = [i for i in algorithm.graph.input if i.name not in arrays]
     algorithm.graph.ClearField("input")
     algorithm.graph.input.extend(fresh)
@@ -106,14 +112,18 @@ def to_training_info(
     info = proto.training_info.add()
     info.algorithm.CopyFrom(algorithm.graph)
     info.algorithm.name = names.free("training")
-    first = {w: optimizer._model.arrays[w] for w in weights}
-    zeros = {n: np.zeros_like(a) for n, a in arrays.items()}
+    first = {w: optimizer._model.arrays[w] for w in moving}
     drawn = bounds(model, weights) if init == "random" else {}
-    initialization = {names.free(f"{n}_init"): _start(a, drawn.get(n)) for n, a in {**first, **zeros}.items()}
+    starts = {n: _start(a, drawn.get(n)) for n, a in {**first, **zeros}.items()}
+    if init == "random" and names.seed in inputs:
+        # As large as the numbers are that int32 holds, and that float32 does not round to larger ones.
+        starts[names.seed] = op.Cast(op.RandomUniform(low=-2e9, high=2e9, shape=[2]), to=TensorProto.INT32)
+    initialization = {names.free(f"{n}_init"): start for n, start in starts.items()}
     info.initialization.CopyFrom(build([], initialization, name=names.free("initialization")).graph)
-    for n, start in zip([*first, *zeros], initialization, strict=True):
+    for n, start in zip(starts, initialization, strict=True):
         info.initialization_binding.add(key=n, value=start)
-        info.update_binding.add(key=n, value=names.new(n))
+        if n != names.seed:
+            info.update_binding.add(key=n, value=names.new(n))
     _declare(proto, algorithm)
     return proto
 
@@ -133,6 +143,19 @@ def _modern(proto: ModelProto) -> ModelProto:
         version = helper.find_min_ir_version_for([o for o in imports if o.domain in ("", "ai.onnx.ml")])
         found = helper.make_model(graph, opset_imports=imports, ir_version=max(found.ir_version, version))
     return found
+
+
+def _lift(graph: GraphProto, names: Collection[str]) -> None:
+    """Move initializers out of bodies, where no binding reaches them, into the graph, which bodies see."""
+    for body in list(graphs(graph))[1:]:
+        moved = [t for t in body.initializer if t.name in names]
+        if given := [t.name for t in moved if t.name in {o.name for o in body.output}]:
+            raise ModelError(f"{given[0]!r} is an initializer of a body and its output, and a binding changes those of "
+                             f"the graph alone; put an Identity between.")  # fmt: skip
+        graph.initializer.extend(moved)
+        kept = [t for t in body.initializer if t.name not in names]
+        body.ClearField("initializer")
+        body.initializer.extend(kept)
 
 
 def _named_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Value]]:

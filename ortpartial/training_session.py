@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +14,22 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from .builder import build
+from .engine import _SMALL_MODEL
 from .exceptions import DataError
 from .graph import Node, Value, constant
+from .learning_rate import descended
 from .model import load
 from .rewrite import rewritten
-from .runtime import Device, Session
+from .runtime import Binding, Buffer, Device, Session, as_numpy
+from .simplify import simplified
+from .step import Names
 from .training_check import check_training_info, initialization
-from .training_graph import lowered_step, mutable, pairs, read_training, strip_training_info
+from .training_graph import computed, mutable, pairs, read_training, step_of, strip_training_info
 
 __all__ = ["TrainingSession"]
+
+#: Programs, each for inputs of certain sizes, that are kept.
+_PROGRAMS = 8
 
 
 class TrainingSession:
@@ -68,18 +78,18 @@ class TrainingSession:
             self._model.CopyFrom(model)
         check_training_info(self._model)
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
-        self._state = dict(self._stored)
-        self._device = device
-        infos = self._model.training_info
+        self._device, infos = Device.parse(device), self._model.training_info
         self._updates = [pairs(info.update_binding) for info in infos]
-        steps = [lowered_step(self._model, i) if info.algorithm.output or info.update_binding else None
-                 for i, info in enumerate(infos)]  # fmt: skip
-        self._dtypes = {i.name: Value(i.type).dtype for step in steps if step for i in step.graph.input}
-        self._sessions = [Session(step, device=device, threads=None) if step else None for step in steps]
-        sessions = [s for s in self._sessions if s is not None]
-        self.inputs = list(dict.fromkeys(n for s in sessions for n in s.inputs if n not in self._state))
+        times = Counter(n for update in self._updates for n in update)
+        # A step reads one buffer of the state and writes the next: one that fails has no effect.
+        self._rings = {n: [Buffer(a.copy(), device) for _ in range(times[n] + 1)] for n, a in self._stored.items()}
+        self._turn, self._turns = 0, math.lcm(*(len(ring) for ring in self._rings.values()))
+        self._programs: dict[Any, _Program] = {}
+        steps = [computed(step_of(self._model, i), info) for i, info in enumerate(infos)]
+        self._types = {n: v for read, _ in steps for n, v in read.items() if n not in self._stored}
+        self.inputs = list(self._types)
         bound = {v for update in self._updates for v in update.values()}
-        self.outputs = list(dict.fromkeys(n for s in sessions for n in s.outputs if n not in bound))
+        self.outputs = list(dict.fromkeys(n for _, given in steps for n in given if n not in bound))
         self._declared = {i.name for g in (self._model.graph, *(t.algorithm for t in infos)) for i in g.input}
 
     @classmethod
@@ -109,7 +119,7 @@ class TrainingSession:
             from nowhere that could be repeated.
         """
         rng = np.random.default_rng(seed)
-        self._state = dict(self._stored)
+        self._set(self._stored)
         for info in self._model.training_info:
             binding = pairs(info.initialization_binding)
             if not binding:
@@ -118,7 +128,17 @@ class TrainingSession:
             first = rewritten(list(loaded.outputs.values()), {}, lambda node, _: _drawn(node, seed, rng))
             graph = build(loaded.inputs, dict(zip(loaded.outputs, first, strict=True)))
             found = Session(graph, device=self._device).run({})
-            self._state |= {key: found[value] for key, value in binding.items()}
+            self._set({key: found[value] for key, value in binding.items()})
+
+    def _now(self, name: str) -> Buffer:
+        """Where an initializer is: a step moves it on by as many buffers as there are but for one."""
+        ring = self._rings[name]
+        return ring[-self._turn % len(ring)]
+
+    def _set(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite initializers."""
+        for name, array in arrays.items():
+            self._now(name).fill(array)
 
     def step(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run the algorithm of every entry once, and update the state.
@@ -138,32 +158,49 @@ class TrainingSession:
         DataError
             An input is missing or unknown, or does not fit.
         """
-        if wrong := [n for n in feeds if n not in self.inputs and (n not in self._declared or n in self._state)]:
-            raise DataError(f"The steps read no input {wrong[0]!r}; they read {', '.join(map(repr, self.inputs))}.")
-        if missing := [n for n in self.inputs if n not in feeds]:
-            raise DataError(f"The input {missing[0]!r} is missing; the steps read {', '.join(map(repr, self.inputs))}.")
+        if feeds.keys() != self._types.keys():
+            self._check_names(feeds)
         given = {n: self._array(n, feeds[n]) for n in self.inputs}
-        outputs: dict[str, np.ndarray] = {}
-        state = dict(self._state)  # A step that fails has no effect.
-        for session, update in zip(self._sessions, self._updates, strict=True):
-            if session is not None:
-                found = session.run({n: state[n] if n in state else given[n] for n in session.inputs})
-                state |= {key: found[value] for key, value in update.items()}
-                outputs |= found
-        self._state = state
-        return {n: outputs[n] for n in self.outputs}
+        found = self._program(given)(self._turn, given)
+        self._turn = (self._turn + 1) % self._turns
+        return {n: found[n] for n in self.outputs}
+
+    def _check_names(self, feeds: Mapping[str, Any]) -> None:
+        """Whether every input is there, and nothing that the model does not know."""
+        known = ", ".join(map(repr, self.inputs))
+        if wrong := [n for n in feeds if n not in self.inputs and (n not in self._declared or n in self._stored)]:
+            raise DataError(f"The steps read no input {wrong[0]!r}; they read {known}.")
+        if missing := [n for n in self.inputs if n not in feeds]:
+            raise DataError(f"The input {missing[0]!r} is missing; the steps read {known}.")
 
     def _array(self, name: str, given: Any) -> np.ndarray:
         """An input as an array of the type that the steps read, where only its precision changes."""
-        array, dtype = np.asarray(given), self._dtypes[name]
+        array, dtype = np.asarray(given), self._types[name].dtype
+        if array.dtype == dtype:
+            return array
         if not np.can_cast(array.dtype, dtype, "same_kind"):
             raise DataError(f"The input {name!r} is {array.dtype}, and the steps read {dtype}.")
-        return array.astype(dtype, copy=False)
+        return array.astype(dtype)
+
+    def _program(self, given: Mapping[str, np.ndarray]) -> _Program:
+        """The steps for inputs of these shapes alone, as long as there are few of them, else for all."""
+        shapes = tuple([a.shape for a in given.values()])
+        found = self._programs.get(shapes)
+        if found is None:
+            for (name, v), shape in zip(self._types.items(), shapes, strict=True):
+                if v.shape is not None and not _fits(shape, v.shape):
+                    raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
+            key = shapes if len(self._programs) < _PROGRAMS else None
+            if key not in self._programs:
+                sizes = None if key is None else dict(zip(given, shapes, strict=True))
+                self._programs[key] = _Program(self._model, self._rings, sizes, self._device)
+            found = self._programs[key]
+        return found
 
     @property
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the initializers that change, by name."""
-        return {n: a.copy() for n, a in self._state.items()}
+        return {n: self._now(n).numpy().copy() for n in self._rings}
 
     def training_model(self) -> ModelProto:
         """The model with the state of now, its training information included.
@@ -172,12 +209,12 @@ class TrainingSession:
         -------
         onnx.ModelProto
         """
-        model = ModelProto()
+        model, state = ModelProto(), self.state
         model.CopyFrom(self._model)
         for graph in (model.graph, *(info.algorithm for info in model.training_info)):
             for t in graph.initializer:
-                if t.name in self._state:
-                    t.CopyFrom(numpy_helper.from_array(self._state[t.name], t.name))
+                if t.name in state:
+                    t.CopyFrom(numpy_helper.from_array(state[t.name], t.name))
         return model
 
     def inference_model(self) -> ModelProto:
@@ -200,7 +237,95 @@ class TrainingSession:
         onnx.save(self.training_model(), path)
 
     def __repr__(self) -> str:
-        return f"<TrainingSession {', '.join(self.inputs)} -> {', '.join(self.outputs)}; {', '.join(self._state)}>"
+        return f"<TrainingSession {', '.join(self.inputs)} -> {', '.join(self.outputs)}; {', '.join(self._rings)}>"
+
+
+class _Program:
+    """The steps of all entries for inputs of certain sizes, bound once for every turn of the rings.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A model with training information.
+    rings : dict of str to list of Buffer
+        Where the state is read and written, of every initializer one buffer more than a step updates it.
+    sizes : dict of str to sequence of int, optional
+        The sizes of the inputs; all that they may have where left out.
+    device : Device
+        Where it runs.
+    """
+
+    def __init__(self, model: ModelProto, rings: Mapping[str, Sequence[Buffer]],
+                 sizes: Mapping[str, Sequence[int]] | None, device: Device):  # fmt: skip
+        self._rings = rings
+        #: Of every entry that computes something: its session, new states by their names there, and where it writes.
+        self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
+        self._turns: dict[int, list[tuple[Binding, list[str]]]] = {}
+        threads = 1 if sum(ring[0].numpy().size for ring in rings.values()) < _SMALL_MODEL else None
+        for i, info in enumerate(model.training_info):
+            step, update = step_of(model, i, sizes), pairs(info.update_binding)
+            read, found = computed(step, info)
+            if not found:
+                continue
+            names = Names.of(step)
+            outputs = {n: v for n, v in found.items() if n not in update.values()}
+            outputs |= {names.new(key): found[value] for key, value in update.items()}
+            outputs = _shortened(simplified(replace(step, outputs=outputs)).outputs)
+            session = Session(build(read, outputs, name="step"), device=device, threads=threads)
+            new = {names.new(key): key for key in update}
+            fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
+                     if n not in new and v.is_static}  # fmt: skip
+            self._steps.append((session, new, fixed))
+
+    def __call__(self, turn: int, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the steps of a turn and give copies of what they compute, without the new state."""
+        outputs: dict[str, np.ndarray] = {}
+        for (_, new, fixed), (binding, read) in zip(self._steps, self._bound(turn), strict=True):
+            for name in read:
+                binding.bind_input(name, given[name])
+            binding.run()
+            outputs.update({n: b.numpy().copy() for n, b in fixed.items()})
+            if len(fixed) + len(new) < len(binding.session.outputs):
+                outputs.update({n: as_numpy(v) for n, v in binding.ortvalues().items() if n not in fixed | new})
+        return outputs
+
+    def _bound(self, turn: int) -> list[tuple[Binding, list[str]]]:
+        """For every step a binding, and which inputs are still to be bound."""
+        if turn in self._turns:
+            return self._turns[turn]
+        at = {n: -turn % len(ring) for n, ring in self._rings.items()}
+        found = self._turns[turn] = []
+        for session, new, fixed in self._steps:
+            binding = session.binding()
+            for n in session.inputs:
+                if n in at:
+                    binding.bind_input(n, self._rings[n][at[n]])
+            for n, key in new.items():
+                at[key] = (at[key] + 1) % len(self._rings[key])
+                binding.bind_output(n, self._rings[key][at[key]])
+            for n, buffer in fixed.items():
+                binding.bind_output(n, buffer)
+            found.append((binding, [n for n in session.inputs if n not in at]))
+        return found
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
+    """Whether an array has the sizes that are declared."""
+    pairs = zip(shape, declared, strict=False)
+    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
+
+
+def _shortened(outputs: Mapping[str, Value]) -> dict[str, Value]:
+    """Outputs with w - η · step written as `descended` writes it."""
+
+    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
+            return None
+        eta, step = scaled.inputs
+        like = inputs[0].shape is not None and inputs[0].shape == step.shape and inputs[0].is_static
+        return [descended(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
+
+    return dict(zip(outputs, rewritten(list(outputs.values()), {}, change), strict=True))
 
 
 def _drawn(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:

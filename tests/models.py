@@ -29,6 +29,38 @@ def mlp(features: int = 4, outputs: int = 1, dtype: str = "float32", hidden: int
     return build([x], {"y": h @ weight("W2", hidden, outputs) + weight("b2", outputs)})
 
 
+def parameter(name, *shape, positive=False):
+    """An initializer whose content follows from its name."""
+    a = np.random.default_rng(sum(map(ord, name))).normal(size=shape) * 0.3
+    return constant((np.exp(a) if positive else a).astype(np.float32), hint=name)
+
+
+def normalization(h, n, i, **attributes):
+    """BatchNormalization over n channels, with initializers of its own."""
+    own = [parameter(f"{name}{i}", n, positive=name in ("scale", "var")) for name in ("scale", "b", "mean", "var")]
+    return op.BatchNormalization(h, *own, n_outputs=1, **attributes)[0]
+
+
+def net(ratio=None, statistics=True):
+    """Convolution, normalization, Dropout, dense layer, normalization."""
+    h = op.Conv(x := variable("x", "float32", ["N", 2, 5, 5]), parameter("K", 3, 2, 3, 3))
+    h = normalization(h, 3, 1, momentum=0.8, epsilon=1e-3) if statistics else h
+    h = op.Flatten(op.Relu(h))
+    if ratio is not None:
+        h = op.Dropout(h, constant(np.float32(ratio).reshape(())))
+    h = h @ parameter("W", 27, 2)
+    h = normalization(h, 2, 2) if statistics else h
+    if ratio is not None:
+        h = op.Dropout(h * 2)
+    return build([x], {"y": h})
+
+
+def images(rows: int = 100):
+    """X and y for `net`."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(rows, 2, 5, 5)).astype(np.float32), rng.normal(size=(rows, 2)).astype(np.float32)
+
+
 def torch_linear(w, x):
     return x @ w["coef"] + w["intercept"]
 

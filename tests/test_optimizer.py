@@ -316,7 +316,7 @@ def test_names_of_states():
         ([np.zeros((4, 1)), [np.nan]], "weight", DataError, "The array for 'intercept' is not finite."),
         ([np.zeros((4, 1)), [1e300]], "weight", DataError, "The array for 'intercept' is not finite."),
         ([np.zeros((4, 1)), ["a"]], "weight", DataError, "The array for 'intercept' does not hold numbers."),
-        ([], "buffers", SettingError, "kind is 'weight' or 'optimizer', not 'buffers'."),
+        ([], "buffers", SettingError, "kind is 'weight', 'optimizer' or 'buffer', not 'buffers'."),
     ],
 )  # fmt: skip
 def test_state_errors(state, kind, error, message):

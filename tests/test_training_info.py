@@ -271,14 +271,32 @@ def test_a_random_mask_that_the_graph_leaves_out_is_refused():
         optimizer(build([x], {"y": y})).get_training_onnx("lowered")
 
 
-def test_a_weight_inside_of_a_body_is_refused():
-    model = parse_model("""<ir_version: 8, opset_import: ["": 21]>
+BODY = """<ir_version: 8, opset_import: ["": 21]>
     g (float[N] x, bool c) => (float[N] y) {
-        y = If (c) <then_branch = t () => (float[N] a) <float[1] w = {2.0}> { a = Mul(x, w) },
+        y = If (c) <then_branch = t () => (float[N] a) <float[1] w = {2.0}> { a = %s },
                     else_branch = e () => (float[N] b) { b = Identity(x) }>
-    }""")
-    made = optimizer(model, "w")
-    with pytest.raises(ModelError, match="'w' is an initializer of a body, and a binding changes those of the"):
+    }"""
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_weight_inside_of_a_body_becomes_one_of_the_graph(style):
+    made = optimizer(parse_model(BODY % "Mul(x, w)"), "w", shuffle=False)
+    model = made.get_training_onnx(style)
+    check_training_info(model)
+    onnx.checker.check_model(combined(model), full_check=True)
+    assert [t.name for t in model.graph.initializer] == ["w"]
+    session = TrainingSession(model)
+    x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+    for c in (True, False, True):
+        session.step({"x": x, "c": np.array(c), "y_target": y})
+    assert session.state["w"].item() == pytest.approx(2 * 0.98**2)
+    inference = Session(session.inference_model()).run({"x": x, "c": np.array(True)})
+    np.testing.assert_allclose(inference["y"], session.state["w"] * x)
+
+
+def test_a_weight_that_a_body_hands_out_is_refused():
+    made = optimizer(parse_model(BODY.replace("float[N] a", "float[1] w") % "Neg(x)"), "w")
+    with pytest.raises(ModelError, match="'w' is an initializer of a body and its output, and a binding changes"):
         made.get_training_onnx()
 
 

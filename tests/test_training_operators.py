@@ -276,6 +276,31 @@ def test_inside_of_a_loop(rng):
     np.testing.assert_allclose(last, x * 0.8**5, rtol=1e-6)
 
 
+def test_before_what_it_differentiates():
+    """It reads x alone, and that is the order of a graph; what it names comes after it, here in both of two."""
+    lines = f"""xx = Mul(x, x)
+        dxx = {DOMAIN}.Gradient <xs = ["x"], y = "dx"> (x)
+        dx = {DOMAIN}.Gradient <xs = ["x"], y = "y"> (x)
+        y = Mul(xx, x)
+        both = Add(dx, dxx)"""
+    onnx.checker.check_model(parse_model(f"{HEADER} g (float[2] x) => (float[2] both) {{ {lines} }}"))
+    x = f32(1, -2)
+    (both,) = run(f"g (float[2] x) => (float[2] both) {{ {lines} }}", x)
+    np.testing.assert_allclose(both, 3 * x * x + 6 * x)
+    (both,) = run(f"""g (float[2] x, bool c) => (float[2] o) {{ o = If (c) <
+        then_branch = a () => (float[2] p) {{ {lines}
+            p = Identity(both) }}, else_branch = b () => (float[2] q) {{ q = Neg(x) }}> }}""", x, np.array(True))
+    np.testing.assert_allclose(both, 3 * x * x + 6 * x)
+
+
+def test_a_circle():
+    with pytest.raises(ModelError, match="reads 'y', which nothing computes before it"):
+        run(f"""g (float[2] x) => (float[2] o) {{
+            o = {DOMAIN}.Gradient <xs = ["x"], y = "y"> (x)
+            y = Mul(x, o)
+        }}""", f32(1, 2))  # fmt: skip
+
+
 def test_inside_of_a_function_and_of_an_old_opset():
     # Inlining and the upgrade rename tensors, and the names that the node holds must go with them.
     model = parse_model(f"""<ir_version: 8, opset_import: ["": 12, "{DOMAIN}": 1, "own": 1]>

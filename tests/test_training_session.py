@@ -1,12 +1,13 @@
 """Is a training that stands in a model run as it says, and as `fit` would?"""
 
 import numpy as np
+import onnx
 import pytest
-from models import data, linear, mlp, weights_of
+from models import assert_close, data, images, linear, mlp, net, weights_of
 from training_models import INFERENCE, WHOLE, by_hand, changed
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
-from ortpartial.exceptions import DataError
+from ortpartial.exceptions import DataError, ModelError
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import (
     LearningRateAdagrad,
@@ -16,6 +17,7 @@ from ortpartial.learning_rate import (
     LearningRateSGD,
     LearningRateSGDNesterov,
 )
+from ortpartial.training_graph import combined
 
 RATES = [
     LearningRateSGD(0.05, schedule="invscaling"),
@@ -48,6 +50,40 @@ def test_a_training_equals_fit_step_for_step(rate, style, dtype, weighted):
         for n, a in optimizer.trained_coef_.items():
             assert abs(session.state[n] - a).max() <= 1e-6 * abs(a).max(), (k, n)
     assert session.state["iteration"] == 12
+
+
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+@pytest.mark.parametrize("ratio", [None, 0.5])
+def test_a_training_in_training_mode_equals_fit(style, ratio):
+    """Masks and running statistics included, which go on where the optimizer is."""
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        net(ratio), learning_rate="Adam", shuffle=False, train_mode=True, random_state=0, max_iter=2)
+    X, y = images()
+    optimizer.fit(X, y)
+    model = optimizer.get_training_onnx(style)
+    onnx.checker.check_model(combined(model), full_check=True)
+    session = TrainingSession(model)
+    for k in range(12):
+        rows = slice(k * 10 % 100, k * 10 % 100 + 10)
+        optimizer.partial_fit(X[rows], y[rows])
+        loss = session.step({"x": X[rows], "y_target": y[rows]})["loss"]
+        assert abs(loss - optimizer.train_losses_[-1]) <= 1e-5 * loss
+    after = weights_of(optimizer.get_trained_onnx())
+    assert {"mean1", "var1", "mean2", "var2"} < set(session.state)
+    for n in after.keys() & session.state.keys():
+        assert abs(session.state[n] - after[n]).max() <= 2e-5 * abs(after[n]).max(), n
+    inference = weights_of(session.inference_model())
+    assert all((inference[n] == session.state[n]).all() for n in ("mean1", "var2", "W"))
+    seed = session.state.get("seed")
+    assert (seed is None) == (ratio is None)
+    seeds = [seed]
+    for again in (0, 0, 1):
+        session.initialize(again)
+        assert all((session.state[n] == weights_of(net())[n]).all() for n in ("mean1", "var2"))
+        seeds.append(session.state.get("seed"))
+    if ratio is not None:
+        assert (seeds[1] == seeds[2]).all()
+        assert len({s.tobytes() for s in seeds}) == 3
 
 
 @pytest.mark.parametrize("style", ["standard", "lowered"])
@@ -184,11 +220,68 @@ def test_a_step_that_fails_leaves_the_state_as_it_was():
     assert session.state == {"w": 2}
 
 
+def test_two_entries_that_update_one_initializer_over_many_steps():
+    """Three buffers in turn; one that fails between them has no effect."""
+    inference = INFERENCE.replace("float[N]", "float[2]")
+    first = "a (float[2] t) => (float w_new, int64 n_new) { s = ReduceSum <keepdims = 0> (t)\n w_new = Add(w, s)\n" \
+            "n_new = Add(n, n) }"
+    second = """b (float[2] u, int64[1] i) => (float w_twice, float seen) {
+        two = Constant <value_float = 2.0> ()
+        w_twice = Mul(w, two)
+        g = Gather(u, i)
+        seen = ReduceSum <keepdims = 0> (g) }"""
+    session = TrainingSession(by_hand((None, first, [], [("w", "w_new"), ("n", "n_new")]),
+                                      (None, second, [], [("w", "w_twice")]), inference=inference))
+    x = np.ones(2, np.float32)
+    w, n = 2, 3
+    for k in range(7):
+        if k in (2, 3, 5):
+            with pytest.raises((DataError, ModelError)):
+                session.step({"t": 5 * x, "u": x, "i": [7]})
+        assert session.state == {"w": w, "n": n}
+        assert session.step({"t": k * x, "u": x, "i": [1]}) == {"seen": 1}
+        w, n = 2 * (w + 2 * k), 2 * n
+    session.initialize()
+    assert session.state == {"w": 2, "n": 3}
+
+
+def test_two_initializers_may_become_the_same():
+    both = "a (float[N] t) => (float w_new, float v_new) <float v = {7.0}> { v_new = Neg(w)\n w_new = Identity(v_new) }"
+    for update in ([("w", "w_new"), ("v", "v_new")], [("w", "v_new"), ("v", "v_new")]):
+        session = TrainingSession(by_hand((None, both, [], update)))
+        for sign in (-1, 1, -1):
+            session.step({"t": ONE} if "t" in session.inputs else {})
+            assert session.state == {"w": 2 * sign, "v": 2 * sign}
+
+
+def test_batches_of_every_size():
+    """A program for each of the first sizes, then one for all the others; all of them take the steps of `fit`."""
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), shuffle=False, batch_size=60)
+    session = TrainingSession(optimizer.get_training_onnx())
+    for rows in [*range(1, 12), *range(1, 12)]:
+        optimizer.partial_fit(X[:rows], y[:rows])
+        session.step({"x": X[:rows], "y_target": y[:rows]})
+        assert_close(session.state, optimizer.trained_coef_, 1e-5)
+    assert len(session._programs) == 9
+
+
+def test_inputs_are_read_and_outputs_are_given_anew():
+    session = TrainingSession(by_hand(WHOLE))
+    x, t = ONE.copy(), ONE.copy()
+    first = session.step({"x": x, "t": t})
+    x[:] = 3
+    second = session.step({"x": x, "t": t})
+    assert (first["loss"], first["y"], second["y"]) == (1, 2, 3)
+    assert session.step({"x": np.stack([x, x], 1)[:, 1], "t": t})["y"] == 3 * (1 - 0.5 * 2 * 2 * 3)
+
+
 @pytest.mark.parametrize(("feeds", "message"), [
+    ({"x": np.ones((1, 2), np.float32), "t": ONE}, r"The input 'x' has shape \(1, 2\), and the steps read \['N'\]"),
     ({"x": ONE}, "The input 't' is missing; the steps read 'x', 't'"),
     ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, and the steps read float32"),
     ({"x": ONE, "t": ONE, "u": ONE}, "The steps read no input 'u'; they read 'x', 't'"),
-], ids=["missing", "type", "unknown"])  # fmt: skip
+], ids=["shape", "missing", "type", "unknown"])  # fmt: skip
 def test_step_messages(feeds, message):
     with pytest.raises(DataError, match=message):
         TrainingSession(by_hand(WHOLE)).step(feeds)
