@@ -14,7 +14,7 @@ from onnx import ModelProto
 from tqdm import tqdm
 
 from .batches import parts, prefetched
-from .data import check_inputs, check_sample_weight, check_target
+from .data import check_inputs, check_sample_weight, check_target, columns
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
@@ -250,12 +250,13 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
         Parameters
         ----------
-        X : array_like of shape (rows, ...), dict of str to array_like, or iterable of batches
-            Inputs; a dict where the model has several. Arrays of numpy, memory maps, tensors and tables are read where
-            they are if they have the dtype of the input. Without `y`, what gives batches (X, y) or (X, y,
+        X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
+            Inputs; where the model has several, a dict or a table with a column for each. Arrays of numpy, memory maps
+            and tensors are read where they are if they have the dtype of the input; tables of pandas, polars or pyarrow
+            are copied, column by column. Without `y`, what gives batches (X, y) or (X, y,
             sample_weight) every time it is iterated over, such as a DataLoader: they are fetched by a thread while the
             step before runs, and `batch_size` and `shuffle` are left to them.
-        y : array_like of shape (rows, ...), or dict of str to array_like
+        y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,), optional
             Weights of the rows, not negative.
@@ -460,11 +461,13 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _target(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Targets by the names that the graphs give them."""
-        if not isinstance(y, Mapping):
-            if len(self._losses) != 1:
+        if not isinstance(y, Mapping) and len(self._losses) == 1:
+            y = {next(iter(self._losses)): y}
+        elif not isinstance(y, Mapping):
+            if (table := columns(y)) is None:
                 names = ", ".join(map(repr, self._losses))
                 raise DataError(f"The trained outputs are {names}; give y as a dict by name.")
-            y = {next(iter(self._losses)): y}
+            y = table
         if wrong := sorted(set(y) ^ set(self._losses)):
             state = "is missing from y" if wrong[0] in self._losses else "is no trained output"
             raise DataError(f"{wrong[0]!r} {state}; they are {', '.join(map(repr, self._losses))}.")
