@@ -17,6 +17,7 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
+from .precision import Precision
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
 from .simplify import simplified
 from .step import Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
@@ -57,6 +58,8 @@ class Setup:
         Whether Dropout and BatchNormalization train.
     statistics : tuple of str
         The initializers that are running statistics, which a step moves then.
+    precision : Precision, optional
+        In what dtype products are computed, and how the loss is scaled.
     """
 
     model: Model
@@ -67,6 +70,7 @@ class Setup:
     device: str = "cpu"
     train_mode: bool = False
     statistics: tuple[str, ...] = ()
+    precision: Precision | None = None
 
     @property
     def moving(self) -> tuple[str, ...]:
@@ -77,6 +81,11 @@ class Setup:
         """The model for batches of so many rows."""
         model = load(self.model, batch=rows, variables=self.moving)
         return simplified(model, dropout=self.train_mode)
+
+    @property
+    def scaling(self) -> dict[str, np.ndarray]:
+        """What is carried of the scale of the loss, before the first step, by the names in the graphs."""
+        return Names.of(self.model).scaling(self.precision)
 
     @property
     def threads(self) -> int | None:
@@ -151,6 +160,7 @@ class Engine(ABC):
         self.options: Any = None
         first = {w: np.array(setup.model.arrays[w], order="C") for w in setup.moving}
         first.update({name: np.zeros_like(first[w]) for name, (w, _) in setup.states.items()})
+        first.update(setup.scaling)
         self.sides = tuple({n: Buffer(a.copy(), setup.device) for n, a in first.items()} for _ in range(2))
         self.side = 0
         names = Names.of(setup.model)
@@ -186,6 +196,8 @@ class Engine(ABC):
             self.set(w, first[w])
         for name in self.setup.states:
             self.set(name, np.zeros((), np.float32))
+        for name, array in self.setup.scaling.items():
+            self.set(name, array)
 
     def snapshot(self) -> dict[str, Any]:
         """Weights, states, statistics, iteration and seed: all that the steps to come depend on."""
@@ -280,7 +292,7 @@ class StepEngine(Engine):
     def _graph(self, model: Model) -> ModelProto:
         s = self.setup
         return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                          train_mode=s.train_mode)  # fmt: skip
+                          train_mode=s.train_mode, precision=s.precision)  # fmt: skip
 
     def program(self, rows: int) -> _StepProgram:
         """The step for batches of so many rows."""
@@ -340,7 +352,7 @@ class EpochEngine(StepEngine):
     def _epoch_graph(self, model: Model) -> ModelProto:
         s = self.setup
         return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                           train_mode=s.train_mode)  # fmt: skip
+                           train_mode=s.train_mode, precision=s.precision)  # fmt: skip
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from onnx import ModelProto
@@ -20,6 +20,7 @@ from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
 from .modes import Training, in_training
+from .precision import LossScale, Precision, all_finite, in_precision
 from .rewrite import rewritten
 from .subgraph import scan
 
@@ -103,6 +104,10 @@ class Names:
         """The gradient of the penalty by a weight."""
         return self.free(f"{weight}_grad_penalty")
 
+    def scaling(self, precision: Precision | None) -> dict[str, np.ndarray]:
+        """What a step carries of the scale of its loss, before the first step."""
+        return {self.free(n): a for n, a in precision.state.items()} if precision is not None else {}
+
     def state(self, weight: str, state: str) -> str:
         """An optimizer state of a weight."""
         return self.free(f"{weight}_{state}")
@@ -159,6 +164,7 @@ def step_graph(
     *,
     weighted: bool = False,
     train_mode: bool = False,
+    precision: Precision | None = None,
 ) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
@@ -176,17 +182,19 @@ def step_graph(
         Whether the rows have weights.
     train_mode : bool
         Whether Dropout and BatchNormalization train.
+    precision : Precision, optional
+        In what dtype products are computed, and how the loss is scaled.
 
     Returns
     -------
     onnx.ModelProto
         Inputs: the model's, the targets, the row weights where there are any, the seed where there is a Dropout that
-        trains, the iteration, then every weight and every state, and every running statistic. Outputs: the loss of the
-        batch before the step, without the penalty, then weights, states and statistics after it. The names are those of
-        `Names`.
+        trains, the iteration, then every weight and every state, every running statistic, and the state of the scale of
+        the loss. Outputs: the loss of the batch before the step, without the penalty, then weights, states, statistics
+        and scale after it. The names are those of `Names`.
     """
-    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode),
-                 name="step")  # fmt: skip
+    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
+                              precision=precision), name="step")  # fmt: skip
 
 
 def step_values(
@@ -198,6 +206,7 @@ def step_values(
     *,
     weighted: bool = False,
     train_mode: bool = False,
+    precision: Precision | None = None,
     gradient: Callable[[Value, Sequence[Value]], Sequence[Value]] = grad,
     k: Value | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -205,7 +214,7 @@ def step_values(
 
     Parameters
     ----------
-    model, weights, losses, penalty, rate, weighted, train_mode : object
+    model, weights, losses, penalty, rate, weighted, train_mode, precision : object
         As for `step_graph`.
     gradient : callable
         From the objective and the weights to the gradients.
@@ -221,23 +230,37 @@ def step_values(
     number = variable(names.iteration, np.int64, []) if k is None else k
     seed = variable(names.seed, np.int32, [2])
     trained_as = _in_training(model, losses, seed, number) if train_mode else Training(model)
+    if precision is not None:
+        trained_as = in_precision(trained_as, precision.dtype)
+    scaling = {n: variable(n, a.dtype, []) for n, a in names.scaling(precision).items()}
+    scale: Any = next(iter(scaling.values())) if scaling else precision.loss_scale if precision else 1
     model = trained_as.model
     trained = [model.initializers[w] for w in weights]
     dtype = model.outputs[next(iter(losses))].dtype
     w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
     loss = _mean_loss(model, losses, targets, w)
     costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
-    gradients = gradient(total([loss, *costs]), trained)
+    objective = total([loss, *costs])
+    gradients = gradient(objective if precision is None else objective * scale, trained)
+    gradients = gradients if precision is None else [g / scale for g in gradients]
 
     inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
               **read_by([loss], {names.seed: seed})}  # fmt: skip
     if k is None:
         inputs[names.iteration] = number
     outputs = {names.loss: loss}
-    updated(rate, dict(zip(weights, trained, strict=True)), gradients, number, names, inputs, outputs)
+    counted = number - list(scaling.values())[-1] if scaling else number
+    updated(rate, dict(zip(weights, trained, strict=True)), gradients, counted, names, inputs, outputs)
     for s in trained_as.statistics:  # Two nodes may move one, in turn.
         inputs[s.name] = model.initializers[s.name]
         outputs[names.new(s.name)] = s.moved(outputs.get(names.new(s.name), inputs[s.name]))
+    if precision is not None and isinstance(precision.loss_scale, LossScale):
+        finite = all_finite(gradients)
+        kept = {names.new(n): op.Where(finite, outputs[names.new(n)], v)
+                for n, v in inputs.items() if names.new(n) in outputs}  # fmt: skip
+        moved = precision.loss_scale.update(finite, *scaling.values())
+        inputs.update(scaling)
+        outputs.update({**kept, **dict(zip(map(names.new, scaling), moved, strict=True))})
     return inputs, outputs
 
 
@@ -256,6 +279,7 @@ def epoch_graph(
     *,
     weighted: bool = False,
     train_mode: bool = False,
+    precision: Precision | None = None,
 ) -> ModelProto:
     """Step after step in one run: a Scan over batches, whose rows are gathered inside.
 
@@ -263,7 +287,7 @@ def epoch_graph(
     ----------
     model : Model
         The model that is trained, with the sizes of one batch.
-    weights, losses, penalty, rate, weighted, train_mode : object
+    weights, losses, penalty, rate, weighted, train_mode, precision : object
         As for `step_graph`.
 
     Returns
@@ -274,7 +298,8 @@ def epoch_graph(
         the step, with one loss a batch.
     """
     names = Names.of(model)
-    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode)
+    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
+                                  precision=precision)  # fmt: skip
     carried = [n for n in inputs if names.new(n) in outputs]
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
     rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])

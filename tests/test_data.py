@@ -178,7 +178,7 @@ def test_the_columns_of_a_table_are_inputs_by_name(table):
         (["red", "blue"], "(holds str|has dtype <U4), where float32 was expected"),
         ([1, None], "contains NaN or infinity; impute or drop those rows"),
         ([1.0, None], "contains NaN or infinity; impute or drop those rows"),
-        (np.array(["2026-01-01", "2026-01-02"], "datetime64[ms]"), "has dtype datetime64.*; encode it as numbers first"),
+        (np.array(["2026-01-01", "2026-01-02"], "datetime64[ms]"), "has dtype datetime64.*encode it as numbers"),
     ],
 )
 def test_the_column_at_fault_is_named(table, values, message):
