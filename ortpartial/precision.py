@@ -161,11 +161,14 @@ def in_precision(training: Training, dtype: np.dtype) -> Training:
     Raises
     ------
     ModelError
-        A node has a graph inside.
+        A node has a graph inside, or the model itself holds float16 or bfloat16.
     """
     model = training.model
     kind, spelled, largest = helper.np_dtype_to_tensor_dtype(dtype), _onnx_type(dtype), ml_dtypes.finfo(dtype).max
     given = frozenset(model.inputs.values())
+    if small := [n for n, v in model.initializers.items() if v.is_float and v.dtype.itemsize < 4]:
+        own = model.initializers[small[0]].dtype
+        raise ModelError(f"{small[0]!r} holds {own}, and precision={str(dtype)!r} is for models of float32.")
 
     def lowered(x: Value) -> Value:
         if x.array is None:

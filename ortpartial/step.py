@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from onnx import ModelProto
@@ -13,7 +13,7 @@ from .builder import build
 from .chance import mask
 from .exceptions import ModelError
 from .gradient import cast, grad
-from .graph import Value, op, topological, variable
+from .graph import Value, constant, op, topological, variable
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
@@ -233,7 +233,6 @@ def step_values(
     if precision is not None:
         trained_as = in_precision(trained_as, precision.dtype)
     scaling = {n: variable(n, a.dtype, []) for n, a in names.scaling(precision).items()}
-    scale: Any = next(iter(scaling.values())) if scaling else precision.loss_scale if precision else 1
     model = trained_as.model
     trained = [model.initializers[w] for w in weights]
     dtype = model.outputs[next(iter(losses))].dtype
@@ -241,8 +240,11 @@ def step_values(
     loss = _mean_loss(model, losses, targets, w)
     costs = [penalty(v) for v in trained if penalty.applies_to(_sizes(v))]
     objective = total([loss, *costs])
-    gradients = gradient(objective if precision is None else objective * scale, trained)
-    gradients = gradients if precision is None else [g / scale for g in gradients]
+    if precision is None:
+        gradients = gradient(objective, trained)
+    else:
+        scale = next(iter(scaling.values())) if scaling else constant(precision.loss_scale, np.float32)
+        gradients = [g / cast(scale, g) for g in gradient(objective * cast(scale, objective), trained)]
 
     inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
               **read_by([loss], {names.seed: seed})}  # fmt: skip

@@ -133,6 +133,13 @@ def test_going_on(engine):
     assert everything(whole.fit(X, 100 * Y)) == everything(optimizer(engine=engine, loss_scale=HUGE).fit(X, 100 * Y))
 
 
+def test_a_model_of_float64():
+    low, high = (optimizer(mlp(dtype="float64"), precision=p).fit(X, Y) for p in ("float16", None))
+    assert low.get_state()[0].dtype == np.float64
+    assert_close(low.trained_coef_, high.trained_coef_, 1e-2)
+    assert (low.get_state()[0] != high.get_state()[0]).any()
+
+
 def test_a_fixed_scale_skips_nothing():
     with pytest.raises(ConvergenceError, match="the weights are those of iteration 0"):
         optimizer(loss_scale=2.0**127).fit(X, Y)
@@ -163,6 +170,15 @@ def test_bfloat16_needs_a_device():
         optimizer(precision="bfloat16").fit(X, Y)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_cuda(precision, engine):
+    low, high = (optimizer(engine=engine, device="cuda", precision=p).fit(X, Y) for p in (precision, None))
+    assert_close(low.trained_coef_, high.trained_coef_, 5e-2)
+    assert any((a != b).any() for a, b in zip(low.get_state(), high.get_state(), strict=True))
+
+
 def branches():
     x = variable("x", "float32", ["N", 4])
     y = x @ parameter("U", 4, 1)
@@ -178,9 +194,10 @@ def branches():
         ({"loss_scale": "dynamic"}, SettingError, "loss_scale is None, a LossScale or a number above 0"),
         ({"engine": "agent"}, SettingError, "precision='float16' trains with engine='step' or 'epoch', in one process"),
         ({"distributed": True}, SettingError, "in one process, not distributed=True"),
+        ({"model": linear(dtype="float16")}, ModelError, "'coef' holds float16, and precision='float16' is for"),
         ({"model": branches()}, ModelError, "has a graph inside, and precision='float16' trains none that has one"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_errors(settings, error, message):
     with pytest.raises(error, match=message):
