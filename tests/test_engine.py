@@ -210,11 +210,12 @@ def test_memory_of_a_device(monkeypatch):
 @pytest.mark.parametrize("engine", ["step", "epoch"])
 def test_the_number_of_a_device_is_meant_everywhere(monkeypatch, engine):
     """Sessions, and memory that is not the host's, are on the device that was named, and on no other."""
-    seen, borrowing, opening = set(), runtime._ortvalue, Session._open
+    seen, kept, borrowing, opening = set(), [], runtime._ortvalue, Session._open
 
     def placed(array, device):
         seen.add(str(device))
-        return borrowing(array, device)
+        kept.append(array if device.shares_memory else array.copy())
+        return borrowing(kept[-1], device)
 
     def opened(self, *arguments):
         seen.add(self.device.providers[0][1]["device_id"])
