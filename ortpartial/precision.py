@@ -101,6 +101,10 @@ class Precision:
         scale = self.loss_scale
         return dict(zip(scale.state, scale.first(), strict=True)) if isinstance(scale, LossScale) else {}
 
+    def moved(self, finite: Value, *state: Value) -> list[Value]:
+        """The state after a step, whose gradient was finite or not."""
+        return self.loss_scale.update(finite, *state) if isinstance(self.loss_scale, LossScale) else []
+
 
 def resolve_precision(precision: str | None, loss_scale: LossScale | float | None) -> Precision | None:
     """What two settings mean; None where a model is trained in its own dtype.

@@ -20,7 +20,7 @@ from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
 from .modes import Training, in_training
-from .precision import LossScale, Precision, all_finite, in_precision
+from .precision import Precision, all_finite, in_precision
 from .rewrite import rewritten
 from .subgraph import scan
 
@@ -251,18 +251,17 @@ def step_values(
     if k is None:
         inputs[names.iteration] = number
     outputs = {names.loss: loss}
-    counted = number - list(scaling.values())[-1] if scaling else number
+    counted = number - [*scaling.values()][-1] if scaling else number  # steps that were skipped do not count
     updated(rate, dict(zip(weights, trained, strict=True)), gradients, counted, names, inputs, outputs)
     for s in trained_as.statistics:  # Two nodes may move one, in turn.
         inputs[s.name] = model.initializers[s.name]
         outputs[names.new(s.name)] = s.moved(outputs.get(names.new(s.name), inputs[s.name]))
-    if precision is not None and isinstance(precision.loss_scale, LossScale):
+    if precision is not None and scaling:
         finite = all_finite(gradients)
-        kept = {names.new(n): op.Where(finite, outputs[names.new(n)], v)
-                for n, v in inputs.items() if names.new(n) in outputs}  # fmt: skip
-        moved = precision.loss_scale.update(finite, *scaling.values())
+        for n in [n for n in inputs if names.new(n) in outputs]:
+            outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
         inputs.update(scaling)
-        outputs.update({**kept, **dict(zip(map(names.new, scaling), moved, strict=True))})
+        outputs.update(zip(map(names.new, scaling), precision.moved(finite, *scaling.values()), strict=True))
     return inputs, outputs
 
 
