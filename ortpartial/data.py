@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from .exceptions import DataError
 from .graph import Value
 
-__all__ = ["check_inputs", "check_sample_weight", "check_target"]
+__all__ = ["check_inputs", "check_sample_weight", "check_target", "columns"]
 
 
 #: Elements, or rows of what is strided, that are looked at at once.
@@ -21,6 +23,8 @@ def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.nda
     """An array of this dtype, contiguous, without NaN or infinity."""
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
+    if table := columns(data):
+        return _stacked(table, dtype, what, finite)
     try:
         array = np.asarray(data)
     except ValueError as e:
@@ -29,7 +33,8 @@ def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.nda
         try:
             array = array.astype(dtype)
         except (TypeError, ValueError):
-            raise DataError(f"{what} holds {type(array.flat[0]).__name__}, where {dtype} was expected.") from None
+            wrong = next((v for v in array.flat if not isinstance(v, Number)), array.flat[0])
+            raise DataError(f"{what} holds {type(wrong).__name__}, where {dtype} was expected.") from None
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
         raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected; encode it as numbers first.")
     if array.dtype.kind == "f" and finite and not _is_finite(array):
@@ -41,6 +46,47 @@ def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.nda
     if cast is not array and dtype.kind == "f" and array.dtype.kind == "f" and not _is_finite(cast):
         raise DataError(f"{what} holds numbers too large for {dtype}.")
     return cast
+
+
+def columns(data: Any) -> dict[Any, Any] | None:
+    """The columns of a table by their names, or None for what is no table.
+
+    Parameters
+    ----------
+    data : object
+        A table of pandas, polars or pyarrow, or any object with ``__array__``, the names of its columns, and a column
+        for each name. None of these libraries is imported.
+
+    Returns
+    -------
+    dict or None
+
+    Raises
+    ------
+    DataError
+        Two columns have one name.
+    """
+    if not hasattr(data, "__array__"):
+        return None
+    names = getattr(data, "column_names", None)  # pyarrow's `columns` are the columns
+    names = getattr(data, "columns", None) if names is None else names
+    if names is None:
+        return None
+    if twice := [n for n, times in Counter(names).items() if times > 1]:
+        raise DataError(f"The table has two columns of the name {twice[0]!r}; rename one.")
+    return {n: data[n] for n in names}
+
+
+def _stacked(table: Mapping[Any, Any], dtype: np.dtype, what: str, finite: bool) -> np.ndarray:
+    """The columns of a table beside one another: each is looked at by itself, and an error names it."""
+    whose = what[0].lower() + what[1:]
+    return np.stack([_array(c, dtype, f"Column {n!r} of {whose}", finite) for n, c in table.items()], axis=1)
+
+
+def _as_declared(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
+    """A column as a matrix of one column where that is what an input declares."""
+    array = np.asarray(column)
+    return array[:, None] if declared is not None and len(declared) == 2 and array.ndim == 1 else array
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -56,8 +102,9 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
     ----------
     inputs : dict of str to Value
         What the graph reads.
-    X : array_like, or dict of str to array_like
-        A dict where there are several inputs. Shape (rows, ...), the sizes that the inputs declare.
+    X : array_like, table, or dict of str to array_like
+        A dict where there are several inputs, or a table with a column for each, whose others are not read. Shape
+        (rows, ...), the sizes that the inputs declare.
 
     Returns
     -------
@@ -77,10 +124,12 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
         ...
     ortpartial.exceptions.DataError: Input 'x' has shape (1, 3), where (N, 2) was expected.
     """
-    if not isinstance(X, Mapping):
-        if len(inputs) != 1:
-            raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
+    if not isinstance(X, Mapping) and len(inputs) == 1:
         X = {next(iter(inputs)): X}
+    elif not isinstance(X, Mapping):
+        if (table := columns(X)) is None:
+            raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
+        X = {n: _as_declared(c, inputs[n].shape) for n, c in table.items() if n in inputs}
     if wrong := sorted(set(X) ^ set(inputs)):
         state = "is missing" if wrong[0] in inputs else "is no input of the model"
         raise DataError(f"{wrong[0]!r} {state}; its inputs are {', '.join(map(repr, inputs))}.")

@@ -17,6 +17,7 @@ from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
+from .precision import Precision
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
 from .simplify import simplified
 from .step import Gradient, Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
@@ -59,6 +60,8 @@ class Setup:
         The initializers that are running statistics, which a step moves then.
     gradient : callable, optional
         Instead of `grad`, a gradient that computes values once more: see `checkpointed`.
+    precision : Precision, optional
+        In what dtype products are computed, and how the loss is scaled.
     """
 
     model: Model
@@ -70,6 +73,7 @@ class Setup:
     train_mode: bool = False
     statistics: tuple[str, ...] = ()
     gradient: Gradient | None = None
+    precision: Precision | None = None
 
     @property
     def moving(self) -> tuple[str, ...]:
@@ -80,6 +84,11 @@ class Setup:
         """The model for batches of so many rows."""
         model = load(self.model, batch=rows, variables=self.moving)
         return simplified(model, dropout=self.train_mode)
+
+    @property
+    def scaling(self) -> dict[str, np.ndarray]:
+        """What is carried of the scale of the loss, before the first step, by the names in the graphs."""
+        return Names.of(self.model).scaling(self.precision)
 
     @property
     def threads(self) -> int | None:
@@ -156,7 +165,7 @@ class Engine(ABC):
         self.options: Any = None
         first = {w: setup.model.arrays[w] for w in setup.moving}
         zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in setup.states.items()}
-        sides = [{**{w: Buffer(np.array(a, order="C"), setup.device) for w, a in first.items()},
+        sides = [{**{w: Buffer(np.array(a, order="C"), setup.device) for w, a in {**first, **setup.scaling}.items()},
                   **{n: Buffer(np.zeros(*z), setup.device) for n, z in zeros.items()}}
                  for _ in range(self.copies)]  # fmt: skip
         self.sides = sides[0], sides[-1]
@@ -194,6 +203,8 @@ class Engine(ABC):
             self.set(w, first[w])
         for name in self.setup.states:
             self.set(name, np.zeros((), np.float32))
+        for name, array in self.setup.scaling.items():
+            self.set(name, array)
         self.setup.model.release()
 
     def snapshot(self) -> dict[str, Any]:
@@ -293,7 +304,7 @@ class StepEngine(Engine):
     def _graph(self, model: Model) -> ModelProto:
         s = self.setup
         return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                          train_mode=s.train_mode)  # fmt: skip
+                          train_mode=s.train_mode, precision=s.precision)  # fmt: skip
 
     def program(self, rows: int) -> _StepProgram:
         """The step for batches of so many rows."""
@@ -353,7 +364,7 @@ class EpochEngine(StepEngine):
     def _epoch_graph(self, model: Model) -> ModelProto:
         s = self.setup
         return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                           train_mode=s.train_mode)  # fmt: skip
+                           train_mode=s.train_mode, precision=s.precision)  # fmt: skip
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""

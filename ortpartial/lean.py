@@ -120,7 +120,8 @@ def leaner(kind: type[Engine], setup: Setup) -> bool:
     bool
     """
     big = sum(setup.model.arrays[w].nbytes for w in setup.weights) >= _BIG or setup.gradient is not None
-    return big and kind in (EpochEngine, StepEngine) and Device.parse(setup.device).shares_memory
+    suits = kind in (EpochEngine, StepEngine) and setup.precision is None
+    return big and suits and Device.parse(setup.device).shares_memory
 
 
 def can_overwrite(model: ModelProto, outputs: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from .batches import parts, prefetched
 from .checkpointing import resolve_checkpointing
-from .data import check_inputs, check_sample_weight, check_target
+from .data import check_inputs, check_sample_weight, check_target, columns
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
@@ -29,6 +29,7 @@ from .metrics import accuracy, r2
 from .model import Model, lightened, load, whole
 from .modes import in_inference, own_statistics
 from .parallel import ParallelEngine
+from .precision import LossScale, resolve_precision
 from .runtime import Session
 from .settings import Configurable, checked
 from .step import Names, forward_graph, read_by, row_loss_graph
@@ -72,6 +73,15 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         exported. Masks follow from a seed and the number of the step, batches are normalized by their own statistics,
         which move the running ones as ONNX has it, with the variance of the population. All else, such as `predict` and
         the trained model, is for inference, with the running statistics of now. Engines ``"step"`` and ``"epoch"``.
+    precision : str, optional
+        ``"float16"`` or ``"bfloat16"``: products are computed in it while the model trains; sums of many numbers,
+        losses, weights and their update stay in the dtype of the model, as do `predict` and the trained model. Engines
+        ``"step"`` and ``"epoch"``. It is for devices: on the CPU, onnxruntime runs float16 by kernels of float32, whose
+        results it may leave unrounded, and has no kernels of bfloat16.
+    loss_scale : float or LossScale, optional
+        What the loss is multiplied by before it is differentiated, so that gradients do not vanish in float16. By
+        default a `LossScale` for float16, which skips steps whose gradient overflows and finds the scale by itself; a
+        number is fixed, and skips none.
     random_state : int or numpy.random.Generator, optional
         Where orders, random weights and the seed of masks come from.
     device : str
@@ -150,6 +160,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         shuffle: bool = True,
         init: str = "model",
         train_mode: bool = False,
+        precision: str | None = None,
+        loss_scale: float | LossScale | None = None,
         random_state: int | np.random.Generator | None = None,
         device: str = "cpu",
         engine: str = "auto",
@@ -171,7 +183,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
             verbose=verbose, exc=exc))  # fmt: skip
         self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
-        self.checkpointing = checkpointing
+        self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
+        self._precision = resolve_precision(precision, loss_scale)
 
         if train_mode:
             given = model if isinstance(model, Model) else load(model)
@@ -225,20 +238,22 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             if self.engine not in ("auto", "step"):
                 raise SettingError(f"distributed=True trains with engine='step', not {self.engine!r}.")
             kind, self.engine_reason_ = ParallelEngine, "several processes add their gradients between two graphs"
-        if self.train_mode and (self.distributed or self.engine == "agent"):
+        wants = ["train_mode=True"] * self.train_mode + [f"precision={self.precision!r}"] * bool(self.precision)
+        if wants and (self.distributed or self.engine == "agent"):
             asked = "distributed=True" if self.distributed else "engine='agent'"
-            raise SettingError(f"train_mode=True trains with engine='step' or 'epoch', in one process, not {asked}.")
+            raise SettingError(f"{wants[0]} trains with engine='step' or 'epoch', in one process, not {asked}.")
         self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
         gradient = resolve_checkpointing(self.checkpointing, self._model.values)
         setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
-                      self.learning_rate, self.device, self.train_mode, tuple(self._statistics), gradient)  # fmt: skip
+                      self.learning_rate, self.device, self.train_mode, tuple(self._statistics), gradient,
+                      self._precision)  # fmt: skip
         if self.engine != "epoch" and leaner(kind, setup):
             kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
             self.engine_ = kind.name
         elif gradient is not None:
-            raise SettingError(f"checkpointing trains on the CPU with engine='step', not with {self.engine!r} on "
-                               f"{self.device!r}, and in one process.")  # fmt: skip
+            raise SettingError(f"checkpointing trains on the CPU with engine='step' and precision=None, not with "
+                               f"{self.engine!r} on {self.device!r}, and in one process.")  # fmt: skip
         self._engine: Engine = kind(setup)
         self._restart()
 
@@ -262,12 +277,13 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
         Parameters
         ----------
-        X : array_like of shape (rows, ...), dict of str to array_like, or iterable of batches
-            Inputs; a dict where the model has several. Arrays of numpy, memory maps, tensors and tables are read where
-            they are if they have the dtype of the input. Without `y`, what gives batches (X, y) or (X, y,
+        X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
+            Inputs; where the model has several, a dict or a table with a column for each. Arrays of numpy, memory maps
+            and tensors are read where they are if they have the dtype of the input; tables of pandas, polars or pyarrow
+            are copied, column by column. Without `y`, what gives batches (X, y) or (X, y,
             sample_weight) every time it is iterated over, such as a DataLoader: they are fetched by a thread while the
             step before runs, and `batch_size` and `shuffle` are left to them.
-        y : array_like of shape (rows, ...), or dict of str to array_like
+        y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,), optional
             Weights of the rows, not negative.
@@ -475,11 +491,13 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _target(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Targets by the names that the graphs give them."""
-        if not isinstance(y, Mapping):
-            if len(self._losses) != 1:
+        if not isinstance(y, Mapping) and len(self._losses) == 1:
+            y = {next(iter(self._losses)): y}
+        elif not isinstance(y, Mapping):
+            if (table := columns(y)) is None:
                 names = ", ".join(map(repr, self._losses))
                 raise DataError(f"The trained outputs are {names}; give y as a dict by name.")
-            y = {next(iter(self._losses)): y}
+            y = table
         if wrong := sorted(set(y) ^ set(self._losses)):
             state = "is missing from y" if wrong[0] in self._losses else "is no trained output"
             raise DataError(f"{wrong[0]!r} {state}; they are {', '.join(map(repr, self._losses))}.")
@@ -670,7 +688,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         if kind == "optimizer":
             return [*self._engine.setup.states, Names.of(self._model).iteration]
         if kind == "buffer":
-            return [*self._statistics, Names.of(self._model).seed] if self.train_mode else []
+            seed = [Names.of(self._model).seed] if self.train_mode else []
+            return [*self._statistics, *seed, *self._engine.setup.scaling]
         raise SettingError(f"kind is 'weight', 'optimizer' or 'buffer', not {kind!r}.")
 
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
@@ -686,7 +705,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         list of numpy.ndarray
             In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next, and
             at last the number of batches seen, on which schedules and Adam depend. The buffers of `train_mode` are the
-            running statistics, and at last the seed, two numbers that the masks of Dropout follow from.
+            running statistics, and then the seed, two numbers that the masks of Dropout follow from; those of a
+            `LossScale` are the scale, the steps taken in a row since it moved, and the number of those skipped.
         """
         return [self._engine.get(n) for n in self._names(kind)]
 
@@ -815,7 +835,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
-        built = (*self._given, "device", "engine", "distributed", "train_mode", "checkpointing")
+        built = (*self._given, "device", "engine", "distributed", "train_mode", "checkpointing", "precision",
+                 "loss_scale")  # fmt: skip
         simple = {n: v for n, v in self.get_params(deep=False).items() if n not in built}
         if params.keys() <= simple.keys():
             vars(self).update(checked(**{**simple, **params}))

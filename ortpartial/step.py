@@ -13,13 +13,14 @@ from .builder import build
 from .chance import mask
 from .exceptions import ModelError
 from .gradient import cast, grad
-from .graph import Value, op, topological, variable
+from .graph import Value, constant, op, topological, variable
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model
 from .modes import Training, in_training
+from .precision import Precision, all_finite, in_precision
 from .products import as_products
 from .rewrite import rewritten
 from .subgraph import scan
@@ -108,6 +109,10 @@ class Names:
         """The gradient of the penalty by a weight."""
         return self.free(f"{weight}_grad_penalty")
 
+    def scaling(self, precision: Precision | None) -> dict[str, np.ndarray]:
+        """What a step carries of the scale of its loss, before the first step."""
+        return {self.free(n): a for n, a in precision.state.items()} if precision is not None else {}
+
     def state(self, weight: str, state: str) -> str:
         """An optimizer state of a weight."""
         return self.free(f"{weight}_{state}")
@@ -164,6 +169,7 @@ def step_graph(
     *,
     weighted: bool = False,
     train_mode: bool = False,
+    precision: Precision | None = None,
 ) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
@@ -181,17 +187,19 @@ def step_graph(
         Whether the rows have weights.
     train_mode : bool
         Whether Dropout and BatchNormalization train.
+    precision : Precision, optional
+        In what dtype products are computed, and how the loss is scaled.
 
     Returns
     -------
     onnx.ModelProto
         Inputs: the model's, the targets, the row weights where there are any, the seed where there is a Dropout that
-        trains, the iteration, then every weight and every state, and every running statistic. Outputs: the loss of the
-        batch before the step, without the penalty, then weights, states and statistics after it. The names are those of
-        `Names`.
+        trains, every running statistic, the iteration, then every weight and every state, and the state of the scale of
+        the loss. Outputs: the loss of the batch before the step, without the penalty, then statistics, weights, states
+        and scale after it. The names are those of `Names`.
     """
-    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode),
-                 name="step")  # fmt: skip
+    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
+                              precision=precision), name="step")  # fmt: skip
 
 
 def step_values(
@@ -203,6 +211,7 @@ def step_values(
     *,
     weighted: bool = False,
     train_mode: bool = False,
+    precision: Precision | None = None,
     gradient: Gradient = grad,
     k: Value | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -210,7 +219,7 @@ def step_values(
 
     Parameters
     ----------
-    model, weights, losses, penalty, rate, weighted, train_mode : object
+    model, weights, losses, penalty, rate, weighted, train_mode, precision : object
         As for `step_graph`.
     gradient : callable
         From the objective and the weights to the gradients.
@@ -223,23 +232,37 @@ def step_values(
     """
     names = Names.of(model)
     number = variable(names.iteration, np.int64, []) if k is None else k
+    scaling = {n: variable(n, a.dtype, []) for n, a in names.scaling(precision).items()}
+    if precision is not None:
+        scale = next(iter(scaling.values())) if scaling else constant(precision.loss_scale, np.float32)
+        gradient = _scaled(gradient, scale)
     inputs, outputs, trained, gradients = _gradients(
-        model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, gradient=gradient, k=number)
+        model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, precision=precision,
+        gradient=gradient, k=number)  # fmt: skip
     if k is None:
         inputs[names.iteration] = number
-    updated(rate, trained, gradients, number, names, inputs, outputs)
+    counted = number - [*scaling.values()][-1] if scaling else number  # steps that were skipped do not count
+    updated(rate, trained, gradients, counted, names, inputs, outputs)
+    if precision is not None and scaling:
+        finite = all_finite(gradients)
+        for n in [n for n in inputs if names.new(n) in outputs]:
+            outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
+        inputs.update(scaling)
+        outputs.update(zip(map(names.new, scaling), precision.moved(finite, *scaling.values()), strict=True))
     return inputs, dict(zip(outputs, as_products(list(outputs.values())), strict=True))
 
 
 def _gradients(
     model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss], penalty: BaseLearningPenalty,
-    *, weighted: bool, train_mode: bool, gradient: Gradient, k: Value,
+    *, weighted: bool, train_mode: bool, gradient: Gradient, k: Value, precision: Precision | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value], Sequence[Value]]:  # fmt: skip
     """Inputs; the loss of a batch, and new running statistics; the weights; the gradients of the objective by them."""
     names = Names.of(model)
     targets = targets_of(model, losses, names)
     seed = variable(names.seed, np.int32, [2])
     trained_as = _in_training(model, losses, seed, k) if train_mode else Training(model)
+    if precision is not None:
+        trained_as = in_precision(trained_as, precision.dtype)
     model = trained_as.model
     trained = {w: model.initializers[w] for w in weights}
     dtype = model.outputs[next(iter(losses))].dtype
@@ -254,6 +277,14 @@ def _gradients(
         inputs[s.name] = model.initializers[s.name]
         outputs[names.new(s.name)] = s.moved(outputs.get(names.new(s.name), inputs[s.name]))
     return inputs, outputs, trained, gradients
+
+
+def _scaled(gradient: Gradient, scale: Value) -> Gradient:
+    """The gradient of a multiple, divided by the factor."""
+    def found(objective: Value, weights: Sequence[Value]) -> Sequence[Value]:
+        return [g / cast(scale, g) for g in gradient(objective * cast(scale, objective), weights)]
+
+    return found
 
 
 def _in_training(model: Model, losses: Mapping[str, BaseLearningLoss], seed: Value, k: Value) -> Training:
@@ -305,6 +336,7 @@ def epoch_graph(
     *,
     weighted: bool = False,
     train_mode: bool = False,
+    precision: Precision | None = None,
 ) -> ModelProto:
     """Step after step in one run: a Scan over batches, whose rows are gathered inside.
 
@@ -312,7 +344,7 @@ def epoch_graph(
     ----------
     model : Model
         The model that is trained, with the sizes of one batch.
-    weights, losses, penalty, rate, weighted, train_mode : object
+    weights, losses, penalty, rate, weighted, train_mode, precision : object
         As for `step_graph`.
 
     Returns
@@ -323,7 +355,8 @@ def epoch_graph(
         the step, with one loss a batch.
     """
     names = Names.of(model)
-    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode)
+    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
+                                  precision=precision)  # fmt: skip
     carried = [n for n in inputs if names.new(n) in outputs]
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
     rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])

@@ -59,7 +59,7 @@ def to_training_info(
     Raises
     ------
     SettingError
-        The style or the initialization is not known.
+        The style or the initialization is not known, or the optimizer has a `precision`.
     ModelError
         A weight is an output of a body, or a step needs what the graph does not hand out.
 
@@ -81,6 +81,8 @@ def to_training_info(
         raise SettingError(f"style is {style!r}; expected 'standard' or 'lowered'.")
     if init not in ("random", "model"):
         raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
+    if optimizer.precision is not None:
+        raise SettingError(f"precision={optimizer.precision!r} is not written into a model; set it to None first.")
     weights, moving = optimizer.weights_to_train, optimizer._moving
     proto = _modern(optimizer.get_trained_onnx())
     _lift(proto.graph, moving)

@@ -5,6 +5,7 @@ import threading
 import time
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from models import data, linear, mlp, two_in_two_out
@@ -48,6 +49,12 @@ def test_a_tensor_of_torch_is_read_where_it_is():
     assert same(o, optimizer().fit(X, Y))
 
 
+def test_tables_are_arrays():
+    o = optimizer().fit(pandas.DataFrame(X), pandas.Series(Y[:, 0]), pandas.Series(W))
+    assert same(o, optimizer().fit(X, Y, W))
+    assert (o.predict(pandas.DataFrame(X)) == o.predict(X)).all()
+
+
 class Again:
     """A generator of batches that can be started again."""
 
@@ -81,6 +88,8 @@ def test_several_inputs():
     parted = [({"a": x[:, :3], "b": x[:, 1:]}, {"price": p, "kind": k}) for x, p, k in batches(X, *y.values())]
     a, b = (optimizer(two_in_two_out(), learning_loss=losses) for _ in range(2))
     assert same(a.fit(parted), b.fit({"a": X[:, :3], "b": X[:, 1:]}, y))
+    c = optimizer(two_in_two_out(), learning_loss=losses)
+    assert same(c.fit({"a": X[:, :3], "b": X[:, 1:]}, pandas.DataFrame({n: t.ravel() for n, t in y.items()})), b)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

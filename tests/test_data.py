@@ -3,6 +3,9 @@
 import re
 
 import numpy as np
+import pandas
+import polars
+import pyarrow
 import pytest
 
 from ortpartial.data import check_inputs, check_sample_weight, check_target
@@ -130,3 +133,71 @@ def test_numbers_are_looked_at_in_pieces(monkeypatch):
             with pytest.raises(DataError, match="contains NaN or infinity"):
                 check_inputs({"x": variable("x", "float32", ["N", 2])}, x)
     check_inputs({"x": variable("x", "float32", ["N", 2])}, np.zeros((5, 2)))
+
+
+TABLES = {"pandas": pandas.DataFrame, "polars": polars.DataFrame, "pyarrow": pyarrow.table,
+          "batch": pyarrow.record_batch}  # fmt: skip
+tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+
+
+@tables
+def test_a_table_is_the_matrix_of_its_columns(table):
+    arrays, rows = check_inputs(INPUTS, table({"u": [1.5, 2.5, 3.5], "v": [1, 0, 2**24]}))
+    assert (rows, arrays["x"].dtype, arrays["x"].flags.c_contiguous) == (3, F32, True)
+    assert arrays["x"].tolist() == [[1.5, 1], [2.5, 0], [3.5, 2**24]]
+    assert check_inputs(INPUTS, table({"u": [True, False], "v": [0.5, 1]}))[0]["x"].tolist() == [[1, 0.5], [0, 1]]
+    target = check_target(table({"y": [0, 1, 2]}), I64, ("N",), 3)
+    assert (target.tolist(), target.dtype) == ([0, 1, 2], I64)
+
+
+@pytest.mark.parametrize("column", [pandas.Series, polars.Series, pyarrow.array, lambda v: pyarrow.chunked_array([v])])
+def test_a_column_is_a_target(column):
+    assert check_target(column([1, 2, 3]), F32, ("N", 1), 3).tolist() == [[1], [2], [3]]
+    assert check_sample_weight(column([1.0, 2.0, 3.0]), F32, 3).tolist() == [1, 2, 3]
+
+
+def test_what_is_in_place_stays_there():
+    held = np.arange(5, dtype=np.float32)
+    for column in (polars.Series(held), pyarrow.array(held)):
+        assert np.shares_memory(check_target(column, F32, ("N", 1), 5), np.asarray(column))
+
+
+@tables
+def test_the_columns_of_a_table_are_inputs_by_name(table):
+    one = {"a": variable("a", "float32", ["N", 1]), "b": variable("b", "int64", ["N"])}
+    arrays, rows = check_inputs(one, table({"b": [1, 2], "other": ["u", "v"], "a": [0.5, 1.5]}))
+    assert (rows, arrays["a"].tolist(), arrays["b"].tolist()) == (2, [[0.5], [1.5]], [1, 2])
+    with pytest.raises(DataError, match=re.escape("'b' is missing; its inputs are 'a', 'b'.")):
+        check_inputs(one, table({"a": [0.5, 1.5]}))
+
+
+@tables
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["red", "blue"], "(holds str|has dtype <U4), where float32 was expected"),
+        ([1, None], "contains NaN or infinity; impute or drop those rows"),
+        ([1.0, None], "contains NaN or infinity; impute or drop those rows"),
+        (np.array(["2026-01-01", "2026-01-02"], "datetime64[ms]"), "has dtype datetime64.*encode it as numbers"),
+    ],
+)
+def test_the_column_at_fault_is_named(table, values, message):
+    with pytest.raises(DataError, match=f"Column 'v' of input 'x' {message}"):
+        check_inputs(INPUTS, table({"u": [1, 2], "v": values}))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pandas.DataFrame({"u": [1, 2], "v": pandas.Categorical(["b", "a"])}), "Column 'v' of input 'x' holds str"),
+        (polars.DataFrame({"u": [1, 2], "v": polars.Series(["b", "a"], dtype=polars.Categorical)}), "holds str"),
+        (pyarrow.table({"u": [1, 2], "v": pyarrow.array(["b", "a"]).dictionary_encode()}), "Column 'v' of input 'x'"),
+        (pandas.DataFrame({"u": [1, 2], "v": pandas.array([1, None], "Int64")}), "Column 'v' of input 'x'"),
+        (pandas.DataFrame([[1, 2], [3, 4]], columns=["v", "v"]), "The table has two columns of the name 'v'; rename"),
+        (pandas.DataFrame({"v": [1, 2]}), "Input 'x' has shape (2, 1), where (N, 2) was expected."),
+        (pandas.DataFrame(index=[1, 2]), "Input 'x' has shape (2, 0), where (N, 2) was expected."),
+    ],
+)
+def test_other_tables(table, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        check_inputs(INPUTS, table)

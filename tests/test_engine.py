@@ -11,7 +11,7 @@ from ortpartial.engine import Batch, EpochEngine, StepEngine, choose_for_backwar
 from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
-from ortpartial.runtime import Device
+from ortpartial.runtime import Device, Session
 from ortpartial.schedule import OptimalSchedule
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
@@ -204,6 +204,31 @@ def test_memory_of_a_device(monkeypatch):
     assert all((a == b).all() for a, b in zip(far.get_state("optimizer"), near.get_state("optimizer"), strict=True))
     with pytest.raises(DeviceError, match=r"engine='agent' trains on the CPU alone, not on 'cuda'; use engine='step'"):
         optimizer(mlp(), engine="agent", device="cuda")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+@pytest.mark.parametrize("engine", ["step", "epoch"])
+def test_the_number_of_a_device_is_meant_everywhere(monkeypatch, engine):
+    """Sessions, and memory that is not the host's, are on the device that was named, and on no other."""
+    seen, kept, borrowing, opening = set(), [], runtime._ortvalue, Session._open
+
+    def placed(array, device):
+        seen.add(str(device))
+        kept.append(array if device.shares_memory else array.copy())
+        return borrowing(kept[-1], device)
+
+    def opened(self, *arguments):
+        seen.add(self.device.providers[0][1]["device_id"])
+        return opening(self, *arguments)
+
+    monkeypatch.setitem(runtime._PROVIDERS, "cuda", "CPUExecutionProvider")
+    monkeypatch.setattr(Device, "ort", Device().ort)
+    monkeypatch.setattr(runtime, "_ortvalue", placed)
+    monkeypatch.setattr(Session, "_open", opened)
+    X, y, w = data(33)
+    o = optimizer(mlp(), learning_rate="Adam", device="cuda:1", engine=engine).fit(X, y, w, X, y)
+    o.predict(X)
+    assert seen == {"cpu", "cuda:1", "1"}
 
 
 @pytest.mark.cuda

@@ -20,7 +20,7 @@ LAYERS = (
     "gradient",
     "rules",
     "products schedule windowless training_operators chance modes",
-    "training_call",
+    "training_call precision",
     "learning",
     "learning_loss learning_penalty learning_rate",
     "step",
