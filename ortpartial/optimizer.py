@@ -252,8 +252,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
             self.engine_ = kind.name
         elif gradient is not None:
-            raise SettingError(f"checkpointing trains on the CPU with engine='step' and precision=None, not with "
-                               f"{self.engine!r} on {self.device!r}, and in one process.")  # fmt: skip
+            raise SettingError(f"checkpointing trains on the CPU with engine='step', not with {self.engine!r} on "
+                               f"{self.device!r}, in one process and in the dtype of the model.")  # fmt: skip
         self._engine: Engine = kind(setup)
         self._restart()
 
