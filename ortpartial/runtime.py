@@ -6,6 +6,7 @@ import ctypes
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -283,26 +284,40 @@ def _newest_opset(e: Exception) -> int | None:
 _LARGE = 10_000
 
 
-def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False) -> Any:
+def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, spare: bool = False) -> Any:
     """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread.
 
-    A lean session computes node by node in the order of the graph, and gives memory back at once. Otherwise onnxruntime
-    1.19 to 1.31 computes what it can as early as it can, the masks of a backward pass before the loss for example, and
-    keeps memory for the next run; fused nodes would lose their place in the order.
+    A lean session computes node by node in the order of the graph, and takes no more memory than it asks for.
+    Otherwise onnxruntime 1.19 to 1.31 computes what it can as early as it can, the masks of a backward pass before the
+    loss for example, and doubles what it takes; fused nodes would lose their place in the order. One that spares memory
+    gives all of it back at once, which takes time.
     """
     options = C.SessionOptions()
     options.log_severity_level = 3
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads or 0
     if lean:
-        _give_back()
-        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         options.execution_order = C.ExecutionOrder.PRIORITY_BASED
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.enable_mem_pattern = False
+        if spare:
+            _give_back()
+            options.enable_cpu_mem_arena = False
+        else:
+            _as_requested()
+            options.add_session_config_entry("session.use_env_allocators", "1")
     if nodes > _LARGE:
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_pattern = options.enable_mem_reuse = False
     return options
+
+
+@cache
+def _as_requested() -> None:
+    """Make memory that lean sessions share, and that grows by what they ask for."""
+    info = C.OrtMemoryInfo("Cpu", C.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, C.OrtMemType.DEFAULT)
+    with suppress(RuntimeError):  # Somebody else has made one, which serves as well.
+        C.create_and_register_allocator(info, C.OrtArenaCfg({"arena_extend_strategy": 1}))
 
 
 @cache
