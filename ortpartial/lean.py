@@ -44,7 +44,7 @@ class LeanEngine(Engine):
         self._update = update_graph({w: setup.model.initializers[w] for w in setup.weights}, setup.rate, names)
         self.updated = [n for n in self.sides[0] if n not in setup.statistics]
         self.overwrites = can_overwrite(self._update, {n: names.new(n) for n in self.updated})
-        self.update = Session(self._update, options=session_options(setup.threads, lean=True))
+        self.update = Session(self._update, options=session_options(setup.threads(), lean=True))
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
@@ -67,8 +67,9 @@ class _LeanProgram:
 
     def __init__(self, engine: LeanEngine, rows: int):
         setup, self.names = engine.setup, Names.of(engine.setup.model)
-        graph = engine.gradient(setup.sized(rows))
-        session = Session(graph, options=session_options(setup.threads, len(graph.graph.node), lean=True))
+        graph = engine.gradient(model := setup.sized(rows))
+        options = session_options(setup.threads(model), len(graph.graph.node), lean=True)
+        session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.loss = np.zeros((), setup.dtype)
         self.binding = session.binding()
