@@ -45,7 +45,7 @@ class Agent:
     device : str
         "cpu", "cuda" or "cuda:1".
     threads : int or None
-        Threads that one operator may use; None for as many as there are cores.
+        Threads that one operator may use; None for as many as the process has cores.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ class Place:
     device : Device
         The device, with torch's stream on CUDA.
     threads : int or None
-        Threads that one operator may use; None for as many as there are cores.
+        Threads that one operator may use; None for as many as the process has cores.
     """
 
     device: Device

@@ -21,12 +21,10 @@ from .precision import Precision
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
 from .simplify import simplified
 from .step import Gradient, Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
+from .threads import threads
 from .trust import untrusted
 
 __all__ = ["AgentEngine", "Engine", "EpochEngine", "Setup", "StepEngine", "choose_for_backward", "choose_for_fit"]
-
-#: With fewer numbers in its initializers than this a thread pool costs more than it gives.
-_SMALL_MODEL = 200_000
 
 #: With more rows times trained numbers than this, a step is long: about 0.1 ms.
 _LONG_STEP = 10**6
@@ -90,10 +88,10 @@ class Setup:
         """What is carried of the scale of the loss, before the first step, by the names in the graphs."""
         return Names.of(self.model).scaling(self.precision)
 
-    @property
-    def threads(self) -> int | None:
-        """One thread for a small model, else the runtime's choice."""
-        return 1 if sum(a.size for a in self.model.arrays.values()) < _SMALL_MODEL else None
+    def threads(self, model: Model | None = None) -> int | None:
+        """Threads of a step of the model `sized` for a batch, or of its own: as many in every engine."""
+        model = model or self.model
+        return threads([*(model.outputs[o] for o in self.losses), *(model.initializers[w] for w in self.weights)])
 
     @property
     def dtype(self) -> np.dtype:
@@ -118,14 +116,14 @@ class Batch:
 
     def read_from(self, data: Mapping[str, np.ndarray]) -> None:
         """Take the rows from these arrays from now on."""
-        # mode="clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped.
-        outs = {n: self._hosts.get(n, b.array) for n, b in self.buffers.items()}
-        self._takes = [partial(data[n].take, axis=0, out=out, mode="clip") for n, out in outs.items()]
+        self._takes = [(data[n].take, self._hosts.get(n, b.array)) for n, b in self.buffers.items()]
 
     def gather(self, rows: np.ndarray) -> None:
         """Copy the rows in."""
-        for take in self._takes:
-            take(rows)
+        # "clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped. Keywords would
+        # double the time that a small batch takes.
+        for take, out in self._takes:
+            take(rows, 0, out, "clip")
         for name, host in self._hosts.items():
             self.buffers[name].fill(host)
 
@@ -317,7 +315,7 @@ class _StepProgram:
     def __init__(self, engine: StepEngine, rows: int):
         setup = engine.setup
         model = setup.sized(rows)
-        session = Session(engine._graph(model), device=setup.device, threads=setup.threads)
+        session = Session(engine._graph(model), device=setup.device, threads=setup.threads(model))
         names = Names.of(setup.model)
         self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
         self.loss = np.zeros((), setup.dtype)
@@ -402,7 +400,7 @@ class _EpochProgram:
     def __init__(self, engine: EpochEngine, rows: int):
         setup = engine.setup
         model = setup.sized(rows)
-        session = Session(engine._epoch_graph(model), device=setup.device, threads=setup.threads)
+        session = Session(engine._epoch_graph(model), device=setup.device, threads=setup.threads(model))
         self.names, self.engine, self.batch = Names.of(setup.model), engine, Rows(engine._data, setup.device)
         self.bindings = []
         for read, write in (engine.sides, engine.sides[::-1]):
@@ -446,8 +444,8 @@ class AgentEngine(Engine):
         penalty, self.penalised = penalty_graph(self.trained, setup.penalty, self.names)
         self.update = update_graph(self.trained, setup.rate, self.names, penalised=self.penalised)
         self.penalty = penalty
-        self.agent = Agent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads)
-        session = partial(Session, device=setup.device, threads=setup.threads)
+        self.agent = Agent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads())
+        session = partial(Session, device=setup.device, threads=setup.threads())
         self.update_session = session(self.update)
         self.penalty_session = session(penalty) if penalty is not None else None
 
@@ -469,7 +467,7 @@ class _AgentProgram:
         setup, names = engine.setup, engine.names
         model = setup.sized(rows)
         graph = loss_graph(model, setup.losses, weighted=engine._weighted)
-        session = Session(graph, device=setup.device, threads=setup.threads)
+        session = Session(graph, device=setup.device, threads=setup.threads(model))
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.agent = engine.agent
         self.inputs = {n: b for n, b in self.batch.buffers.items() if n in setup.model.inputs}

@@ -45,7 +45,7 @@ class LeanEngine(Engine):
         self._update = update_graph({w: setup.model.initializers[w] for w in setup.weights}, setup.rate, names)
         self.updated = [n for n in self.sides[0] if n not in setup.statistics]
         self.overwrites = can_overwrite(self._update, {n: names.new(n) for n in self.updated})
-        self.update = Session(self._update, options=session_options(setup.threads, **self.saving))
+        self.update = Session(self._update, options=session_options(setup.threads(), **self.saving))
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
@@ -68,8 +68,9 @@ class _LeanProgram:
 
     def __init__(self, engine: LeanEngine, rows: int):
         setup, self.names = engine.setup, Names.of(engine.setup.model)
-        graph = engine.gradient(setup.sized(rows))
-        session = Session(graph, options=session_options(setup.threads, len(graph.graph.node), **engine.saving))
+        graph = engine.gradient(model := setup.sized(rows))
+        options = session_options(setup.threads(model), len(graph.graph.node), **engine.saving)
+        session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.loss = np.zeros((), setup.dtype)
         self.binding = session.binding()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -316,15 +316,16 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         every = max(1, round(every))
         first = batches is not None or self._begin(data, rows)
         hidden = not (self.verbose and first)
-        with self._watched(always=True), tqdm(total=self.max_iter, disable=hidden, unit="epoch") as bar:
+        shown = nullcontext() if hidden else tqdm(total=self.max_iter, unit="epoch")
+        with self._watched(always=True), shown as bar:
             for epoch in range(1, self.max_iter + 1):
                 if not (self._epoch(rows) if batches is None else self._epoch_of(batches)):
                     break
                 if X_val is not None and (epoch % every == 0 or epoch == self.max_iter):
                     self.validation_losses_.append(float(self.losses(X_val, y_val).mean()))
-                if self.verbose:
+                if bar is not None:
                     bar.set_postfix(self._progress(), refresh=False)
-                bar.update()
+                    bar.update()
                 if self.callbacks and self._told(first and self._called()):
                     break
         return self
@@ -377,7 +378,7 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     @contextmanager
     def _watched(self, always: bool = False) -> Iterator[None]:
-        """A time in which runs end at the timeout and at Ctrl-C; the watch costs a tenth of a millisecond."""
+        """A time in which runs end at the timeout and at Ctrl-C; the watch costs some microseconds."""
         if self._options is not None or not (always or self.timeout):
             yield
             return

@@ -16,7 +16,7 @@ from .learning import weighted_sums
 from .learning_loss import BaseLearningLoss
 from .model import Model, load
 from .processes import Group
-from .runtime import Buffer, Session
+from .runtime import Buffer, Session, cores
 from .step import Names, read_by, row_losses_of, targets_of, total, updated
 
 __all__ = ["ParallelEngine", "sums_graph", "sums_update_graph"]
@@ -110,7 +110,7 @@ class ParallelEngine(Engine):
         self._update = sums_update_graph(setup.model, setup.weights, setup)
         count = sum(setup.model.arrays[w].size for w in setup.weights)
         self.sums = Buffer(np.zeros(count + 2, setup.dtype), setup.device)
-        session = Session(self._update, device=setup.device, threads=setup.threads)
+        session = Session(self._update, device=setup.device, threads=setup.threads())
         names = Names.of(setup.model)
         self._updates = []
         for read, write in (self.sides, self.sides[::-1]):
@@ -122,12 +122,12 @@ class ParallelEngine(Engine):
                 binding.bind_output(names.new(name), buffer)
             self._updates.append(binding.run)
 
-    @property
-    def threads(self) -> int | None:
+    def threads(self, model: Model) -> int | None:
         """Threads of the gradient: the processes of this machine share its cores."""
-        if self.setup.threads is not None or self.group is None:
-            return self.setup.threads
-        return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", self.group.size)))
+        found = self.setup.threads(model)
+        if found is not None or self.group is None:
+            return found
+        return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", self.group.size)))
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
@@ -175,7 +175,7 @@ class _SumsProgram:
     def __init__(self, engine: ParallelEngine, rows: int):
         setup = engine.setup
         model = load(setup.model, batch=rows, variables=setup.weights)
-        session = Session(engine._graph(model), device=setup.device, threads=engine.threads)
+        session = Session(engine._graph(model), device=setup.device, threads=engine.threads(model))
         self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
         self.runs = []
         for side in engine.sides:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ except ImportError as e:
         f"ortpartial[training]` for the one with the TrainingAgent (Python 3.12 at most), never both."
     ) from e
 
-__all__ = ["Binding", "Buffer", "Device", "Session", "as_numpy", "has_training", "runtime_version"]
+__all__ = ["Binding", "Buffer", "Device", "Session", "as_numpy", "cores", "has_training", "runtime_version"]
 
 #: The objects below onnxruntime's Python ones: each call that they save is half a microsecond of a step.
 C = _pybind_state
@@ -49,6 +50,21 @@ def runtime_version() -> str:
     1
     """
     return onnxruntime.__version__
+
+
+def cores() -> int:
+    """How many cores this process may use: those of its affinity mask, where the system has one.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def has_training() -> bool:
@@ -295,7 +311,8 @@ def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, 
     options = C.SessionOptions()
     options.log_severity_level = 3
     options.inter_op_num_threads = 1
-    options.intra_op_num_threads = threads or 0
+    # Left to itself, onnxruntime 1.19 to 1.31 takes cores that the process may not use, and pins threads to them.
+    options.intra_op_num_threads = threads or cores()
     if lean:
         options.execution_order = C.ExecutionOrder.PRIORITY_BASED
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -339,7 +356,8 @@ class Session:
     device : str
         "cpu", "cuda" or "cuda:1".
     threads : int or None
-        Threads that one operator may use; None for as many as there are cores. For small graphs one is the fastest.
+        Threads that one operator may use; None for as many as the process has `cores`. For small graphs one is the
+        fastest.
     options : onnxruntime.SessionOptions, optional
         Instead of `threads`, all the options.
 

@@ -10,11 +10,12 @@ import torch
 from onnx import ModelProto
 
 from .autograd import Compiled, Place
-from .engine import _SMALL_MODEL, choose_for_fit
+from .engine import choose_for_fit
 from .exceptions import DataError
 from .layer import mode
 from .model import load, read, replace_weights
-from .runtime import Device
+from .runtime import Device, cores
+from .threads import threads
 from .torch_state import as_array, as_tensor, chosen, exported_by_torch, home, register
 
 __all__ = ["OnnxLayer"]
@@ -104,7 +105,6 @@ class OnnxLayer(torch.nn.Module):
         kinds += [v.dtype for v in [*loaded.inputs.values(), *loaded.outputs.values()] if v.is_float]
         self._dtype = getattr(torch, kinds[0].name) if kinds else torch.float32
         self._probe = torch.empty(0, dtype=self._dtype)
-        self._size = sum(loaded.arrays[n].size for n in parameters + buffers)
         self.state_names: dict[str, str] = {}
         for name in parameters + buffers:
             self.state_names[name] = register(self, name, as_tensor(loaded.arrays[name]), name in parameters)
@@ -214,11 +214,13 @@ class OnnxLayer(torch.nn.Module):
             if shapes and sum(1 for k in self._modes if k[0]) >= _SHAPES:
                 del self._modes[next(k for k in self._modes if k[0])]
             _, training, dtype, device, stream = key
-            threads = 1 if self._size < _SMALL_MODEL else torch.get_num_threads()
-            place = Place(Device(Device.parse(device.type).kind, device.index or 0, stream), threads)
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
             made = mode(self._onnx, list(self.state_names), training=training, dtype=name, sizes=sizes)
+            program = made.program
+            number = threads([*program.outputs.values(), *(program.leaves[n] for n in made.fed)])
+            place = Place(Device(Device.parse(device.type).kind, device.index or 0, stream),
+                          number or min(torch.get_num_threads(), cores()))  # fmt: skip
             found = self._modes[key] = Compiled(made, place, self._engine)
         return found
 

@@ -14,7 +14,6 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from .builder import build
-from .engine import _SMALL_MODEL
 from .exceptions import DataError
 from .graph import Node, Value, constant
 from .learning_rate import descended
@@ -23,6 +22,7 @@ from .rewrite import rewritten
 from .runtime import Binding, Buffer, Device, Session, as_numpy
 from .simplify import simplified
 from .step import Names
+from .threads import threads
 from .training_check import check_training_info, initialization
 from .training_graph import computed, mutable, pairs, read_training, step_of, strip_training_info
 
@@ -261,7 +261,6 @@ class _Program:
         #: Of every entry that computes something: its session, new states by their names there, and where it writes.
         self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
         self._turns: dict[int, list[tuple[Binding, list[str]]]] = {}
-        threads = 1 if sum(ring[0].numpy().size for ring in rings.values()) < _SMALL_MODEL else None
         for i, info in enumerate(model.training_info):
             step, update = step_of(model, i, sizes), pairs(info.update_binding)
             read, found = computed(step, info)
@@ -271,7 +270,8 @@ class _Program:
             outputs = {n: v for n, v in found.items() if n not in update.values()}
             outputs |= {names.new(key): found[value] for key, value in update.items()}
             outputs = _shortened(simplified(replace(step, outputs=outputs)).outputs)
-            session = Session(build(read, outputs, name="step"), device=device, threads=threads)
+            graph = build(read, outputs, name="step")
+            session = Session(graph, device=device, threads=threads(list(outputs.values())))
             new = {names.new(key): key for key in update}
             fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
                      if n not in new and v.is_static}  # fmt: skip

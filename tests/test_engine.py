@@ -1,5 +1,8 @@
 """Do all engines take the steps that torch takes?"""
 
+import sys
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -253,3 +256,36 @@ def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, long, chunk):
     states = [o.get_state() + o.get_state("optimizer") for o in (found, expected)]
     assert all((a == b).all() for a, b in zip(*states, strict=True))
     assert any(isinstance(key, tuple) for key in found._engine._programs) == (long > 0)
+
+
+def calls(f):
+    """Functions that Python calls, its own and those in C: unlike time, the same number on a busy machine."""
+    count = 0
+
+    def called(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        f()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(("engine", "most"), [("step", 10), ("epoch", 0)])
+def test_what_a_step_costs_beside_onnxruntime(engine, most):
+    """A step of the step engine calls little, and one of the epoch engine nothing."""
+    X, y, _ = data(2000)
+    o = optimizer(mlp(), engine, warm_start=True, max_iter=1)
+    o.fit(X, y)  # compiles
+    few, many = (calls(lambda n=n: o.fit(X[:n], y[:n])) for n in (1000, 2000))
+    assert (many - few) / 100 <= most
+
+
+def test_a_short_fit_starts_no_thread(monkeypatch):
+    X, y, _ = data(20)
+    o = optimizer(linear()).fit(X, y)
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread"))
+    assert calls(lambda: o.fit(X, y)) < 600

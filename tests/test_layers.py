@@ -24,7 +24,7 @@ LAYERS = (
     "learning",
     "learning_loss learning_penalty learning_rate",
     "step",
-    "batches checkpointing initial lower metrics settings",
+    "batches checkpointing initial lower metrics settings threads",
     "simplify training_graph",
     "training_check",
     "training_info",

@@ -72,7 +72,44 @@ def test_a_run_that_is_in_time():
         np.testing.assert_array_equal(run(session, 3, watch), np.eye(64))
     with Watch() as watch:
         np.testing.assert_array_equal(run(session, 3, watch), np.eye(64))
-    assert not any(t.name == "ortpartial watch" for t in threading.enumerate())
+    assert sum(t.name == "ortpartial watch" for t in threading.enumerate()) == 1
+
+
+def test_a_watch_in_a_watch():
+    """A callback that trains another model, say: both end at Ctrl-C, and the one around at its own deadline."""
+    session = Session(loop())
+    with interrupted(0.2), Watch() as outer, Watch() as inner:
+        run(session, LONG, inner)
+    assert (outer.options.terminate, inner.options.terminate) == (True, True)
+    with pytest.raises(DeadlineError, match=r"0\.2 s"), Watch(0.2) as outer, Watch(60) as inner:
+        run(session, LONG, outer)
+    assert (outer.options.terminate, inner.options.terminate) == (True, False)
+
+
+def test_what_was_told_to_one_watch_is_not_told_to_the_next():
+    session = Session(loop())
+    for _ in range(20):
+        with interrupted(0.01), Watch():
+            time.sleep(5)
+        with Watch() as watch:
+            run(session, 3, watch)
+        assert not watch.options.terminate
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork but on POSIX")
+def test_after_a_fork():
+    """The child has a listener of its own: the thread of the parent is not there."""
+    with Watch(60):
+        pass
+    if (child := os.fork()) == 0:
+        try:
+            with Watch(0.1) as watch:
+                time.sleep(0.5)
+            os._exit(0 if watch.options.terminate else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_deadline():
