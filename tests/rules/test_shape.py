@@ -81,6 +81,7 @@ CASES = rows(
     ("Trilu lower, shifted", lambda x: op.Trilu(x, 1, upper=0), [real(3, 4)]),
     ("DepthToSpace", lambda x: op.DepthToSpace(x, blocksize=2), [real(1, 8, 2, 3)]),
     ("DepthToSpace CRD", lambda x: op.DepthToSpace(x, blocksize=2, mode="CRD"), [real(1, 8, 2, 3)]),
+    ("DepthToSpace CRD of three", lambda x: op.DepthToSpace(x, blocksize=3, mode="CRD"), [real(1, 18, 1, 2)]),
     ("SpaceToDepth", lambda x: op.SpaceToDepth(x, blocksize=2), [real(1, 2, 4, 6)]),
     ("ReverseSequence", lambda x: op.ReverseSequence(x, [1, 3], batch_axis=1, time_axis=0), [real(3, 2)]),
 )
