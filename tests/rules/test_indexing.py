@@ -36,6 +36,8 @@ CASES = rows(
     ("Gather nothing", op.Gather, [real(4, 3), np.zeros((0,), np.int64)], NOTHING),
     ("Gather no matrix", op.Gather, [real(4, 3), np.zeros((0, 2), np.int64)], NOTHING),
     ("Gather constant indices", lambda x: op.Gather(x, [0, 0, 2]), [real(4, 3)]),
+    ("Gather two constant indices", lambda x: op.Gather(x, [2, 0], axis=1), [real(2, 3)]),
+    ("Gather a constant matrix of one index", lambda x: op.Gather(x, [[1]], axis=1), [real(2, 3)]),
     ("Gather one constant index", lambda x: op.Gather(x, 1), [real(4, 3)]),
     ("Gather one constant index from the end", lambda x: op.Gather(x, [-1], axis=1), [real(2, 4, 3)]),
     ("Gather the only index", lambda x: op.Gather(x, 0, axis=1), [real(3, 1)]),

@@ -64,6 +64,7 @@ CASES = {
     "MultiHeadAttention bias": ("MultiHeadAttention", [*QKV, BIAS, None, (2, 2, 3, 4)], {"num_heads": 2, "scale": 0.3}),
     "MultiHeadAttention mask": ("MultiHeadAttention", [(2, 4, 8)] * 3 + [None, mask([1, 1, 1, 0], [1, 0, 0, 0])],
                                 {"num_heads": 4}),
+    "MultiHeadAttention of heads": ("MultiHeadAttention", [(2, 3, 8), (2, 2, 4, 4), (2, 2, 4, 4)], {"num_heads": 2}),
     "MultiHeadAttention past": ("MultiHeadAttention", [(2, 3, 8)] * 3 + [None] * 3 + [PAST, PAST], {"num_heads": 2}),
     "Attention": ("Attention", [(2, 3, 6), (6, 24), (24,)], {"num_heads": 2}),
     "Attention lengths": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(3, 2).reshape(-1)], {"num_heads": 2}),
@@ -118,11 +119,12 @@ def test_operator(name):
     wrt = [v.hint for v in given if v.is_float]
     grads = Session(gradient_model(one, wrt, list(found), cotangents="ones")).run(feeds)
     if name != "Attention starts":  # of a length that is not known, it would be one of ends alone
-        sizes = [variable(v.hint, v.dtype, [f"{v.hint}_{i}" for i in range(v.rank)]) for v in given]
-        named = iter(sizes)
-        ys = outputs(operator, [None if v is None else next(named) for v in values], attributes)
-        two = build(sizes, dict(zip(found, ys, strict=False)))
-        assert_close(Session(gradient_model(two, wrt, list(found), cotangents="ones")).run(feeds), grads, 1e-6)
+        for unknown in (feeds, ["x0", "x1", "x2"], ["x3"]):
+            some = [None if v is None else variable(v.hint, v.dtype, [f"{v.hint}_{i}" if v.hint in unknown else n
+                                                     for i, n in enumerate(v.shape)]) for v in values]  # fmt: skip
+            two = build([v for v in some if v is not None],
+                        dict(zip(found, outputs(operator, some, attributes), strict=False)))  # fmt: skip
+            assert_close(Session(gradient_model(two, wrt, list(found), cotangents="ones")).run(feeds), grads, 1e-6)
     rng = np.random.default_rng(1)
 
     def total(**moved):
