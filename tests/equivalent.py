@@ -138,6 +138,23 @@ _REASONS: dict[str, dict[str, list[str]]] = {
             "shared(x, constant(list(range(2, x.rank))), y, dy, 1, 1)"
         ],
     },
+    "copies a size that is 0 from the same place": {
+        "sampling.DeformConv": [
+            "op.Reshape(x, vector(many, op.Div(size(x, 1, 2), offset_group), size(x, 2, r + 2)), allowzero=1) -> "
+            "op.Reshape(x, vector(many, op.Div(size(x, 1, 2), offset_group), size(x, 2, r + 2)), allowzero=0)",
+            "op.Reshape(offset, vector(many, kernel, constant([r]), spread), allowzero=1) -> "
+            "op.Reshape(offset, vector(many, kernel, constant([r]), spread), allowzero=0)",
+            "op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=1) -> "
+            "op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=0)",
+            "op.Reshape(seen, groups, allowzero=1) -> op.Reshape(seen, groups, allowzero=0)",
+        ],
+        "sampling.read": [
+            "op.Reshape(x, vector(size(x, 0, 2), op.ReduceProd(size(x, 2, x.rank))), allowzero=1) -> "
+            "op.Reshape(x, vector(size(x, 0, 2), op.ReduceProd(size(x, 2, x.rank))), allowzero=0)",
+            "op.Reshape(found, op.Concat(size(x, 0, 2), op.Shape(place, start=1), axis=0), allowzero=1) -> "
+            "op.Reshape(found, op.Concat(size(x, 0, 2), op.Shape(place, start=1), axis=0), allowzero=0)",
+        ],
+    },
     "changes what has one element, or two taps, or none at all": {
         "regions.average": ["op.Max(op.ReduceSum(exist, [2]), 1) -> op.Max(op.ReduceSum(exist, [2]), 2)"],
         "regions.largest": ["op.Where(some, most, 0.0) -> op.Where(some, most, 1.0)"],
