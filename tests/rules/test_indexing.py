@@ -34,7 +34,7 @@ CASES = rows(
     ("Gather of a vector", op.Gather, [real(4), I([2, 2])]),
     ("Gather int32", op.Gather, [real(4, 3), I([1, 1], np.int32)]),
     ("Gather nothing", op.Gather, [real(4, 3), np.zeros((0,), np.int64)], NOTHING),
-    ("Gather no matrix", op.Gather, [real(4, 3), np.zeros((0, 2), np.int64)], NOTHING),
+    ("Gather no matrix", op.Gather, [real(4, 3), np.zeros((2, 0), np.int64)], NOTHING),
     ("Gather constant indices", lambda x: op.Gather(x, [0, 0, 2]), [real(4, 3)]),
     ("Gather two constant indices", lambda x: op.Gather(x, [2, 0], axis=1), [real(2, 3)]),
     ("Gather a constant matrix of one index", lambda x: op.Gather(x, [[1]], axis=1), [real(2, 3)]),
