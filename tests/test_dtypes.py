@@ -71,8 +71,9 @@ def test_in_half_precision(name, dtype):
     try:
         found = computed(given, dxs, feeds)
     except (DataError, ModelError) as e:
-        # In half precision nothing is added up where indices may be equal, and bfloat16 has few kernels.
-        if not re.search("not supported with Scatter|no kernel", str(e)):
+        # In half precision nothing is added up where indices may be equal, and bfloat16 has few kernels. onnxruntime
+        # 1.31.1 plans memory for a window of MaxPool behind the image, which it then leaves out.
+        if not re.search("not supported with Scatter|no kernel|attempting to re-use buffer", str(e)):
             raise
         pytest.skip(f"{VERSIONS} does not run the gradient in this dtype: {e}")
     given, _, dxs = expressions(name, args, np.float32)
@@ -91,6 +92,11 @@ NOT_LITTLE = {
     "RMSNormalization": "has an axis, and onnxruntime 1.19.2 takes tensors without one",
     "Resize": "nothing cannot be resized",
 }
+# Cases whose weights are as long as their first argument, and would be empty with it: by the beginning of their names.
+NOT_EMPTY = {
+    **dict.fromkeys(("gru_", "lstm_", "rnn_", "simple_rnn_"), "there is one direction at least"),
+    "convtranspose_group_2": "there is one channel at least in a group",
+}
 
 
 @pytest.mark.parametrize("how", SIZES)
@@ -105,6 +111,8 @@ def test_of_little(name, how):
         pytest.skip("onnxruntime 1.19.2 fails on tensors without elements, or dies of them")
     if op_type in NOT_LITTLE:
         pytest.skip(f"{VERSIONS}: {op_type} {NOT_LITTLE[op_type]}")
+    if how == "none" and (reason := next((NOT_EMPTY[k] for k in NOT_EMPTY if name.startswith(k)), None)):
+        pytest.skip(f"{VERSIONS}: {reason}")
     double = op_type not in SINGLE and _runs(f, args, np.float64)
     if not double and not _runs(f, args, np.float32):
         pytest.skip(f"{VERSIONS} does not take the operator with tensors of this size")

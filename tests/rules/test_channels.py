@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from table import assert_as_torch, real, rows, within
+from table import NOTHING, assert_as_torch, real, rows, within
 
 from ortpartial.builder import build
 from ortpartial.gradient import grad
@@ -81,6 +81,15 @@ def test_group_normalization(shape, groups):
     assert_as_torch(f, lambda x, scale, b: F.group_norm(x, groups, scale, b, 1e-2), args)
     # The operator itself is computed in float32 whatever its input, its gradient is not.
     check_gradient(g, [*args, real(*shape, seed=5)], directions=1, order=1)
+
+
+@NOTHING
+def test_group_normalization_of_no_images():
+    shape = (0, 4, 3)
+    given = [variable(n, "float32", s) for n, s in (("x", shape), ("scale", (4,)), ("bias", (4,)), ("dy", shape))]
+    model = build(given, grad(op.GroupNormalization(*given[:3], num_groups=2), given[:3], given[3:]))
+    found = evaluate(model, {v.hint: np.ones(v.shape, np.float32) for v in given}).values()
+    assert [d.tolist() for d in found] == [[], [0] * 4, [0] * 4]
 
 
 NEAR_ZERO = real(2, 3, 4)

@@ -129,14 +129,18 @@ def test_dropout_at_inference_passes_on():
         assert grad(y, [x], [dy]) == [dy]
 
 
+@pytest.mark.parametrize("ratio", [0.25, None])
 @pytest.mark.parametrize("training", [constant(True), None], ids=["constant", "at run time"])
-def test_dropout_in_training_scales_by_its_own_mask(training):
+def test_dropout_in_training_scales_by_its_own_mask(training, ratio):
     x, mode = variable("x", "float32", [1000]), variable("mode", "bool", [])
-    y = op.Dropout(x, 0.25, mode if training is None else training)
-    (dx,) = grad(y, [x])
-    found = evaluate(build([x, mode], {"y": y, "dx": dx}), {"x": np.ones(1000, np.float32), "mode": np.array(True)})
+    y = op.Dropout(x, ratio, mode if training is None else training)
+    model = build([x, mode], {"y": y, "dx": grad(y, [x])[0]})
+    found = evaluate(model, {"x": np.ones(1000, np.float32), "mode": np.array(True)})
     np.testing.assert_allclose(found["dx"], found["y"])
-    assert 0 < (found["y"] == 0).sum() < 500
+    assert 0 < (found["y"] == 0).sum() < 600
+    if training is None:
+        found = evaluate(model, {"x": np.ones(1000, np.float32), "mode": np.array(False)})
+        assert found["dx"].tolist() == [1] * 1000
 
 
 RMS = rows(
@@ -169,3 +173,17 @@ def test_mean_variance_normalization(axes):
     x, dy = real(2, 3, 2, 2), real(2, 3, 2, 2, seed=1)
     check_gradient(f, [x], dtype=np.float32, step=1e-2, rtol=5e-3, order=1)
     check_gradient(lambda x, dy: grad(f(x), [x], [dy]), [x, dy], directions=1, order=1)
+
+
+def test_mean_variance_normalization_of_small_numbers():
+    # What is added to the deviation counts where that is small.
+    def torch_f(x):
+        mean = x.mean(1, keepdim=True)
+        return (x - mean) / (torch.sqrt((x * x).mean(1, keepdim=True) - mean * mean) + 1e-9)
+
+    given = {"x": 1e-6 * real(2, 5), "dy": real(2, 5, seed=1)}
+    x, dy = (variable(n, "float64", a.shape) for n, a in given.items())
+    found = evaluate(build([x, dy], {"dx": grad(op.MeanVarianceNormalization(x, axes=[1]), [x], [dy])[0]}), given)
+    t = torch.tensor(given["x"], requires_grad=True)
+    torch_f(t).backward(torch.tensor(given["dy"]))
+    np.testing.assert_allclose(found["dx"], t.grad.numpy(), rtol=1e-7)

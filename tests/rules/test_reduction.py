@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from table import NOTHING, OLD, apart, assert_as_torch, real, rows, within
 
-from ortpartial.graph import op
-from ortpartial.testing import check_gradient
+from ortpartial.builder import build
+from ortpartial.gradient import grad
+from ortpartial.graph import op, variable
+from ortpartial.testing import check_gradient, evaluate
 
 CUMULATIVE = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no CumProd, which is of opset 26")
 
@@ -135,3 +137,10 @@ def test_cumprod(x, exclusive, reverse):
 @pytest.mark.parametrize("x", FACTORS)
 def test_cumprod_as_torch(x):
     assert_as_torch(lambda x: op.CumProd(x, 1), lambda x: x.cumprod(1), [x])
+
+
+def test_a_mean_over_an_argument_of_which_nothing_is_known():
+    x = variable("x", "float32", None)
+    (dx,) = grad(op.ReduceMean(x, [1]), [x])
+    (found,) = evaluate(build([x], [dx]), {"x": np.ones((2, 4), np.float32)}).values()
+    assert found.tolist() == [[0.25] * 4] * 2

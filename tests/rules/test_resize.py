@@ -68,6 +68,8 @@ def test_resize(settings, shape):
 @pytest.mark.parametrize(("settings", "shape"), [
     *(pytest.param(*p.values, (1, 2, 4, 4), id=p.id) for p in MODES),
     *(pytest.param(*p.values, id=p.id) for p in CASES),
+    pytest.param({"sizes": [1, 1, 5, 3], "roi": [0, 0, 0.2, 0.15, 1, 1, 0.9, 0.8], "mode": "linear",
+                  "coordinate_transformation_mode": "tf_crop_and_resize"}, (1, 1, 5, 6), id="a crop"),
 ])  # fmt: skip
 def test_what_the_runtime_computes_is_what_is_differentiated(settings, shape):
     # Runtimes and onnx's reference evaluator round coordinates in ways of their own, so the map itself is asked.

@@ -122,6 +122,7 @@ def test_without_offsets_a_deformable_convolution_is_one():
     rows(
         ("GridSample of no images", op.GridSample, [np.zeros((0, 1, 3, 3)), np.zeros((0, 2, 2, 2))]),
         ("GridSample of no points", op.GridSample, [real(1, 1, 3, 3), np.zeros((1, 0, 2, 2))]),
+        ("GridSample of a grid without columns", op.GridSample, [real(1, 1, 3, 3), np.zeros((1, 2, 0, 2))]),
         ("AffineGrid", lambda t: op.AffineGrid(t, [0, 1, 2, 2]), [np.zeros((0, 2, 3))]),
     ),
 )

@@ -444,3 +444,18 @@ def test_padding_that_depends_on_unknown_sizes_is_refused():
     with pytest.raises(NoGradientError, match=r"ConvTranspose> has output_shape, so its padding depends on sizes"):
         grad(y, [x])
     assert nodes(op.Conv(x, w, auto_pad="SAME_UPPER"), [w], x) == ["ConvTranspose"]
+
+
+@pytest.mark.parametrize("f", [lambda x: op.LpPool(x, kernel_shape=[2, 2], p=3), lambda x: op.GlobalLpPool(x, p=3)])
+def test_a_norm_of_zero_has_no_gradient(f):
+    x = np.zeros((1, 1, 2, 3), np.float32)
+    assert not compiled(lambda x: grad(f(x), [x]), [x], static)([x])[0].any()
+
+
+def test_a_kernel_of_which_nothing_is_known():
+    x, w, dy = whole(2, 3, 5, 4), whole(2, 3, 3, 2, seed=1), whole(2, 2, 3, 3, seed=2)
+    a, b, d = variable("x", "float32", x.shape), variable("w", "float32", None), variable("dy", "float32", dy.shape)
+    found = evaluate(build([a, b, d], grad(op.Conv(a, b), [a, b], [d])), {"x": x, "w": w, "dy": dy})
+    expected = compiled(lambda a, b, d: grad(op.Conv(a, b), [a, b], [d]), [x, w, dy], static)([x, w, dy])
+    for v, e in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(v, e)
