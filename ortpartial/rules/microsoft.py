@@ -270,12 +270,11 @@ def hidden(mask: Value, batch: Value, total: Value) -> Value:
         return op.Equal(op.Unsqueeze(mask, [1, 2] if mask.rank == 2 else [1]), 0)
     if mask.rank != 1:
         raise NoGradientError(f"A mask of {mask.rank} axes has no gradient; give one of (batch, keys).")
-    # Ends of the sequences, perhaps followed by their starts.
-    place = op.Cast(op.Range(0, op.Squeeze(total, [0]), 1), to=mask.type.tensor_type.elem_type)
-    ends = op.Reshape(op.Slice(mask, [0], batch, [0]), [-1, 1, 1, 1])
-    late = place >= ends
-    if mask.is_static and batch.array is not None and mask.shape == (2 * int(batch.array[0]),):
-        return op.Or(late, place < op.Reshape(op.Slice(mask, batch, 2 * batch, [0]), [-1, 1, 1, 1]))
-    if mask.is_static and batch.array is not None and mask.shape != (int(batch.array[0]),):
+    (length,) = mask.shape or (None,)
+    if isinstance(length, int) and batch.array is not None and length not in (batch.array[0], 2 * batch.array[0]):
         raise NoGradientError(f"A mask of shape {mask.shape} has no gradient; give one of (batch, keys).")
-    return late
+    place = op.Cast(op.Range(0, op.Squeeze(total, [0]), 1), to=mask.type.tensor_type.elem_type)
+    # Ends of the sequences, perhaps followed by their starts, which are 0 otherwise.
+    ends = op.Slice(mask, [0], batch, [0])
+    starts = op.Slice(op.Concat(mask, 0 * ends, axis=0), batch, 2 * batch, [0])
+    return op.Or(place >= op.Reshape(ends, [-1, 1, 1, 1]), place < op.Reshape(starts, [-1, 1, 1, 1]))
