@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import onnx
@@ -174,10 +175,11 @@ def _run(args: argparse.Namespace) -> int:
 def _read_data(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """The arrays of a file that a step reads."""
     try:
-        with np.load(path) as stored:
+        with path.open("rb") as file:
+            stored = np.load(file)
             data = {n: stored[n] for n in stored.files}
-    except ValueError as e:
-        raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers: {e}") from None
+    except (ValueError, AttributeError, EOFError, BadZipFile):  # numpy's advice is to unpickle what it cannot read
+        raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers.") from None
     if missing := [n for n in names if n not in data]:
         raise DataError(f"{str(path)!r} lacks {missing[0]!r}; a step reads {', '.join(map(repr, names))}.")
     if len({len(data[n]) for n in names if data[n].ndim}) > 1:

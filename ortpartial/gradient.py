@@ -355,6 +355,12 @@ def _carries(x: Value) -> bool:
     return x.is_float or not x.type.tensor_type.elem_type
 
 
+def reached_by(outputs: Sequence[Value], targets: Iterable[Value]) -> set[Value]:
+    """Those of the targets that a gradient of the outputs comes to, be it zero by its value."""
+    wanted = set(targets)
+    return wanted & {*outputs, *(x for node in _dependent(outputs, wanted, ()) for x in node.reads)}
+
+
 def trainable(outputs: Iterable[Value]) -> set[Value]:
     """Constants of rank one or more on a differentiable path to the outputs, running statistics excepted."""
     found: set[Value] = set()

@@ -22,7 +22,7 @@ from .rewrite import rewritten
 from .rules.normalize import lrn
 from .rules.recurrent import forwards
 from .subgraph import nested
-from .windowless import average, convolution, transposed_convolution
+from .windowless import average, convolution, joined, transposed_convolution
 
 __all__ = ["LOWERED", "aged", "lower"]
 
@@ -70,6 +70,7 @@ def erf(x: Value) -> Value:
 LOWERED: dict[str, Formula] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), forwards),
     "AveragePool": average,
+    "Col2Im": joined,
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
     "Elu": lambda x, *, alpha: op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1),

@@ -19,6 +19,7 @@ from .data import check_inputs, check_sample_weight, check_target, columns
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
+from .gradient import reached_by
 from .indices import check_indices, index_ranges
 from .initial import drawn
 from .lean import LeanEngine, leaner
@@ -192,6 +193,11 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         self._model = lightened(load(model))  # A copy: nothing that is done to the caller's own may change a training.
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
+        trained = {n: self._model.initializers[n] for n in self.weights_to_train}
+        reached = reached_by([self._model.outputs[o] for o in self._losses], trained.values())
+        if still := [n for n, w in trained.items() if w not in reached]:
+            raise ModelError(f"No gradient leads from {', '.join(map(repr, self._losses))} to the weight {still[0]!r}, "
+                             f"so that it would not be trained; leave it out.")  # fmt: skip
         self._open()
         self.train_losses_: list[float] = []
         self.validation_losses_: list[float] = []

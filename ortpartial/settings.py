@@ -123,6 +123,8 @@ def checked(
         raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not {validation_every!r}.")
     if timeout is not None and not _is_positive(timeout):
         raise SettingError(f"timeout is None or a number of seconds above 0, not {timeout!r}.")
+    if not isinstance(callbacks, Iterable):
+        raise SettingError(f"callbacks is a sequence of functions of the optimizer, not {callbacks!r}.")
     if wrong := [c for c in callbacks if not callable(c)]:
         raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} cannot be called.")
     try:

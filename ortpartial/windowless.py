@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from .rules.shape import size, vector
 from .rules.sliding import Window, known
 from .rules.window import cropped, unknown, window_of, window_transposed
 
-__all__ = ["average", "convolution", "transposed_convolution"]
+__all__ = ["average", "convolution", "joined", "transposed_convolution"]
 
 
 def convolution(x: Value, w: Value, b: Value | None = None, *, node: Node, group: int) -> Value:
@@ -103,6 +104,41 @@ def average(x: Value, *, node: Node, ceil_mode: int, count_include_pad: int) -> 
         return found if m is None or not ceil_mode else cropped(found, constant(m, np.int64), x.rank)
 
     return total(x, 0) / total(ones, count_include_pad)
+
+
+def joined(x: Value, image: Value, block: Value, *, node: Node, strides: Sequence[int], dilations: Sequence[int],
+           pads: Sequence[int]) -> Value:  # fmt: skip
+    """Col2Im: a transposed convolution, whose kernel for each place of a block is 1 there and 0 elsewhere.
+
+    Parameters
+    ----------
+    x : Value
+        Blocks, (N, C · places in a block, number of blocks).
+    image, block : Value
+        Sizes.
+    node : Node
+        The node, for errors.
+    strides, dilations, pads : list of int
+        How the blocks lie.
+
+    Returns
+    -------
+    Value
+        (N, C, *image).
+    """
+    if image.array is None or block.array is None:
+        raise unknown(node, "sizes that are computed", x)
+    n, k = image.array.tolist(), block.array.tolist()
+    r = len(n)
+    window = Window(k, strides or [1] * r, dilations or [1] * r, pads or [0] * 2 * r)
+    free = [a + b + c - e for a, b, c, e in zip(n, window.pads[:r], window.pads[r:], window.extent, strict=True)]
+    stops = [f // s + 1 for f, s in zip(free, window.strides, strict=True)]
+    places = math.prod(k)
+    y = op.ConvTranspose(
+        op.Reshape(x, [-1, places, *stops]), np.eye(places, dtype=x.dtype).reshape(places, 1, *k),
+        strides=window.strides, dilations=window.dilations, pads=window.pads,
+        output_padding=[f % s for f, s in zip(free, window.strides, strict=True)])  # fmt: skip
+    return op.Reshape(y, vector(size(x, 0, 1), constant([-1, *n])))
 
 
 def _convolved(x: Value, w: Value, b: Value | None, window: Window, group: int) -> Value:

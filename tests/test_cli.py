@@ -181,19 +181,25 @@ def test_export_in_training_mode(at, capsys):
         ("run training.onnx nowhere.npz", "No such file"),
         ("run training.onnx short.npz", "'short.npz' lacks 'y_target'; a step reads 'x', 'y_target'."),
         ("run training.onnx uneven.npz", "The arrays of 'uneven.npz' have different numbers of rows."),
-        ("run training.onnx mlp.onnx", "'mlp.onnx' is no .npz file of arrays of numbers"),
+        ("run training.onnx mlp.onnx", "'mlp.onnx' is no .npz file of arrays of numbers."),
+        ("run training.onnx array.npy", "'array.npy' is no .npz file of arrays of numbers."),
+        ("run training.onnx cut.npz", "'cut.npz' is no .npz file of arrays of numbers."),
+        ("run training.onnx empty.npz", "'empty.npz' is no .npz file of arrays of numbers."),
         ("run training.onnx data.npz --steps 0", "--steps and --batch are whole numbers of at least 1"),
         ("export mlp.onnx -o out.onnx --loss none", "learning_loss: 'none' is not known."),
         ("export mlp.onnx -o out.onnx --eta0 -1", "eta0 is -1.0"),
         ("export mlp.onnx -o out.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
     ],
-    ids=range(9),
+    ids=range(12),
 )
 def test_errors_of_training(at, capsys, words, message):
     X, y, _ = data(20)
     np.savez("data.npz", x=X, y_target=y)
     np.savez("short.npz", x=X)
     np.savez("uneven.npz", x=X, y_target=y[:3])
+    np.save("array.npy", X)
+    Path("cut.npz").write_bytes(Path("data.npz").read_bytes()[:300])
+    Path("empty.npz").touch()
     assert main(["export", "mlp.onnx", "-o", "training.onnx"]) == 0
     capsys.readouterr()
     assert main(words.split()) == 2

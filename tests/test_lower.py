@@ -47,6 +47,11 @@ CASES = rows(
      lambda x: F.avg_pool2d(x, 3, 1, 1)),
     ("AveragePool with a last window", lambda x: op.AveragePool(x, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
      lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True, count_include_pad=False)),
+    ("Col2Im", lambda x: op.Col2Im(op.Reshape(x, [0, 12, 5]), [2, 6], [2, 2]),
+     lambda x: F.fold(x.reshape(-1, 12, 5), (2, 6), 2)),
+    ("Col2Im with all settings", lambda x: op.Col2Im(op.Reshape(x, [0, 12, 5]), [3, 12], [2, 3], strides=[2, 3],
+                                                     pads=[1, 2, 0, 2], dilations=[2, 1]),
+     lambda x: F.fold(x.reshape(-1, 12, 5), (4, 16), (2, 3), (2, 1), 0, (2, 3))[..., 1:, 2:14]),
     ("Conv", conv((4, 3, 3, 2)), in_torch(F.conv2d, (4, 3, 3, 2))),
     ("Conv with strides, pads and dilations", conv((4, 3, 2, 2), strides=[2, 1], pads=[1, 2, 1, 2], dilations=[2, 3]),
      in_torch(F.conv2d, (4, 3, 2, 2), stride=(2, 1), padding=(1, 2), dilation=(2, 3))),
@@ -115,6 +120,8 @@ def test_images_of_any_number_of_axes(f):
     ("Conv of groups", lambda x, w: op.Conv(x, w, group=2), [(2, 4, 5, 4), (6, 2, 2, 2)]),
     ("ConvTranspose", lambda x, w: op.ConvTranspose(x, w, strides=[2, 1], group=2), [(2, 4, 3, 4), (4, 2, 2, 2)]),
     ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4), [(2, 3, 5, 6)]),
+    ("AveragePool of windows that overlap", lambda x: op.AveragePool(x, kernel_shape=[3, 2]), [(2, 3, 5, 6)]),
+    ("MaxPool", lambda x: op.MaxPool(x, kernel_shape=[2, 2], strides=[2, 1]), [(2, 3, 5, 6)]),
     ("Erf", op.Erf, [(2, 7)]),
 ))  # fmt: skip
 def test_gradients_in_float64_on_the_runtime(f, shapes):
