@@ -89,7 +89,7 @@ NOT_LITTLE = {
     "AffineGrid": "its second input holds the number of images",
     "Einsum": "onnxruntime 1.31.1 dies of some of tensors without elements",
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), "takes images, and scalars where their shape is known"),
-    "RMSNormalization": "has an axis, and onnxruntime 1.19.2 takes tensors without one",
+    **dict.fromkeys(("LRN", "RMSNormalization"), "has an axis, and onnxruntime 1.19.2 takes tensors without one"),
     "Resize": "nothing cannot be resized",
 }
 # Cases whose weights are as long as their first argument, and would be empty with it: by the beginning of their names.
