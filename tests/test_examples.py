@@ -113,7 +113,7 @@ def test_demo(tmp_path):
 
 def test_readme(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert ["import torch" in block for block in blocks] == [False, False, True, False, False, False]
+    assert ["import torch" in block for block in blocks] == [False, False, True, False, False]
     in_torch = tmp_path / "readme_torch.py"
     in_torch.write_text("\n".join([blocks[0], blocks.pop(2), "assert len(trained.graph.initializer) == 2"]))
     run(in_torch, cwd=tmp_path, torch=True)
