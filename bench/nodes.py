@@ -42,7 +42,7 @@ def profile(task: Task, steps: int = 20) -> dict[str, Any]:
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = task.batch
         del proto.graph.value_info[:]
         proto.graph.output[0].type.tensor_type.ClearField("shape")
-        ours = Ours(task, "step", proto)
+        ours = Ours(task, "epoch", proto)  # of big weights, "step" runs in two graphs
         ours.optimizer.save_onnx_graph(folder)
         run = session(f"{folder}/step.onnx", enable_profiling=True, profile_file_prefix=f"{folder}/profile")
         X, y = task.data
