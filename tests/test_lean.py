@@ -9,6 +9,7 @@ from models import data, mlp
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import model as model_module
 from ortpartial.exceptions import ConvergenceError
+from ortpartial.lean import _is_finite
 from ortpartial.learning_rate import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
 
 SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
@@ -56,6 +57,14 @@ def test_the_last_finite_step_stays():
     expected = Optimizer(mlp(), engine="step", learning_rate=1e-3, shuffle=False, **{**SETTINGS, "max_iter": 1})
     for a, b in zip(o.get_state(), expected.fit(X[:16], y[:16]).get_state(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("numbers", "finite"), [
+    ([1, 2], True), ([3e38, 3e38], True), ([3e38, 3e38, -3e38], True), ([], True), ([1, np.nan], False),
+    ([np.inf, -np.inf], False), ([-np.inf], False)])  # fmt: skip
+def test_is_finite(numbers, finite):
+    """Of all numbers, also of those whose sum is too large."""
+    assert _is_finite(np.array(numbers, np.float32)) is finite
 
 
 def test_first_weights_wait_in_a_file(monkeypatch):

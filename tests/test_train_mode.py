@@ -110,6 +110,19 @@ def test_masks(engine, ratio):
     np.testing.assert_allclose(o.predict(ones), o.get_state()[0][None])
 
 
+@pytest.mark.parametrize("model", [net, dropped])
+def test_values_that_are_computed_once_more(model):
+    """With one copy of the weights, the same masks, weights and statistics."""
+    x, y = (X, Y) if model is net else (np.ones((30, 20), np.float32), np.ones((30, 20), np.float32))
+    plain, lean = (optimizer(model(), checkpointing=c).fit(x, y) for c in (None, "auto"))
+    assert (plain._engine.copies, lean._engine.copies) == (2, 1)
+    for kind in ("weight", "optimizer", "buffer"):
+        for a, b in zip(lean.get_state(kind), plain.get_state(kind), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    again = pickle.loads(pickle.dumps(lean)).partial_fit(x, y)
+    assert everything(again) == everything(lean.partial_fit(x, y))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_random_state_decides(engine):
     a, b, c = (optimizer(net(0.5), engine, random_state=seed).fit(X, Y) for seed in (0, 0, 1))
