@@ -29,8 +29,9 @@ __all__ = ["AgentEngine", "Engine", "EpochEngine", "Setup", "StepEngine", "choos
 #: With more rows times trained numbers than this, a step is long: about 0.1 ms.
 _LONG_STEP = 10**6
 
-#: Steps of one run of an epoch: with short steps some tenths of a second, which is all that Ctrl-C can take away.
-_CHUNK = 2000
+#: Steps of one run of an epoch at most: with short steps some tenths of a second, which is all that Ctrl-C can take
+#: away; and how many bytes of rows a run may gather, so that they are still near when they are read.
+_CHUNK, _NEAR = 2000, 2**20
 
 #: Programs, each for one size of batch, that are kept.
 _PROGRAMS = 8
@@ -373,7 +374,9 @@ class EpochEngine(StepEngine):
         weighted = self._data.get(Names.of(self.setup.model).sample_weight)
         total = weight = 0.0
         every = np.ascontiguousarray(order[: steps * batch_size], np.int64).reshape(steps, batch_size)
-        for batches in (every[i : i + _CHUNK] for i in range(0, steps, _CHUNK)):
+        row = sum(a[:1].nbytes for a in self._data.values())
+        chunk = max(1, min(_CHUNK, _NEAR // (batch_size * row)))
+        for batches in (every[i : i + chunk] for i in range(0, steps, chunk)):
             key = "epoch", batch_size
             program = self._programs.get(key) or self._new(key)
             self.k.numpy()[...] = self.iteration

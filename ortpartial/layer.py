@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from .builder import build
 from .exceptions import NoGradientError
+from .forms import faster
 from .gradient import _walk
 from .graph import RANDOM, Value, topological, variable
 from .model import load
@@ -88,6 +89,7 @@ class Program:
         if random := [node for node in nodes if node.op_type in RANDOM]:
             raise NoGradientError(f"{random[0]!r} would draw other random numbers than the forward did; make them an "
                                   f"input of the graph.")  # fmt: skip
+        outputs = dict(zip(outputs, faster(list(outputs.values()), list(read)), strict=True))
         return build({n: v for n, v in self.sources.items() if v in read}, outputs, name=name)
 
 

@@ -370,11 +370,15 @@ def descended(w: Value, eta: Value, step: Value) -> Value:
     """w - η · step in fewer nodes where the step is a product of matrices, or the sum of rows, which is one as well.
 
     A Gemm has a factor and an addend itself; a sum of rows is the product with a vector that has the factor in it.
+    Rows of a table that were picked are put back into the table, and not into zeros of its size.
     A factor of the step that is a number is multiplied by η, once for all weights.
     """
     node = step.node
     if node is not None and node.op_type == "Mul" and node.inputs[0] is not None and node.inputs[0].rank == 0:
         return w - (eta * node.inputs[0]) * node.inputs[1]
+    if node is not None and node.op_type == "ScatterElements" and _is_sum_of_picked(node):
+        settings = {name: node.attribute(name) for name in ("axis", "reduction")}
+        return op.ScatterElements(w, node.inputs[1], -eta * node.inputs[2], **settings)
     # The factor is a float32 in the specification, too coarse for float64.
     if eta.array is None or w.dtype != np.float32 or node is None:
         return w - eta * step
@@ -390,6 +394,14 @@ def descended(w: Value, eta: Value, step: Value) -> Value:
 def _is_product(node: Node | None) -> bool:
     """Whether a node is a Gemm without an addend."""
     return node is not None and node.op_type == "Gemm" and len(node.inputs) == 2
+
+
+def _is_sum_of_picked(node: Node) -> bool:
+    """Whether a node adds elements up where they belong, all others being 0."""
+    zeros = node.inputs[0]
+    if zeros is not None and zeros.node is not None and zeros.node.op_type == "Expand":
+        zeros = zeros.node.inputs[0]
+    return node.attribute("reduction") == "add" and zeros is not None and zeros.array is not None and not zeros.array.any()
 
 
 def _scaled(node: Any, factor: float, *addend: Value) -> Value:

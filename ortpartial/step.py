@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from .learning_rate import BaseLearningRate
 from .model import Model
 from .modes import Training, in_training
 from .precision import Precision, all_finite, in_precision
-from .products import as_products
+from .forms import faster
 from .rewrite import rewritten
 from .subgraph import scan
 
@@ -249,7 +250,7 @@ def step_values(
             outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
         inputs.update(scaling)
         outputs.update(zip(map(names.new, scaling), precision.moved(finite, *scaling.values()), strict=True))
-    return inputs, dict(zip(outputs, as_products(list(outputs.values())), strict=True))
+    return inputs, dict(zip(outputs, faster(list(outputs.values())), strict=True))
 
 
 def _gradients(
@@ -323,7 +324,7 @@ def gradient_graph(
         model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, gradient=gradient, k=k)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(read_by([outputs[names.loss]], {names.iteration: k}))
-    found = dict(zip(outputs, as_products(list(outputs.values())), strict=True))
+    found = dict(zip(outputs, faster(list(outputs.values())), strict=True))
     return build({**inputs, **trained}, found, name="gradient")
 
 
@@ -365,17 +366,60 @@ def epoch_graph(
     batch = (inputs[first].shape or (None,))[0]
     order = variable(names.free("order"), np.int64, ["steps", batch])
 
-    def step(k_before: Value, *values: Value) -> list[Value]:
-        *state, taken = values
-        batches = {inputs[n]: op.Gather(v, taken, axis=0) for n, v in rows.items()}
-        given = {**batches, k: k_before + 1, **{inputs[n]: v for n, v in zip(carried, state, strict=True)}}
-        loss, *new = rewritten(list(outputs.values()), given)
-        return [k_before + 1, *new, loss]
+    counts = [k] if read_by(outputs.values(), {names.iteration: k}) else []
+    # A slice of what is gathered for all steps at once is no copy, and a node in the body costs each time.
+    ahead = [n for n in rows if _may_be_anywhere(inputs[n], list(outputs.values()))]
+    slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
+    loss, factors = _scaled_apart(outputs[names.loss])
 
-    _, *new, each = scan(step, [k, *(inputs[n] for n in carried)], [order])
+    def step(*values: Value) -> list[Value]:
+        counted = [v + 1 for v in values[: len(counts)]]
+        state = values[len(counts) : -len(slices)]
+        given = dict(zip([*carried, *ahead], [*state, *values[-len(slices) :]], strict=False))
+        given |= {n: op.Gather(v, values[-1], axis=0) for n, v in rows.items() if n not in ahead}
+        new = {**dict(zip(counts, counted, strict=True)), **{inputs[n]: v for n, v in given.items()}}
+        each, *after = rewritten([loss, *list(outputs.values())[1:]], new)
+        return [*counted, *after, each]
+
+    *_, each = found = scan(step, [*counts, *(inputs[n] for n in carried)], slices)
+    for factor in reversed(factors):
+        each = factor(each)
     named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
-    found = {names.loss: each, **dict(zip(map(names.new, carried), new, strict=True))}
-    return build(named, found, name="epoch")
+    new = dict(zip(map(names.new, carried), found[len(counts) :], strict=False))
+    return build(named, {names.loss: each, **new}, name="epoch")
+
+
+#: Operators that give the same bits wherever in memory their inputs are, and those whose output is their input. A sum
+#: of onnxruntime depends on where its numbers start.
+_EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Greater", "Less", "MatMul", "Mul", "Neg",
+                    "Split", "Sub", "Transpose", "Where"})  # fmt: skip
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:
+    """Whether expressions have the same bits wherever in memory v begins."""
+    if v.is_static and prod(v.shape or ()) * v.dtype.itemsize % 64 == 0:
+        return True  # Then all slices begin where tensors do.
+    views = {v}
+    for node in topological(outputs):
+        if views.intersection(node.reads):
+            if node.domain or node.op_type not in _EXACT | _VIEWS:
+                return False
+            if node.op_type in _VIEWS:
+                views.update(node.outputs)
+    return True
+
+
+def _scaled_apart(loss: Value) -> tuple[Value, list[Callable[[Value], Value]]]:
+    """What a loss is a multiple of, and the factors, which can be multiplied once for all steps."""
+    factors: list[Callable[[Value], Value]] = []
+    while loss.node is not None and loss.node.op_type in ("Div", "Mul") and loss.rank == 0:
+        a, b = loss.node.reads
+        if b.array is None or a.rank:
+            break
+        factors.append(lambda v, c=b, make=getattr(op, loss.node.op_type): make(v, c))
+        loss = a
+    return loss, factors
 
 
 def updated(

@@ -108,16 +108,26 @@ def _(x, *, dy, approximate):
     return dy * (slope_by_tanh(x) if approximate == "tanh" else slope_by_erf(x))
 
 
+def normal_by_erf(x: Value) -> Value:
+    """Φ(x), the normal distribution."""
+    return 0.5 + 0.5 * op.Erf(math.sqrt(0.5) * x)
+
+
+def normal_by_tanh(x: Value) -> Value:
+    """About Φ(x): ½ (1 + tanh u), u = k (x + c x³)."""
+    return 0.5 + 0.5 * op.Tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x)))
+
+
 def slope_by_erf(x: Value) -> Value:
-    """Φ(x) + x φ(x), the normal distribution and its density: the derivative of x Φ(x)."""
-    return 0.5 + 0.5 * op.Erf(math.sqrt(0.5) * x) + x * op.Exp(-0.5 * x * x) * (0.5 / math.pi) ** 0.5
+    """Φ(x) + x φ(x), the derivative of x Φ(x); with u = x / √2 the density gives x φ(x) = u exp(-u² - log √π)."""
+    u = math.sqrt(0.5) * x
+    return normal_by_erf(x) + u * op.Exp(-0.5 * math.log(math.pi) - u * u)
 
 
 def slope_by_tanh(x: Value) -> Value:
-    """The derivative of ½ x (1 + tanh u), u = k (x + c x³)."""
-    k, c, square = math.sqrt(2 / math.pi), 0.044715, x * x
-    t = op.Tanh(k * x * (1 + c * square))
-    return 0.5 + 0.5 * t + 0.5 * k * x * (1 - t * t) * (1 + 3 * c * square)
+    """The derivative of x p, where p = ½ (1 + tanh u) is about Φ(x): p + x u' · 2 p (1 - p)."""
+    k, c, p = math.sqrt(2 / math.pi), 0.044715, normal_by_tanh(x)
+    return p + x * (p * (1 - p)) * (2 * k + 6 * k * c * (x * x))
 
 
 # Trigonometry.

@@ -12,7 +12,7 @@ from ortpartial.learning_loss import resolve_loss
 from ortpartial.learning_penalty import resolve_penalty
 from ortpartial.learning_rate import resolve_rate
 from ortpartial.model import load
-from ortpartial.products import as_products
+from ortpartial.forms import faster
 from ortpartial.runtime import Session
 
 
@@ -35,7 +35,7 @@ def test_conv_to_few_places_is_one_product(x, w, settings, bias):
     pads = np.broadcast_to(settings.get("padding", 0), 2).tolist() * 2
     y = op.Conv(*values, pads=pads, strides=list(settings.get("stride", (1, 1))),
                 dilations=list(settings.get("dilation", (1, 1))))  # fmt: skip
-    model = build(values, as_products([y]))
+    model = build(values, faster([y]))
     assert "Conv" not in [n.op_type for n in model.graph.node]
     (found,) = Session(model).run(arrays).values()
     expected = F.conv2d(*map(torch.tensor, arrays.values()), **settings)
@@ -48,7 +48,7 @@ def test_conv_to_few_places_is_one_product(x, w, settings, bias):
 ])  # fmt: skip
 def test_other_convolutions_stay(x, w, group):
     y = op.Conv(variable("x", "float32", x), variable("w", "float32", w), group=group)
-    assert as_products([y]) == [y]
+    assert faster([y]) == [y]
 
 
 def convolution(seed=3):
