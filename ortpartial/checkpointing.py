@@ -13,8 +13,9 @@ from onnx import TensorProto
 from .exceptions import SettingError
 from .gradient import grad, shape_of
 from .graph import Node, Value, op, topological
+from .parts import boundary
 from .rewrite import rewritten
-from .step import Gradient, boundary
+from .step import Gradient
 
 __all__ = ["cheaply", "checkpointed", "resolve_checkpointing"]
 

@@ -19,7 +19,7 @@ from .gradient_model import gradient_model
 from .graph import Node, topological
 from .model import Model, load
 from .optimizer import OrtGradientForwardBackwardOptimizer
-from .step import forward_graph
+from .parts import forward_graph
 from .subgraph import nested
 from .training_session import TrainingSession
 from .trust import TRUSTED, untrusted

@@ -12,15 +12,17 @@ import numpy as np
 from onnx import ModelProto
 
 from .agent import Agent
+from .epoch import epoch_graph
 from .exceptions import DeviceError, ModelError, SettingError
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
+from .parts import forward_graph, loss_graph, penalty_graph, update_graph
 from .precision import Precision
 from .runtime import CPU, Binding, Buffer, Device, Session, has_training
 from .simplify import simplified
-from .step import Gradient, Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
+from .step import Gradient, Names, step_graph
 from .threads import threads
 from .trust import untrusted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import nan, prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from .rules.window import window_of
 __all__ = ["faster"]
 
 Shape = Sequence["int | str | None"]
-Form = Callable[[Node, Sequence[Any]], "Value | None"]
+#: The node that makes a value, None where the expressions start.
+Maker = Callable[[Value], "Node | None"]
+Form = Callable[[Node, Sequence[Any], Maker], "Value | None"]
 
 #: Runs of so many elements are moved by onnxruntime 1.19 to 1.31 in a third of the time where an axis moves over two
 #: others to the right, and not another to the left (64 x 64 runs of 4: 6 and 31 us, of 16: 8 and 31).
@@ -51,21 +53,24 @@ def faster(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
     # What was written first is computed first, as before.
     ranked = sorted(range(len(outputs)), key=lambda i: v.node.serial if (v := outputs[i]).node else -1)
     roots = [outputs[i] for i in ranked]
-    sloped = _sloped(roots, cut)
+    sloped, start = _sloped(roots, cut), set(cut)
+
+    def maker(v: Value) -> Node | None:
+        return None if v in start else v.node
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node.domain or node.op_type not in _FORMS:
             return None
         if node.op_type == "Gelu" and node not in sloped:
             return None
-        y = _FORMS[node.op_type](node, inputs)
+        y = _FORMS[node.op_type](node, inputs, maker)
         return None if y is None else [y]
 
     found = dict(zip(ranked, rewritten(roots, {}, change, cut), strict=True))
     return [found[i] for i in range(len(outputs))]
 
 
-def _product(node: Node, inputs: Sequence[Any]) -> Value | None:
+def _product(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     """A convolution of several images, each to so few places that a product for each is slow, as one product.
 
     It is that of the weights and of what the window sees in all images.
@@ -82,9 +87,9 @@ def _product(node: Node, inputs: Sequence[Any]) -> Value | None:
     return op.Transpose(op.Reshape(seen, [channels, batch, *m]), perm=[1, 0, *window.axes])
 
 
-def _scaled(node: Node, inputs: Sequence[Any]) -> Value | None:
+def _scaled(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     """A product of matrices that has a factor in itself, instead of one of them being multiplied first."""
-    (a, s), (b, t) = map(_multiple, inputs[:2])
+    (a, s), (b, t) = (_multiple(v, maker) for v in inputs[:2])
     if s * t == 1:
         return None
     if node.op_type == "Gemm":
@@ -97,65 +102,59 @@ def _scaled(node: Node, inputs: Sequence[Any]) -> Value | None:
     return op.MatMul(constant((s * t * a.array.astype(np.float64)).astype(a.dtype)), b)
 
 
-def _multiple(v: Value) -> tuple[Value, float]:
+def _multiple(v: Value, maker: Maker) -> tuple[Value, float]:
     """A value as a multiple of another of the same shape."""
-    if v.node is not None and v.node.op_type == "Mul" and not v.node.domain and v.is_static:
-        a, b = v.node.inputs
+    node = maker(v)
+    if node is not None and node.op_type == "Mul" and not node.domain and v.is_static:
+        a, b = node.reads
         for c, u in ((a, b), (b, a)):
-            if c is not None and u is not None and u.shape == v.shape and (number := _number(c)) is not None:
+            if u.shape == v.shape and (number := _number(c, maker)) is not None:
                 return u, number
     return v, 1.0
 
 
-def _number(v: Value) -> float | None:
+def _number(v: Value, maker: Maker) -> float | None:
     """What all elements of a value are, where that is known."""
-    if v.array is not None:
-        first = v.array.flat[0] if v.array.size else None
-        return float(first) if first is not None and v.is_float and (v.array == first).all() else None
-    if v.node is None or v.node.domain or not v.is_float:
+    if v.array is not None and v.is_float and v.array.size:
+        first = v.array.flat[0]
+        return float(first) if (v.array == first).all() else None
+    node = maker(v)
+    if node is None or node.domain or not v.is_float or node.op_type not in _OF_NUMBERS:
         return None
-    if v.node.op_type in ("Expand", "Reshape", "Unsqueeze", "Squeeze"):
-        return None if v.node.inputs[0] is None else _number(v.node.inputs[0])
-    if v.node.op_type == "Neg":
-        number = _number(v.node.reads[0])
-        return None if number is None else -number
-    if v.node.op_type in ("Mul", "Div"):
-        a, b = (_number(u) for u in v.node.reads)
-        if a is not None and b is not None:
-            return a * b if v.node.op_type == "Mul" else a / b if b else None
-    return None
+    found = [_number(u, maker) for u in node.reads if u.is_float]
+    return None if None in found else _OF_NUMBERS[node.op_type](*found)
 
 
-def _difference(node: Node, inputs: Sequence[Any]) -> Value | None:
+def _difference(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     """A sum or difference of two values times a number, with the number behind it, where a product may take it in."""
-    (a, s), (b, t) = map(_multiple, inputs)
+    (a, s), (b, t) = (_multiple(v, maker) for v in inputs)
     t = t if node.op_type == "Add" else -t
     if abs(s) != abs(t) or s == 1 or a.shape != b.shape:
         return None
     return (a + b if s == t else a - b) * constant(np.asarray(s, a.dtype))
 
 
-def _mean_of_squares(node: Node, inputs: Sequence[Any]) -> Value | None:
+def _mean_of_squares(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     """The mean of all squares as a sum of squares, which is one operator."""
-    square = inputs[0].node
+    square = maker(inputs[0])
     if square is None or square.op_type != "Pow" or len([v for v in inputs if v is not None]) > 1:
         return None
-    x, power = square.inputs
-    if power.array is None or not np.all(power.array == 2) or not x.is_static or node.attribute("keepdims"):
+    x, power = square.reads
+    n = _size(x.shape or ()) if x.is_static else 0
+    if power.array is None or not np.all(power.array == 2) or n < 1 or node.attribute("keepdims"):
         return None
-    n = prod(x.shape)
-    if not n or x.dtype not in (np.float32, np.float64):  # A sum of squares is soon too large for less.
+    if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):  # A sum of squares is soon too large for less.
         return None
     return op.ReduceSumSquare(x, keepdims=0) / constant(np.asarray(n, x.dtype))
 
 
-def _from_normal(node: Node, inputs: Sequence[Any]) -> Value:
+def _from_normal(node: Node, inputs: Sequence[Any], maker: Maker) -> Value:
     """x Φ(x), where Φ(x) is there as part of its derivative."""
     x = inputs[0]
     return x * (normal_by_tanh(x) if node.attribute("approximate") == "tanh" else normal_by_erf(x))
 
 
-def _to_the_right(node: Node, inputs: Sequence[Any]) -> Value | None:
+def _to_the_right(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     """A swap of two blocks of axes, written as a move to the right over two axes, of which one has one element.
 
     Nor does onnxruntime then put it into a product, whose rows would be far apart.
@@ -210,6 +209,9 @@ def _makers(node: Node) -> list[Node]:
     return [v.node for v in node.reads if v.node is not None]
 
 
+_OF_NUMBERS: dict[str, Callable[..., float]] = {
+    "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
+    "Reshape": float, "Squeeze": float, "Unsqueeze": float}  # fmt: skip
 _FORMS: dict[str, Form] = {"Add": _difference, "Conv": _product, "Gelu": _from_normal, "Gemm": _scaled,
                            "MatMul": _scaled, "ReduceMean": _mean_of_squares, "Sub": _difference,
                            "Transpose": _to_the_right}  # fmt: skip

@@ -16,8 +16,9 @@ from .gradient import trainable
 from .graph import _FLOATS
 from .indices import check_empty, check_indices, index_ranges
 from .model import Model, load
+from .parts import backward_graph, forward_graph
 from .runtime import Session
-from .step import Names, backward_graph, forward_graph
+from .step import Names
 
 __all__ = ["OrtGradientForwardBackward", "resolve_weights"]
 

@@ -15,8 +15,8 @@ from .gradient import _walk
 from .graph import RANDOM, Value, topological, variable
 from .model import load
 from .modes import Mask, Statistic, Training, in_dtype, in_training
+from .parts import boundary
 from .simplify import simplified
-from .step import boundary
 
 __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 

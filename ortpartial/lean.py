@@ -11,8 +11,9 @@ from onnx import ModelProto
 from .checkpointing import cheaply, checkpointed
 from .engine import Batch, Engine, EpochEngine, Setup, StepEngine
 from .model import Model
+from .parts import update_graph
 from .runtime import Buffer, Device, Session, session_options
-from .step import Names, gradient_graph, update_graph
+from .step import Names, gradient_graph
 
 __all__ = ["LeanEngine", "can_overwrite", "leaner"]
 

@@ -401,7 +401,8 @@ def _is_sum_of_picked(node: Node) -> bool:
     zeros = node.inputs[0]
     if zeros is not None and zeros.node is not None and zeros.node.op_type == "Expand":
         zeros = zeros.node.inputs[0]
-    return node.attribute("reduction") == "add" and zeros is not None and zeros.array is not None and not zeros.array.any()
+    zero = zeros is not None and zeros.array is not None and not zeros.array.any()
+    return zero and node.attribute("reduction") == "add"
 
 
 def _scaled(node: Any, factor: float, *addend: Value) -> Value:

@@ -30,10 +30,11 @@ from .metrics import accuracy, r2
 from .model import Model, lightened, load, whole
 from .modes import in_inference, own_statistics
 from .parallel import ParallelEngine
+from .parts import forward_graph, row_loss_graph
 from .precision import LossScale, resolve_precision
 from .runtime import Session
 from .settings import Configurable, checked
-from .step import Names, forward_graph, read_by, row_loss_graph
+from .step import Names, read_by
 from .training_info import to_training_info
 from .watch import Watch
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -12,9 +11,9 @@ from onnx import ModelProto
 
 from .builder import build
 from .chance import mask
-from .exceptions import ModelError
+from .forms import faster
 from .gradient import cast, grad
-from .graph import Value, constant, op, topological, variable
+from .graph import Value, constant, op, variable
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
@@ -22,13 +21,9 @@ from .learning_rate import BaseLearningRate
 from .model import Model
 from .modes import Training, in_training
 from .precision import Precision, all_finite, in_precision
-from .forms import faster
-from .rewrite import rewritten
-from .subgraph import scan
 
-__all__ = ["Gradient", "Names", "backward_graph", "boundary", "epoch_graph", "forward_graph", "gradient_graph",
-           "loss_graph", "penalty_graph", "read_by", "row_loss_graph", "row_losses_of", "step_graph", "step_values",
-           "targets_of", "total", "update_graph", "updated"]  # fmt: skip
+__all__ = ["Gradient", "Names", "gradient_graph", "mean_loss", "read_by", "row_losses_of", "sizes_of", "step_graph",
+           "step_values", "targets_of", "total", "updated"]  # fmt: skip
 
 
 #: From the objective and the weights to the gradients.
@@ -125,11 +120,11 @@ def targets_of(model: Model, losses: Mapping[str, BaseLearningLoss], names: Name
     for output, loss in losses.items():
         y = model.outputs[output]
         dtype = y.dtype if loss.target_dtype is None else np.dtype(loss.target_dtype)
-        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(_sizes(y)))
+        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(sizes_of(y)))
     return found
 
 
-def _sizes(v: Value) -> tuple[int | str | None, ...]:
+def sizes_of(v: Value) -> tuple[int | str | None, ...]:
     """The shape of a value whose rank has to be known."""
     return v.shape or () if v.rank else ()
 
@@ -145,7 +140,7 @@ def row_losses_of(model: Model, losses: Mapping[str, BaseLearningLoss], targets:
     return total([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
 
 
-def _mean_loss(
+def mean_loss(
     model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value], w: Value | None
 ) -> Value:
     """The loss of a batch: the sum over the trained outputs of their weighted means."""
@@ -268,8 +263,8 @@ def _gradients(
     trained = {w: model.initializers[w] for w in weights}
     dtype = model.outputs[next(iter(losses))].dtype
     w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
-    loss = _mean_loss(model, losses, targets, w)
-    costs = [penalty(v) for v in trained.values() if penalty.applies_to(_sizes(v))]
+    loss = mean_loss(model, losses, targets, w)
+    costs = [penalty(v) for v in trained.values() if penalty.applies_to(sizes_of(v))]
     gradients = gradient(total([loss, *costs]), list(trained.values()))
     inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
               **read_by([loss], {names.seed: seed})}  # fmt: skip
@@ -328,100 +323,6 @@ def gradient_graph(
     return build({**inputs, **trained}, found, name="gradient")
 
 
-def epoch_graph(
-    model: Model,
-    weights: Sequence[str],
-    losses: Mapping[str, BaseLearningLoss],
-    penalty: BaseLearningPenalty,
-    rate: BaseLearningRate,
-    *,
-    weighted: bool = False,
-    train_mode: bool = False,
-    precision: Precision | None = None,
-) -> ModelProto:
-    """Step after step in one run: a Scan over batches, whose rows are gathered inside.
-
-    Parameters
-    ----------
-    model : Model
-        The model that is trained, with the sizes of one batch.
-    weights, losses, penalty, rate, weighted, train_mode, precision : object
-        As for `step_graph`.
-
-    Returns
-    -------
-    onnx.ModelProto
-        Inputs: those of the step, the model's, the targets and the row weights with all the rows, the iteration as the
-        number of batches seen; and ``order``, (steps, rows of a batch), which rows make which batch. Outputs: those of
-        the step, with one loss a batch.
-    """
-    names = Names.of(model)
-    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
-                                  precision=precision)  # fmt: skip
-    carried = [n for n in inputs if names.new(n) in outputs]
-    k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
-    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in {*carried, *fixed} and v is not k}  # fmt: skip
-    first = next(iter(rows))
-    batch = (inputs[first].shape or (None,))[0]
-    order = variable(names.free("order"), np.int64, ["steps", batch])
-
-    counts = [k] if read_by(outputs.values(), {names.iteration: k}) else []
-    # A slice of what is gathered for all steps at once is no copy, and a node in the body costs each time.
-    ahead = [n for n in rows if _may_be_anywhere(inputs[n], list(outputs.values()))]
-    slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
-    loss, factors = _scaled_apart(outputs[names.loss])
-
-    def step(*values: Value) -> list[Value]:
-        counted = [v + 1 for v in values[: len(counts)]]
-        state = values[len(counts) : -len(slices)]
-        given = dict(zip([*carried, *ahead], [*state, *values[-len(slices) :]], strict=False))
-        given |= {n: op.Gather(v, values[-1], axis=0) for n, v in rows.items() if n not in ahead}
-        new = {**dict(zip(counts, counted, strict=True)), **{inputs[n]: v for n, v in given.items()}}
-        each, *after = rewritten([loss, *list(outputs.values())[1:]], new)
-        return [*counted, *after, each]
-
-    *_, each = found = scan(step, [*counts, *(inputs[n] for n in carried)], slices)
-    for factor in reversed(factors):
-        each = factor(each)
-    named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
-    new = dict(zip(map(names.new, carried), found[len(counts) :], strict=False))
-    return build(named, {names.loss: each, **new}, name="epoch")
-
-
-#: Operators that give the same bits wherever in memory their inputs are, and those whose output is their input. A sum
-#: of onnxruntime depends on where its numbers start.
-_EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Greater", "Less", "MatMul", "Mul", "Neg",
-                    "Split", "Sub", "Transpose", "Where"})  # fmt: skip
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-
-
-def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:
-    """Whether expressions have the same bits wherever in memory v begins."""
-    if v.is_static and prod(v.shape or ()) * v.dtype.itemsize % 64 == 0:
-        return True  # Then all slices begin where tensors do.
-    views = {v}
-    for node in topological(outputs):
-        if views.intersection(node.reads):
-            if node.domain or node.op_type not in _EXACT | _VIEWS:
-                return False
-            if node.op_type in _VIEWS:
-                views.update(node.outputs)
-    return True
-
-
-def _scaled_apart(loss: Value) -> tuple[Value, list[Callable[[Value], Value]]]:
-    """What a loss is a multiple of, and the factors, which can be multiplied once for all steps."""
-    factors: list[Callable[[Value], Value]] = []
-    while loss.node is not None and loss.node.op_type in ("Div", "Mul") and loss.rank == 0:
-        a, b = loss.node.reads
-        if b.array is None or a.rank:
-            break
-        factors.append(lambda v, c=b, make=getattr(op, loss.node.op_type): make(v, c))
-        loss = a
-    return loss, factors
-
-
 def updated(
     rate: Rate,
     weights: Mapping[str, Value],
@@ -464,222 +365,3 @@ def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, V
             seen.add(v)
             stack.extend(x for x in (v.node.reads if v.node else ()) if x not in seen)
     return {n: v for n, v in inputs.items() if v in seen}
-
-
-def update_graph(
-    weights: Mapping[str, Value], rate: BaseLearningRate, names: Names, *, penalised: Iterable[str] = ()
-) -> ModelProto:
-    """The update of all weights as one model: (gradients, those of the penalty, iteration, weights, states) -> the new.
-
-    Parameters
-    ----------
-    weights : dict of str to Value
-        What is updated.
-    rate : BaseLearningRate
-        How.
-    names : Names
-        How the values are called.
-    penalised : iterable of str
-        Weights that have a penalty.
-
-    Returns
-    -------
-    onnx.ModelProto
-    """
-    penalised = set(penalised)
-    k = variable(names.iteration, np.int64, [])
-    inputs: dict[str, Value] = {}
-    gradients = []
-    for name, v in weights.items():
-        parts = [names.grad(name)] + [names.penalty_grad(name)] * (name in penalised)
-        inputs.update({p: variable(p, v.dtype, v.shape) for p in parts})
-        gradients.append(total([inputs[p] for p in parts]))
-    inputs[names.iteration] = k
-    outputs: dict[str, Value] = {}
-    updated(rate, weights, gradients, k, names, inputs, outputs)
-    return build(inputs, outputs, name="learning_rate")
-
-
-def penalty_graph(
-    weights: Mapping[str, Value], penalty: BaseLearningPenalty, names: Names
-) -> tuple[ModelProto | None, list[str]]:
-    """The penalty of all weights and its gradients as one model, and the weights it applies to; None where to none.
-
-    Parameters
-    ----------
-    weights : dict of str to Value
-        The weights.
-    penalty : BaseLearningPenalty
-        What they cost.
-    names : Names
-        How the values are called.
-
-    Returns
-    -------
-    tuple of onnx.ModelProto or None, and list of str
-    """
-    chosen = {n: v for n, v in weights.items() if penalty.applies_to(_sizes(v))}
-    if not chosen:
-        return None, []
-    cost = total([penalty(v) for v in chosen.values()])
-    gradients = dict(zip(map(names.penalty_grad, chosen), grad(cost, list(chosen.values())), strict=True))
-    return build(chosen, {names.free("penalty"): cost, **gradients}, name="learning_penalty"), list(chosen)
-
-
-def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False) -> ModelProto:
-    """Loss and its gradient by the outputs as one model: (outputs, targets, row weights) -> (loss, gradients).
-
-    Parameters
-    ----------
-    model : Model
-        The model whose outputs are trained.
-    losses : dict of str to BaseLearningLoss
-        The loss of every trained output.
-    weighted : bool
-        Whether the rows have weights.
-
-    Returns
-    -------
-    onnx.ModelProto
-    """
-    names = Names.of(model)
-    ys = {o: variable(o, model.outputs[o].dtype, model.outputs[o].shape) for o in losses}
-    bare = replace(model, outputs=ys)
-    targets = targets_of(bare, losses, names)
-    first = next(iter(ys.values()))
-    w = variable(names.sample_weight, first.dtype, (first.shape or [None])[:1]) if weighted else None
-    loss = _mean_loss(bare, losses, targets, w)
-    gradients = dict(zip(map(names.grad, ys), grad(loss, list(ys.values())), strict=True))
-    inputs = {**ys, **targets, **({names.sample_weight: w} if w is not None else {})}
-    return build(inputs, {names.loss: loss, **gradients}, name="learning_loss")
-
-
-def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss]) -> ModelProto:
-    """The loss of every row as one model: (inputs, targets, weights) -> loss.
-
-    Parameters
-    ----------
-    model : Model
-        The model that is trained.
-    weights : sequence of str
-        Initializers that become inputs.
-    losses : dict of str to BaseLearningLoss
-        The loss of every trained output.
-
-    Returns
-    -------
-    onnx.ModelProto
-    """
-    names = Names.of(model)
-    targets = targets_of(model, losses, names)
-    rows = row_losses_of(model, losses, targets)
-    trained = {w: model.initializers[w] for w in weights}
-    return build({**read_by([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
-
-
-def forward_graph(
-    model: Model,
-    weights: Sequence[str],
-    outputs: Sequence[str] | None = None,
-    saved: Sequence[Value] = (),
-    *,
-    used_only: bool = False,
-) -> ModelProto:
-    """The model with its weights as inputs, giving its outputs and the values that the backward graph reads.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    weights : sequence of str
-        Initializers that become inputs.
-    outputs : sequence of str, optional
-        The outputs wanted; all where left out.
-    saved : sequence of Value
-        Further values; they are called ``saved_0``, ``saved_1`` ...
-    used_only : bool
-        Whether inputs that the outputs do not depend on are left out.
-
-    Returns
-    -------
-    onnx.ModelProto
-    """
-    names = Names.of(model)
-    wanted = {o: model.outputs[o] for o in (model.outputs if outputs is None else outputs)}
-    extra = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
-    inputs = read_by(wanted.values(), model.inputs) if used_only else model.inputs
-    return build({**inputs, **{w: model.initializers[w] for w in weights}}, {**wanted, **extra}, name="forward")
-
-
-def boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: Collection[Value]) -> list[Value]:
-    """What gradients read of the forward expression: its leaves, and values that lead to its outputs.
-
-    Parameters
-    ----------
-    gradients : iterable of Value
-        What the backward half computes.
-    outputs : sequence of Value
-        What the forward half computes.
-    leaves : collection of Value
-        Where the forward half starts.
-
-    Returns
-    -------
-    list of Value
-        In the order in which the gradients read them.
-    """
-    forward = {id(node) for node in topological(outputs)}
-    read: dict[Value, None] = {}
-    stack, seen = list(gradients), set()
-    while stack:
-        v = stack.pop()
-        if v in leaves or (v.node is not None and id(v.node) in forward):
-            read.setdefault(v)
-        elif v.node is not None and id(v.node) not in seen:
-            seen.add(id(v.node))
-            stack.extend(v.node.reads)
-    return list(read)
-
-
-def backward_graph(
-    model: Model, weights: Sequence[str], outputs: Sequence[str], inputs: Sequence[str] = ()
-) -> tuple[ModelProto, list[Value], list[str]]:
-    """The backward half of the gradient, cut so that it starts from what the forward half computed.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    weights : sequence of str
-        Initializers that are differentiated by.
-    outputs : sequence of str
-        What is differentiated.
-    inputs : sequence of str
-        Inputs that are differentiated by.
-
-    Returns
-    -------
-    model : onnx.ModelProto
-        Inputs: ``saved_0``, ``saved_1`` ..., then inputs and weights that it reads again under their own names, then
-        ``<output>_grad``. Outputs: ``<name>_grad`` of weights, then inputs.
-    saved : list of Value
-        What the forward half has to hand on.
-    again : list of str
-        Inputs and weights that are read again.
-    """
-    names = Names.of(model)
-    ys = [model.outputs[o] for o in outputs]
-    wrt = {**{w: model.initializers[w] for w in weights}, **{i: model.inputs[i] for i in inputs}}
-    if integer := [n for n, v in wrt.items() if not v.is_float]:
-        raise ModelError(f"{integer[0]!r} holds {wrt[integer[0]].dtype}, and only real numbers have a gradient.")
-    dys = {names.grad(o): variable(names.grad(o), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
-    gradients = grad(ys, list(wrt.values()), list(dys.values()))
-    leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
-    leaf = {v: n for n, v in leaves.items()}
-    read = boundary(gradients, list(model.outputs.values()), leaf)
-    saved = [v for v in read if v not in leaf]
-    again = [leaf[v] for v in read if v in leaf]
-    cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
-    found = {names.free(f"{n}_grad_out") if names.grad(n) in dys else names.grad(n): g
-             for n, g in zip(wrt, gradients, strict=True)}  # fmt: skip
-    return build({**cut, **{n: leaves[n] for n in again}, **dys}, found, name="backward"), saved, again

@@ -7,12 +7,13 @@ import torch.nn.functional as F
 
 from ortpartial.builder import build
 from ortpartial.engine import EpochEngine, Setup, StepEngine
+from ortpartial.forms import faster
+from ortpartial.gradient import grad
 from ortpartial.graph import constant, op, variable
 from ortpartial.learning_loss import resolve_loss
 from ortpartial.learning_penalty import resolve_penalty
 from ortpartial.learning_rate import resolve_rate
 from ortpartial.model import load
-from ortpartial.forms import faster
 from ortpartial.runtime import Session
 
 
@@ -86,3 +87,116 @@ def test_a_training_is_that_of_torch(rate):
     for a, b, w in zip(*found, ws, strict=True):
         assert np.array_equal(a, b)
         assert np.abs(a - w.detach().numpy()).max() <= 2e-5 * np.abs(a).max()
+
+
+def run(outputs, arrays):
+    """The values that expressions of variables have, in the faster form; and that form's operators."""
+    model = build(list(arrays), {f"y{i}": y for i, y in enumerate(faster(outputs))})
+    found = Session(model).run({v.hint: a for v, a in arrays.items()})
+    return list(found.values()), [n.op_type for n in model.graph.node]
+
+
+def test_a_product_takes_a_factor_in():
+    a, b, c = (variable(n, "float32", s) for n, s in (("a", (4, 3)), ("b", (3, 2)), ("c", (4, 2))))
+    arrays = {a: real(4, 3), b: real(3, 2, seed=1), c: real(4, 2, seed=2)}
+    spread = op.Expand(constant(np.float32(3)), [4, 3]) / 2  # all of one number
+    y = op.Gemm(spread * a, b * constant(np.full((3, 2), -1, np.float32)), c, alpha=2.0)
+    rows = op.MatMul(constant(np.ones(4, np.float32)), 0.5 * op.Gemm(a, b))
+    found, types = run([y, rows], arrays)
+    assert "Mul" not in types
+    na, nb, nc = arrays.values()
+    np.testing.assert_allclose(found[0], -3 * na @ nb + nc, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], 0.5 * (na @ nb).sum(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [np.array([1, 2, 3], np.float32), np.ones((2, 1, 1), np.float32)])
+def test_other_factors_stay(factor):
+    a, b = variable("a", "float32", (4, 3)), variable("b", "float32", (3, 2))
+    y = op.MatMul(factor * a, b)
+    assert faster([y]) == [y]
+
+
+def test_a_factor_in_float64_stays_beside_a_gemm():
+    """The factors of a Gemm are float32 in the specification."""
+    a, b = variable("a", "float64", (4, 3)), variable("b", "float64", (3, 2))
+    y = op.Gemm(a * 0.1, b)
+    assert faster([y]) == [y]
+
+
+def test_a_difference_has_its_factor_behind_it():
+    a, b, w = (variable(n, "float32", s) for n, s in (("a", (4, 1)), ("b", (4, 1)), ("w", (4, 2))))
+    arrays = {a: real(4, 1), b: real(4, 1, seed=1), w: real(4, 2, seed=2)}
+    c = op.Expand(constant(np.float32(0.25)), [4, 1])
+    found, types = run([op.Gemm(c * a + (-c) * b, w, transA=1), op.Gemm(c * a - (-c) * b, w, transA=1)], arrays)
+    assert sorted(types) == ["Add", "Gemm", "Gemm", "Sub"]
+    na, nb, nw = arrays.values()
+    np.testing.assert_allclose(found[0], 0.25 * (na - nb).T @ nw, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], 0.25 * (na + nb).T @ nw, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), ()])
+def test_a_mean_of_squares_is_a_sum_of_squares(shape):
+    x = variable("x", "float32", shape)
+    arrays = {x: real(*shape)}
+    found, types = run([op.ReduceMean(x**2, keepdims=0)], arrays)
+    assert types == ["ReduceSumSquare", "Div"]
+    np.testing.assert_allclose(found[0], np.square(arrays[x]).mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("y", [
+    lambda x: op.ReduceMean(x**3, keepdims=0), lambda x: op.ReduceMean(x**2), lambda x: op.ReduceMean(x**2, [1]),
+    lambda x: op.ReduceMean(op.Cast(x, to=10) ** 2, keepdims=0),
+])  # fmt: skip
+def test_other_means_stay(y):
+    y = y(variable("x", "float32", (4, 3)))
+    assert faster([y]) == [y]
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_and_its_derivative_share_the_normal(approximate):
+    x = variable("x", "float32", (64,))
+    y = op.Gelu(x, approximate=approximate)
+    (g,) = grad(y, [x], [constant(np.ones(64, np.float32))])
+    arrays = {x: np.linspace(-6, 6, 64, dtype=np.float32)}
+    found, types = run([y, g], arrays)
+    assert "Gelu" not in types
+    assert types.count("Erf") + types.count("Tanh") == 1
+    t = torch.tensor(arrays[x], dtype=torch.float64, requires_grad=True)
+    expected = F.gelu(t, approximate=approximate)
+    expected.sum().backward()
+    np.testing.assert_allclose(found[0], expected.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], t.grad, rtol=1e-5, atol=3e-6)
+    assert run([y], arrays)[1] == ["Gelu"]
+
+
+@pytest.mark.parametrize(("shape", "perm"), [
+    ((8, 32, 4, 16), (0, 2, 1, 3)), ((32, 4, 32, 16), (2, 0, 1, 3)), ((32, 8, 4, 16), (1, 2, 0, 3)),
+    ((1, 64, 1, 32, 4), (3, 2, 1, 0, 4)), (("N", 32, 4, 16), (0, 2, 1, 3)), ((64, "N", 4, 16), (1, 2, 0, 3)),
+    ((64, 32, 5, 5), (1, 0, 2, 3)),
+])  # fmt: skip
+def test_blocks_are_moved_to_the_right(shape, perm):
+    x = variable("x", "float32", shape)
+    arrays = {x: real(*(n if isinstance(n, int) else 6 for n in shape))}
+    y = op.Transpose(x, perm=list(perm))
+    assert faster([y]) != [y]
+    found, types = run([y], arrays)
+    assert types == ["Reshape", "Transpose", "Reshape"]
+    np.testing.assert_array_equal(found[0], arrays[x].transpose(perm))
+
+
+@pytest.mark.parametrize(("shape", "perm", "dtype"), [
+    ((8, 32, 4, 64), (0, 2, 1, 3), "float32"), ((8, 32, 4, 2), (0, 2, 1, 3), "float32"), ((256, 64), (1, 0), "float32"),
+    ((4, 8, 2, 16), (0, 2, 1, 3), "float32"), (("N", "M", 4, 16), (0, 2, 1, 3), "float32"),
+    ((8, 32, 4, 16), (0, 2, 1, 3), "int64"), ((32, 4, 32, 16), (2, 1, 0, 3), "float32"), (None, (1, 0), "float32"),
+])  # fmt: skip
+def test_other_moves_stay(shape, perm, dtype):
+    y = op.Transpose(variable("x", dtype, shape), perm=list(perm))
+    assert faster([y]) == [y]
+
+
+def test_what_is_given_is_where_the_expressions_start():
+    x = variable("x", "float32", (4, 3))
+    scaled = 2 * x
+    y = op.Gemm(scaled, constant(np.ones((3, 2), np.float32)))
+    assert faster([y], [scaled]) == [y]
+    assert faster([y]) != [y]

@@ -12,8 +12,8 @@ from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.graph import op, variable
 from ortpartial.guard import check_size
 from ortpartial.model import load
+from ortpartial.parts import forward_graph
 from ortpartial.runtime import Session
-from ortpartial.step import forward_graph
 
 # A case of killers.py, and the message by which loading it is refused.
 REFUSED = {

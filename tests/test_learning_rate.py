@@ -280,3 +280,31 @@ def test_a_product_in_another_shape_has_the_factor_in_it():
              enumerate({"w": w, "a": a, "b": b}.items())}  # fmt: skip
     expected = feeds["w"] - 0.2 * (feeds["a"] @ feeds["b"]).reshape(2, 3, 2)
     np.testing.assert_allclose(Session(model).run(feeds)["new"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "invscaling"])
+def test_rows_of_a_table_are_put_back_into_the_table(schedule):
+    """Not into zeros of its size, which are then scaled and subtracted."""
+    w, i, t = variable("w", "float32", [50, 3]), variable("i", "int64", [2, 4]), variable("t", "float32", [2, 4, 3])
+    (g,) = grad(op.ReduceSum(op.Gather(w, i) * t, keepdims=0), [w])
+    k = variable("k", np.int64, [])
+    (new,) = LearningRateSGD(0.1, schedule=schedule).apply(w, g, k)
+    assert new.node.op_type == "ScatterElements"
+    rng = np.random.default_rng(0)
+    feeds = {"w": rng.normal(size=(50, 3)), "i": np.array([[3, 0, 3, 49], [7, 3, 0, 1]]), "t": rng.normal(size=(2, 4, 3))}
+    feeds = {n: a.astype(np.float32) if n != "i" else a for n, a in feeds.items()}
+    expected = torch.tensor(feeds["w"], requires_grad=True)
+    (expected[feeds["i"]] * torch.tensor(feeds["t"])).sum().backward()
+    eta = 0.1 / (4**0.5 if schedule == "invscaling" else 1)
+    found = evaluate(build([w, i, t, k], {"new": new}), {**feeds, "k": np.array(4)})["new"]
+    np.testing.assert_allclose(found, feeds["w"] - eta * expected.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [
+    lambda w, i, u: op.ScatterElements(w, i, u, reduction="add"),
+    lambda w, i, u: op.ScatterElements(np.zeros((4, 2), np.float32), i, u, reduction="max"),
+    lambda w, i, u: op.ScatterElements(np.zeros((4, 2), np.float32), i, u),
+])  # fmt: skip
+def test_other_scattered_steps_are_subtracted(step):
+    w, i, u = variable("w", "float32", [4, 2]), variable("i", "int64", [1, 2]), variable("u", "float32", [1, 2])
+    assert descended(w, constant(0.1), step(w, i, u)).node.op_type == "Sub"

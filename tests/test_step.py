@@ -3,11 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-import torch
-from models import linear, mlp, torch_mlp, two_in_two_out, weights_of
+from models import linear, mlp, two_in_two_out, weights_of
 
 from ortpartial.builder import build
-from ortpartial.exceptions import GraphError, ModelError
 from ortpartial.graph import constant, op, variable
 from ortpartial.learning_loss import (
     AbsoluteLearningLoss,
@@ -18,18 +16,9 @@ from ortpartial.learning_loss import (
 from ortpartial.learning_penalty import ElasticLearningPenalty, NoLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD
 from ortpartial.model import load
+from ortpartial.parts import forward_graph, penalty_graph, row_loss_graph, update_graph
 from ortpartial.runtime import Session
-from ortpartial.step import (
-    Names,
-    backward_graph,
-    forward_graph,
-    loss_graph,
-    penalty_graph,
-    read_by,
-    row_loss_graph,
-    step_graph,
-    update_graph,
-)
+from ortpartial.step import Names, read_by, step_graph
 
 SQUARE, NONE = SquareLearningLoss(), NoLearningPenalty()
 
@@ -90,55 +79,6 @@ def test_what_is_not_needed_is_left_out():
     assert list(read_by([model.outputs["kind"]], model.inputs)) == ["a"]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_loss_graph(rng, weighted):
-    model = load(two_in_two_out())
-    graph = loss_graph(model, {"price": SQUARE, "kind": AbsoluteLearningLoss()}, weighted=weighted)
-    inputs, outputs = names(graph)
-    assert inputs == ["price", "kind", "price_target", "kind_target"] + ["sample_weight"] * weighted
-    assert outputs == ["loss", "price_grad", "kind_grad"]
-    feeds = {n: rng.normal(size=(5, 2 if "kind" in n else 1)).astype(np.float32) for n in inputs[:4]}
-    w = np.arange(5, dtype=np.float32) if weighted else np.ones(5, np.float32)
-    found = Session(graph).run({**feeds, "sample_weight": w} if weighted else feeds)
-    t = {n: torch.tensor(a, requires_grad=True) for n, a in feeds.items()}
-    rows = (t["price"] - t["price_target"]).square().mean(1) + (t["kind"] - t["kind_target"]).abs().mean(1)
-    loss = (torch.tensor(w) * rows).sum() / w.sum()
-    loss.backward()
-    np.testing.assert_allclose(found["loss"], loss.detach(), rtol=1e-5)
-    for n in ("price", "kind"):
-        np.testing.assert_allclose(found[f"{n}_grad"], t[n].grad, rtol=1e-5, atol=1e-7)
-
-
-def test_penalty_graph():
-    weights = {n: variable(n, "float32", s) for n, s in (("w", (2, 1)), ("b", (1,)))}
-    graph, chosen = penalty_graph(weights, ElasticLearningPenalty(l1=1, l2=2), Names(frozenset(weights)))
-    assert chosen == ["w"]
-    assert names(graph) == (["w"], ["penalty", "w_grad_penalty"])
-    found = Session(graph).run({"w": np.array([[3], [-1]], np.float32)})
-    assert found["penalty"] == 4 + 10
-    assert found["w_grad_penalty"].tolist() == [[7], [-3]]
-    assert penalty_graph(weights, NONE, Names(frozenset())) == (None, [])
-
-
-def test_backward_graph(rng):
-    model = loaded(mlp(), "W1", "b2")
-    backward, saved, again = backward_graph(model, ["W1", "b2"], ["y"], ["x"])
-    forward = forward_graph(model, ["W1", "b2"], ["y"], saved)
-    assert names(forward) == (["x", "W1", "b2"], ["y", *(f"saved_{i}" for i in range(len(saved)))])
-    assert names(backward)[1] == ["W1_grad", "b2_grad", "x_grad"]
-    weights = weights_of(mlp())
-    feeds = {"x": rng.normal(size=(3, 4)).astype(np.float32), **{n: weights[n] for n in ("W1", "b2")}}
-    dy = rng.normal(size=(3, 1)).astype(np.float32)
-    pool = {**feeds, **Session(forward).run(feeds), "y_grad": dy}
-    assert set(again) <= {"x", "W1"}
-    session = Session(backward)
-    found = session.run({n: pool[n] for n in session.inputs})
-    t = {n: torch.tensor(a, requires_grad=True) for n, a in {**weights, "x": feeds["x"]}.items()}
-    torch_mlp(t, t["x"]).backward(torch.tensor(dy))
-    for n in ("W1", "b2", "x"):
-        np.testing.assert_allclose(found[f"{n}_grad"], t[n].grad, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "loss", [SQUARE, AbsoluteLearningLoss(), NegLogLearningLoss(), SoftmaxCrossEntropyLearningLoss()], ids=repr)
 def test_row_losses_and_their_mean(rng, loss):
@@ -171,16 +111,3 @@ def test_dtypes_may_differ(rng):
     expected = 1 - 0.1 * (4 * (y * x).mean(0) + 1)
     np.testing.assert_allclose(found["w_new"].ravel(), expected, rtol=1e-5)
     assert (found["loss"].dtype, found["w_new"].dtype) == (np.float64, np.float32)
-
-
-def test_errors():
-    x = variable("x", "float32", None)
-    model = load(build([x], {"y": op.Relu(x)}))
-    with pytest.raises(GraphError, match=r"The rank of .* is not known; declare the shape of the model's inputs"):
-        row_loss_graph(model, [], {"y": SQUARE})
-    i = variable("i", "int64", ["N"])
-    with pytest.raises(ModelError, match="'i' holds int64, and only real numbers have a gradient"):
-        backward_graph(load(build([i], {"y": op.Cast(i, to=1)})), [], ["y"], ["i"])
-    x = variable("x", "float32", ["N"])
-    with pytest.raises(GraphError, match=r"scores of shape \(N, C\) or \(N, C, d, ...\) were expected"):
-        row_loss_graph(load(build([x], {"y": op.Relu(x)})), [], {"y": SoftmaxCrossEntropyLearningLoss()})
