@@ -291,8 +291,8 @@ def test_rows_of_a_table_are_put_back_into_the_table(schedule):
     (new,) = LearningRateSGD(0.1, schedule=schedule).apply(w, g, k)
     assert new.node.op_type == "ScatterElements"
     rng = np.random.default_rng(0)
-    feeds = {"w": rng.normal(size=(50, 3)), "i": np.array([[3, 0, 3, 49], [7, 3, 0, 1]]), "t": rng.normal(size=(2, 4, 3))}
-    feeds = {n: a.astype(np.float32) if n != "i" else a for n, a in feeds.items()}
+    feeds = {n: rng.normal(size=v.shape).astype(np.float32) for n, v in {"w": w, "t": t}.items()}
+    feeds["i"] = np.array([[3, 0, 3, 49], [7, 3, 0, 1]])
     expected = torch.tensor(feeds["w"], requires_grad=True)
     (expected[feeds["i"]] * torch.tensor(feeds["t"])).sum().backward()
     eta = 0.1 / (4**0.5 if schedule == "invscaling" else 1)
