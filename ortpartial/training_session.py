@@ -15,6 +15,7 @@ from onnx import ModelProto, numpy_helper
 
 from .builder import build
 from .exceptions import DataError
+from .forms import faster
 from .graph import Node, Value, constant
 from .learning_rate import descended
 from .model import load
@@ -316,7 +317,7 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
 
 
 def _shortened(outputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Outputs with w - η · step written as `descended` writes it."""
+    """Outputs in the faster forms that `fit` has, with w - η · step written as `descended` writes it."""
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
@@ -325,7 +326,7 @@ def _shortened(outputs: Mapping[str, Value]) -> dict[str, Value]:
         like = inputs[0].shape is not None and inputs[0].shape == step.shape and inputs[0].is_static
         return [descended(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
 
-    return dict(zip(outputs, rewritten(list(outputs.values()), {}, change), strict=True))
+    return dict(zip(outputs, faster(rewritten(list(outputs.values()), {}, change)), strict=True))
 
 
 def _drawn(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:
