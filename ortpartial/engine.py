@@ -12,13 +12,15 @@ import numpy as np
 from onnx import ModelProto
 
 from .agent import Agent
+from .buffer import Buffer
+from .device import CPU, Device, has_training
 from .exceptions import DeviceError, ModelError, SettingError
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
 from .model import Model, load
 from .precision import Precision
-from .runtime import CPU, Binding, Buffer, Device, Session, has_training
+from .runtime import Binding, Session
 from .simplify import simplified
 from .step import Gradient, Names, epoch_graph, forward_graph, loss_graph, penalty_graph, step_graph, update_graph
 from .threads import threads

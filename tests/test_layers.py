@@ -29,6 +29,9 @@ LAYERS = (
     "training_check",
     "training_info",
     "layer",
+    "device",
+    "refusal",
+    "buffer",
     "runtime trust",
     "agent data processes watch",
     "engine",
@@ -42,7 +45,7 @@ LEVEL = {module: level for level, line in enumerate(LAYERS) for module in line.s
 
 # Beside these, a foreign package may be imported by any module.
 FENCED = {
-    "onnxruntime": {"runtime", "agent"},
+    "onnxruntime": {"agent", "device", "runtime"},
     "torch": {"autograd", "processes", "torch", "torch_state"},
     "sklearn": {"estimator"},
     "skl2onnx": {"estimator"},
@@ -130,8 +133,8 @@ def test_gradient_never_imports_rules():
         ("rules.linear", "from .. import step", "step stands above rules"),
         ("step", "import ortpartial", "ortpartial is no module that has a layer"),
         ("step", "from ortpartial import op", "ortpartial.op is no module that has a layer"),
-        ("step", "import onnxruntime", "onnxruntime is for agent and runtime alone"),
-        ("step", "from onnxruntime.capi import _pybind_state", "onnxruntime is for agent and runtime alone"),
+        ("step", "import onnxruntime", "onnxruntime is for agent and device and runtime alone"),
+        ("step", "from onnxruntime.capi import _pybind_state", "onnxruntime is for agent and device and runtime alone"),
         ("step", "import_module('torch.nn')", "torch is for autograd and processes and torch and torch_state alone"),
         ("torch", "from sklearn.base import BaseEstimator", "sklearn is for estimator alone"),
         ("__init__", "import torch", "torch is for autograd and processes and torch and torch_state alone"),
