@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from .exceptions import NoGradientError
+from .expansion import expand
 from .graph import OPSET, Node, Value, _newest, constant, op
-from .model import expand
 
 __all__ = ["composed", "elementwise", "grad", "has_rule", "no_gradient", "support", "vjp"]
 

@@ -14,9 +14,10 @@ from onnx import ModelProto, TensorProto, defs
 
 from .builder import build
 from .exceptions import GraphError, ModelError, NoGradientError
+from .expansion import expand
 from .gradient import cast
 from .graph import Node, Value, _defaults, _newest, make_node, op, topological
-from .model import expand, load
+from .model import load
 from .passes import graphs
 from .rewrite import rewritten
 from .rules.normalize import lrn

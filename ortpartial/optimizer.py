@@ -27,7 +27,7 @@ from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
 from .metrics import accuracy, r2
-from .model import Model, lightened, load, whole
+from .model import Model, load
 from .modes import in_inference, own_statistics
 from .parallel import ParallelEngine
 from .precision import LossScale, resolve_precision
@@ -36,6 +36,7 @@ from .settings import Configurable, checked
 from .step import Names, forward_graph, read_by, row_loss_graph
 from .training_info import to_training_info
 from .watch import Watch
+from .weights import lightened, whole
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 

@@ -51,6 +51,7 @@ def load_error(e: Exception, data: bytes) -> ModelError:
     return ModelError(f"onnxruntime {runtime_version()} has no kernel for {operator} (since opset {version}, node "
                       f"{name!r}){given}; use another dtype, such as float32, or a runtime that has it.")  # fmt: skip
 
+
 def newest_opset(e: Exception) -> int | None:
     """The newest opset that a runtime knows, if it refuses a graph for being younger."""
     if found := re.search(r"till opset (\d+)", str(e)):

@@ -17,8 +17,8 @@ from .buffer import Buffer, as_numpy, borrowable, to_ortvalue
 from .device import CPU, C, Device, cores, has_training, runtime_version
 from .exceptions import DataError, DeviceError
 from .lower import aged, lower
-from .model import parted
 from .refusal import load_error, newest_opset, run_error
+from .weights import parted
 
 __all__ = ["Binding", "Session", "has_training", "runtime_version"]
 

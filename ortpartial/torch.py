@@ -14,9 +14,10 @@ from .device import Device, cores
 from .engine import choose_for_fit
 from .exceptions import DataError
 from .layer import mode
-from .model import load, read, replace_weights
+from .model import load, read
 from .threads import threads
 from .torch_state import as_array, as_tensor, chosen, exported_by_torch, home, register
+from .weights import replace_weights
 
 __all__ = ["OnnxLayer"]
 
