@@ -19,6 +19,7 @@ LAYERS = (
     "reading",
     "expansion model",
     "weights",
+    "registry",
     "gradient",
     "rules",
     "products schedule windowless training_operators chance modes",
@@ -152,7 +153,7 @@ def test_checker_finds(module, source, expected):
     ("module", "source"),
     [
         ("gradient", "import numpy as np\nimport onnx\nfrom .exceptions import GraphError\nfrom .graph import op"),
-        ("rules.linear", "from ..gradient import vjp\nfrom .shape import transpose\nfrom . import reduction"),
+        ("rules.linear", "from ..registry import vjp\nfrom .shape import transpose\nfrom . import reduction"),
         ("rules.__init__", "from . import linear"),
         ("runtime", "import onnxruntime as ort\nfrom onnxruntime import InferenceSession"),
         ("torch", "import torch\nfrom .optimizer import OrtGradientForwardBackward"),

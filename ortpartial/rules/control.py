@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..exceptions import NoGradientError
-from ..gradient import _CONSTANT, _walk, vjp, zeros_like
+from ..gradient import _walk, zeros_like
 from ..graph import Node, Subgraph, Value, _serial, op
+from ..registry import is_constant, vjp
 from ..rewrite import rewritten
 from ..subgraph import cond
 
@@ -249,7 +250,7 @@ def _paths(body: Subgraph, targets: Sequence[Value]) -> Any:
         return bits[v] if v in bits else nodes.get(v.node, 0) if v.node is not None and v.is_float else 0
 
     for node in body.nodes:
-        if (node.domain, node.op_type) not in _CONSTANT:
+        if not is_constant(node):
             found = 0
             for x in node.reads:
                 found |= of(x)
