@@ -15,7 +15,8 @@ from .device import CPU, C, Device, has_training, runtime_version
 from .exceptions import DataError, ModelError, RuntimeMissingError
 from .refusal import run_error, sentence
 from .runtime import Session, session_options
-from .trust import TRUSTED, dims, needed, prepare, untrusted
+from .sites import dims
+from .trust import TRUSTED, needed, prepare, untrusted
 
 __all__ = ["TRUSTED", "Agent", "Fed", "State", "prepare", "untrusted"]
 

@@ -32,7 +32,7 @@ LAYERS = (
     "training_check",
     "training_info",
     "layer",
-    "device",
+    "device sites",
     "refusal",
     "buffer",
     "runtime trust",
