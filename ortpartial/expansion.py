@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
-from .graph import OPSET, SMALL, Node, Value, _newest, attribute_value, constant, make_node
+from .graph import OPSET, SMALL, Node, Value, constant, make_node
 from .passes import bodies, constant_of, folded, shapes
 from .reading import Reader
+from .schemas import attribute_value, schema_of
 
 __all__ = ["expand"]
 
@@ -35,7 +36,7 @@ def expand(node: Node) -> list[Value] | None:
         if (found := _folded(inner, inputs, versions)) is not None:
             values[inner.output[0]] = constant(found)
             continue
-        schema = _newest(inner.op_type, inner.domain, versions.get(inner.domain, OPSET))
+        schema = schema_of(inner.op_type, inner.domain, versions.get(inner.domain, OPSET))
         if bodies(inner):
             known = {n: v for n, v in values.items() if v is not None}
             attributes |= reader.bodies(inner, inputs, attributes, known)

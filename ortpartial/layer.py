@@ -11,11 +11,12 @@ from onnx import ModelProto
 from .builder import build
 from .exceptions import NoGradientError
 from .gradient import _walk
-from .graph import RANDOM, Value, topological, variable
+from .graph import Value, topological, variable
 from .model import load
 from .modes import Mask, Statistic, Training, in_dtype, in_training
 from .simplify import simplified
 from .step import boundary
+from .values import RANDOM
 
 __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 

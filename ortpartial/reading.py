@@ -12,20 +12,10 @@ import onnx
 from onnx import AttributeProto, NodeProto, numpy_helper
 
 from .exceptions import GraphError, ModelError
-from .graph import (
-    CONTROL,
-    OPSET,
-    Subgraph,
-    Value,
-    _defaults,
-    _newest,
-    attribute_value,
-    check_required,
-    constant,
-    make_node,
-)
+from .graph import CONTROL, OPSET, Subgraph, Value, constant, make_node
 from .guard import check_node, check_size, guarded
 from .passes import bodies, constant_of
+from .schemas import attribute_value, check_required, defaults, schema_of
 from .sequences import part_of, pieces
 from .straight import straight
 from .subgraph import body_inputs, widened
@@ -95,7 +85,8 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: Read
             content = constant_of(attributes)
             values[node.output[0]] = Value(content.type, array=content.array, hint=node.output[0])
             return
-        schema = _newest(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, OPSET))
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = schema_of(node.op_type, domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
         if (schema.domain, schema.name) in EXPANDED:
             found = _expanded(node, schema, inputs, attributes)
@@ -152,7 +143,7 @@ def _reshaped(x: Value | None, shape: tuple[int | str | None, ...] | None) -> tu
 def _expanded(node: NodeProto, schema: onnx.defs.OpSchema, inputs: Sequence[Value | None],
               attributes: Mapping[str, Any]) -> list[Value | None]:  # fmt: skip
     """What an operator of `EXPANDED` computes, once it has the inputs and attributes that it needs."""
-    given = {**_defaults(schema), **attributes}
+    given = {**defaults(schema), **attributes}
     if wrong := sorted(set(given) ^ {n for n, a in schema.attributes.items() if a.required or n in given}):
         raise GraphError(f"{schema.name} {'has no' if wrong[0] in given else 'needs the'} attribute {wrong[0]!r}.")
     if len(inputs) < schema.min_input:

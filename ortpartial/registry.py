@@ -9,7 +9,8 @@ from typing import Any
 
 from .exceptions import NoGradientError
 from .expansion import expand
-from .graph import OPSET, Node, Value, _newest
+from .graph import OPSET, Node, Value
+from .schemas import schema_of
 
 __all__ = ["elementwise", "has_rule", "no_gradient", "support", "vjp"]
 
@@ -82,7 +83,7 @@ def registered(kind: type[Rule], op_type: str, domain: str) -> Callable[[Callabl
     """A decorator that registers a function as a rule of some kind."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        schema = _newest(op_type, domain, OPSET)
+        schema = schema_of(op_type, domain, OPSET)
         parameters = inspect.signature(function).parameters.values()
         keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         known = {"y", "ys", "dy", "dys", "node", "wanted", *schema.attributes}

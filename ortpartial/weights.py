@@ -157,6 +157,7 @@ def whole(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> Mode
     --------
     >>> from ortpartial.builder import build
     >>> from ortpartial.graph import constant, variable
+    >>> from ortpartial.model import load
     >>> proto = build([x := variable("x", "float32", ["N", 1])], {"y": x @ constant(np.ones((1, 2**18), np.float32))})
     >>> whole(lightened(load(proto))) == proto
     True

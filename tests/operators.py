@@ -7,8 +7,9 @@ from pathlib import Path
 
 from onnx import defs
 
-from ortpartial.graph import OPSET, _newest
+from ortpartial.graph import OPSET
 from ortpartial.registry import CONSTANT, RULES, elementwise
+from ortpartial.schemas import schema_of
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- written by `make readme` -->\n", "<!-- until here -->\n"
@@ -33,7 +34,7 @@ def section() -> str:
 def newest() -> list[defs.OpSchema]:
     """The operators of ONNX in the opset that rules are written against, or in the one in which they appeared."""
     names = sorted({s.name for s in defs.get_all_schemas() if not s.domain and not s.deprecated})
-    return [_newest(name, "", OPSET) for name in names]
+    return [schema_of(name, "", OPSET) for name in names]
 
 
 def is_real(schema: defs.OpSchema) -> bool:

@@ -11,10 +11,11 @@ from table import OLD
 
 from ortpartial.builder import build
 from ortpartial.exceptions import DataError, ModelError
-from ortpartial.graph import CONTROL, OPSET, _newest, attribute_value, constant, make_node, variable
+from ortpartial.graph import CONTROL, OPSET, constant, make_node, variable
 from ortpartial.model import load as model_of
 from ortpartial.registry import CONSTANT, RULES
 from ortpartial.rewrite import rewritten
+from ortpartial.schemas import attribute_value, schema_of
 from ortpartial.testing import _runner, _runs, check_gradient
 
 FLOATS = (np.float32, np.float64)
@@ -139,7 +140,7 @@ def array(v):
 def differentiable(op_type):
     if ("", op_type) in RULES:
         return True
-    return ("", op_type) not in CONSTANT and has_body(_newest(op_type, "", OPSET))
+    return ("", op_type) not in CONSTANT and has_body(schema_of(op_type, "", OPSET))
 
 
 def has_body(schema):
@@ -153,7 +154,7 @@ def expression(graph, inputs):
     """The node as a function of its floating-point inputs; the others are constants."""
     (node,) = graph.node
     attributes = {a.name: attribute_value(a) for a in node.attribute}
-    schema = _newest(node.op_type, "", OPSET)
+    schema = schema_of(node.op_type, "", OPSET)
     given = dict(zip((i.name for i in graph.input), inputs, strict=True))
     names = [n for n in given if given[n].dtype in FLOATS and n not in SETTINGS.get(node.op_type, ())]
 

@@ -10,8 +10,9 @@ from ortpartial import registry
 from ortpartial.builder import build
 from ortpartial.exceptions import NoGradientError
 from ortpartial.gradient import cast, composed, grad, unbroadcast
-from ortpartial.graph import OPSET, _newest, constant, make_node, op, variable
+from ortpartial.graph import OPSET, constant, make_node, op, variable
 from ortpartial.registry import has_rule, vjp
+from ortpartial.schemas import schema_of
 from ortpartial.testing import check_gradient, evaluate
 
 
@@ -253,7 +254,7 @@ def test_the_body_of_a_body():
 
 def test_no_rule_and_no_body_is_an_error_that_names_node_operator_and_way_out():
     x = variable("x", "float32", [2, 2])
-    (y,) = make_node(_newest("DFT", "", OPSET), [x], {}, name="volume").outputs
+    (y,) = make_node(schema_of("DFT", "", OPSET), [x], {}, name="volume").outputs
     with pytest.raises(NoGradientError) as e:
         grad(y, [x])
     for part in ("volume", "DFT", "neither a rule nor a body", "ortpartial.vjp('DFT')", "weights_to_train"):

@@ -11,6 +11,8 @@ PACKAGE = Path(__file__).parents[1] / "ortpartial"
 # A module imports only from lines above its own. Modules on one line are peers and do not know one another.
 LAYERS = (
     "exceptions",
+    "schemas",
+    "values",
     "graph",
     "subgraph rewrite sequences straight",
     "builder guard",
