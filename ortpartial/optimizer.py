@@ -206,7 +206,8 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         if not self._read:
             raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
         self._ranges = index_ranges(self._read, [self._model.outputs[o] for o in self._losses])
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[tuple[str, int | None], Session] = {}
+        self._threads: dict[int, int | None] = {}  # by the number of rows
         self._options: Any = None
         self._layer: OrtGradientForwardBackward | None = None
 
@@ -250,8 +251,13 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
             kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
             self.engine_ = kind.name
         elif gradient is not None:
-            raise SettingError(f"checkpointing trains on the CPU with engine='step', not with {self.engine!r} on "
-                               f"{self.device!r}, in one process and in the dtype of the model.")  # fmt: skip
+            missing = {
+                "in one process, not with distributed=True": self.distributed,
+                f"in the dtype of the model, not with precision={self.precision!r}": self.precision,
+                f"with engine='step', not {self.engine!r}": self.engine not in ("auto", "step"),
+                f"on the CPU, not on {self.device!r}": True,
+            }
+            raise SettingError(f"checkpointing trains {next(what for what, lacks in missing.items() if lacks)}.")
         self._engine: Engine = kind(setup)
         self._restart()
 

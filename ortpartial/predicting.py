@@ -15,6 +15,7 @@ from .indices import check_indices
 from .metrics import accuracy, r2
 from .runtime import Session
 from .step import Names, forward_graph, row_loss_graph
+from .threads import threads
 from .trained import Trained
 from .watch import Watch
 
@@ -26,7 +27,8 @@ class Predicting(Trained):
 
     _read: dict[str, Value]
     _ranges: Any
-    _sessions: dict[str, Session]
+    _sessions: dict[tuple[str, int | None], Session]
+    _threads: dict[int, int | None]
     _options: Any
     device: str
 
@@ -93,23 +95,27 @@ class Predicting(Trained):
         """The static first size that some input has, which is what every batch must have."""
         return next((v.shape[0] for v in self._read.values() if v.shape and isinstance(v.shape[0], int)), None)
 
-    def _session(self, what: str) -> Session:
+    def _session(self, what: str, rows: int) -> Session:
         """A session that reads the weights as inputs, so that it need not be made anew when they change."""
-        if what not in self._sessions:
+        if rows not in self._threads:
+            self._threads[rows] = threads([self._model.outputs[o] for o in self._losses], rows)
+        key = what, self._threads[rows]
+        if key not in self._sessions:
             if what == "predict":
                 graph = forward_graph(self._model, self._moving, list(self._losses), used_only=True)
             else:
                 graph = row_loss_graph(self._model, self._moving, self._losses)
-            self._sessions[what] = Session(graph, device=self.device, threads=None)
-        return self._sessions[what]
+            self._sessions[key] = Session(graph, device=self.device, threads=self._threads[rows])
+        return self._sessions[key]
 
     def _run(self, what: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run a graph with the trained weights; in pieces where its batch dimension is fixed."""
-        session, weights = self._session(what), self._arrays()
         rows = len(next(iter(feeds.values())))
+        size = self._fixed or rows
+        session, weights = self._session(what, size), self._arrays()
         parts = []
-        for start in range(0, rows, self._fixed or rows):
-            piece = {n: a[start : start + (self._fixed or rows)] for n, a in feeds.items()}
+        for start in range(0, rows, size):
+            piece = {n: a[start : start + size] for n, a in feeds.items()}
             with self._watched():
                 given = {n: a for n, a in {**piece, **weights}.items() if n in session.inputs}
                 parts.append(session.run(given, self._options))

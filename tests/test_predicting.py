@@ -144,3 +144,12 @@ def test_fixed_batch_dimension():
         o.predict(X[:30])
     with pytest.raises(DataError, match=r"a fixed batch dimension of 20 and batch_size is 10; .* or use batch_size=20"):
         optimizer(linear(rows=20)).fit(X, Y)
+
+
+def test_threads_follow_from_the_rows():
+    """One thread for a few rows of a small model, all for many; a session for each number, and no more."""
+    o = optimizer()
+    large = np.zeros((20_000, X.shape[1]), np.float32)
+    for rows in (X[:1], X, large, large[:-1]):
+        o.predict(rows)
+    assert [session.threads for session in o._sessions.values()] == [1, None]

@@ -69,6 +69,13 @@ def test_few_weights_and_a_long_step():
     assert threads([op.Conv(of(1, 1, 8, 8), variable("w", "float32", [8, 1, 3, 3]))]) == 1
 
 
+def test_sizes_that_are_not_known_are_those_of_the_rows():
+    x, w = variable("x", "float32", ["N", 100]), of(100, 30)
+    assert [largest([x @ w], rows) for rows in (7, 500)] == [counted(np.matmul, (n, 100), (100, 30)) for n in (7, 500)]
+    assert [threads([x @ w], rows) for rows in (1, 32, 500)] == [1, 1, None]
+    assert [threads([x @ of(100, 1000)], rows) for rows in (1, 500)] == [None, None]  # the one may be a long sequence
+
+
 @pytest.mark.parametrize("rows", [8, 10_000])
 def test_engines_choose_alike(monkeypatch, rows):
     """The number follows from the size of the batch, in every engine."""
