@@ -7,11 +7,12 @@ from . import rules  # noqa: F401  (rules register themselves, as do the operato
 from .builder import build
 from .exceptions import OrtPartialError
 from .forward_backward import OrtGradientForwardBackward
-from .gradient import composed, elementwise, grad, no_gradient, vjp
+from .gradient import composed, grad
 from .gradient_model import gradient_model
 from .graph import Value, constant, op, variable
 from .model import load
 from .optimizer import OrtGradientForwardBackwardOptimizer
+from .registry import elementwise, no_gradient, vjp
 from .training_info import check_training_info, lowered_step, strip_training_info, to_training_info
 from .training_operators import lower_training_operators
 from .training_session import TrainingSession

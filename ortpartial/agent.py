@@ -10,20 +10,13 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
+from .buffer import Buffer
+from .device import CPU, C, Device, has_training, runtime_version
 from .exceptions import DataError, ModelError, RuntimeMissingError
-from .runtime import (
-    CPU,
-    Buffer,
-    C,
-    Device,
-    Session,
-    has_training,
-    run_error,
-    runtime_version,
-    sentence,
-    session_options,
-)
-from .trust import TRUSTED, dims, needed, prepare, untrusted
+from .refusal import run_error, sentence
+from .runtime import Session, session_options
+from .sites import dims
+from .trust import TRUSTED, needed, prepare, untrusted
 
 __all__ = ["TRUSTED", "Agent", "Fed", "State", "prepare", "untrusted"]
 

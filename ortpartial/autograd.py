@@ -12,11 +12,12 @@ from onnx import TensorProto
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from .agent import Agent, Fed
+from .device import C, Device
 from .engine import choose_for_backward
 from .exceptions import ModelError, SettingError
 from .graph import Value
 from .layer import Mode, Program, Tape
-from .runtime import C, Device, Session
+from .runtime import Session
 
 __all__ = ["Compiled", "Function", "Place"]
 

@@ -10,8 +10,9 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
-from .graph import OPSET, RANDOM, SMALL, Node, Subgraph, Value, constant, op, topological
+from .graph import OPSET, SMALL, Node, Subgraph, Value, constant, op, topological
 from .subgraph import nested
+from .values import RANDOM
 
 __all__ = ["build"]
 

@@ -14,12 +14,13 @@ import onnx
 
 from .exceptions import DataError, ModelError, NoGradientError, OrtPartialError, SettingError
 from .forward_backward import resolve_weights
-from .gradient import _dependent, grad, support
+from .gradient import _dependent, grad
 from .gradient_model import gradient_model
 from .graph import Node, topological
 from .model import Model, load
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .parts import forward_graph
+from .registry import support
 from .subgraph import nested
 from .training_session import TrainingSession
 from .trust import TRUSTED, untrusted

@@ -131,8 +131,9 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
             raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
         X = {n: _as_declared(c, inputs[n].shape) for n, c in table.items() if n in inputs}
     if wrong := sorted(set(X) ^ set(inputs)):
-        state = "is missing" if wrong[0] in inputs else "is no input of the model"
-        raise DataError(f"{wrong[0]!r} {state}; its inputs are {', '.join(map(repr, inputs))}.")
+        name = repr(wrong[0])
+        what = f"Input {name} is missing" if wrong[0] in inputs else f"{name} is no input of the model"
+        raise DataError(f"{what}; its inputs are {', '.join(map(repr, inputs))}.")
     arrays = {n: _array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
     for n, v in inputs.items():
         _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")

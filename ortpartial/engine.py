@@ -12,6 +12,8 @@ import numpy as np
 from onnx import ModelProto
 
 from .agent import Agent
+from .buffer import Buffer
+from .device import CPU, Device, has_training
 from .epoch import epoch_graph
 from .exceptions import DeviceError, ModelError, SettingError
 from .learning_loss import BaseLearningLoss
@@ -20,7 +22,7 @@ from .learning_rate import BaseLearningRate
 from .model import Model, load
 from .parts import forward_graph, loss_graph, penalty_graph, update_graph
 from .precision import Precision
-from .runtime import CPU, Binding, Buffer, Device, Session, has_training
+from .runtime import Binding, Session
 from .simplify import simplified
 from .step import Gradient, Names, step_graph
 from .threads import threads

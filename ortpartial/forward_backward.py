@@ -13,12 +13,12 @@ from .agent import Agent
 from .engine import choose_for_backward
 from .exceptions import DataError, ModelError
 from .gradient import trainable
-from .graph import _FLOATS
 from .indices import check_empty, check_indices, index_ranges
 from .model import Model, load
 from .parts import backward_graph, forward_graph
 from .runtime import Session
 from .step import Names
+from .values import FLOATS
 
 __all__ = ["OrtGradientForwardBackward", "resolve_weights"]
 
@@ -113,7 +113,7 @@ class OrtGradientForwardBackward:
         engine: str = "auto",
     ):
         self._model = load(model)
-        self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in _FLOATS]
+        self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in FLOATS]
         self.weights_to_train = resolve_weights(self._model, weights_to_train, self.outputs)
         self.inputs = [n for n, v in self._model.inputs.items() if v.is_float]
         self.device = device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,34 +10,11 @@ from typing import Any
 import numpy as np
 
 from .exceptions import NoGradientError
-from .graph import OPSET, Node, Value, _newest, constant, op
-from .model import expand
+from .expansion import expand
+from .graph import Node, Value, constant, op
+from .registry import Gradients, Rule, has_rule, is_constant, registered, rule_of
 
-__all__ = ["composed", "elementwise", "grad", "has_rule", "no_gradient", "support", "vjp"]
-
-Gradients = Sequence["Value | None"]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A vector-Jacobian product, its signature read once."""
-
-    function: Callable[..., Any]
-    keywords: tuple[str, ...]
-
-    def __call__(self, node: Node, dys: Any, wanted: Sequence[Value] = ()) -> Gradients:
-        """Cotangents of the node's inputs from those of its outputs; of what is wanted where the node has bodies."""
-        if node.bodies:
-            return tuple(self.function(*node.inputs, node=node, dys=dys, wanted=wanted))
-        if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
-            raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
-        own = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node}
-        keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
-        result = self.function(*node.inputs, **keywords)
-        result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-        # A node may leave optional inputs out, a rule may leave out the last ones, which have no gradient.
-        return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
-
+__all__ = ["composed", "grad"]
 
 @dataclass(frozen=True)
 class Composition(Rule):
@@ -50,60 +26,6 @@ class Composition(Rule):
         keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
         ys = self.function(*node.inputs, **keywords)
         return _through(node, [ys] if isinstance(ys, Value) else ys, dys)
-
-
-_RULES: dict[tuple[str, str], Rule] = {}
-_CONSTANT: set[tuple[str, str]] = set()
-
-
-def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the vector-Jacobian product of an operator.
-
-    The decorated function is the formula and nothing else. Its positional parameters are the operator's inputs; its
-    keyword-only parameters are ``y`` or ``ys`` (outputs), ``dy`` or ``dys`` (their cotangents, None where nobody
-    asked), ``node``, or attributes by their name in the specification, filled with the specification's defaults. It
-    returns one cotangent an input, in order; None, or leaving the last ones out, says "no gradient by nature". What
-    was broadcast is summed by the walk, not by the rule.
-
-    Parameters
-    ----------
-    op_type : str
-        Name of the operator.
-    domain : str
-        Its domain.
-
-    Returns
-    -------
-    callable
-        A decorator that gives the function back.
-
-    Raises
-    ------
-    TypeError
-        At import, for a keyword that is no attribute of the operator or for too many positional parameters.
-
-    Examples
-    --------
-    >>> from ortpartial.graph import op
-    >>> @vjp("Identity")
-    ... def _(x, *, dy):
-    ...     return dy
-    """
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        schema = _newest(op_type, domain, OPSET)
-        parameters = inspect.signature(function).parameters.values()
-        keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        known = {"y", "ys", "dy", "dys", "node", "wanted", *schema.attributes}
-        if wrong := set(keywords) - known:
-            raise TypeError(f"The rule of {op_type} asks for {sorted(wrong)}, which are no attributes of it.")
-        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        if len(positional) > schema.max_input:
-            raise TypeError(f"The rule of {op_type} takes {len(positional)} inputs, the operator {schema.max_input}.")
-        _RULES[domain, op_type] = Rule(function, keywords)
-        return function
-
-    return register
 
 
 def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -132,99 +54,7 @@ def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], C
     ...     return x / (1 + op.Abs(x))
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        vjp(op_type, domain)(function)
-        _RULES[domain, op_type] = Composition(function, _RULES[domain, op_type].keywords)
-        return function
-
-    return register
-
-
-def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "") -> None:
-    """Register an operator that maps elements to elements by its partial derivatives.
-
-    Parameters
-    ----------
-    op_type : str
-        Name of the operator.
-    *partials : callable
-        One an input: a function of the inputs and the output that gives the partial derivative by that input.
-    domain : str
-        Its domain.
-
-    Examples
-    --------
-    >>> elementwise("Tanh", lambda x, y: 1 - y * y)
-    """
-
-    def function(*inputs: Value, y: Value, dy: Value) -> Gradients:
-        return [dy * partial(*inputs, y) for partial in partials]
-
-    vjp(op_type, domain)(function)
-
-
-def no_gradient(*op_types: str, domain: str = "") -> None:
-    """Say that operators are constant almost everywhere or not about real numbers: their gradient is zero by nature.
-
-    Parameters
-    ----------
-    *op_types : str
-        Names of the operators.
-    domain : str
-        Their domain.
-
-    Examples
-    --------
-    >>> no_gradient("Shape")
-    """
-    _CONSTANT.update((domain, o) for o in op_types)
-
-
-def has_rule(op_type: str, domain: str = "") -> bool:
-    """Whether an operator has a rule of its own, or none by nature.
-
-    Parameters
-    ----------
-    op_type : str
-        Name of the operator.
-    domain : str
-        Its domain.
-
-    Returns
-    -------
-    bool
-
-    Examples
-    --------
-    >>> has_rule("MatMul")
-    True
-    """
-    return (domain, op_type) in _RULES or (domain, op_type) in _CONSTANT
-
-
-def support(node: Node) -> str:
-    """How gradients flow through a node.
-
-    Parameters
-    ----------
-    node : Node
-        The node.
-
-    Returns
-    -------
-    str
-        ``"rule"``; ``"body"``, that of the specification; ``"zero"`` by nature; or ``"none"``.
-
-    Examples
-    --------
-    >>> from ortpartial.graph import op, variable
-    >>> x = variable("x", "float32", ["N"])
-    >>> [support(y.node) for y in (op.Exp(x), op.Mish(x), op.Floor(x))]
-    ['rule', 'body', 'zero']
-    """
-    if has_rule(node.op_type, node.domain):
-        return "zero" if (node.domain, node.op_type) in _CONSTANT else "rule"
-    return "none" if expand(node) is None else "body"
+    return registered(Composition, op_type, domain)
 
 
 def grad(
@@ -296,7 +126,7 @@ def _walk(
             given = {y: total[y] for y in (*node.outputs, *taps.get(node, ())) if y in total}
             inside = [x for x in dict.fromkeys(wrt) if _is_inside(x, node)]
             asked = [*(x for x in node.reads if x.is_float and is_active(x)), *inside]
-            for v, g in zip(asked, _rule(node)(node, given, asked) if given else (), strict=False):
+            for v, g in zip(asked, rule_of(node)(node, given, asked) if given else (), strict=False):
                 if v in inside and g is not None:
                     hidden[v] = hidden[v] + g if v in hidden else g
                 else:
@@ -336,10 +166,10 @@ def _dependent(outputs: Iterable[Value], targets: set[Value], cut: Collection[Va
         inputs = node.reads
         if not ready:
             stack.append((node, True))
-            if (node.domain, node.op_type) not in _CONSTANT:
+            if not is_constant(node):
                 stack.extend((x.node, False) for x in inputs if x.node and x not in cut)
             continue
-        differentiable = (node.domain, node.op_type) not in _CONSTANT
+        differentiable = not is_constant(node)
         depends[id(node)] = differentiable and any(
             x in targets or (_carries(x) and x.node is not None and depends.get(id(x.node), False)) for x in inputs
         )
@@ -370,7 +200,7 @@ def trainable(outputs: Iterable[Value]) -> set[Value]:
         v = stack.pop()
         if v.array is not None and v.is_float and v.array.ndim:
             found.add(v)
-        if v.node is None or id(v.node) in seen or (v.node.domain, v.node.op_type) in _CONSTANT:
+        if v.node is None or id(v.node) in seen or is_constant(v.node):
             continue
         seen.add(id(v.node))
         inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
@@ -381,25 +211,11 @@ def trainable(outputs: Iterable[Value]) -> set[Value]:
 
 def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     """Cotangents of a node's inputs: by its rule, else through its body, else an error."""
-    if (node.domain, node.op_type) in _RULES:
-        return _rule(node)(node, dys)
-    body = expand(node)
+    body = None if has_rule(node.op_type, node.domain) else expand(node)
     if body is None:
-        return _rule(node)(node, dys)
+        return rule_of(node)(node, dys)
     found = _through(node, body, dys)
     return [d if w else None for d, w in zip(found, wanted, strict=True)]
-
-
-def _rule(node: Node) -> Rule:
-    """The rule of a node's operator, or an error that says that it has none."""
-    rule = _RULES.get((node.domain, node.op_type))
-    if rule is None:
-        raise NoGradientError(
-            f"{node!r} has no gradient: operator {node.domain + '.' if node.domain else ''}{node.op_type} has neither "
-            f"a rule nor a body in the ONNX specification. Register one with ortpartial.vjp({node.op_type!r}), or "
-            f"leave the weights before this node out of weights_to_train."
-        )
-    return rule
 
 
 def _through(node: Node, body: Sequence[Value | None], dys: Gradients) -> Gradients:

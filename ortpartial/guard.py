@@ -12,7 +12,8 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from .exceptions import ModelError
-from .graph import OPSET, Value, _newest, constant, make_node, op
+from .graph import OPSET, Value, constant, make_node, op
+from .schemas import schema_of
 
 __all__ = ["check_node", "check_proto", "check_size", "guarded"]
 
@@ -392,7 +393,7 @@ def _is_whole(v: Value) -> bool:
 
 def _raised(bad: Value, like: Value, name: str) -> Value:
     """Zeros of the dtype of `like`, or an error of onnxruntime where something is bad."""
-    gather = _newest("Gather", "", OPSET)
+    gather = schema_of("Gather", "", OPSET)
     zeros = constant(np.zeros(1, like.dtype))
     return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
 

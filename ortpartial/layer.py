@@ -12,11 +12,12 @@ from .builder import build
 from .exceptions import NoGradientError
 from .forms import faster
 from .gradient import _walk
-from .graph import RANDOM, Value, topological, variable
+from .graph import Value, topological, variable
 from .model import load
 from .modes import Mask, Statistic, Training, in_dtype, in_training
 from .parts import boundary
 from .simplify import simplified
+from .values import RANDOM
 
 __all__ = ["Mode", "Program", "Tape", "mode", "reached"]
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from .buffer import Buffer
 from .checkpointing import cheaply, checkpointed
+from .device import Device
 from .engine import Batch, Engine, EpochEngine, Setup, StepEngine
 from .model import Model
 from .parts import update_graph
-from .runtime import Buffer, Device, Session, session_options
+from .runtime import Session, session_options
 from .step import Names, gradient_graph
 
 __all__ = ["LeanEngine", "can_overwrite", "leaner"]

@@ -14,13 +14,15 @@ from onnx import ModelProto, TensorProto, defs
 
 from .builder import build
 from .exceptions import GraphError, ModelError, NoGradientError
+from .expansion import expand
 from .gradient import cast
-from .graph import Node, Value, _defaults, _newest, make_node, op, topological
-from .model import expand, load
+from .graph import Node, Value, make_node, op, topological
+from .model import load
 from .passes import graphs
 from .rewrite import rewritten
 from .rules.normalize import lrn
 from .rules.recurrent import forwards
+from .schemas import defaults, schema_of
 from .subgraph import nested
 from .windowless import average, convolution, joined, transposed_convolution
 
@@ -196,8 +198,8 @@ def _older(node: Node, inputs: Sequence[Value | None], newest: int) -> list[Valu
         return None
     make = partial(make_node, arguments=inputs, n_outputs=len(node.outputs), name=node.name)
     if defs.has(node.op_type, newest, ""):
-        old = _newest(node.op_type, "", newest)
-        given = {k: v for k, v in node.attributes.items() if k in old.attributes or v != _defaults(node.schema).get(k)}
+        old = schema_of(node.op_type, "", newest)
+        given = {k: v for k, v in node.attributes.items() if k in old.attributes or v != defaults(node.schema).get(k)}
         try:
             return list(make(old, attributes=given).outputs)
         except GraphError as e:

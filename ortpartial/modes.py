@@ -12,10 +12,12 @@ from onnx import ModelProto, helper
 
 from .exceptions import ModelError
 from .gradient import cast
-from .graph import _FLOATS, Node, Value, _onnx_type, constant, make_node, op, topological, variable
+from .graph import Node, Value, constant, make_node, op, topological, variable
 from .model import Model
 from .rewrite import rewriting
 from .rules.channels import channels
+from .schemas import onnx_type
+from .values import FLOATS
 
 __all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "own_statistics", "statistics"]
 
@@ -243,7 +245,7 @@ def in_dtype(model: Model, dtype: Any) -> Model:
         What an operator takes in one dtype alone, such as the scales of Resize, stays in it.
     """
     dtype = np.dtype(dtype)
-    kind, spelled = helper.np_dtype_to_tensor_dtype(dtype), _onnx_type(dtype)
+    kind, spelled = helper.np_dtype_to_tensor_dtype(dtype), onnx_type(dtype)
     roots = list(model.outputs.values())
     read = [x for node in topological(roots) for x in node.inputs if x is not None]
     old = {v for v in [*read, *roots, *model.inputs.values(), *model.initializers.values()]
@@ -279,7 +281,7 @@ def _leaf(v: Value, dtype: np.dtype) -> Value:
 
 def _attribute(node: Node, name: str, value: Any, kind: int) -> Any:
     """An attribute that says which dtype an output has, or holds its elements."""
-    if name in ("to", "dtype") and value in _FLOATS:
+    if name in ("to", "dtype") and value in FLOATS:
         return kind
     if isinstance(value, np.ndarray) and node.op_type == "ConstantOfShape" and value.dtype.kind == "f":
         return value.astype(helper.tensor_dtype_to_np_dtype(kind))

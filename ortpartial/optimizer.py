@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
-from tqdm import tqdm
 
-from .batches import parts, prefetched
 from .checkpointing import resolve_checkpointing
-from .data import check_inputs, check_sample_weight, check_target, columns
 from .engine import Engine, Setup, choose_for_fit
-from .exceptions import ConvergenceError, ConvergenceWarning, DataError, ModelError, SettingError
+from .exceptions import DataError, ModelError, SettingError
+from .fitting import Fitting
 from .forward_backward import OrtGradientForwardBackward, resolve_weights
 from .gradient import reached_by
-from .indices import check_indices, index_ranges
-from .initial import drawn
+from .indices import index_ranges
 from .lean import LeanEngine, leaner
 from .learning_loss import BaseLearningLoss, resolve_loss
 from .learning_penalty import BaseLearningPenalty, resolve_penalty
 from .learning_rate import BaseLearningRate, resolve_rate
-from .metrics import accuracy, r2
-from .model import Model, lightened, load, whole
+from .model import Model, load
 from .modes import in_inference, own_statistics
 from .parallel import ParallelEngine
-from .parts import forward_graph, row_loss_graph
 from .precision import LossScale, resolve_precision
 from .runtime import Session
-from .settings import Configurable, checked
-from .step import Names, read_by
-from .training_info import to_training_info
-from .watch import Watch
+from .settings import checked
+from .step import read_by
+from .weights import lightened, whole
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
 
-class OrtGradientForwardBackwardOptimizer(Configurable):
+class OrtGradientForwardBackwardOptimizer(Fitting):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
     At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
@@ -215,7 +206,8 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         if not self._read:
             raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
         self._ranges = index_ranges(self._read, [self._model.outputs[o] for o in self._losses])
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[tuple[str, int | None], Session] = {}
+        self._threads: dict[int, int | None] = {}  # by the number of rows
         self._options: Any = None
         self._layer: OrtGradientForwardBackward | None = None
 
@@ -259,387 +251,15 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
             self.engine_ = kind.name
         elif gradient is not None:
-            raise SettingError(f"checkpointing trains on the CPU with engine='step', not with {self.engine!r} on "
-                               f"{self.device!r}, in one process and in the dtype of the model.")  # fmt: skip
+            missing = {
+                "in one process, not with distributed=True": self.distributed,
+                f"in the dtype of the model, not with precision={self.precision!r}": self.precision,
+                f"with engine='step', not {self.engine!r}": self.engine not in ("auto", "step"),
+                f"on the CPU, not on {self.device!r}": True,
+            }
+            raise SettingError(f"checkpointing trains {next(what for what, lacks in missing.items() if lacks)}.")
         self._engine: Engine = kind(setup)
         self._restart()
-
-    def _restart(self) -> None:
-        """Bring the engine to where a training starts."""
-        first = dict(self._model.arrays)
-        if self.init == "random":
-            first |= drawn(self._model, self.weights_to_train, self._rng)
-        seed = self._rng.integers(-(2**31), 2**31, 2).tolist() if self.train_mode else (0, 0)
-        self._engine.reset(first, seed)
-
-    @property
-    def _moving(self) -> list[str]:
-        """The initializers that a training changes."""
-        return [*self.weights_to_train, *self._statistics]
-
-    # -- training
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
-        """Train for `max_iter` epochs, from the first weights unless `warm_start`.
-
-        Parameters
-        ----------
-        X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
-            Inputs; where the model has several, a dict or a table with a column for each. Arrays of numpy, memory maps
-            and tensors are read where they are if they have the dtype of the input; tables of pandas, polars or pyarrow
-            are copied, column by column. Without `y`, what gives batches (X, y) or (X, y,
-            sample_weight) every time it is iterated over, such as a DataLoader: they are fetched by a thread while the
-            step before runs, and `batch_size` and `shuffle` are left to them.
-        y : array_like of shape (rows, ...), table, or dict of str to array_like
-            Targets, of the shape of the output; integer labels where the loss takes them.
-        sample_weight : array_like of shape (rows,), optional
-            Weights of the rows, not negative.
-        X_val, y_val : like X and y, optional
-            Data on which the loss is computed now and then, without a change of the training.
-
-        Returns
-        -------
-        OrtGradientForwardBackwardOptimizer
-            The optimizer itself.
-
-        Raises
-        ------
-        DataError
-            The data do not fit the model.
-        ConvergenceError
-            The loss or a weight is no finite number any more; the weights are those of the last finite step.
-        DeadlineError
-            The `timeout` is over.
-        """
-        batches = self._batches(X) if y is None else None
-        data, rows = self._data(X, y, sample_weight) if batches is None else ({}, 0)
-        if (X_val is None) != (y_val is None):
-            raise DataError("X_val and y_val belong together; one of them is missing.")
-        if X_val is not None:
-            self._data(X_val, y_val, None)  # An error is better now than after the first epochs.
-        if not self.warm_start:
-            self._reset()
-        every = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
-        every = max(1, round(every))
-        first = batches is not None or self._begin(data, rows)
-        hidden = not (self.verbose and first)
-        shown = nullcontext() if hidden else tqdm(total=self.max_iter, unit="epoch")
-        with self._watched(always=True), shown as bar:
-            for epoch in range(1, self.max_iter + 1):
-                if not (self._epoch(rows) if batches is None else self._epoch_of(batches)):
-                    break
-                if X_val is not None and (epoch % every == 0 or epoch == self.max_iter):
-                    self.validation_losses_.append(float(self.losses(X_val, y_val).mean()))
-                if bar is not None:
-                    bar.set_postfix(self._progress(), refresh=False)
-                    bar.update()
-                if self.callbacks and self._told(first and self._called()):
-                    break
-        return self
-
-    def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
-        """Tell the engine where the rows are; of several processes, all go on from the first, whether it is this."""
-        self._engine.start(data)
-        group = getattr(self._engine, "group", None)
-        if group is None:
-            return True
-        told, self._rng, snapshot = group.told((rows, self._rng, self._engine.snapshot()))
-        if told != rows:
-            raise DataError(f"This process has {rows} rows, the first one {told}; every process is given all rows.")
-        self._engine.restore(snapshot)
-        return bool(group.rank == 0)
-
-    def _told(self, what: Any) -> Any:
-        """What the first process says, which may be the only one."""
-        group = getattr(self._engine, "group", None)
-        return what if group is None else group.told(what)
-
-    def _called(self) -> bool:
-        """Call every callback; whether one wants the training to end."""
-        answers = [callback(self) for callback in self.callbacks]  # none is left out
-        return any(answer is True for answer in answers)
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train for one epoch on these rows, going on from where the training is.
-
-        Parameters
-        ----------
-        X, y, sample_weight : array_like
-            As in `fit`.
-
-        Returns
-        -------
-        OrtGradientForwardBackwardOptimizer
-            The optimizer itself.
-
-        Raises
-        ------
-        DataError, ConvergenceError, DeadlineError
-            As in `fit`.
-        """
-        data, rows = self._data(X, y, sample_weight)
-        self._begin(data, rows)
-        with self._watched():
-            self._epoch(rows)
-        return self
-
-    @contextmanager
-    def _watched(self, always: bool = False) -> Iterator[None]:
-        """A time in which runs end at the timeout and at Ctrl-C; the watch costs some microseconds."""
-        if self._options is not None or not (always or self.timeout):
-            yield
-            return
-        with Watch(self.timeout) as watch:
-            self._options = self._engine.options = watch.options
-            try:
-                yield
-            finally:
-                self._options = self._engine.options = None
-
-    def _reset(self) -> None:
-        """Back to the first weights, with what is compiled kept."""
-        self._rng = np.random.default_rng(self.random_state)
-        self._restart()
-        self.train_losses_, self.validation_losses_, self.n_iter_ = [], [], 0
-
-    def _epoch(self, rows: int) -> bool:
-        """Train on every row once; whether all stayed finite."""
-        order = self._rng.permutation(rows) if self.shuffle else np.arange(rows)
-        before = self._engine.snapshot() if self._engine.copies > 1 else None
-        loss = self._engine.epoch(order, self.batch_size)
-        if not (np.isfinite(loss) and self._engine.is_finite()):
-            self._diverged(before, order, loss)
-            return False
-        self.train_losses_.append(loss)
-        self.n_iter_ += 1
-        return True
-
-    def _diverged(self, before: Any, order: np.ndarray, loss: float) -> None:
-        """Replay the epoch up to its last finite step, then say what happened."""
-        engine = self._engine
-        if before is None:  # The step was not taken.
-            self._say_diverged(loss, engine.iteration + 1)
-            return
-        engine.restore(before)
-        for start in range(0, len(order), self.batch_size):
-            last = engine.snapshot()
-            loss = engine.epoch(order[start : start + self.batch_size], self.batch_size)
-            if not (np.isfinite(loss) and engine.is_finite()):
-                break
-        at = engine.iteration
-        engine.restore(last)
-        self._say_diverged(loss, at)
-
-    def _say_diverged(self, loss: float, at: int) -> None:
-        """The error or the warning."""
-        message = (f"The loss is {loss} at iteration {at} (epoch {self.n_iter_ + 1}) with {self.learning_rate!r}; the "
-                   f"weights are those of iteration {at - 1}. Lower the rate, or scale X and y.")  # fmt: skip
-        if self.exc:
-            raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=5)
-
-    def _batches(self, X: Any) -> Iterable[Any]:
-        """What gives batches, for as many epochs as there are to be."""
-        if isinstance(X, Mapping) or hasattr(X, "__array__") or not isinstance(X, Iterable):
-            raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
-        if iter(X) is X and self.max_iter > 1:
-            raise DataError(f"X gives its batches once, and max_iter is {self.max_iter}: give what can be iterated "
-                            f"over again, such as a list or a DataLoader, or max_iter=1.")  # fmt: skip
-        if self.distributed:
-            raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
-        return X
-
-    def _epoch_of(self, batches: Iterable[Any]) -> bool:
-        """Train on every batch once; whether all stayed finite."""
-        total = weight = 0.0
-        engine = self._engine
-        with closing(prefetched(batches)) as fetched:
-            for batch in fetched:
-                X, y, w = parts(batch)
-                data, rows = self._data(X, y, w)
-                engine.start(data)
-                loss = engine.epoch(np.arange(rows), rows)
-                if not (np.isfinite(loss) and engine.is_finite()):
-                    engine.undo()
-                    self._say_diverged(loss, engine.iteration + 1)
-                    return False
-                share = float(rows if w is None else np.sum(w))
-                total, weight = total + share * loss, weight + share
-        if not weight:
-            raise DataError("There are no batches in X.")
-        self.train_losses_.append(total / weight)
-        self.n_iter_ += 1
-        return True
-
-    def _progress(self) -> dict[str, str]:
-        last = {"loss": self.train_losses_[-1:], "validation": self.validation_losses_[-1:]}
-        return {n: f"{v[0]:.4g}" for n, v in last.items() if v}
-
-    # -- data
-
-    def _inputs(self, X: Any) -> tuple[dict[str, np.ndarray], int]:
-        """Arrays for the inputs that are read, and how many rows they have."""
-        if isinstance(X, Mapping):
-            X = {n: a for n, a in X.items() if n in self._read or n not in self._model.inputs}
-        inputs, rows = check_inputs(self._read, X)
-        check_indices(self._ranges, inputs)
-        for name, v in self._read.items():
-            fixed = v.shape[0] if v.shape else None
-            if isinstance(fixed, int) and rows % fixed:
-                raise DataError(f"Input {name!r} has a fixed batch dimension of {fixed} and there are {rows} rows; "
-                                f"export it with a dynamic one, or give a multiple of {fixed} rows.")  # fmt: skip
-        return inputs, rows
-
-    def _shape(self, output: str, inputs: Mapping[str, np.ndarray]) -> tuple[int | str | None, ...]:
-        """The shape of an output, found by a run on the first rows where the model does not declare its sizes."""
-        shape = self._model.outputs[output].shape
-        if shape is not None and all(isinstance(d, int) for d in shape[1:]):
-            return shape
-        return self._run("predict", {n: a[: self._fixed or 1] for n, a in inputs.items()})[output].shape
-
-    def _target(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-        """Targets by the names that the graphs give them."""
-        if not isinstance(y, Mapping) and len(self._losses) == 1:
-            y = {next(iter(self._losses)): y}
-        elif not isinstance(y, Mapping):
-            if (table := columns(y)) is None:
-                names = ", ".join(map(repr, self._losses))
-                raise DataError(f"The trained outputs are {names}; give y as a dict by name.")
-            y = table
-        if wrong := sorted(set(y) ^ set(self._losses)):
-            state = "is missing from y" if wrong[0] in self._losses else "is no trained output"
-            raise DataError(f"{wrong[0]!r} {state}; they are {', '.join(map(repr, self._losses))}.")
-        found = {}
-        for output, loss in self._losses.items():
-            value, shape = self._model.outputs[output], self._shape(output, inputs)
-            dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
-            classes = shape[1] if dtype.kind in "iu" and len(shape) > 1 else None
-            what = "y" if len(self._losses) == 1 else f"y[{output!r}]"
-            t = check_target(y[output], dtype, loss.target_shape(shape), rows, what,
-                             classes if isinstance(classes, int) else None)  # fmt: skip
-            loss.check_target(t, what)
-            found[Names.of(self._model).target(output)] = t
-        return found
-
-    def _data(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
-        """Everything that a step reads row by row."""
-        inputs, rows = self._inputs(X)
-        if self._fixed not in (None, self.batch_size):
-            raise DataError(f"The model has a fixed batch dimension of {self._fixed} and batch_size is "
-                            f"{self.batch_size}; export it with a dynamic one, or use batch_size={self._fixed}.")
-        data = {**inputs, **self._target(y, inputs, rows)}
-        if sample_weight is not None:
-            w = check_sample_weight(sample_weight, self._engine.setup.dtype, rows)
-            if not w.any():
-                raise DataError("All sample weights are zero.")
-            data[Names.of(self._model).sample_weight] = w
-        return data, rows
-
-    @property
-    def _fixed(self) -> int | None:
-        """The static first size that some input has, which is what every batch must have."""
-        return next((v.shape[0] for v in self._read.values() if v.shape and isinstance(v.shape[0], int)), None)
-
-    # -- inference
-
-    def _session(self, what: str) -> Session:
-        """A session that reads the weights as inputs, so that it need not be made anew when they change."""
-        if what not in self._sessions:
-            if what == "predict":
-                graph = forward_graph(self._model, self._moving, list(self._losses), used_only=True)
-            else:
-                graph = row_loss_graph(self._model, self._moving, self._losses)
-            self._sessions[what] = Session(graph, device=self.device, threads=None)
-        return self._sessions[what]
-
-    def _run(self, what: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run a graph with the trained weights; in pieces where its batch dimension is fixed."""
-        session, weights = self._session(what), self._arrays()
-        rows = len(next(iter(feeds.values())))
-        parts = []
-        for start in range(0, rows, self._fixed or rows):
-            piece = {n: a[start : start + (self._fixed or rows)] for n, a in feeds.items()}
-            with self._watched():
-                given = {n: a for n, a in {**piece, **weights}.items() if n in session.inputs}
-                parts.append(session.run(given, self._options))
-        return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
-
-    def predict(self, X: Any) -> Any:
-        """The raw outputs of the graph with the trained weights.
-
-        Parameters
-        ----------
-        X : array_like of shape (rows, ...), or dict of str to array_like
-            Inputs.
-
-        Returns
-        -------
-        numpy.ndarray, or dict of str to numpy.ndarray
-            The trained output, or outputs by name where there are several.
-
-        Raises
-        ------
-        DataError
-            X does not fit the model.
-        """
-        found = self._run("predict", self._inputs(X)[0])
-        return next(iter(found.values())) if len(found) == 1 else found
-
-    def losses(self, X: Any, y: Any) -> np.ndarray:
-        """The loss of every row, in order, without the penalty.
-
-        Parameters
-        ----------
-        X, y : array_like
-            As in `fit`.
-
-        Returns
-        -------
-        numpy.ndarray of shape (rows,)
-            The sum over the trained outputs.
-
-        Raises
-        ------
-        DataError
-            X or y does not fit the model.
-        """
-        inputs, rows = self._inputs(X)
-        return next(iter(self._run("losses", {**inputs, **self._target(y, inputs, rows)}).values()))
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Accuracy where the loss has labels, else R².
-
-        R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw.
-
-        Parameters
-        ----------
-        X, y, sample_weight : array_like
-            As in `fit`.
-
-        Returns
-        -------
-        float, or dict of str to float
-            By output where there are several.
-
-        Raises
-        ------
-        DataError
-            The data do not fit the model.
-
-        References
-        ----------
-        .. [1] scikit-learn, `r2_score` and `accuracy_score`.
-        """
-        inputs, rows = self._inputs(X)
-        targets = self._target(y, inputs, rows)
-        w = np.ones(rows) if sample_weight is None else check_sample_weight(sample_weight, np.dtype(np.float64), rows)
-        found = self._run("predict", inputs)
-        triples = zip(self._losses.items(), targets.values(), strict=True)
-        scores = {}
-        for (o, loss), t in triples:
-            labels = loss.labels(found[o])
-            scores[o] = r2(loss.mean(found[o]), t, w) if labels is None else accuracy(labels, t, w)
-        return next(iter(scores.values())) if len(scores) == 1 else scores
 
     # -- forward and backward apart
 
@@ -687,135 +307,6 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             raise DataError("There is no state to go back from; call forward with training=True.")
         weights, inputs = self._layer.backward(output_gradients, state)
         return {w: weights[w] for w in self.weights_to_train}, inputs
-
-    # -- state
-
-    def _names(self, kind: str) -> list[str]:
-        if kind == "weight":
-            return list(self.weights_to_train)
-        if kind == "optimizer":
-            return [*self._engine.setup.states, Names.of(self._model).iteration]
-        if kind == "buffer":
-            seed = [Names.of(self._model).seed] if self.train_mode else []
-            return [*self._statistics, *seed, *self._engine.setup.scaling]
-        raise SettingError(f"kind is 'weight', 'optimizer' or 'buffer', not {kind!r}.")
-
-    def get_state(self, kind: str = "weight") -> list[np.ndarray]:
-        """Copies of the weights, of the optimizer's states or of the buffers, that the caller owns.
-
-        Parameters
-        ----------
-        kind : str
-            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next, and
-            at last the number of batches seen, on which schedules and Adam depend. The buffers of `train_mode` are the
-            running statistics, and then the seed, two numbers that the masks of Dropout follow from; those of a
-            `LossScale` are the scale, the steps taken in a row since it moved, and the number of those skipped.
-        """
-        return [self._engine.get(n) for n in self._names(kind)]
-
-    def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
-        """Overwrite weights, states or buffers; a `fit` with `warm_start` or a `partial_fit` goes on from it.
-
-        Parameters
-        ----------
-        state : sequence of array_like
-            In the order of `get_state`.
-        kind : str
-            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
-
-        Raises
-        ------
-        DataError
-            Another number of arrays, another shape, or what is no finite number.
-        """
-        names = self._names(kind)
-        if len(state) != len(names):
-            raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(state)} given.")
-        arrays = []
-        for name, given in zip(names, state, strict=True):
-            old = self._engine.get(name)
-            try:
-                with np.errstate(over="ignore"):
-                    arrays.append(a := np.asarray(given, old.dtype))
-            except (TypeError, ValueError):
-                raise DataError(f"The array for {name!r} does not hold numbers.") from None
-            if old.shape != a.shape:
-                raise DataError(f"The array for {name!r} has shape {a.shape}, where {old.shape} was expected.")
-            if not np.isfinite(a).all():
-                raise DataError(f"The array for {name!r} is not finite.")
-        for name, a in zip(names, arrays, strict=True):
-            self._engine.set(name, a)
-
-    @property
-    def trained_coef_(self) -> dict[str, np.ndarray]:
-        """Copies of the weights by name."""
-        return dict(zip(self.weights_to_train, self.get_state(), strict=True))
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """Copies of all initializers that a training changes."""
-        return {n: self._engine.get(n) for n in self._moving}
-
-    def get_trained_onnx(self) -> ModelProto:
-        """The model with its trained weights, and running statistics; nothing else of it is changed.
-
-        Returns
-        -------
-        onnx.ModelProto
-        """
-        return whole(self._model, self._arrays())
-
-    def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
-        """The model with its trained weights and its training, which a `TrainingSession` goes on with.
-
-        Parameters
-        ----------
-        style, init, weighted : object
-            As for `to_training_info`.
-
-        Returns
-        -------
-        onnx.ModelProto
-
-        Raises
-        ------
-        SettingError, ModelError
-            As for `to_training_info`.
-        """
-        return to_training_info(self, style, init=init, weighted=weighted)
-
-    def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
-        """Every graph in use: predict, losses, and those of the engine.
-
-        Parameters
-        ----------
-        folder : path, or the type bytes
-            Where to write ``<name>.onnx``; with ``bytes`` nothing is written and the bytes are returned.
-
-        Returns
-        -------
-        dict of str to pathlib.Path or bytes
-        """
-        graphs = {"predict": self.get_trained_onnx(), **self._engine.graphs(),
-                  "losses": row_loss_graph(self._model, self._moving, self._losses)}  # fmt: skip
-        first = self._model.arrays[self.weights_to_train[0]]
-        graphs.setdefault("learning_loss", self._engine.loss_graph())
-        rate = self.learning_rate.build_onnx_function(dtype=first.dtype, shape=first.shape)
-        graphs.setdefault("learning_rate", rate)
-        penalised = self.learning_penalty.build_onnx_function(dtype=first.dtype, shape=first.shape)
-        graphs.setdefault("learning_penalty", penalised)
-        raw = {n: g.SerializeToString() for n, g in graphs.items()}
-        if folder is bytes:
-            return raw
-        root = Path(folder)  # type: ignore[arg-type]
-        root.mkdir(parents=True, exist_ok=True)
-        for n, content in raw.items():
-            (root / f"{n}.onnx").write_bytes(content)
-        return {n: root / f"{n}.onnx" for n in raw}
 
     # -- pickling
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import ModelProto
 
+from .buffer import Buffer
 from .builder import build
+from .device import cores
 from .engine import Batch, Engine, Setup
 from .gradient import cast, grad
 from .graph import Value, op, variable
@@ -16,7 +18,7 @@ from .learning import weighted_sums
 from .learning_loss import BaseLearningLoss
 from .model import Model, load
 from .processes import Group
-from .runtime import Buffer, Session, cores
+from .runtime import Session
 from .step import Names, read_by, row_losses_of, targets_of, total, updated
 
 __all__ = ["ParallelEngine", "sums_graph", "sums_update_graph"]

@@ -11,8 +11,9 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inl
 from onnx.reference import ReferenceEvaluator
 
 from .exceptions import GraphError, ModelError
-from .graph import OPSET, SMALL, Value, attribute_value, constant
+from .graph import OPSET, SMALL, Value, constant
 from .guard import check_proto
+from .schemas import attribute_value
 
 __all__ = ["bodies", "check", "constant_of", "folded", "graphs", "prepared", "shapes"]
 

@@ -12,9 +12,10 @@ from onnx import helper
 
 from .exceptions import ModelError, SettingError
 from .gradient import cast
-from .graph import Node, Value, _onnx_type, constant, make_node, op
+from .graph import Node, Value, constant, make_node, op
 from .modes import Training, _attribute
 from .rewrite import rewriting
+from .schemas import onnx_type
 
 __all__ = ["LossScale", "Precision", "in_precision", "resolve_precision"]
 
@@ -168,7 +169,7 @@ def in_precision(training: Training, dtype: np.dtype) -> Training:
         A node has a graph inside, or the model itself holds float16 or bfloat16.
     """
     model = training.model
-    kind, spelled, largest = helper.np_dtype_to_tensor_dtype(dtype), _onnx_type(dtype), ml_dtypes.finfo(dtype).max
+    kind, spelled, largest = helper.np_dtype_to_tensor_dtype(dtype), onnx_type(dtype), ml_dtypes.finfo(dtype).max
     given = frozenset(model.inputs.values())
     if small := [n for n, v in model.initializers.items() if v.is_float and v.dtype.itemsize < 4]:
         own = model.initializers[small[0]].dtype

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from .buffer import Buffer
 from .exceptions import ProcessError, RuntimeMissingError, SettingError
-from .runtime import Buffer
 
 __all__ = ["Group"]
 

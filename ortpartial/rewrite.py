@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from .graph import Node, Subgraph, Value, _serial, make_node, topological
+from .graph import Node, Subgraph, Value, make_node, topological
+from .values import counter
 
 __all__ = ["rewriting", "rewritten"]
 
@@ -99,7 +100,7 @@ def _rewritten_body(body: Subgraph, around: Current, formula: Formula | None) ->
     """A body with what it captures replaced, itself where nothing is, and what stands for its values."""
     captured = {v: w for v in body.captured if (w := around(v)) is not v}
     values = [*body.outputs, *(y for node in body.nodes for y in node.outputs)]
-    since = next(_serial)
+    since = next(counter)
     current = rewriting(values, captured, formula, body.inputs, body.own)
     made = [current(v) for v in values]
     if all(a is b for a, b in zip(made, values, strict=True)):

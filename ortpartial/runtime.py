@@ -1,280 +1,26 @@
-"""How is a graph run? A `Session` for each graph, a `Binding` for a loop, a `Buffer` for memory that is used again."""
+"""How is a graph run? A `Session` for each graph, and a `Binding` for a loop."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, helper
+import onnxruntime
+from onnx import ModelProto
 
-from .exceptions import DataError, DeviceError, ModelError, OrtPartialError, RuntimeMissingError
+from .buffer import Buffer, as_numpy, borrowable, to_ortvalue
+from .device import CPU, C, Device, cores, has_training, runtime_version
+from .exceptions import DataError, DeviceError
 from .lower import aged, lower
-from .model import load, parted
-from .subgraph import nested
+from .refusal import load_error, newest_opset, run_error
+from .weights import parted
 
-try:
-    import onnxruntime
-    from onnxruntime.capi import _pybind_state
-except ImportError as e:
-    raise RuntimeMissingError(
-        f"No onnxruntime that can be imported ({e}): run `pip install ortpartial[cpu]`, or `pip install "
-        f"ortpartial[training]` for the one with the TrainingAgent (Python 3.12 at most), never both."
-    ) from e
-
-__all__ = ["Binding", "Buffer", "Device", "Session", "as_numpy", "cores", "has_training", "runtime_version"]
-
-#: The objects below onnxruntime's Python ones: each call that they save is half a microsecond of a step.
-C = _pybind_state
-
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-
-
-def runtime_version() -> str:
-    """Version of the installed onnxruntime.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> int(runtime_version().split(".")[0])
-    1
-    """
-    return onnxruntime.__version__
-
-
-def cores() -> int:
-    """How many cores this process may use: those of its affinity mask, where the system has one.
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> cores() >= 1
-    True
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def has_training() -> bool:
-    """Whether the installed onnxruntime is a training build, which alone has the TrainingAgent.
-
-    Returns
-    -------
-    bool
-
-    Examples
-    --------
-    >>> has_training() in (True, False)
-    True
-    """
-    return hasattr(C, "TrainingAgent")
-
-
-@dataclass(frozen=True)
-class Device:
-    """Where tensors live and graphs run: a kind, "cpu" or "cuda", and the number of the device.
-
-    A graph on CUDA runs on a stream of onnxruntime's own, or on the one whose address `stream` is.
-
-    Examples
-    --------
-    >>> Device.parse("cpu")
-    Device(kind='cpu', index=0, stream=None)
-    """
-
-    kind: str = "cpu"
-    index: int = 0
-    stream: int | None = None
-
-    @staticmethod
-    def parse(text: str | Device) -> Device:
-        """The device that "cpu", "cuda" or "cuda:1" means.
-
-        Raises
-        ------
-        DeviceError
-            The text means no device, or the installed onnxruntime cannot drive it.
-        """
-        if isinstance(text, Device):
-            return text
-        match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", text) if isinstance(text, str) else None
-        if match is None or (match[1] == "cpu" and int(match[2] or 0)):
-            raise DeviceError(f"The device is {text!r}; expected 'cpu', 'cuda' or 'cuda:<number>'.")
-        provider, found = _PROVIDERS[match[1]], onnxruntime.get_available_providers()
-        if provider not in found:
-            raise DeviceError(f"The device {text!r} needs {provider}, onnxruntime {runtime_version()} has "
-                              f"{', '.join(found)}: install ortpartial[cuda] instead of this runtime.")  # fmt: skip
-        return Device(match[1], int(match[2] or 0))
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.index}" if self.kind != "cpu" else "cpu"
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether an OrtValue there can borrow the memory of a numpy array."""
-        return self.kind == "cpu"
-
-    @cached_property
-    def ort(self) -> Any:
-        """The device as onnxruntime names it."""
-        kind = C.OrtDevice.cpu() if self.kind == "cpu" else C.OrtDevice.cuda()
-        return C.OrtDevice(kind, C.OrtDevice.default_memory(), self.index)
-
-    @property
-    def providers(self) -> list[tuple[str, dict[str, str]]]:
-        """The execution providers of a session; what CUDA has no kernel for runs on the CPU."""
-        cpu: tuple[str, dict[str, str]] = (_PROVIDERS["cpu"], {})
-        if self.kind == "cpu":
-            return [cpu]
-        stream = {} if self.stream is None else {"user_compute_stream": str(self.stream)}
-        return [(_PROVIDERS[self.kind], {"device_id": str(self.index), **stream}), cpu]
-
-
-CPU = Device()
-
-
-def _borrowable(array: np.ndarray) -> np.ndarray:
-    """The array itself if onnxruntime can read its memory, else a copy that it can.
-
-    onnxruntime 1.19 to 1.31 takes an array of foreign byte order as if it were of its own, and a numpy scalar not at
-    all. `ascontiguousarray` would turn a 0-d array into a 1-d one.
-    """
-    array = np.asarray(array, order="C")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _ortvalue(array: np.ndarray, device: Device) -> Any:
-    """An OrtValue over the memory of a borrowable array, which the caller keeps alive; off the CPU, a copy."""
-    try:
-        return C.OrtValue.ortvalue_from_numpy(array, device.ort)
-    except Exception as e:  # a dtype without an ONNX counterpart, or strings
-        raise DataError(f"onnxruntime takes no array of {array.dtype}: {sentence(e)}") from None
-
-
-class Buffer:
-    """Memory that an `OrtValue` and a numpy array share, kept together so that neither outlives it.
-
-    On the CPU the OrtValue borrows the memory of the array: what one writes, the other reads. On another device the
-    OrtValue owns the memory and there is no array; `numpy` copies.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-        The content. It is copied only where onnxruntime cannot read it in place: strided, or of foreign byte order.
-    device : str or Device
-        Where the memory is.
-
-    Attributes
-    ----------
-    ortvalue : onnxruntime.capi._pybind_state.OrtValue
-        The tensor as onnxruntime sees it.
-    array : numpy.ndarray or None
-        The same memory, on the CPU.
-
-    Examples
-    --------
-    >>> buffer = Buffer(np.zeros(3, np.float32))
-    >>> buffer.array[:] = 1
-    >>> buffer.ortvalue.numpy()
-    array([1., 1., 1.], dtype=float32)
-    """
-
-    __slots__ = ("array", "device", "dtype", "ortvalue", "shape")
-
-    def __init__(self, array: np.ndarray, device: str | Device = CPU):
-        array = _borrowable(array)
-        self.device = Device.parse(device)
-        self.ortvalue = _ortvalue(array, self.device)
-        self.array = array if self.device.shares_memory else None
-        self.shape, self.dtype = array.shape, array.dtype
-
-    @classmethod
-    def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: str | Device = CPU) -> Buffer:
-        """Memory of a shape and a dtype with nothing in particular in it, for a result to be written to."""
-        return cls(np.empty(shape, dtype), device)
-
-    def numpy(self) -> np.ndarray:
-        """The content as an array: the very memory on the CPU, a copy from elsewhere."""
-        return self.ortvalue.numpy() if self.array is None else self.array
-
-    def fill(self, array: np.ndarray) -> None:
-        """Overwrite the content with an array of the same shape and dtype."""
-        array = _borrowable(array)
-        if array.shape != self.shape or array.dtype != self.dtype:
-            raise DataError(f"A buffer of {self.dtype}{list(self.shape)} cannot take {array.dtype}{list(array.shape)}.")
-        if self.array is None:
-            self.ortvalue.update_inplace(array)
-        else:
-            self.array[...] = array
-
-    def __repr__(self) -> str:
-        return f"<Buffer {self.dtype}{list(self.shape)} on {self.device}>"
-
-
-def as_numpy(ortvalue: Any) -> np.ndarray:
-    """The content of an OrtValue as an array: a copy, so that it outlives the run that overwrites the tensor.
-
-    Parameters
-    ----------
-    ortvalue : onnxruntime.capi._pybind_state.OrtValue
-        A dense tensor.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of rank 0 for a scalar, never a numpy scalar.
-    """
-    return np.asarray(ortvalue.numpy())
-
-
-def sentence(e: Exception) -> str:
-    """What onnxruntime says about an error, without its codes and places in its source."""
-    text = " ".join(str(e).split())
-    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    text = text.removeprefix("Error in execution: ")
-    text = re.sub(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
-                  r"Status Message: ", r"\1 node '\2': ", text)  # fmt: skip
-    # A place in the source: its path, and then the signature of the function up to its closing parenthesis.
-    text = re.sub(r"/?\S*onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\)( const)?( \[with [^\]]*\])? ?", "",
-                  text)  # fmt: skip
-    if newer := re.search(r"Opset (\d+) is under development .* till opset (\d+)", text):
-        text = f"the model has opset {newer[1]}, and the newest that it knows is {newer[2]}"
-    return text.strip().rstrip(".") + "."
-
-
-def run_error(e: Exception) -> Exception:
-    """What was given does not fit, or the graph cannot be run: a `DataError` or a `ModelError`."""
-    if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
-        return DataError(f"onnxruntime {runtime_version()} refuses what it is given: {sentence(e)}")
-    return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {sentence(e)}")
-
-
-def _load_error(e: Exception, data: bytes) -> ModelError:
-    """Why a graph is refused; a missing kernel with the operator, the node and the dtypes that it is given."""
-    missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '(.*?)'", str(e))
-    if missing is None:
-        return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}")
-    operator, version, name = missing.groups()
-    try:
-        nodes = {n.name: n for n in nested(v.node for v in load(data).values.values() if v.node is not None)}
-        dtypes = sorted({str(x.dtype) for x in nodes[name].inputs if x is not None})
-    except (KeyError, OrtPartialError):
-        dtypes = []
-    given = f" with inputs of {' and '.join(dtypes)}" if dtypes else ""
-    return ModelError(f"onnxruntime {runtime_version()} has no kernel for {operator} (since opset {version}, node "
-                      f"{name!r}){given}; use another dtype, such as float32, or a runtime that has it.")  # fmt: skip
+__all__ = ["Binding", "Session", "has_training", "runtime_version"]
 
 
 class _Young(Exception):
@@ -283,15 +29,6 @@ class _Young(Exception):
     def __init__(self, newest: int):
         super().__init__(newest)
         self.newest = newest
-
-
-def _newest_opset(e: Exception) -> int | None:
-    """The newest opset that a runtime knows, if it refuses a graph for being younger."""
-    if found := re.search(r"till opset (\d+)", str(e)):
-        return int(found[1])
-    if found := re.search(r"max supported IR version: (\d+)", str(e)):
-        return max(row[2] for row in helper.VERSION_TABLE if row[1] <= int(found[1]))
-    return None
 
 
 #: With more nodes than this, onnxruntime's own optimization takes longer than any training would gain by it: its
@@ -431,9 +168,9 @@ class Session:
                     raise
                 return self._open(data, options, [*disabled, "MatmulTransposeFusion"])
         except Exception as e:  # its errors have no common base below Exception
-            if isinstance(model, ModelProto) and (newest := _newest_opset(e)):
+            if isinstance(model, ModelProto) and (newest := newest_opset(e)):
                 raise _Young(newest) from None
-            raise _load_error(e, data) from None
+            raise load_error(e, data) from None
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
         return onnxruntime.InferenceSession(
@@ -466,7 +203,7 @@ class Session:
         if feeds.keys() != set(self.inputs):
             raise DataError(_names("an input", self.inputs, feeds))
         try:
-            found = self._sess.run(self.outputs, {n: _borrowable(v) for n, v in feeds.items()}, options)
+            found = self._sess.run(self.outputs, {n: borrowable(v) for n, v in feeds.items()}, options)
         except Exception as e:
             raise run_error(e) from None
         return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, found, strict=True)}
@@ -575,8 +312,8 @@ class Binding:
         if isinstance(value, C.OrtValue):
             self.bind_ortvalue_input(name, value)
             return
-        array = _borrowable(value)
-        self._bind(name, _ortvalue(array, self._device))
+        array = borrowable(value)
+        self._bind(name, to_ortvalue(array, self._device))
         # A copy, here or on another device, would not follow what is written to the array later: bind again next time.
         same = array is value and self._device.shares_memory
         self._bound[name] = (array if same else (array,)), array.shape, array.dtype

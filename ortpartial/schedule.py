@@ -393,16 +393,15 @@ def between(low: Value | float, high: Value, x: Value) -> Value:
     return low + (high - low) * (s * s)
 
 
-# The others are told how long they last, so that their names alone mean little: they go by the names of their classes.
+# Those that last for n batches take 1000 by their names alone.
 _NAMES: dict[str, type[Schedule]] = {
     "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
-    "warmup": WarmUpSchedule,
-    **{cls.__name__: cls for cls in (CosineSchedule, StepSchedule, OneCycleSchedule)},
+    "warmup": WarmUpSchedule, "cosine": CosineSchedule, "step": StepSchedule, "onecycle": OneCycleSchedule,
 }  # fmt: skip
 
 
 def resolve_schedule(schedule: Schedule | type[Schedule] | str) -> Schedule:
-    """The schedule that a user means by "constant", "invscaling", "optimal", "warmup", a class, its name, or an object.
+    """The schedule that a user means by a name such as "constant" or "cosine", a class, its name, or an object.
 
     Parameters
     ----------

@@ -224,6 +224,9 @@ def loop(function: Callable[..., Any], trips: Any, *init: Any, going: Any = None
     >>> loop(lambda i, going, v: (None, op.Sin(v)), 5, x)
     <Value Loop float32[3]>
     """
+    _first("loop(function, trips, *init)", function)
+    if isinstance(trips, float) or (isinstance(trips, Value) and trips.is_float):
+        raise GraphError(f"loop takes a whole number of iterations, and was given {trips!r}; what it carries follows.")
     start = [x if isinstance(x, Value) else constant(x) for x in init]
 
     def body(*inputs: Value) -> list[Value]:
@@ -235,6 +238,12 @@ def loop(function: Callable[..., Any], trips: Any, *init: Any, going: Any = None
 
     made = widened(written, start)
     return op.Loop(trips, going, *start, body=made)
+
+
+def _first(call: str, function: Any) -> None:
+    """An error where the function does not come first."""
+    if not callable(function):
+        raise GraphError(f"{call} takes a function first, and was given {function!r} in its place.")
 
 
 def widened(written: Callable[[Sequence[Value]], Subgraph], start: Sequence[Value]) -> Subgraph:
@@ -287,6 +296,7 @@ def scan(function: Callable[..., Any], init: Any = (), xs: Any = (), *, reverse:
     >>> scan(lambda s, x: (s + x, s * x), s, xs)
     (<Value Scan float32[3]>, <Value Scan float32[Tx3]>)
     """
+    _first("scan(function, init, xs)", function)
     init, xs = ([v] if isinstance(v, Value) else list(v) for v in (init, xs))
     attributes: dict[str, Any] = {"num_scan_inputs": len(xs)}
     body = Subgraph.of(function, *body_inputs("Scan", [*init, *xs], attributes))

@@ -16,7 +16,7 @@ _WORTH = 2**20
 #: An element that is read and written takes as long as so many multiplications in a product.
 _ELEMENT = 16
 
-#: A size that is not known is that of a batch as a rule, and these are taken to have so many rows.
+#: A size that is not known is that of a batch as a rule, and these are taken to have so many rows at least.
 _UNKNOWN = 32
 
 #: Multiplications of a product by the shapes of its first two inputs and of its output.
@@ -28,13 +28,15 @@ _PRODUCTS = {
 }
 
 
-def largest(values: Sequence[Value]) -> int:
+def largest(values: Sequence[Value], rows: int = _UNKNOWN) -> int:
     """Multiplications of the largest node that values depend on; all else is counted as what takes as long.
 
     Parameters
     ----------
     values : sequence of Value
         Expressions, and weights that a step updates.
+    rows : int
+        What a size is taken for that is not known.
 
     Returns
     -------
@@ -47,10 +49,11 @@ def largest(values: Sequence[Value]) -> int:
     >>> largest([op.Relu(x @ w)])
     200000
     """
-    return max([_ELEMENT * prod(_shape(v)) for v in values] + [_cost(n) for n in nested(topological(values))])
+    costs = (_cost(n, rows) for n in nested(topological(values)))
+    return max([*(_ELEMENT * prod(_shape(v, rows)) for v in values), *costs])
 
 
-def threads(values: Sequence[Value]) -> int | None:
+def threads(values: Sequence[Value], rows: int = _UNKNOWN) -> int | None:
     """One thread where no node is worth dividing, else None, all of them.
 
     It follows from the graph and is not measured: with another number of threads, products of onnxruntime 1.19 to 1.31
@@ -60,22 +63,24 @@ def threads(values: Sequence[Value]) -> int | None:
     ----------
     values : sequence of Value
         As for `largest`.
+    rows : int
+        How many rows there are; a size that is not known may be another than theirs, and counts as 32 at least.
 
     Returns
     -------
     int or None
     """
-    return 1 if largest(values) < _WORTH else None
+    return 1 if largest(values, max(rows, _UNKNOWN)) < _WORTH else None
 
 
-def _shape(v: Value | None) -> tuple[int, ...]:
-    """The sizes of a tensor, as far as they are known."""
+def _shape(v: Value | None, rows: int) -> tuple[int, ...]:
+    """The sizes of a tensor, those that are not known being `rows`."""
     known = (None,) if v is None or v.shape is None else v.shape
-    return tuple(d if isinstance(d, int) else _UNKNOWN for d in known)
+    return tuple(d if isinstance(d, int) else rows for d in known)
 
 
-def _cost(node: Node) -> int:
+def _cost(node: Node, rows: int) -> int:
     """Multiplications of a node."""
     if node.op_type in _PRODUCTS and not node.domain:
-        return _PRODUCTS[node.op_type](*map(_shape, [*node.inputs[:2], node.outputs[0]]))
-    return _ELEMENT * max(prod(_shape(y)) for y in node.outputs)
+        return _PRODUCTS[node.op_type](*(_shape(v, rows) for v in [*node.inputs[:2], node.outputs[0]]))
+    return _ELEMENT * max(prod(_shape(y, rows)) for y in node.outputs)

@@ -10,13 +10,14 @@ import torch
 from onnx import ModelProto
 
 from .autograd import Compiled, Place
+from .device import Device, cores
 from .engine import choose_for_fit
 from .exceptions import DataError
 from .layer import mode
-from .model import load, read, replace_weights
-from .runtime import Device, cores
+from .model import load, read
 from .threads import threads
 from .torch_state import as_array, as_tensor, chosen, exported_by_torch, home, register
+from .weights import replace_weights
 
 __all__ = ["OnnxLayer"]
 

@@ -14,8 +14,9 @@ from onnx import ModelProto, helper
 
 from .forward_backward import resolve_weights
 from .gradient import trainable
-from .model import Model, replace_weights
+from .model import Model
 from .modes import in_inference, statistics
+from .weights import replace_weights
 
 __all__ = ["as_array", "as_tensor", "chosen", "exported_by_torch", "home", "register"]
 

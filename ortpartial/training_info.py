@@ -12,12 +12,13 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from .builder import build
 from .exceptions import ModelError, SettingError
 from .gradient import grad
-from .graph import OPSET, Node, Value, _newest, _outputs, constant, op, topological, variable
+from .graph import OPSET, Node, Value, constant, op, topological, variable, with_outputs
 from .initial import bounds
 from .learning_rate import BaseLearningRate, LearningRateAdagrad, LearningRateAdam, LearningRateSGDNesterov
 from .model import Model, load
 from .passes import graphs, prepared
 from .schedule import Schedule
+from .schemas import schema_of
 from .step import Names, step_values
 from .training_check import check_training_info
 from .training_graph import lowered_step, strip_training_info
@@ -168,8 +169,8 @@ def _named_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Va
         leaves = dict.fromkeys(v for node in topological([objective]) for v in node.reads if v.node is None)
         zs = [v for v in leaves if v.array is None and v not in xs]
         attributes = {"xs": [v.hint for v in xs], "zs": [v.hint for v in zs], "y": y}
-        node = Node(_newest("Gradient", DOMAIN, 1), (*xs, *zs), attributes)
-        return list(_outputs(node, [x.type for x in xs], ()).outputs)
+        node = Node(schema_of("Gradient", DOMAIN, 1), (*xs, *zs), attributes)
+        return list(with_outputs(node, [x.type for x in xs], ()).outputs)
 
     return gradient
 

@@ -13,7 +13,8 @@ from .builder import build
 from .exceptions import GraphError
 from .gradient import _walk, cast, ones_like, zeros_like
 from .graph import Operators, Value, constant, op, variable
-from .model import EXPANDED, load
+from .model import load
+from .reading import EXPANDED
 from .rewrite import rewritten
 
 __all__ = ["DOMAIN", "lower_training_operators", "training"]

@@ -13,14 +13,16 @@ import numpy as np
 import onnx
 from onnx import ModelProto, numpy_helper
 
+from .buffer import Buffer, as_numpy
 from .builder import build
+from .device import Device
 from .exceptions import DataError
 from .forms import faster
 from .graph import Node, Value, constant
 from .learning_rate import descended
 from .model import load
 from .rewrite import rewritten
-from .runtime import Binding, Buffer, Device, Session, as_numpy
+from .runtime import Binding, Session
 from .simplify import simplified
 from .step import Names
 from .threads import threads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
 from .exceptions import ModelError
+from .sites import FLOATS, Site, Wanted
 
-__all__ = ["TRUSTED", "dims", "needed", "prepare", "untrusted"]
+__all__ = ["TRUSTED", "needed", "prepare", "untrusted"]
 
 #: Operators whose gradient tests/test_agent.py holds against torch's; `untrusted` says where even they are not sure.
 TRUSTED = frozenset({
@@ -26,9 +27,6 @@ TRUSTED = frozenset({
 
 #: Opsets that onnxruntime-training 1.19.2 differentiates, and the oldest that the tests cover.
 _OPSETS, _TESTED_OPSET, _IR = range(12, 22), 18, 10
-
-_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
 
 def prepare(model: ModelProto) -> ModelProto:
     """The same function, written so that onnxruntime-training 1.19.2 can differentiate it.
@@ -65,7 +63,7 @@ def prepare(model: ModelProto) -> ModelProto:
     inputs = [i for i in graph.input if i.name not in stored]
     del graph.input[:]
     graph.input.extend(inputs)
-    types = _Graph(model, ())
+    types = Wanted(model, ())
     taken = {n for node in graph.node for n in [*node.input, *node.output]} | stored | {i.name for i in inputs}
     if given := [o.name for o in graph.output if o.name in stored or o.name in {i.name for i in inputs}]:
         # The builder of 1.19.2 ends the process.
@@ -81,7 +79,7 @@ def prepare(model: ModelProto) -> ModelProto:
 
     nodes: list[NodeProto] = []
     for node in graph.node:
-        site = _Site(node, types)
+        site = Site(node, types)
         for i, name in enumerate(node.input):
             if name and name in list(node.input)[:i]:
                 node.input[i] = free(f"{name}_again")
@@ -107,126 +105,11 @@ def prepare(model: ModelProto) -> ModelProto:
     return model
 
 
-def dims(tensor: Any) -> tuple[int | str | None, ...] | None:
-    """Sizes of a tensor type: an int, a name, or None where unknown."""
-    if not tensor.HasField("shape"):
-        return None
-    return tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim)
-
-
-#: Operators whose output depends on no value of their inputs.
-_CONSTANT = frozenset({"ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size"})
-
-
-class _Graph:
-    """Which tensors of a graph need a gradient, and what is known about their types."""
-
-    def __init__(self, model: ModelProto, wanted: Iterable[str]):
-        try:
-            graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        except onnx.shape_inference.InferenceError as e:
-            raise ModelError(f"The model is not valid: {str(e).splitlines()[0]}") from None
-        self.opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-        self.types = {v.name: v.type.tensor_type for v in [*graph.value_info, *graph.input, *graph.output]}
-        self.arrays = {t.name: t for t in graph.initializer}
-        for t in graph.initializer:
-            self.types[t.name] = helper.make_tensor_type_proto(t.data_type, t.dims).tensor_type
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-                self.arrays[node.output[0]] = node.attribute[0].t
-        self.outputs = {o.name for o in graph.output}
-        known = {*self.types, *(o for node in graph.node for o in node.output)}
-        if unknown := [n for n in wanted if n not in known]:
-            raise ModelError(f"The model has no initializer or input named {unknown[0]!r}.")
-        if stiff := [n for n in wanted if not self.is_float(n)]:
-            raise ModelError(f"{stiff[0]!r} is not of a floating-point type and has no gradient.")
-        reached = set(wanted)
-        for node in graph.node:
-            if node.op_type not in _CONSTANT and not reached.isdisjoint(_read(node)):
-                reached.update(o for o in node.output if self.is_float(o))
-        live = {o for o in self.outputs if self.is_float(o)}
-        for node in reversed(graph.node):
-            if node.op_type not in _CONSTANT and not live.isdisjoint(node.output):
-                live.update(i for i in _read(node) if self.is_float(i))
-        self.needed = reached & live
-        self.fixed = set(self.arrays) - set(wanted)
-        self.readers = {i for node in graph.node for i in _read(node)} | self.outputs
-        self.sites = [_Site(n, self) for n in graph.node if self.needed & {*_read(n)} and self.needed & {*n.output}]
-
-    def is_float(self, name: str) -> bool:
-        """Whether a tensor can have a gradient; one of unknown type is taken to."""
-        known = self.types.get(name)
-        return known is None or known.elem_type in _FLOATS or known.elem_type == TensorProto.UNDEFINED
-
-
-def _read(node: NodeProto) -> Iterator[str]:
-    """What a node reads, in its subgraphs too."""
-    yield from node.input
-    for a in node.attribute:
-        for graph in (a.g, *a.graphs):
-            for inner in graph.node:
-                yield from _read(inner)
-
-
-class _Site:
-    """A node where it stands."""
-
-    def __init__(self, node: NodeProto, graph: _Graph):
-        self.node, self.graph, self.op_type = node, graph, node.op_type
-
-    def __str__(self) -> str:
-        name = f"node {self.node.name!r}" if self.node.name else f"the node of {self.node.output[0]!r}"
-        return f"{self.op_type} ({name})"
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute in Python's own type."""
-        found = next((helper.get_attribute_value(a) for a in self.node.attribute if a.name == name), default)
-        return found.decode() if isinstance(found, bytes) else found
-
-    def given(self, i: int) -> bool:
-        """Whether the node has such an input."""
-        return i < len(self.node.input) and self.node.input[i] != ""
-
-    def needed(self, i: int) -> bool:
-        """Whether the gradient of an input is asked for."""
-        return self.given(i) and self.node.input[i] in self.graph.needed
-
-    def read(self, o: int) -> bool:
-        """Whether an output is read by anybody."""
-        return o < len(self.node.output) and self.node.output[o] in self.graph.readers
-
-    def shape(self, i: int) -> tuple[int | str | None, ...] | None:
-        """Sizes of an input, as far as they are known."""
-        known = self.graph.types.get(self.node.input[i]) if self.given(i) else None
-        return None if known is None else dims(known)
-
-    def made(self) -> tuple[int | str | None, ...] | None:
-        """Sizes of the first output, as far as they are known."""
-        known = self.graph.types.get(self.node.output[0])
-        return None if known is None else dims(known)
-
-    def array(self, i: int) -> np.ndarray | None:
-        """An input that is constant."""
-        fixed = self.given(i) and self.node.input[i] in self.graph.fixed
-        return numpy_helper.to_array(self.graph.arrays[self.node.input[i]]) if fixed else None
-
-    @property
-    def idle(self) -> bool:
-        """Whether a Dropout lets everything through, or a Cast changes no type, which confuses the builder as well."""
-        if self.op_type == "Cast":
-            known = self.graph.types.get(self.node.input[0])
-            return known is not None and known.elem_type == self.attribute("to")
-        if self.op_type != "Dropout" or self.read(1):
-            return False
-        ratio, training = self.array(1), self.array(2)
-        return not self.given(2) or (training is not None and not training) or (ratio is not None and not ratio)
-
-
-def _same(s: _Site) -> bool:
+def _same(s: Site) -> bool:
     return s.attribute("auto_pad", "NOTSET").startswith("SAME")
 
 
-def _pooled(s: _Site) -> str | None:
+def _pooled(s: Site) -> str | None:
     shape = s.shape(0)
     if s.op_type == "MaxPool":
         if s.attribute("storage_order", 0):
@@ -248,7 +131,7 @@ def _sizes(shape: Sequence[int | str | None] | None) -> str:
     return "of unknown rank" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
 
-def _where(s: _Site) -> str | None:
+def _where(s: Site) -> str | None:
     shapes = [s.shape(i) for i in range(3)]
     for i in (1, 2):
         for other in shapes:
@@ -268,25 +151,25 @@ def _aligned(own: Sequence[Any], other: Sequence[Any]) -> Iterator[tuple[Any, An
     return zip(reversed(own), reversed(other), strict=False)
 
 
-def _normalized(s: _Site) -> str | None:
+def _normalized(s: Site) -> str | None:
     if s.read(1) or s.read(2):
         return "the gradient of its outputs after the first is wrong"
     return None if s.given(2) else "it has no bias, and the shape of its scale is not declared"
 
 
-def _matmul(s: _Site) -> str | None:
+def _matmul(s: Site) -> str | None:
     shapes = s.shape(0), s.shape(1)
     one = any(shape is not None and len(shape) == 1 for shape in shapes)
     return "the gradient of operands with one axis is wrong" if one else None
 
 
-def _reduced_l2(s: _Site) -> str | None:
+def _reduced_l2(s: Site) -> str | None:
     axes = s.attribute("axes") or s.array(1)
     several = (axes is None or len(axes) != 1) and not s.attribute("keepdims", 1)
     return "keepdims=0 over several axes gives a gradient of a wrong shape" if several else None
 
 
-def _scattered(s: _Site) -> str | None:
+def _scattered(s: Site) -> str | None:
     return _when(s.attribute("reduction", "none") != "none", "a reduction gives a wrong gradient")
 
 
@@ -295,7 +178,7 @@ def _when(found: bool, reason: str) -> str | None:
 
 
 #: Where the agent of onnxruntime-training 1.19.2 is wrong without saying so, or ends the process.
-_REFUSED: dict[str, Callable[[_Site], str | None]] = {
+_REFUSED: dict[str, Callable[[Site], str | None]] = {
     "AveragePool": _pooled,
     "BatchNormalization": lambda s: _when(
         not s.attribute("training_mode", 0), "it is differentiated, and even computed, as if training_mode were 1"
@@ -343,14 +226,14 @@ def needed(model: ModelProto, wanted: Sequence[str]) -> set[str]:
     ModelError
         onnxruntime-training is wrong about a node on the way; the message names it.
     """
-    graph = _Graph(model, wanted)
+    graph = Wanted(model, wanted)
     for site in graph.sites:
         if reason := _refused(site):
             raise ModelError(f"The agent cannot differentiate {site}: {reason}. Use engine='step' instead.")
     return graph.needed
 
 
-def _refused(s: _Site) -> str | None:
+def _refused(s: Site) -> str | None:
     """Why the agent must not differentiate a node."""
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in s.node.attribute):
         return "graphs inside nodes have no gradient"
@@ -359,7 +242,7 @@ def _refused(s: _Site) -> str | None:
     return _REFUSED[s.op_type](s) if s.op_type in _REFUSED else None
 
 
-def _unsure(s: _Site) -> str | None:
+def _unsure(s: Site) -> str | None:
     """Why a node is beyond what the tests cover."""
     if s.op_type not in TRUSTED or s.node.domain not in ("", "ai.onnx"):
         return "no test covers its gradient"
@@ -381,11 +264,11 @@ def _unsure(s: _Site) -> str | None:
     return _untested(s)
 
 
-def _untested(s: _Site) -> str | None:
+def _untested(s: Site) -> str | None:
     """Attributes and inputs that the tests do not cover, most of which the builder refuses."""
     if s.op_type in ("Clip", "Pow") and (s.needed(1) or s.needed(2)):
         return "the tests cover the gradient of its first input alone"
-    if s.op_type == "Pow" and (exponent := s.graph.types.get(s.node.input[1])) and exponent.elem_type not in _FLOATS:
+    if s.op_type == "Pow" and (exponent := s.graph.types.get(s.node.input[1])) and exponent.elem_type not in FLOATS:
         return "its exponent is not of the type of its base"
     if s.op_type == "Slice" and s.given(4) and ((steps := s.array(4)) is None or (steps < 0).any()):
         return "its steps may be negative"
@@ -442,12 +325,12 @@ def untrusted(
         model = prepare(model)
         if next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")) < _TESTED_OPSET:
             return [f"The tests cover opsets {_TESTED_OPSET} to {_OPSETS[-1]} alone."]
-        types = _Graph(model, ())
+        types = Wanted(model, ())
         if weights is None:
             weights = [t.name for t in model.graph.initializer if t.dims and types.is_float(t.name)]
         if input_grads is None:
             input_grads = [i.name for i in model.graph.input if types.is_float(i.name) and i.name not in weights]
-        graph = _Graph(model, [*weights, *input_grads])
+        graph = Wanted(model, [*weights, *input_grads])
     except ModelError as e:
         return [str(e)]
     reasons = ((s, _refused(s) or _unsure(s)) for s in graph.sites)

@@ -12,8 +12,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+from .device import C
 from .exceptions import DeadlineError, OrtPartialError
-from .runtime import C
 
 __all__ = ["Watch"]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from onnx import defs
 
-from ortpartial.gradient import _CONSTANT, _RULES, elementwise
-from ortpartial.graph import OPSET, _newest
+from ortpartial.graph import OPSET
+from ortpartial.registry import CONSTANT, RULES, elementwise
+from ortpartial.schemas import schema_of
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- written by `make readme` -->\n", "<!-- until here -->\n"
@@ -17,12 +18,12 @@ BEGIN, END = "<!-- written by `make readme` -->\n", "<!-- until here -->\n"
 def section() -> str:
     """The table: by rule, family by family, by the body of the specification, and not at all."""
     families = defaultdict(list)
-    for (_, op_type), rule in sorted(_RULES.items()):
+    for (_, op_type), rule in sorted(RULES.items()):
         name = rule.function.__module__
-        # The rules of `elementwise` are functions of gradient.py.
+        # The rules of `elementwise` are functions of registry.py.
         doc = sys.modules["ortpartial.rules.elementwise" if name == elementwise.__module__ else name].__doc__ or ""
         families[doc.splitlines()[0].removeprefix("How do gradients flow through ").partition("?")[0]].append(op_type)
-    others = [s for s in newest() if ("", s.name) not in _RULES and ("", s.name) not in _CONSTANT and is_real(s)]
+    others = [s for s in newest() if ("", s.name) not in RULES and ("", s.name) not in CONSTANT and is_real(s)]
     bodies = [s.name for s in others if s.has_function or s.has_context_dependent_function]
     none = [s.name for s in others if s.name not in bodies]
     table = {"by a rule": ["operators"], "---": ["---"], **families,
@@ -33,7 +34,7 @@ def section() -> str:
 def newest() -> list[defs.OpSchema]:
     """The operators of ONNX in the opset that rules are written against, or in the one in which they appeared."""
     names = sorted({s.name for s in defs.get_all_schemas() if not s.domain and not s.deprecated})
-    return [_newest(name, "", OPSET) for name in names]
+    return [schema_of(name, "", OPSET) for name in names]
 
 
 def is_real(schema: defs.OpSchema) -> bool:

@@ -18,8 +18,8 @@ import warnings
 import numpy as np
 
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer
+from ortpartial.device import has_training
 from ortpartial.exceptions import OrtPartialError
-from ortpartial.runtime import has_training
 
 SECONDS, MEMORY = 20, 6 << 30
 RESULT, CLEAR, UNCLEAR, KILLED, HANG = "result", "clear error", "unclear error", "killed", "hang"

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ortpartial.builder import build
+from ortpartial.device import runtime_version
 from ortpartial.gradient import grad
 from ortpartial.graph import variable
-from ortpartial.runtime import runtime_version
 from ortpartial.testing import evaluate
 
 #: What onnxruntime-training 1.19.2 cannot do at all, so that no rule is to blame.

@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from ortpartial import agent as agent_module
 from ortpartial.agent import Agent
+from ortpartial.buffer import Buffer, as_numpy
 from ortpartial.builder import build
 from ortpartial.exceptions import DataError, ModelError, RuntimeMissingError
 from ortpartial.graph import op, variable
-from ortpartial.runtime import Buffer, Session, as_numpy
+from ortpartial.runtime import Session
 from ortpartial.trust import TRUSTED, untrusted
 
 needs_agent = pytest.mark.agent

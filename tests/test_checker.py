@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from table import apart, real, rows, within
 
-from ortpartial import gradient
+from ortpartial import gradient, registry
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import constant, op
 from ortpartial.subgraph import cond, loop, scan
@@ -77,14 +77,14 @@ INPUTS = {"Where": (1, 2), "ScatterElements": (0, 2)}
 
 def spoil(monkeypatch, op_type, how, which=None):
     """Let the rule of an operator give a wrong cotangent of its inputs, or of one of them."""
-    rule = gradient._RULES["", op_type]
+    rule = registry.RULES["", op_type]
 
     class Spoilt(type(rule)):
         def __call__(self, node, dys, *wanted):
             found = super().__call__(node, dys, *wanted)
             return tuple(d if d is None or which not in (None, i) else how(d) for i, d in enumerate(found))
 
-    monkeypatch.setitem(gradient._RULES, ("", op_type), Spoilt(rule.function, rule.keywords))
+    monkeypatch.setitem(registry.RULES, ("", op_type), Spoilt(rule.function, rule.keywords))
 
 
 @pytest.mark.parametrize(("op_type", "f", "args"), RULES)
@@ -99,8 +99,8 @@ def test_a_rule_wrong_by_a_ten_thousandth_is_caught(monkeypatch, op_type, f, arg
 
 def test_every_family_is_tried():
     # Operators of other domains are compared with the kernels of onnxruntime: tests/rules/test_microsoft.py.
-    families = {rule.function.__module__ for (domain, _), rule in gradient._RULES.items() if not domain}
-    tried = {gradient._RULES["", row.values[0]].function.__module__ for row in RULES}
+    families = {rule.function.__module__ for (domain, _), rule in registry.RULES.items() if not domain}
+    tried = {registry.RULES["", row.values[0]].function.__module__ for row in RULES}
     assert {f for f in families if f.startswith("ortpartial.rules.")} <= tried
 
 

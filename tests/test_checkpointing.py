@@ -8,6 +8,7 @@ import pytest
 from models import data, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial import device
 from ortpartial.builder import build
 from ortpartial.checkpointing import cheaply, checkpointed, resolve_checkpointing
 from ortpartial.exceptions import SettingError
@@ -95,11 +96,19 @@ def test_a_training_is_the_same(checkpointing):
     ({"checkpointing": "some"}, "checkpointing is None, 'auto' or a list of tensors to keep, not 'some'"),
     ({"checkpointing": 3}, "list of tensors to keep, not 3"),
     ({"checkpointing": ["nothing"]}, "names 'nothing', which is no tensor of the model"),
-    ({"checkpointing": "auto", "engine": "epoch"}, "engine='step', not with 'epoch'"),
+    ({"checkpointing": "auto", "engine": "epoch"}, r"^checkpointing trains with engine='step', not 'epoch'\.$"),
+    ({"checkpointing": "auto", "precision": "float16"},
+     "^checkpointing trains in the dtype of the model, not with precision='float16'"),
 ])  # fmt: skip
 def test_errors(settings, message):
     with pytest.raises(SettingError, match=message):
         Optimizer(mlp(), **settings)
+
+
+def test_a_device_that_has_memory_of_its_own(monkeypatch):
+    monkeypatch.setitem(device._PROVIDERS, "cuda", "CPUExecutionProvider")
+    with pytest.raises(SettingError, match=r"^checkpointing trains on the CPU, not on 'cuda'\.$"):
+        Optimizer(mlp(), checkpointing="auto", device="cuda")
 
 
 PEAK = """

@@ -11,10 +11,11 @@ from table import OLD
 
 from ortpartial.builder import build
 from ortpartial.exceptions import DataError, ModelError
-from ortpartial.gradient import _CONSTANT, _RULES
-from ortpartial.graph import CONTROL, OPSET, _newest, attribute_value, constant, make_node, variable
+from ortpartial.graph import CONTROL, OPSET, constant, make_node, variable
 from ortpartial.model import load as model_of
+from ortpartial.registry import CONSTANT, RULES
 from ortpartial.rewrite import rewritten
+from ortpartial.schemas import attribute_value, schema_of
 from ortpartial.testing import _runner, _runs, check_gradient
 
 FLOATS = (np.float32, np.float64)
@@ -137,9 +138,9 @@ def array(v):
 
 
 def differentiable(op_type):
-    if ("", op_type) in _RULES:
+    if ("", op_type) in RULES:
         return True
-    return ("", op_type) not in _CONSTANT and has_body(_newest(op_type, "", OPSET))
+    return ("", op_type) not in CONSTANT and has_body(schema_of(op_type, "", OPSET))
 
 
 def has_body(schema):
@@ -153,7 +154,7 @@ def expression(graph, inputs):
     """The node as a function of its floating-point inputs; the others are constants."""
     (node,) = graph.node
     attributes = {a.name: attribute_value(a) for a in node.attribute}
-    schema = _newest(node.op_type, "", OPSET)
+    schema = schema_of(node.op_type, "", OPSET)
     given = dict(zip((i.name for i in graph.input), inputs, strict=True))
     names = [n for n in given if given[n].dtype in FLOATS and n not in SETTINGS.get(node.op_type, ())]
 
@@ -184,7 +185,7 @@ def body_expression(name, inputs):
 
 
 def has_rule(graph):
-    return ("", graph.node[0].op_type) in _RULES
+    return ("", graph.node[0].op_type) in RULES
 
 
 def sampled():
@@ -227,7 +228,7 @@ def test_every_reason_is_that_of_a_case():
 def test_there_are_enough_cases():
     counts = Counter(graph.node[0].op_type for graph, _, _ in CASES.values())
     print(", ".join(f"{op_type} {n}" for op_type, n in sorted(counts.items())))
-    with_rule = {op_type for op_type in counts if ("", op_type) in _RULES}
+    with_rule = {op_type for op_type in counts if ("", op_type) in RULES}
     assert len(with_rule) >= 105
     assert sum(counts[op_type] for op_type in with_rule) >= 650
 
@@ -237,5 +238,5 @@ def test_every_operator_that_onnx_calls_differentiable_has_a_rule_or_a_body():
     differentiable = defs.OpSchema.DifferentiationCategory.Differentiable
     marked = [n for n, s in newest.items() if any(i.differentiation_category == differentiable for i in s.inputs)]
     assert len(marked) >= 120
-    missing = [n for n in marked if ("", n) not in _RULES and ("", n) not in _CONSTANT and not has_body(newest[n])]
+    missing = [n for n in marked if ("", n) not in RULES and ("", n) not in CONSTANT and not has_body(newest[n])]
     assert missing == []

@@ -10,10 +10,11 @@ from table import OLD
 from test_corpus import CASES, FIRST, LEFT_OUT, SINGLE, STATIC, expression, has_rule
 
 from ortpartial.builder import build
+from ortpartial.device import runtime_version
 from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.gradient import cast, grad
 from ortpartial.graph import CONTROL, constant, variable
-from ortpartial.runtime import Session, runtime_version
+from ortpartial.runtime import Session
 from ortpartial.testing import _runs, check_gradient
 
 VERSIONS = f"onnx {onnx.__version__} or onnxruntime {runtime_version()}"

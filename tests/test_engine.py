@@ -9,12 +9,13 @@ import torch
 from models import assert_close, data, linear, mlp, torch_linear, torch_mlp, weights_of
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import runtime
+from ortpartial import buffer, device, runtime
+from ortpartial.device import Device
 from ortpartial.engine import Batch, EpochEngine, StepEngine, choose_for_backward, choose_for_fit
 from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
-from ortpartial.runtime import Device, Session
+from ortpartial.runtime import Session
 from ortpartial.schedule import OptimalSchedule
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
@@ -188,15 +189,16 @@ def test_memory_of_a_device(monkeypatch):
     """The way of a GPU, whose memory numpy cannot read, taken by a device that is the CPU: the same, bit for bit."""
     X, y, w = data(33)
     near = optimizer(mlp(), learning_rate="Adam").fit(X, y, w)
-    kept, borrowing = [], runtime._ortvalue
+    kept, borrowing = [], buffer.to_ortvalue
 
     def owning(array, device):
         kept.append(array if device.shares_memory else array.copy())
         return borrowing(kept[-1], device)
 
-    monkeypatch.setitem(runtime._PROVIDERS, "cuda", "CPUExecutionProvider")
+    monkeypatch.setitem(device._PROVIDERS, "cuda", "CPUExecutionProvider")
     monkeypatch.setattr(Device, "ort", Device().ort)
-    monkeypatch.setattr(runtime, "_ortvalue", owning)
+    for module in (buffer, runtime):
+        monkeypatch.setattr(module, "to_ortvalue", owning)
     far = optimizer(mlp(), learning_rate="Adam", device="cuda").fit(X, y, w)
     assert all(b.array is None for side in far._engine.sides for b in side.values())
     assert far.train_losses_ == near.train_losses_
@@ -213,7 +215,7 @@ def test_memory_of_a_device(monkeypatch):
 @pytest.mark.parametrize("engine", ["step", "epoch"])
 def test_the_number_of_a_device_is_meant_everywhere(monkeypatch, engine):
     """Sessions, and memory that is not the host's, are on the device that was named, and on no other."""
-    seen, kept, borrowing, opening = set(), [], runtime._ortvalue, Session._open
+    seen, kept, borrowing, opening = set(), [], buffer.to_ortvalue, Session._open
 
     def placed(array, device):
         seen.add(str(device))
@@ -224,9 +226,10 @@ def test_the_number_of_a_device_is_meant_everywhere(monkeypatch, engine):
         seen.add(self.device.providers[0][1]["device_id"])
         return opening(self, *arguments)
 
-    monkeypatch.setitem(runtime._PROVIDERS, "cuda", "CPUExecutionProvider")
+    monkeypatch.setitem(device._PROVIDERS, "cuda", "CPUExecutionProvider")
     monkeypatch.setattr(Device, "ort", Device().ort)
-    monkeypatch.setattr(runtime, "_ortvalue", placed)
+    for module in (buffer, runtime):
+        monkeypatch.setattr(module, "to_ortvalue", placed)
     monkeypatch.setattr(Session, "_open", opened)
     X, y, w = data(33)
     o = optimizer(mlp(), learning_rate="Adam", device="cuda:1", engine=engine).fit(X, y, w, X, y)

@@ -13,10 +13,11 @@ from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+from ortpartial.device import has_training
 from ortpartial.learning_loss import ElasticLearningLoss
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateSGDNesterov
-from ortpartial.runtime import Session, has_training
+from ortpartial.runtime import Session
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))

@@ -6,19 +6,21 @@ import torch
 import torch.nn.functional as F
 from table import assert_as_torch, gradients, real, rows, torch_gradients
 
-from ortpartial import gradient
+from ortpartial import registry
 from ortpartial.builder import build
-from ortpartial.exceptions import GraphError, NoGradientError
-from ortpartial.gradient import cast, composed, elementwise, grad, has_rule, no_gradient, unbroadcast, vjp
-from ortpartial.graph import OPSET, _newest, constant, make_node, op, variable
+from ortpartial.exceptions import NoGradientError
+from ortpartial.gradient import cast, composed, grad, unbroadcast
+from ortpartial.graph import OPSET, constant, make_node, op, variable
+from ortpartial.registry import has_rule, vjp
+from ortpartial.schemas import schema_of
 from ortpartial.testing import check_gradient, evaluate
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch):
+def forgotten(monkeypatch):
     """What a test registers is forgotten after it."""
-    monkeypatch.setattr(gradient, "_RULES", dict(gradient._RULES))
-    monkeypatch.setattr(gradient, "_CONSTANT", set(gradient._CONSTANT))
+    monkeypatch.setattr(registry, "RULES", dict(registry.RULES))
+    monkeypatch.setattr(registry, "CONSTANT", set(registry.CONSTANT))
 
 
 def node_types(inputs, outputs):
@@ -246,13 +248,13 @@ def test_what_an_operator_computes_is_its_rule():
 
 def test_the_body_of_a_body():
     # HardSwish is x · HardSigmoid(x); without the rule of HardSigmoid its own body is opened.
-    del gradient._RULES["", "HardSigmoid"]
+    del registry.RULES["", "HardSigmoid"]
     assert_as_torch(op.HardSwish, F.hardswish, [real(2, 3)])
 
 
 def test_no_rule_and_no_body_is_an_error_that_names_node_operator_and_way_out():
     x = variable("x", "float32", [2, 2])
-    (y,) = make_node(_newest("DFT", "", OPSET), [x], {}, name="volume").outputs
+    (y,) = make_node(schema_of("DFT", "", OPSET), [x], {}, name="volume").outputs
     with pytest.raises(NoGradientError) as e:
         grad(y, [x])
     for part in ("volume", "DFT", "neither a rule nor a body", "ortpartial.vjp('DFT')", "weights_to_train"):
@@ -275,70 +277,6 @@ def test_an_output_whose_gradient_is_unknown_is_an_error():
     mean = op.LayerNormalization(x, scale, n_outputs=3)[1]
     with pytest.raises(NoGradientError, match=r"LayerNormalization.*other than the first"):
         grad(mean, [x])
-
-
-# Registration.
-
-
-def test_a_rule_is_registered():
-    assert not has_rule("DFT")
-
-    @vjp("DFT")
-    def _(x, *, y, dy):
-        return dy * x
-
-    assert has_rule("DFT")
-    x = variable("x", "float32", [2, 2])
-    assert node_types([x], grad(op.DFT(x), [x])) != []
-
-
-def test_elementwise_takes_partial_derivatives():
-    elementwise("DFT", lambda x, y: 3 * x)
-    (dx,) = compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))
-    assert dx.tolist() == [[3, 0], [0, 3]]
-
-
-def test_no_gradient_is_a_word():
-    no_gradient("DFT")
-    assert has_rule("DFT")
-    assert compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))[0].tolist() == [[0, 0], [0, 0]]
-
-
-def test_attributes_come_by_name_with_the_defaults_of_the_specification():
-    seen = {}
-
-    @vjp("LeakyRelu")
-    def _(x, *, dy, alpha, node):
-        seen.update(alpha=alpha, node=node.op_type)
-        return dy
-
-    x = variable("x", "float32", [3])
-    grad(op.LeakyRelu(x), [x])
-    assert seen == {"alpha": pytest.approx(0.01), "node": "LeakyRelu"}
-    grad(op.LeakyRelu(x, alpha=0.5), [x])
-    assert seen["alpha"] == 0.5
-
-
-def test_a_misspelt_keyword_fails_at_registration():
-    with pytest.raises(TypeError, match=r"The rule of Softmax asks for \['axes'\], which are no attributes of it"):
-        vjp("Softmax")(lambda x, *, y, dy, axes: dy)
-
-
-def test_too_many_inputs_fail_at_registration():
-    with pytest.raises(TypeError, match="The rule of Exp takes 2 inputs, the operator 1"):
-        vjp("Exp")(lambda x, z, *, dy: dy)
-
-
-def test_an_unknown_operator_fails_at_registration():
-    with pytest.raises(GraphError, match="no operator Nonsense"):
-        vjp("Nonsense")(lambda x, *, dy: dy)
-
-
-def test_a_rule_may_leave_out_its_last_inputs():
-    vjp("Div")(lambda a, b, *, dy: dy)
-    da, db = compute(lambda a, b: grad(op.Div(a, b), [a, b]), a=real(2), b=real(2))
-    assert da.tolist() == [1, 1]
-    assert db.tolist() == [0, 0]
 
 
 def test_cast_keeps_nothing_alive():

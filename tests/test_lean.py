@@ -7,7 +7,7 @@ import pytest
 from models import data, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import model as model_module
+from ortpartial import weights
 from ortpartial.exceptions import ConvergenceError
 from ortpartial.lean import _is_finite
 from ortpartial.learning_rate import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
@@ -69,7 +69,7 @@ def test_is_finite(numbers, finite):
 
 def test_first_weights_wait_in_a_file(monkeypatch):
     X, y, _ = data(8)
-    monkeypatch.setattr(model_module, "_MANY", 0)
+    monkeypatch.setattr(weights, "_MANY", 0)
     proto = mlp(hidden=2**18)
     o = Optimizer(proto, max_iter=1, random_state=0, learning_rate=1e-6)
     assert o._model.file is not None

@@ -17,7 +17,8 @@ from torch import nn
 from ortpartial.builder import build
 from ortpartial.exceptions import ModelError
 from ortpartial.forward_backward import resolve_weights
-from ortpartial.model import load, read, replace_weights
+from ortpartial.model import load, read
+from ortpartial.weights import replace_weights
 
 
 def run(model, feeds):
@@ -240,71 +241,12 @@ def test_missing_external_data(tmp_path):
         load(onnx.load(path, load_external_data=False))
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("g (float[N] x) => (float[N] y) { y = Exp(z) }",
-         r"Node \(unnamed\) \(Exp, output 'y'\) reads 'z', which nothing computes before it"),
-        ("g (float[N] x) => (float[N] y) { z = Exp(x) }", "No node computes the output 'y'"),
-        ("g (float[N] x) => (float[N] y) { y = Nothing(x) }", "Nothing.* cannot be read: ONNX has no operator Nothing"),
-        ("g (float[N] x) => (float[N] y) { y = here.Nothing(x) }", "ONNX has no operator here.Nothing"),
-        ("g (float[N] x) => (float[N] y) { y = Exp <k = 1> (x) }", "Exp has no attribute 'k'"),
-        ("g (float[2, 3] x) => (float[N] y) { y = MatMul(x, x) }", "MatMul does not accept"),
-        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }, "
-         "else_branch = e () => (float[N] v) { v = Neg(z) }> }", r"Neg, output 'v'\) reads 'z', which nothing"),
-        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { v = Exp(x) }, "
-         "else_branch = e () => (float[N] v) { v = Neg(x) }> }", "No node computes the output 'u'"),
-        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }> }",
-         "If.* cannot be read: If: else_branch is a Subgraph of values, not NoneType"),
-        ("g (seq(float[N]) s, int64 n) => (seq(float[N]) y) { y = Loop (n, , s) <body = b (int64 i, bool c, "
-         "seq(float[N]) t) => (bool d, seq(float[N]) u) { d = Identity(c) u = Identity(t) }> }", "'s' is no tensor"),
-        ("g (float[N] x) => (float[N] y) { s = SequenceConstruct(x)  y = SequenceMap (s) <body = b (float[N] t) => "
-         "(float[N] u) { u = Exp(t) }> }", "SequenceMap.* has a subgraph; of the operators that have one, If, Loop"),
-        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s) => "
-         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan: the inputs of the body, 1 of them, should be 2"),
-        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <body = b (float[N] s, float[N] t) => "
-         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan needs num_scan_inputs, how many of its 2 inputs are read"),
-        ("g (float[N] x, float t) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s, float r) => "
-         "(float[N] u) { u = Mul(s, r) }> (x, t) }", r"Scan reads <Value t float32\[\]> along its axis 0, which"),
-        ("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }", "Input 'x' is no tensor"),
-        ("g (float[N] x) => (string[N] y) { y = Constant <value_string: string = \"a\"> () }",
-         "A Constant of .*'value_string'.* is no tensor of numbers"),
-    ],
-)  # fmt: skip
-def test_errors(body, message):
-    with pytest.raises(ModelError, match=message):
-        load(text(body))
-
-
 def test_sparse_initializers():
     model = linear()
     values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [1.0])
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, helper.make_tensor("i", 7, [1], [0]), [3]))
     with pytest.raises(ModelError, match="Sparse initializers are not supported; make them dense"):
         load(model)
-
-
-# Weights
-
-
-def test_replace_weights_changes_nothing_else():
-    model = mlp()
-    model.doc_string = "kept"
-    model.metadata_props.add(key="author", value="kept")
-    model.graph.initializer[0].doc_string = "kept"
-    model.graph.initializer[1].ClearField("raw_data")
-    model.graph.initializer[1].float_data.extend(range(8))
-    first, second = (t.name for t in model.graph.initializer[:2])
-    before = model.SerializeToString()
-    weights = weights_of(model)
-    new = {first: weights[first].T.copy().T * 2, second: weights[second] + 1}
-    found = replace_weights(model, new)
-    assert model.SerializeToString() == before
-    assert (weights_of(found)[first] == new[first]).all()
-    back = replace_weights(found, weights)
-    assert back.graph.initializer[0].doc_string == "kept"
-    back.graph.initializer[1].CopyFrom(model.graph.initializer[1])
-    assert back == model
 
 
 # Who writes models

@@ -12,7 +12,7 @@ import pytest
 from killers import CASES, chain
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
-from ortpartial.runtime import has_training
+from ortpartial.device import has_training
 
 TESTS = Path(__file__).parent
 ENGINES = ["epoch", "step", *(["agent"] if has_training() else [])]

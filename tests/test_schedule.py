@@ -149,6 +149,7 @@ def test_optimal_is_one_step_ahead_of_scikit_learn_for_batches_of_one():
     ("name", "expected"),
     [("constant", ConstantSchedule()), ("invscaling", InvScalingSchedule()), ("optimal", OptimalSchedule()),
      ("warmup", WarmUpSchedule(ConstantSchedule(), n=100)), ("CosineSchedule", CosineSchedule(n=1000)),
+     ("cosine", CosineSchedule(n=1000)), ("step", StepSchedule()), ("onecycle", OneCycleSchedule()),
      ("stepschedule", StepSchedule(n=1000, factor=0.1)), (OneCycleSchedule, OneCycleSchedule(n=1000)),
      ("InvScalingSchedule", InvScalingSchedule()), (OptimalSchedule, OptimalSchedule()),
      (InvScalingSchedule(0.1), InvScalingSchedule(power_t=0.1))],

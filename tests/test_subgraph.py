@@ -290,3 +290,15 @@ def test_names_of_loops_side_by_side_and_nested():
     y = scan(f, s, xs)
     z = scan(lambda s, x: (s * x,), y, xs)
     checked([s, xs], {"body_out_0": z, "in_0": y})
+
+
+@pytest.mark.parametrize(("write", "message"), [
+    (lambda f, x: loop(5, f, x), r"^loop\(function, trips, \*init\) takes a function first, and was given 5 in its"),
+    (lambda f, x: loop(f, x, 5), r"^loop takes a whole number of iterations, and was given <Value x float32\[3\]>"),
+    (lambda f, x: loop(f, 2.5, x), r"^loop takes a whole number of iterations, and was given 2\.5"),
+    (lambda f, x: scan(x, f, x), r"^scan\(function, init, xs\) takes a function first, and was given <Value x float32"),
+    (lambda f, x: scan(x, x, f), r"^scan\(function, init, xs\) takes a function first"),
+])  # fmt: skip
+def test_swapped_arguments(write, message):
+    with pytest.raises(GraphError, match=message):
+        write(lambda *given: given, variable("x", "float32", [3]))

@@ -7,9 +7,10 @@ import pytest
 from models import data, linear, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.device import cores
 from ortpartial.engine import StepEngine
 from ortpartial.graph import op, variable
-from ortpartial.runtime import Session, cores, session_options
+from ortpartial.runtime import Session, session_options
 from ortpartial.subgraph import scan
 from ortpartial.threads import largest, threads
 
@@ -66,6 +67,13 @@ def test_few_weights_and_a_long_step():
     y = op.Conv(x, variable("w", "float32", [8, 1, 3, 3]))
     assert threads([y]) is None
     assert threads([op.Conv(of(1, 1, 8, 8), variable("w", "float32", [8, 1, 3, 3]))]) == 1
+
+
+def test_sizes_that_are_not_known_are_those_of_the_rows():
+    x, w = variable("x", "float32", ["N", 100]), of(100, 30)
+    assert [largest([x @ w], rows) for rows in (7, 500)] == [counted(np.matmul, (n, 100), (100, 30)) for n in (7, 500)]
+    assert [threads([x @ w], rows) for rows in (1, 32, 500)] == [1, 1, None]
+    assert [threads([x @ of(100, 1000)], rows) for rows in (1, 500)] == [None, None]  # the one may be a long sequence
 
 
 @pytest.mark.parametrize("rows", [8, 10_000])

@@ -21,10 +21,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ortpartial.autograd import _ortvalue, _tensor
 from ortpartial.builder import build
+from ortpartial.device import has_training
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import constant, op, variable
 from ortpartial.layer import Tape
-from ortpartial.runtime import has_training
 from ortpartial.torch import OnnxLayer
 
 ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]

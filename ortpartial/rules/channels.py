@@ -6,8 +6,9 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from ..gradient import cast, reshape_like, vjp
+from ..gradient import cast, reshape_like
 from ..graph import Value, constant, op
+from ..registry import vjp
 from .reduction import count, spread
 from .window import per_channel
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..exceptions import NoGradientError
-from ..gradient import _CONSTANT, _walk, vjp, zeros_like
-from ..graph import Node, Subgraph, Value, _serial, op
+from ..gradient import _walk, zeros_like
+from ..graph import Node, Subgraph, Value, op
+from ..registry import is_constant, vjp
 from ..rewrite import rewritten
 from ..subgraph import cond
+from ..values import counter
 
 
 @vjp("If")
@@ -37,7 +39,7 @@ def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Se
     What they read of the branch is handed out to them where its size is known. The rest they compute once more: in a
     loop, a branch that is not taken could not hand out anything of the same size.
     """
-    since = next(_serial)
+    since = next(counter)
     pairs = [(v, _sized(dys[y], v)) for y, v in zip(node.outputs, branch.outputs, strict=True) if y in dys]
     pairs += [(y.inner, d) for y, d in dys.items() if y.inner is not None and y.inner.node in branch.own]
     found = _walk([v for v, _ in pairs], [d for _, d in pairs], wanted, set(branch.captured))
@@ -148,7 +150,7 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], w
     for c in carried:
         _check_shape(node, body, c)
 
-    since = next(_serial)
+    since = next(counter)
     # What is carried keeps its shape, but for sizes of a Loop that are not known.
     ds = [_like(c.after if c.before.shape is None or None in c.before.shape else c.before, "ds") for c in carried]
     dy = [_like(s.slice, "dy") for s, _ in given]
@@ -249,7 +251,7 @@ def _paths(body: Subgraph, targets: Sequence[Value]) -> Any:
         return bits[v] if v in bits else nodes.get(v.node, 0) if v.node is not None and v.is_float else 0
 
     for node in body.nodes:
-        if (node.domain, node.op_type) not in _CONSTANT:
+        if not is_constant(node):
             found = 0
             for x in node.reads:
                 found |= of(x)

@@ -3,8 +3,9 @@
 import string
 from collections.abc import Sequence
 
-from ..gradient import shape_of, vjp
+from ..gradient import shape_of
 from ..graph import Value, op
+from ..registry import vjp
 from .linear import identity
 
 

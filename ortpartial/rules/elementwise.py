@@ -6,8 +6,9 @@ from operator import add
 
 import numpy as np
 
-from ..gradient import cast, elementwise, no_gradient, vjp
+from ..gradient import cast
 from ..graph import Value, op
+from ..registry import elementwise, no_gradient, vjp
 
 # Arithmetic.
 

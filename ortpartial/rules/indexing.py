@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from ..gradient import cast, no_gradient, ones_like, reshape_like, shape_of, vjp, zeros_like
+from ..gradient import cast, ones_like, reshape_like, shape_of, zeros_like
 from ..graph import Value, op
+from ..registry import no_gradient, vjp
 from .reduction import factors_vjp
 from .shape import put_back, size, vector
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ..gradient import reshape_like, vjp
+from ..gradient import reshape_like
 from ..graph import Value, constant, op
+from ..registry import vjp
 from .shape import size
 
 

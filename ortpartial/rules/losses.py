@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ..gradient import cast, vjp
+from ..gradient import cast
 from ..graph import Value, constant, op
+from ..registry import vjp
 from .shape import size
 
 # The losses themselves are not read: a label out of range kills onnxruntime 1.19.2 in SoftmaxCrossEntropyLoss, and here

@@ -11,7 +11,8 @@ from onnx import AttributeProto, TypeProto, defs, helper
 
 from ..exceptions import NoGradientError, OrtPartialError
 from ..gradient import cast, composed
-from ..graph import Value, attribute_value, constant, op
+from ..graph import Value, constant, op
+from ..schemas import attribute_value
 from .linear import transposed
 from .shape import size, vector
 

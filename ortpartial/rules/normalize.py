@@ -6,8 +6,9 @@ from operator import add
 
 import numpy as np
 
-from ..gradient import cast, composed, vjp
+from ..gradient import cast, composed
 from ..graph import Value, constant, op
+from ..registry import vjp
 from .linear import along
 from .reduction import count, spread
 from .shape import size, vector

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..exceptions import NoGradientError
-from ..gradient import _walk, cast, grad, vjp, zeros_like
+from ..gradient import _walk, cast, grad, zeros_like
 from ..graph import Node, Value, constant, op
+from ..registry import vjp
 from ..rewrite import rewritten
 from .shape import size, vector
 from .time import dependent, edge, like, of_rows, of_step, rows, through_time

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable
 
-from ..gradient import cast, no_gradient, shape_of, vjp
+from ..gradient import cast, shape_of
 from ..graph import Value, op
+from ..registry import no_gradient, vjp
 
 Combine = Callable[[Value], Value]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..exceptions import NoGradientError
-from ..gradient import vjp
 from ..graph import Node, Value, constant, op
+from ..registry import vjp
 from .linear import along, identity
 from .shape import size, vector
 

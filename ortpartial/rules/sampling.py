@@ -8,8 +8,9 @@ from operator import mul
 import numpy as np
 from onnx import TensorProto
 
-from ..gradient import cast, composed, reshape_like, vjp
+from ..gradient import cast, composed, reshape_like
 from ..graph import Value, constant, op
+from ..registry import vjp
 from .shape import size, vector
 from .window import window_given
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ..gradient import no_gradient, reshape_like, shape_of, vjp, zeros_like
+from ..gradient import reshape_like, shape_of, zeros_like
 from ..graph import Value, constant, op
+from ..registry import no_gradient, vjp
 
 
 @vjp("Reshape")

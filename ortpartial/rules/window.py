@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..exceptions import NoGradientError
-from ..gradient import cast, reshape_like, vjp
+from ..gradient import cast, reshape_like
 from ..graph import Node, Value, constant, op
+from ..registry import vjp
 from .reduction import count, shared, spread
 from .shape import size, vector
 from .sliding import ALL, Sizes, Window, columns, few, joined, known, narrow, pairs, spread_flat, views

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from table import OLD, real, rows
 
 from ortpartial.builder import build
-from ortpartial.gradient import grad, has_rule
+from ortpartial.gradient import grad
 from ortpartial.graph import constant, op, variable
+from ortpartial.registry import has_rule
 from ortpartial.testing import check_gradient, evaluate
 
 NEW = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no operators younger than opset 21")

@@ -15,14 +15,14 @@ from torch import nn
 
 from ortpartial import build, gradient_model, variable
 from ortpartial.exceptions import ModelError, NoGradientError
-from ortpartial.gradient import _RULES
 from ortpartial.graph import Operators
+from ortpartial.registry import RULES
 from ortpartial.rules import microsoft
 from ortpartial.runtime import Session
 from ortpartial.trust import needed, untrusted
 
 DOMAIN = "com.microsoft"
-NAMES = sorted(name for domain, name in _RULES if domain == DOMAIN)
+NAMES = sorted(name for domain, name in RULES if domain == DOMAIN)
 ms = Operators(DOMAIN)
 
 
@@ -105,7 +105,7 @@ def test_operator(name):
     operator, values, feeds, attributes = made(name)
     given = [v for v in values if v is not None]
     ys = outputs(operator, values, attributes)
-    settings = {k: ys[0].node.attribute(k) for k in _RULES[DOMAIN, operator].keywords}
+    settings = {k: ys[0].node.attribute(k) for k in RULES[DOMAIN, operator].keywords}
     expected = getattr(microsoft, operator)(*values, **settings)
     n = len(ys) if "past" in name else 1  # without a past, the kernel is not asked for the next one
     found, expected = ({f"y{i}": v for i, v in enumerate(vs[:n])}
