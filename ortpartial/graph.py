@@ -13,6 +13,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
+from .inferred import mend
 
 __all__ = ["OPSET", "Node", "Operators", "Subgraph", "Value", "constant", "op", "topological", "variable"]
 
@@ -576,8 +577,10 @@ def make_node(
     except Exception as e:
         given = ", ".join(map(repr, inputs))
         raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
-    unknown_type = TypeProto()
-    return _outputs(node, [found.get(f"o{i}", unknown_type) for i in range(n_outputs)], hints)
+    kinds = [found.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
+    if not schema.domain:
+        mend(schema.name, [None if v is None else v.type for v in inputs], attributes, kinds)
+    return _outputs(node, kinds, hints)
 
 
 def _outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from .exceptions import GraphError, ModelError
 from .graph import OPSET, SMALL, Value, attribute_value, constant
 from .guard import check_proto
+from .inferred import without_zeros
 
 __all__ = ["bodies", "check", "constant_of", "folded", "graphs", "prepared", "shapes"]
 
@@ -354,6 +355,7 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
         return {}
     types: dict[str, onnx.TypeProto] = {}
     for v in (v for g in graphs(inferred.graph) for v in [*g.value_info, *g.output]):
+        without_zeros(v.type.tensor_type.shape)
         if v.name in types and types[v.name] != v.type:  # two branches may each have a value of the same name
             types[v.name] = onnx.TypeProto()
         types.setdefault(v.name, v.type)
