@@ -106,7 +106,6 @@ def _without_data(proto: ModelProto) -> ModelProto:
     target.value_info.extend(source.value_info)
     declared = {i.name for i in source.input}
     target.input.extend(source.input)
-    target.sparse_initializer.extend(source.sparse_initializer)
     floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     for t in source.initializer:
         if t.data_type in floats and int(np.prod(t.dims)) > 64:

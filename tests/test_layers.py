@@ -10,12 +10,13 @@ PACKAGE = Path(__file__).parents[1] / "ortpartial"
 
 # A module imports only from lines above its own. Modules on one line are peers and do not know one another.
 LAYERS = (
-    "exceptions inferred sparse",
+    "exceptions inferred",
     "graph",
     "subgraph rewrite sequences straight",
     "builder guard",
     "indices",
     "passes",
+    "sparse",
     "model",
     "gradient",
     "rules",
