@@ -298,5 +298,6 @@ def _unbroadcast_dynamic(d: Value, x: Value) -> Value:
     lead = op.Sub(op.Shape(d_shape), op.Shape(x_shape))
     padded = op.Concat(op.Expand(1, lead), x_shape, axis=0)
     axes = op.Squeeze(op.NonZero(op.Not(op.Equal(d_shape, padded))), [0])
-    total = op.ReduceSum(d, axes, keepdims=1, noop_with_empty_axes=1).stated(d.shape and [None] * len(d.shape))
-    return op.Reshape(total, x_shape, allowzero=1).stated(x.shape)
+    total = op.ReduceSum(d, axes, keepdims=1, noop_with_empty_axes=1)
+    # Without axes, onnxruntime 1.19.2 makes one element of none, which Expand takes back.
+    return op.Reshape(op.Expand(total, x_shape), x_shape, allowzero=1).stated(x.shape)

@@ -10,6 +10,7 @@ import onnx
 from onnx import NodeProto, TypeProto, defs, helper, numpy_helper
 
 from .exceptions import GraphError
+from .inferred import mend
 from .schemas import OPSET, check_required, np_dtype, onnx_type, parameter, schema_of
 from .values import Node, Subgraph, Value, topological
 
@@ -155,8 +156,10 @@ def make_node(
     except Exception as e:
         given = ", ".join(map(repr, inputs))
         raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
-    unknown_type = TypeProto()
-    return with_outputs(node, [found.get(f"o{i}", unknown_type) for i in range(n_outputs)], hints)
+    kinds = [found.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
+    if not schema.domain:
+        mend(schema.name, [None if v is None else v.type for v in inputs], attributes, kinds)
+    return with_outputs(node, kinds, hints)
 
 
 def with_outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:

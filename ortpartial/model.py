@@ -19,6 +19,7 @@ from .graph import Value, constant, variable
 from .guard import check_size
 from .passes import check, graphs, prepared, shapes
 from .reading import Reader
+from .sparse import densified
 
 __all__ = ["Model", "load", "read"]
 
@@ -30,7 +31,7 @@ class Model:
     Parameters
     ----------
     proto : onnx.ModelProto
-        The model as it was given; never written to.
+        The model as it was given, sparse initializers as dense ones; never written to.
     inputs, outputs : dict of str to Value
         What the graph reads and gives.
     initializers : dict of str to Value
@@ -71,6 +72,8 @@ class Model:
 
 def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     """A ModelProto from a ModelProto (returned as it is), its bytes, or a path (external data included).
+
+    Sparse initializers become dense ones, in a copy.
 
     Parameters
     ----------
@@ -117,13 +120,15 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
         raise ModelError(f"{what} no ONNX model, or one that was cut short.")
     if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
         raise ModelError(f"The data of {apart[0]!r} stand in another file (external data); give the path of the model.")
-    return model
+    return densified(model)
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
          straight_through: bool | None = None) -> Model:  # fmt: skip
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
+
+    Sparse initializers are read as dense ones, trained as dense weights and written as such.
 
     Parameters
     ----------
@@ -163,8 +168,6 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
-    if any(g.sparse_initializer for g in graphs(graph)):
-        raise ModelError("Sparse initializers are not supported; make them dense.")
     inputs = {}
     for i in graph.input:
         if i.name not in initializers:

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from .exceptions import GraphError, ModelError
 from .graph import OPSET, SMALL, Value, constant
 from .guard import check_proto
+from .inferred import without_zeros
 from .schemas import attribute_value
 
 __all__ = ["bodies", "check", "constant_of", "folded", "graphs", "prepared", "shapes"]
@@ -106,7 +107,6 @@ def _without_data(proto: ModelProto) -> ModelProto:
     target.value_info.extend(source.value_info)
     declared = {i.name for i in source.input}
     target.input.extend(source.input)
-    target.sparse_initializer.extend(source.sparse_initializer)
     floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     for t in source.initializer:
         if t.data_type in floats and int(np.prod(t.dims)) > 64:
@@ -355,6 +355,7 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
         return {}
     types: dict[str, onnx.TypeProto] = {}
     for v in (v for g in graphs(inferred.graph) for v in [*g.value_info, *g.output]):
+        without_zeros(v.type.tensor_type.shape)
         if v.name in types and types[v.name] != v.type:  # two branches may each have a value of the same name
             types[v.name] = onnx.TypeProto()
         types.setdefault(v.name, v.type)

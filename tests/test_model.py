@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 from models import linear, mlp, weights_of
-from onnx import helper, parser
+from onnx import parser
 from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
 from sklearn.neural_network import MLPClassifier
@@ -239,14 +239,6 @@ def test_missing_external_data(tmp_path):
         load(path)
     with pytest.raises(ModelError, match=r"The data of 'coef' stand .*\(external data\); give the path"):
         load(onnx.load(path, load_external_data=False))
-
-
-def test_sparse_initializers():
-    model = linear()
-    values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [1.0])
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, helper.make_tensor("i", 7, [1], [0]), [3]))
-    with pytest.raises(ModelError, match="Sparse initializers are not supported; make them dense"):
-        load(model)
 
 
 # Who writes models

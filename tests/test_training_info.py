@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from models import data, linear, mlp, two_in_two_out
-from onnx import TensorProto, helper, numpy_helper, version_converter
+from onnx import TensorProto, helper, version_converter
 from onnx.parser import parse_model
 from training_models import ALGORITHM, INFERENCE, INITIALIZATION, WHOLE, by_hand, changed
 
@@ -435,15 +435,6 @@ def test_broken_model(model, message):
 def test_no_such_entry():
     with pytest.raises(ModelError, match=r"The model has 1 entries of training_info, and there is no .*\[1\]"):
         lowered_step(changed(), 1)
-
-
-def test_sparse_initializers_are_named():
-    model = changed()
-    values = numpy_helper.from_array(np.ones(1, np.float32), "sparse")
-    places = numpy_helper.from_array(np.zeros(1, np.int64))
-    model.training_info[0].algorithm.sparse_initializer.add(values=values, indices=places, dims=[2])
-    with pytest.raises(ModelError, match=r"training_info\[0\].algorithm: Sparse initializers are not supported"):
-        check_training_info(model)
 
 
 # -- GraphCall, which there was in ONNX 1.7 alone

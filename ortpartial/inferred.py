@@ -1,0 +1,99 @@
+"""Which shapes of a node's outputs follow from its inputs, though inference leaves them out or gets them wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import TensorShapeProto, TypeProto
+
+__all__ = ["mend", "without_zeros"]
+
+#: Operators whose first output has the shape of the first input.
+_SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+
+#: Operators whose first output has the rank of the first input.
+_SAME_RANK = frozenset({"Attention", "ConvTranspose", "MaxUnpool"})
+
+#: Operators that are given the shape of their output, and where.
+_GIVEN = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
+
+
+def mend(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[str, Any],
+         outputs: Sequence[TypeProto]) -> None:  # fmt: skip
+    """Put the shapes into the types of a node's outputs that the inference of onnx 1.23.2 loses or gets wrong.
+
+    It has no shape for some operators that are defined by their bodies, and no rank where a size of a window, the axes
+    of a reduction or the numbers of a shape are not known. Of Attention it adds and multiplies sizes that are not
+    known as if they were 0.
+
+    Parameters
+    ----------
+    op_type : str
+        The operator, of the default domain.
+    inputs : sequence of onnx.TypeProto or None
+        The types of its inputs.
+    attributes : dict of str to object
+        Its attributes.
+    outputs : sequence of onnx.TypeProto
+        What inference found; they are written to.
+
+    Examples
+    --------
+    >>> from onnx import TensorProto, helper
+    >>> x = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", 3])
+    >>> y = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    >>> mend("MeanVarianceNormalization", [x], {}, [y])
+    >>> y == x
+    True
+    """
+    shapes = [None if x is None or not _has_shape(x) else x.tensor_type.shape for x in inputs]
+    if op_type == "Attention" and not all(d.HasField("dim_value") for s in shapes if s for d in s.dim):
+        without_zeros(outputs[0].tensor_type.shape)
+        for y in outputs[1:]:
+            y.tensor_type.shape.CopyFrom(_axes(4))
+    if not outputs or _has_shape(outputs[0]) or not outputs[0].HasField("tensor_type"):
+        return
+    if op_type in _SAME_SHAPE and shapes[0] is not None:
+        outputs[0].tensor_type.shape.CopyFrom(shapes[0])
+    elif (rank := _rank(op_type, shapes, attributes)) is not None:
+        outputs[0].tensor_type.shape.CopyFrom(_axes(rank))
+
+
+def _rank(op_type: str, shapes: Sequence[TensorShapeProto | None], attributes: Mapping[str, Any]) -> int | None:
+    """The rank of the first output of a node; None where it does not follow from the shapes of its inputs."""
+    if op_type in _GIVEN and (given := shapes[_GIVEN[op_type]]) is not None and given.dim[0].HasField("dim_value"):
+        n = given.dim[0].dim_value
+        return n if op_type != "Expand" else None if shapes[0] is None else max(n, len(shapes[0].dim))
+    if op_type in _SAME_RANK or (op_type.startswith("Reduce") and attributes.get("keepdims", 1)):
+        return None if shapes[0] is None else len(shapes[0].dim)
+    return None
+
+
+def _has_shape(kind: TypeProto) -> bool:
+    return kind.tensor_type.HasField("shape")
+
+
+def _axes(n: int) -> TensorShapeProto:
+    """A shape of n sizes that are not known."""
+    return TensorShapeProto(dim=[TensorShapeProto.Dimension() for _ in range(n)])
+
+
+def without_zeros(shape: TensorShapeProto) -> None:
+    """Forget sizes of 0, which say nothing where inference takes for 0 what it does not know.
+
+    Parameters
+    ----------
+    shape : onnx.TensorShapeProto
+        The shape; it is written to.
+
+    Examples
+    --------
+    >>> shape = TensorShapeProto(dim=[TensorShapeProto.Dimension(dim_value=n) for n in (0, 3)])
+    >>> without_zeros(shape)
+    >>> [d.WhichOneof("value") for d in shape.dim]
+    [None, 'dim_value']
+    """
+    for d in shape.dim:
+        if not d.dim_value:
+            d.ClearField("dim_value")
