@@ -14,6 +14,7 @@ from onnx import ModelProto
 from tqdm import tqdm
 
 from .batches import parts, prefetched
+from .captured import choose_for_device
 from .checkpointing import resolve_checkpointing
 from .data import check_inputs, check_sample_weight, check_target, columns
 from .engine import Engine, Setup, choose_for_fit
@@ -239,28 +240,29 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
 
     def _start(self) -> None:
         """An engine that starts from the first weights."""
-        kind, self.engine_reason_ = choose_for_fit(self.engine)
+        kind, reason = choose_for_fit(self.engine)
         if self.distributed:
             if self.engine not in ("auto", "step"):
                 raise SettingError(f"distributed=True trains with engine='step', not {self.engine!r}.")
-            kind, self.engine_reason_ = ParallelEngine, "several processes add their gradients between two graphs"
+            kind, reason = ParallelEngine, "several processes add their gradients between two graphs"
         wants = ["train_mode=True"] * self.train_mode + [f"precision={self.precision!r}"] * bool(self.precision)
         if wants and (self.distributed or self.engine == "agent"):
             asked = "distributed=True" if self.distributed else "engine='agent'"
             raise SettingError(f"{wants[0]} trains with engine='step' or 'epoch', in one process, not {asked}.")
-        self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
         gradient = resolve_checkpointing(self.checkpointing, self._model.values)
         setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
                       self.learning_rate, self.device, self.train_mode, tuple(self._statistics), gradient,
                       self._precision)  # fmt: skip
         if self.engine != "epoch" and leaner(kind, setup):
-            kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
-            self.engine_ = kind.name
+            kind, reason = LeanEngine, "memory counts, so weights are overwritten where they are"
         elif gradient is not None:
             raise SettingError(f"checkpointing trains on the CPU with engine='step', not with {self.engine!r} on "
                                f"{self.device!r}, in one process and in the dtype of the model.")  # fmt: skip
+        elif self.engine == "auto" and not self.distributed:
+            kind, reason = choose_for_device(setup) or (kind, reason)
         self._engine: Engine = kind(setup)
+        self._engine.reason = reason
         self._restart()
 
     def _restart(self) -> None:
@@ -270,6 +272,16 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
             first |= drawn(self._model, self.weights_to_train, self._rng)
         seed = self._rng.integers(-(2**31), 2**31, 2).tolist() if self.train_mode else (0, 0)
         self._engine.reset(first, seed)
+
+    @property
+    def engine_(self) -> str:
+        """The engine in use."""
+        return self._engine.name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why this engine is in use."""
+        return self._engine.reason
 
     @property
     def _moving(self) -> list[str]:

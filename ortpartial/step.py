@@ -25,9 +25,9 @@ from .products import as_products
 from .rewrite import rewritten
 from .subgraph import scan
 
-__all__ = ["Gradient", "Names", "backward_graph", "boundary", "epoch_graph", "forward_graph", "gradient_graph",
-           "loss_graph", "penalty_graph", "read_by", "row_loss_graph", "row_losses_of", "step_graph", "step_values",
-           "targets_of", "total", "update_graph", "updated"]  # fmt: skip
+__all__ = ["Gradient", "Names", "backward_graph", "boundary", "by_rows", "epoch_graph", "forward_graph",
+           "gradient_graph", "loss_graph", "penalty_graph", "read_by", "row_loss_graph", "row_losses_of", "step_graph",
+           "step_values", "targets_of", "total", "update_graph", "updated"]  # fmt: skip
 
 
 #: From the objective and the weights to the gradients.
@@ -357,12 +357,8 @@ def epoch_graph(
     names = Names.of(model)
     inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
                                   precision=precision)  # fmt: skip
-    carried = [n for n in inputs if names.new(n) in outputs]
+    carried, rows, batch = by_rows(inputs, outputs, names)
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
-    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in {*carried, *fixed} and v is not k}  # fmt: skip
-    first = next(iter(rows))
-    batch = (inputs[first].shape or (None,))[0]
     order = variable(names.free("order"), np.int64, ["steps", batch])
 
     def step(k_before: Value, *values: Value) -> list[Value]:
@@ -376,6 +372,33 @@ def epoch_graph(
     named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
     found = {names.loss: each, **dict(zip(map(names.new, carried), new, strict=True))}
     return build(named, found, name="epoch")
+
+
+def by_rows(
+    inputs: Mapping[str, Value], outputs: Mapping[str, Value], names: Names
+) -> tuple[list[str], dict[str, Value], int | str | None]:
+    """How a step is fed that gathers its rows itself.
+
+    Parameters
+    ----------
+    inputs, outputs : dict of str to Value
+        Those of a step, as of `step_values`.
+    names : Names
+        How the values are called.
+
+    Returns
+    -------
+    carried : list of str
+        Inputs that the step gives anew.
+    rows : dict of str to Value
+        For each input that is a batch, a variable for all the rows.
+    batch : int, str or None
+        The rows of a batch.
+    """
+    carried = [n for n in inputs if names.new(n) in outputs]
+    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
+            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed}}  # fmt: skip
+    return carried, rows, (inputs[next(iter(rows))].shape or (None,))[0]
 
 
 def updated(

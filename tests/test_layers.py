@@ -32,7 +32,7 @@ LAYERS = (
     "runtime trust",
     "agent data processes watch",
     "engine",
-    "forward_backward lean parallel",
+    "captured forward_backward lean parallel",
     "optimizer autograd torch_state gradient_model",
     "callbacks checkpoint",
     "estimator torch training_session plot testing",
