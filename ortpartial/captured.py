@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,12 +16,12 @@ from .exceptions import ModelError, OrtPartialError
 from .graph import RANDOM, op, variable
 from .model import Model
 from .rewrite import rewritten
-from .runtime import Buffer, C, Device, Session, session_options
+from .runtime import Buffer, Device, Session, session_options
 from .step import Names, by_rows, step_values
 
 __all__ = ["CapturedEngine", "captured_graph", "choose_for_device"]
 
-#: Steps between two looks at the losses, which wait for the device: so few that Ctrl-C waits for no more than those.
+#: Steps between two looks at the losses.
 _LOOK = 100
 
 #: What a recording would do again as it did it once: sizes that the host has read, and numbers that it has drawn.
@@ -69,8 +70,9 @@ def captured_graph(setup: Setup, model: Model, *, weighted: bool = False) -> Mod
 class CapturedEngine(EpochEngine):
     """One graph a step, of which all that it reads and writes has its place on the device: recorded once, and replayed.
 
-    A recording leads from one set of buffers to the other, and a second one back. Where a step cannot be recorded, the
-    epochs are those of `EpochEngine`, and `reason` says why.
+    A recording leads from one set of buffers to the other, and a second one back; onnxruntime runs a step several times
+    before it has recorded it, which changes nothing, as no step writes what it reads. Where a step cannot be recorded,
+    the epochs are those of `EpochEngine`, and `reason` says why.
 
     Parameters
     ----------
@@ -119,7 +121,7 @@ class CapturedEngine(EpochEngine):
 
     def _captured(self, rows: int) -> Any:
         """The step of batches of so many rows, or None where it cannot be recorded."""
-        key = "captured", rows
+        key = "captured", rows, threading.get_ident()  # Another thread would record once more: see below.
         if self._refused or key in self._programs:
             return self._programs.get(key)
         try:
@@ -131,7 +133,7 @@ class CapturedEngine(EpochEngine):
             return None
 
     def program(self, rows: Any) -> Any:
-        """A step to be replayed, asked for by ("captured", rows), or a program of an `EpochEngine`."""
+        """A step to be replayed, asked for by ("captured", rows, thread), or a program of an `EpochEngine`."""
         if not isinstance(rows, tuple) or rows[0] != "captured":
             return super().program(rows)
         if self._resident is None:
@@ -158,7 +160,12 @@ class _Resident:
 
 
 class _CapturedProgram:
-    """A step, bound twice: from the first set of buffers into the second, and back."""
+    """A step twice: from the first set of buffers into the second, and back.
+
+    Each has a session of its own, which runs nothing else. A recording goes on reading the host memory that told
+    kernels such as Concat where their inputs are, and onnxruntime 1.19 and later ones give this memory to the next run
+    of the session that is no replay.
+    """
 
     def __init__(self, engine: CapturedEngine, rows: int, resident: _Resident):
         setup, names = engine.setup, Names.of(engine.setup.model)
@@ -166,9 +173,6 @@ class _CapturedProgram:
         graph = captured_graph(setup, model, weighted=engine._weighted)
         if unfit := next((n for n in graph.graph.node if n.op_type in _UNFIT), None):
             raise ModelError(f"{unfit.op_type} (node {unfit.name!r}) is another one in each step.")
-        options = session_options(setup.threads(model), len(graph.graph.node))
-        options.log_severity_level = 4  # That a recording is refused is told by `reason`.
-        session = Session(graph, device=replace(device, capture=True), options=options)
         self.engine = engine
         self.order = Buffer.empty((_LOOK, rows), np.int64, device)
         self.seen, self.seed = Buffer.empty((), np.int64, device), Buffer.empty(engine.seed.shape, np.int32, device)
@@ -179,14 +183,17 @@ class _CapturedProgram:
         sides = [{**side, **dict(zip(own, pair, strict=True))}
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]  # fmt: skip
         self.runs = []
-        for number, (read, write) in enumerate((sides, sides[::-1]), 1):
-            self.binding = binding = session.binding()
+        for read, write in (sides, sides[::-1]):
+            options = session_options(setup.threads(model), len(graph.graph.node))
+            options.log_severity_level = 4  # That a recording is refused is told by `reason`.
+            session = Session(graph, device=replace(device, capture=True), options=options)
+            binding = session.binding()
             for name, buffer in {**given, **read}.items():
                 if name in session.inputs:
                     binding.bind_input(name, buffer)
             for name, buffer in write.items():
                 binding.bind_output(names.new(name), buffer)
-            self.runs.append((binding.run, _launch(number)))
+            self.runs.append(binding.run)
 
     def __call__(self, batches: np.ndarray) -> np.ndarray:
         """Take some steps; returns their losses."""
@@ -195,25 +202,13 @@ class _CapturedProgram:
         self.seen.fill(np.array(engine.iteration))
         self.seed.fill(engine.seed.numpy())
         self.positions[engine.side].fill(np.zeros((), np.int64))
-        try:
-            for _ in range(n):
-                if engine.options is not None and engine.options.terminate:
-                    raise ModelError("The training was told to end.")
-                run, options = self.runs[engine.side]
-                run(options)
-                engine.side ^= 1
-                engine.iteration += 1
-        finally:
-            self.binding.synchronize()
+        for _ in range(n):
+            if engine.options is not None and engine.options.terminate:  # A replay does not look at it.
+                raise ModelError("The training was told to end.")
+            self.runs[engine.side](engine.options)
+            engine.side ^= 1
+            engine.iteration += 1
         return self.losses[engine.side].numpy()[:n]
-
-
-def _launch(number: int) -> Any:
-    """How to run a step: as the recording of this number, and without waiting for it."""
-    options = C.RunOptions()
-    options.add_run_config_entry("gpu_graph_id", str(number))
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-    return options
 
 
 def choose_for_device(setup: Setup) -> tuple[type[EpochEngine], str] | None:

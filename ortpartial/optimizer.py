@@ -90,7 +90,9 @@ class OrtGradientForwardBackwardOptimizer(Configurable):
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
         ``"epoch"`` (one graph an epoch) or ``"step"`` (one a step), both on any onnxruntime, ``"agent"``
-        (onnxruntime-training) or ``"auto"``.
+        (onnxruntime-training) or ``"auto"``. On a CUDA device ``"auto"`` takes steps that the device records once, as a
+        CUDA graph, and replays: rows, their order, weights and losses stay there. Where a step cannot be recorded, or
+        the rows find no room, it is ``"epoch"``, and `engine_reason_` says why.
     warm_start : bool
         Whether `fit` goes on from the last one, weights, optimizer state and iteration, instead of starting again.
     validation_every : float or int

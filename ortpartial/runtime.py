@@ -646,19 +646,6 @@ class Binding:
         except Exception as e:
             raise run_error(e) from None
 
-    def synchronize(self) -> None:
-        """Wait until a device has done what runs have asked of it, where their options let them return before.
-
-        Raises
-        ------
-        DataError, ModelError
-            A run has failed on the device.
-        """
-        try:
-            self._binding.synchronize_outputs()
-        except Exception as e:
-            raise run_error(e) from None
-
     def ortvalues(self) -> dict[str, Any]:
         """The outputs of the last run as OrtValues, by name."""
         # Iterating over the vector takes 5 us an element, asking by number 0.3.
