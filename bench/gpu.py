@@ -3,9 +3,9 @@ How long does a training step take on a GPU, side by side with torch? Microsecon
 
     python bench/gpu.py [--quick] [what else bench.py takes]
 
-As `bench.py`, on the first CUDA device: ortpartial with a step recorded as a CUDA graph ("auto"), and its step as it
-is; torch with a step recorded, in eager mode, and compiled. Where there is no such device it runs on the CPU, so that it
-can be tried.
+As `bench.py`, on the first CUDA device: ortpartial with a step that is recorded as a CUDA graph, "auto", and with one
+that is not; torch with a recorded step, in eager mode, and compiled. Where there is no such device it runs on the CPU,
+so that it can be tried.
 """
 
 from __future__ import annotations
