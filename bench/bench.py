@@ -5,7 +5,7 @@ How long does a training step take, side by side with what else one would take?
 
 Eight models, from a linear regression to BERT-small, take the same steps in
 
-* epoch, step, agent: the public `fit` of ortpartial, checks of the data, shuffling and bookkeeping included;
+* epoch, step, agent, auto: the public `fit` of ortpartial, checks of the data, shuffling and bookkeeping included;
 * torch: eager mode, and torch.compile: forward, backward and optimizer compiled;
 * jax scan: an epoch as one function by `jit` and `lax.scan`, and jax step: a call of a jitted function for every step;
 * onnxsim: `compile_training_loop`; sklearn: `partial_fit`, an epoch a call; numpy: the formulas, written by hand.
@@ -236,7 +236,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--quick", action="store_true", help="20-100-1 and the encoder, two batches, plain SGD, three rounds: a minute")
     add("--models", nargs="+", default=list(MODELS), help="names, or widths as in 20-100-100-1")
-    add("--peers", nargs="+", default=[p for p in PEERS if p != "torch graphs"], choices=list(PEERS))
+    add("--peers", nargs="+", default=[p for p in PEERS if p not in ("auto", "torch graphs")], choices=list(PEERS))
     add("--rates", nargs="+", default=list(RATES), choices=list(RATES))
     add("--batches", nargs="+", type=int)
     add("--cores", nargs="+", type=int, default=[1, 2], help="two cores: the large models alone")

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from models import model
 
 #: One colour for each contestant, ortpartial's beside one another.
-COLORS = {"epoch": "#c1121f", "step": "#e36414", "agent": "#f4a261", "torch": "#1d3557", "torch.compile": "#457b9d",
-          "jax scan": "#2a9d8f", "jax step": "#8ab17d", "onnxsim": "#7b2cbf", "sklearn": "#6c757d", "numpy": "#adb5bd",
-          "torch graphs": "#a8dadc"}  # fmt: skip
+COLORS = {"epoch": "#c1121f", "step": "#e36414", "agent": "#f4a261", "auto": "#9b2226", "torch": "#1d3557",
+          "torch.compile": "#457b9d", "torch graphs": "#a8dadc", "jax scan": "#2a9d8f", "jax step": "#8ab17d",
+          "onnxsim": "#7b2cbf", "sklearn": "#6c757d", "numpy": "#adb5bd"}  # fmt: skip
 
 
 def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:

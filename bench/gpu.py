@@ -3,8 +3,9 @@ How long does a training step take on a GPU, side by side with torch? Microsecon
 
     python bench/gpu.py [--quick] [what else bench.py takes]
 
-As `bench.py`, on the first CUDA device: epoch and step of ortpartial, torch in eager mode, torch.compile, and torch
-with a step recorded as a CUDA graph. Where there is no such device it runs on the CPU, so that it can be tried.
+As `bench.py`, on the first CUDA device: ortpartial with a step that is recorded as a CUDA graph, "auto", and with one
+that is not; torch with a recorded step, in eager mode, and compiled. Where there is no such device it runs on the CPU,
+so that it can be tried.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
         if not found]  # fmt: skip
     if lacks:
         print(f"Measured on the CPU, as {' and '.join(lacks)}.")
-    peers = ["epoch", "step", "torch", "torch.compile", "torch graphs"]
+    peers = ["auto", "step", "torch graphs", "torch", "torch.compile"]
     bench.main(["--device", "cpu" if lacks else "cuda", "--peers", *peers, "--cores", "1", "--parts", "steps",
                 "--profiles", "0", *sys.argv[1:]])  # fmt: skip
 

@@ -42,7 +42,10 @@ class Ours:
             engine=engine, shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)  # fmt: skip
 
     def epoch(self) -> float:
-        return self.optimizer.fit(*self.task.data).train_losses_[-1]
+        loss = self.optimizer.fit(*self.task.data).train_losses_[-1]
+        if self.optimizer.engine == "auto" and self.task.device != "cpu" and self.optimizer.engine_ == "epoch":
+            raise Cannot(self.optimizer.engine_reason_)  # "epoch" is another contestant.
+        return loss
 
     def weights(self) -> dict[str, np.ndarray]:
         coef = self.optimizer.trained_coef_
@@ -343,7 +346,7 @@ def labels(y: np.ndarray, t: np.ndarray) -> tuple[float, np.ndarray]:
 COSTS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]] = {
     "square": square, "binary": binary, "labels": labels}  # fmt: skip
 
-OURS: dict[str, Callable[[Task], Peer]] = {e: partial(Ours, engine=e) for e in ("epoch", "step", "agent")}
+OURS: dict[str, Callable[[Task], Peer]] = {e: partial(Ours, engine=e) for e in ("auto", "epoch", "step", "agent")}
 PEERS: dict[str, Callable[[Task], Peer]] = {
     **OURS, "torch": Torch, "torch.compile": TorchCompile, "torch graphs": TorchGraphs, "jax scan": Jax,
     "jax step": partial(Jax, scan=False), "onnxsim": Onnxsim, "sklearn": Sklearn, "numpy": Numpy}  # fmt: skip

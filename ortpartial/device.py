@@ -75,17 +75,20 @@ def has_training() -> bool:
 class Device:
     """Where tensors live and graphs run: a kind, "cpu" or "cuda", and the number of the device.
 
-    A graph on CUDA runs on a stream of onnxruntime's own, or on the one whose address `stream` is.
+    A graph on CUDA runs on a stream of onnxruntime's own, or on the one whose address `stream` is. With `capture` its
+    session records a run as a CUDA graph and replays it from then on, at the same addresses; it is refused where a
+    node runs on the CPU, other than for shapes.
 
     Examples
     --------
     >>> Device.parse("cpu")
-    Device(kind='cpu', index=0, stream=None)
+    Device(kind='cpu', index=0, stream=None, capture=False)
     """
 
     kind: str = "cpu"
     index: int = 0
     stream: int | None = None
+    capture: bool = False
 
     @staticmethod
     def parse(text: str | Device) -> Device:
@@ -127,8 +130,12 @@ class Device:
         cpu: tuple[str, dict[str, str]] = (_PROVIDERS["cpu"], {})
         if self.kind == "cpu":
             return [cpu]
-        stream = {} if self.stream is None else {"user_compute_stream": str(self.stream)}
-        return [(_PROVIDERS[self.kind], {"device_id": str(self.index), **stream}), cpu]
+        options = {"device_id": str(self.index)}
+        if self.stream is not None:
+            options["user_compute_stream"] = str(self.stream)
+        if self.capture:
+            options["enable_cuda_graph"] = "1"
+        return [(_PROVIDERS[self.kind], options), cpu]
 
 
 CPU = Device()

@@ -157,7 +157,9 @@ class Engine(ABC):
         What is trained.
     """
 
-    name: ClassVar[str]
+    name: str
+    #: Why it was chosen, and what it has found out since.
+    reason: str
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
 

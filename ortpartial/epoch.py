@@ -17,7 +17,7 @@ from .learning_rate import BaseLearningRate
 from .model import Model
 from .precision import Precision
 from .rewrite import rewritten
-from .step import Names, read_by, step_values
+from .step import Names, by_rows, read_by, step_values
 from .subgraph import scan
 
 __all__ = ["epoch_graph"]
@@ -59,12 +59,8 @@ def epoch_graph(
     names = Names.of(model)
     inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
                                   precision=precision)  # fmt: skip
-    carried = [n for n in inputs if names.new(n) in outputs]
+    carried, rows, batch = by_rows(inputs, outputs, names)
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
-    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in {*carried, *fixed} and v is not k}  # fmt: skip
-    first = next(iter(rows))
-    batch = (inputs[first].shape or (None,))[0]
     order = variable(names.free("order"), np.int64, ["steps", batch])
 
     counts = [k] if read_by(outputs.values(), {names.iteration: k}) else []

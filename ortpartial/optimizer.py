@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from .captured import choose_for_device
 from .checkpointing import resolve_checkpointing
 from .engine import Engine, Setup, choose_for_fit
 from .exceptions import DataError, ModelError, SettingError
@@ -81,7 +82,9 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
         ``"epoch"`` (one graph an epoch) or ``"step"`` (one a step), both on any onnxruntime, ``"agent"``
-        (onnxruntime-training) or ``"auto"``.
+        (onnxruntime-training) or ``"auto"``. On a CUDA device ``"auto"`` takes steps that the device records once, as a
+        CUDA graph, and replays: rows, their order, weights and losses stay there. Where a step cannot be recorded, or
+        the rows find no room, it is ``"epoch"``, and `engine_reason_` says why.
     warm_start : bool
         Whether `fit` goes on from the last one, weights, optimizer state and iteration, instead of starting again.
     validation_every : float or int
@@ -232,24 +235,22 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
 
     def _start(self) -> None:
         """An engine that starts from the first weights."""
-        kind, self.engine_reason_ = choose_for_fit(self.engine)
+        kind, reason = choose_for_fit(self.engine)
         if self.distributed:
             if self.engine not in ("auto", "step"):
                 raise SettingError(f"distributed=True trains with engine='step', not {self.engine!r}.")
-            kind, self.engine_reason_ = ParallelEngine, "several processes add their gradients between two graphs"
+            kind, reason = ParallelEngine, "several processes add their gradients between two graphs"
         wants = ["train_mode=True"] * self.train_mode + [f"precision={self.precision!r}"] * bool(self.precision)
         if wants and (self.distributed or self.engine == "agent"):
             asked = "distributed=True" if self.distributed else "engine='agent'"
             raise SettingError(f"{wants[0]} trains with engine='step' or 'epoch', in one process, not {asked}.")
-        self.engine_ = kind.name
         self._rng = np.random.default_rng(self.random_state)
         gradient = resolve_checkpointing(self.checkpointing, self._model.values)
         setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
                       self.learning_rate, self.device, self.train_mode, tuple(self._statistics), gradient,
                       self._precision)  # fmt: skip
         if self.engine != "epoch" and leaner(kind, setup):
-            kind, self.engine_reason_ = LeanEngine, "memory counts, so weights are overwritten where they are"
-            self.engine_ = kind.name
+            kind, reason = LeanEngine, "memory counts, so weights are overwritten where they are"
         elif gradient is not None:
             missing = {
                 "in one process, not with distributed=True": self.distributed,
@@ -258,8 +259,21 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
                 f"on the CPU, not on {self.device!r}": True,
             }
             raise SettingError(f"checkpointing trains {next(what for what, lacks in missing.items() if lacks)}.")
+        elif self.engine == "auto" and not self.distributed:
+            kind, reason = choose_for_device(setup) or (kind, reason)
         self._engine: Engine = kind(setup)
+        self._engine.reason = reason
         self._restart()
+
+    @property
+    def engine_(self) -> str:
+        """The engine in use."""
+        return self._engine.name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why this engine is in use."""
+        return self._engine.reason
 
     # -- forward and backward apart
 

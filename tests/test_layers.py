@@ -41,7 +41,7 @@ LAYERS = (
     "runtime trust",
     "agent data processes watch",
     "engine",
-    "forward_backward lean parallel",
+    "captured forward_backward lean parallel",
     "trained",
     "predicting",
     "fitting",
