@@ -13,19 +13,15 @@ __all__ = ["mend", "without_zeros"]
 _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 
 #: Operators whose first output has the rank of the first input.
-_SAME_RANK = frozenset({"Attention", "ConvTranspose", "MaxUnpool"})
-
-#: Operators that are given the shape of their output, and where.
-_GIVEN = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
+_SAME_RANK = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "MaxUnpool"})
 
 
 def mend(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[str, Any],
          outputs: Sequence[TypeProto]) -> None:  # fmt: skip
     """Put the shapes into the types of a node's outputs that the inference of onnx 1.23.2 loses or gets wrong.
 
-    It has no shape for some operators that are defined by their bodies, and no rank where a size of a window, the axes
-    of a reduction or the numbers of a shape are not known. Of Attention it adds and multiplies sizes that are not
-    known as if they were 0.
+    It has no shape for some operators that are defined by their bodies, and no rank where a size of a window or the
+    axes of a reduction are not known. Of Attention it adds and multiplies sizes that are not known as if they were 0.
 
     Parameters
     ----------
@@ -47,27 +43,19 @@ def mend(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[s
     >>> y == x
     True
     """
-    shapes = [None if x is None or not _has_shape(x) else x.tensor_type.shape for x in inputs]
-    if op_type == "Attention" and not all(d.HasField("dim_value") for s in shapes if s for d in s.dim):
+    first, *others = [None if x is None or not _has_shape(x) else x.tensor_type.shape for x in inputs] or [None]
+    if first is None:
+        return
+    if op_type == "Attention" and not all(d.HasField("dim_value") for s in (first, *others) if s for d in s.dim):
         without_zeros(outputs[0].tensor_type.shape)
         for y in outputs[1:]:
             y.tensor_type.shape.CopyFrom(_axes(4))
-    if not outputs or _has_shape(outputs[0]) or not outputs[0].HasField("tensor_type"):
+    if _has_shape(outputs[0]):
         return
-    if op_type in _SAME_SHAPE and shapes[0] is not None:
-        outputs[0].tensor_type.shape.CopyFrom(shapes[0])
-    elif (rank := _rank(op_type, shapes, attributes)) is not None:
-        outputs[0].tensor_type.shape.CopyFrom(_axes(rank))
-
-
-def _rank(op_type: str, shapes: Sequence[TensorShapeProto | None], attributes: Mapping[str, Any]) -> int | None:
-    """The rank of the first output of a node; None where it does not follow from the shapes of its inputs."""
-    if op_type in _GIVEN and (given := shapes[_GIVEN[op_type]]) is not None and given.dim[0].HasField("dim_value"):
-        n = given.dim[0].dim_value
-        return n if op_type != "Expand" else None if shapes[0] is None else max(n, len(shapes[0].dim))
-    if op_type in _SAME_RANK or (op_type.startswith("Reduce") and attributes.get("keepdims", 1)):
-        return None if shapes[0] is None else len(shapes[0].dim)
-    return None
+    if op_type in _SAME_SHAPE:
+        outputs[0].tensor_type.shape.CopyFrom(first)
+    elif op_type in _SAME_RANK or (op_type.startswith("Reduce") and attributes.get("keepdims", 1)):
+        outputs[0].tensor_type.shape.CopyFrom(_axes(len(first.dim)))
 
 
 def _has_shape(kind: TypeProto) -> bool:

@@ -65,9 +65,9 @@ def _(a, b, *, y, dy):
 
 
 def lower_power(a: Value, b: Value) -> Value:
-    """aᵇ⁻¹, and a⁰ where b = 0, so that the factor b makes the derivative 0 there and not 0 · ∞."""
+    """aᵇ⁻¹, and a⁰ where a = b = 0, so that the factor b makes the derivative 0 there and not 0 · ∞."""
     if b.array is None:
-        return a ** (b - cast(op.Not(op.Equal(b, 0)), b))
+        return a ** (b - cast(op.Not(op.And(op.Equal(a, 0), op.Equal(b, 0))), b))
     less = b.array - (b.array != 0).astype(b.dtype)
     # Pow is slow, and the square is the power that models are full of.
     return a if np.all(less == 1) and less.ndim == 0 else a**less

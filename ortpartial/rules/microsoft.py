@@ -23,8 +23,8 @@ _KINDS = {int: AttributeProto.INT, float: AttributeProto.FLOAT, str: AttributePr
 def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare the operator that a function computes, and its gradient, which is that of the function.
 
-    Inputs and outputs are names, those with a question mark optional; those of `_MASKS` hold whole numbers. Attributes
-    are their defaults, or their types where they have none.
+    Inputs and outputs are names, those with a question mark optional; those of `_TYPES` have a type of their own.
+    Attributes are their defaults, or their types where they have none.
     """
 
     def register(formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +33,7 @@ def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Calla
             schema = defs.OpSchema(
                 name, DOMAIN, 1, inputs=_formal(inputs), outputs=_formal(outputs), attributes=_declared(attributes),
                 type_constraints=[("T", [f"tensor({t})" for t in ("float", "double", "float16", "bfloat16")], ""),
-                                  ("M", ["tensor(int32)"], "")])  # fmt: skip
+                                  ("M", ["tensor(int32)"], ""), ("U", ["tensor(float)"], "")])  # fmt: skip
             schema.set_type_and_shape_inference_function(_inferred(formula, attributes))
             defs.register_schema(schema)
         return composed(name, DOMAIN)(formula)
@@ -41,14 +41,15 @@ def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Calla
     return register
 
 
-#: Inputs that are no floating-point numbers.
-_MASKS = {"key_padding_mask", "mask_index", "past_sequence_length", "cache_indirection"}
+#: The types of inputs that are whole numbers, and of outputs that are float32 whatever the others are.
+_TYPES = {"key_padding_mask": "M", "mask_index": "M", "past_sequence_length": "M", "cache_indirection": "M",
+          "mean": "U", "inv_std_var": "U"}  # fmt: skip
 
 
 def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
     option = defs.OpSchema.FormalParameterOption
     return [
-        defs.OpSchema.FormalParameter(n.rstrip("?"), "M" if n.rstrip("?") in _MASKS else "T",
+        defs.OpSchema.FormalParameter(n.rstrip("?"), _TYPES.get(n.rstrip("?"), "T"),
                                       param_option=option.Optional if n.endswith("?") else option.Single)
         for n in names.split()
     ]  # fmt: skip

@@ -17,7 +17,7 @@ NEW = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no operators younge
 SINGLE = {"dtype": np.float32, "step": 1e-2, "rtol": 5e-3}
 LINEAR = {"dtype": np.float32, "step": 1, "rtol": 1e-4}
 # The number of groups in the body is a size.
-STATIC = {**SINGLE, "symbolic": False, "order": 1}
+STATIC = {**SINGLE, "symbolic": False}
 
 I = np.array
 COS, SIN = np.cos(real(3, 2)), np.sin(real(3, 2))
@@ -37,11 +37,11 @@ CASES = rows(
      lambda x, c, s: op.RotaryEmbedding(x, c, s, constant(I([[2, 0, 1]])), rotary_embedding_dim=2),
      [real(1, 2, 3, 4), COS[:, :1], SIN[:, :1]], LINEAR, NEW),
     ("Attention", lambda q, k, v: op.Attention(q, k, v, n_outputs=1),
-     [real(1, 2, 3, 4), real(1, 2, 5, 4), real(1, 2, 5, 2)], {**SINGLE, "order": 1}, NEW),
+     [real(1, 2, 3, 4), real(1, 2, 5, 4), real(1, 2, 5, 2)], SINGLE, NEW),
     ("Attention to itself", lambda x: op.Attention(x, x, x, is_causal=1, n_outputs=1), [real(1, 2, 3, 4)],
-     {**SINGLE, "order": 1}, NEW),
+     SINGLE, NEW),
     ("Attention of heads in groups", lambda q, k, v: op.Attention(q, k, v, q_num_heads=4, kv_num_heads=2, n_outputs=1),
-     [real(1, 3, 8), real(1, 3, 4), real(1, 3, 4, seed=1)], {**SINGLE, "order": 1}, NEW),
+     [real(1, 3, 8), real(1, 3, 4), real(1, 3, 4, seed=1)], SINGLE, NEW),
     ("CausalConvWithState", lambda x, w: op.CausalConvWithState(x, w)[0], [real(1, 2, 5), real(2, 1, 3)], STATIC),
     ("CausalConvWithState, all inputs and outputs",
      lambda *x: list(op.CausalConvWithState(*x, activation="silu")),

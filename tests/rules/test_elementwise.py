@@ -208,3 +208,17 @@ def test_no_useless_nodes(f, expected):
     da, db = grad(f(a, b), [a, b], [dy])
     nodes = [n.op_type for n in build([a, b, dy], {"da": da, "db": db}).graph.node if n.op_type != "Identity"]
     assert nodes == expected
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_power_of_any_order(order):
+    # At exponents of which a derivative by the base leaves 0, and one by the exponent what stands behind it: of
+    # aᵇ by the base, b(b - 1)(b - 2) ... aᵇ⁻ⁿ.
+    a, b, h = np.array([2.0, 0.5, 3.0, 1.5]), np.array([0.0, 1.0, 2.0, 1.0]), 1e-5
+    x, y = variable("x", "float64", [4]), variable("y", "float64", [4])
+    z = op.Pow(x, y)
+    for _ in range(order):
+        (z,) = grad(z, [x])
+    found = evaluate(build([x, y], grad(z, [y])), {"x": a, "y": b})
+    above, below = (np.prod([c - k for k in range(order)], axis=0) * a ** (c - order) for c in (b + h, b - h))
+    np.testing.assert_allclose(*found.values(), (above - below) / (2 * h), rtol=1e-6, atol=1e-6)

@@ -10,6 +10,7 @@ import torch
 from models import assert_close, weights_of
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.capi import _pybind_state
+from table import cotangent
 from test_real_gradients import assert_gradients, exported
 from torch import nn
 
@@ -19,6 +20,7 @@ from ortpartial.graph import Operators
 from ortpartial.registry import RULES
 from ortpartial.rules import microsoft
 from ortpartial.runtime import Session
+from ortpartial.testing import _gradient, check_gradient
 from ortpartial.trust import needed, untrusted
 
 DOMAIN = "com.microsoft"
@@ -134,6 +136,25 @@ def test_operator(name):
         up, down = (total(**{n: feeds[n] + s * d}) for s in (h, -h))
         slope = (grads[f"{n}_grad"].astype(float) * d).sum()
         assert abs((up - down) / (2 * h) - slope) < 2e-2 * max(1, np.abs(grads[f"{n}_grad"]).max() * d.size**0.5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_second_order(name):
+    """The gradient, which is of standard operators, against its differences."""
+    operator, values, feeds, attributes = made(name)
+    given = [v for v in values if v is not None]
+
+    def f(*x):
+        known = dict(zip(given, x, strict=True))
+        ys = outputs(operator, [None if v is None else known[v] for v in values], attributes)
+        return ys if "past" in name else ys[:1]
+
+    arrays = [feeds[v.hint] for v in given]
+    g = _gradient(f, [i for i, v in enumerate(given) if v.is_float], len(given))
+    cotangents = [cotangent(y.shape) for y in f(*given)]
+    symbolic = name in ("FusedConv", "Attention", "MultiHeadAttention past")
+    check_gradient(g, [*arrays, *cotangents], order=1, directions=1, skip_kinks=True, symbolic=symbolic,
+                   rtol_float32=1e-3)  # fmt: skip
 
 
 def test_attention_without_a_bias():

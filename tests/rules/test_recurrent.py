@@ -14,7 +14,7 @@ from ortpartial.gradient import grad
 from ortpartial.graph import constant, op, variable
 from ortpartial.passes import graphs
 from ortpartial.runtime import Session
-from ortpartial.testing import check_gradient, evaluate
+from ortpartial.testing import _gradient, check_gradient, evaluate
 
 # Operator, and the number of its gates.
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -81,6 +81,16 @@ def test_recurrent(op_type, given, settings, direction):
 def test_the_second_order(op_type, symbolic):
     f, x = outputs(op_type, arguments(op_type, "b lens h c p", 2), direction="bidirectional")
     check_gradient(f, x, directions=1, symbolic=symbolic)
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_the_second_order_of_one_step(op_type):
+    # Before the first step there is nothing, of which onnxruntime 1.19.2 makes one element now and then.
+    x, *others = arguments(op_type, "b h c")
+    f, args = outputs(op_type, [x[:1], *others])
+    cotangents = [cotangent(s) for s in ((1, 1, BATCH, HIDDEN), *[(1, BATCH, HIDDEN)] * (1 + (op_type == "LSTM")))]
+    g = _gradient(f, range(len(args)), len(args))
+    check_gradient(g, [*args, *cotangents], order=1, directions=1)
 
 
 @pytest.mark.parametrize(("op_type", "given", "settings"), EACH)

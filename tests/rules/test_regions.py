@@ -54,7 +54,8 @@ def test_max_roi_pool(shape, scale):
     def f(x):
         return op.MaxRoiPool(x, constant(rois), pooled_shape=shape, spatial_scale=scale)
 
-    check_gradient(f, [apart(2, 2, 6, 6)], dtype=np.float32, step=1e-2, rtol=5e-3, order=1)
+    order = 2 if shape == (2, 3) else 1
+    check_gradient(f, [apart(2, 2, 6, 6)], dtype=np.float32, step=1e-2, rtol=5e-3, order=order)
 
 
 def test_ties_share_and_empty_bins_have_no_gradient():

@@ -5,12 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch.nn.functional as F
-from table import NOTHING, OLD, assert_as_torch, real, rows
+from table import NOTHING, OLD, assert_as_torch, cotangent, real, rows
 
 from ortpartial.builder import build
 from ortpartial.gradient import grad
 from ortpartial.graph import constant, op, variable
-from ortpartial.testing import check_gradient, evaluate
+from ortpartial.testing import _gradient, check_gradient, evaluate
 
 # The names of torch.
 TORCH_MODES = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
@@ -102,6 +102,30 @@ ARRAYS = {"x": real(1, 2, 4, 2), "w": real(3, 2, 2, 2), "dy": real(1, 3, 3, 2)}
 @pytest.mark.parametrize(("settings", "args"), DEFORMED)
 def test_deformable_convolution(settings, args):
     check_gradient(lambda *x: op.DeformConv(*x, **settings), args, directions=1, order=1 if settings else 2)
+
+
+SLOW = pytest.mark.slow
+# What runs is the gradient, on any runtime and of any rank, and its differences are the second order.
+DEFORMED_AGAIN = rows(
+    ("mask, no bias", {}, [real(1, 1, 3, 2), real(2, 1, 2, 2), 0.5 * real(1, 8, 2, 1), None, real(1, 4, 2, 1)]),
+    ("groups of offsets", {"offset_group": 2}, [real(1, 4, 3, 2), real(2, 4, 2, 2), 0.5 * real(1, 16, 2, 1)], SLOW),
+    ("everything", {"group": 2, "offset_group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1], "dilations": [1, 2]},
+     [real(1, 2, 4, 4), real(2, 1, 2, 2), 0.5 * real(1, 16, 3, 3), real(2), real(1, 8, 3, 3)], SLOW),
+    ("one axis", {}, [real(1, 2, 4), real(1, 2, 2), 0.5 * real(1, 2, 3)], SLOW),
+    ("three axes", {}, [real(1, 1, 2, 2, 3), real(1, 1, 1, 2, 2), 0.5 * real(1, 12, 2, 1, 2)], SLOW),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "args"), DEFORMED_AGAIN)
+def test_a_deformable_convolution_to_the_second_order(settings, args):
+    def f(*x):
+        free = iter(x)
+        return op.DeformConv(*(None if a is None else next(free) for a in args), **settings)
+
+    given = [a for a in args if a is not None]
+    y = f(*(variable(f"x{i}", "float64", a.shape) for i, a in enumerate(given)))
+    g = _gradient(f, range(len(given)), len(given))
+    check_gradient(g, [*given, cotangent(y.shape)], order=1, directions=1)
 
 
 def test_without_offsets_a_deformable_convolution_is_one():
