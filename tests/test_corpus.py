@@ -204,8 +204,8 @@ JUMPS = (
     "scatternd_max",
     "scatternd_min",
 )
-# A gradient whose elements differ by so much in size that float32 does not hold the small ones.
-COARSE = {"rnn_seq_length": 0.05}
+# Operators that saturate in their cases, so that float32 does not hold the small elements of the second order.
+COARSE = ("RNN",)
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_the_second_order(name):
     exact = has_rule(graph) and op_type not in SINGLE and _runs(g, args, np.float64)
     precision = {} if exact else {"dtype": np.float32, "step": 1e-2, "rtol": 1e-2}
     check_gradient(g, args, order=1, directions=1, skip_kinks=True, symbolic=not name.startswith(STATIC),
-                   rtol_float32=COARSE.get(name, 1e-4), **precision)  # fmt: skip
+                   rtol_float32=1e-3 if op_type in COARSE else 1e-4, **precision)  # fmt: skip
 
 
 @pytest.mark.proof
