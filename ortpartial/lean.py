@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from .buffer import Buffer
 from .checkpointing import cheaply, checkpointed
 from .device import Device
 from .engine import Batch, Engine, EpochEngine, Setup, StepEngine
+from .graph import topological
 from .model import Model
 from .parts import update_graph
 from .runtime import Session, session_options
@@ -48,7 +51,11 @@ class LeanEngine(Engine):
         self._update = update_graph({w: setup.model.initializers[w] for w in setup.weights}, setup.rate, names)
         self.updated = [n for n in self.sides[0] if n not in setup.statistics]
         self.overwrites = can_overwrite(self._update, {n: names.new(n) for n in self.updated})
-        self.update = Session(self._update, options=session_options(setup.threads(), **self.saving))
+
+    @cached_property
+    def update(self) -> Session:
+        """The second graph, opened after the first, whose values decide how memory is shared."""
+        return Session(self._update, options=session_options(self.setup.threads(), **self.saving))
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
@@ -72,7 +79,8 @@ class _LeanProgram:
     def __init__(self, engine: LeanEngine, rows: int):
         setup, self.names = engine.setup, Names.of(engine.setup.model)
         graph = engine.gradient(model := setup.sized(rows))
-        options = session_options(setup.threads(model), len(graph.graph.node), **engine.saving)
+        roomy = forward_bytes(model) > sum(setup.model.arrays[w].nbytes for w in setup.weights)
+        options = session_options(setup.threads(model), len(graph.graph.node), roomy=roomy, **engine.saving)
         session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.loss = np.zeros((), setup.dtype)
@@ -108,6 +116,23 @@ class _LeanProgram:
         for name, v in statistics.items():
             buffers[name].fill(np.from_dlpack(v))
         return float(self.loss)
+
+
+def forward_bytes(model: Model) -> int:
+    """How much all values on the way to the outputs of a model take, as far as their sizes are known.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+
+    Returns
+    -------
+    int
+    """
+    values = [node.outputs[0] for node in topological(list(model.outputs.values()))]
+    return sum(prod(known) * v.dtype.itemsize for v in values
+               if len(known := [n for n in v.shape or () if isinstance(n, int)]) == len(v.shape or (None,)))
 
 
 def _is_finite(array: np.ndarray) -> bool:

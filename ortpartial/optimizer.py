@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -188,11 +189,7 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         self._model = lightened(load(model))  # A copy: nothing that is done to the caller's own may change a training.
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
-        trained = {n: self._model.initializers[n] for n in self.weights_to_train}
-        reached = reached_by([self._model.outputs[o] for o in self._losses], trained.values())
-        if still := [n for n, w in trained.items() if w not in reached]:
-            raise ModelError(f"No gradient leads from {', '.join(map(repr, self._losses))} to the weight {still[0]!r}, "
-                             f"so that it would not be trained; leave it out.")  # fmt: skip
+        self._check_reached()
         self._open()
         self.train_losses_: list[float] = []
         self.validation_losses_: list[float] = []
@@ -200,10 +197,20 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         self._start()
         self._engine.graphs()  # An operator without a gradient is better found now than in `fit`.
 
+    def _check_reached(self) -> None:
+        """Refuse weights that no gradient comes to."""
+        trained = {n: self._model.initializers[n] for n in self.weights_to_train}
+        reached = reached_by([self._model.outputs[o] for o in self._losses], trained.values())
+        if still := [n for n, w in trained.items() if w not in reached]:
+            raise ModelError(f"No gradient leads from {', '.join(map(repr, self._losses))} to the weight {still[0]!r}, "
+                             f"so that it would not be trained; leave it out.")  # fmt: skip
+
     def _open(self) -> None:
         """What is derived from the model and never pickled."""
         self._statistics = own_statistics(self._model, self._losses, self.weights_to_train) if self.train_mode else []
         self._model = load(self._model, variables=self._moving)
+        if self._model.file is not None:
+            gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
         # A model may have inputs that the trained outputs do not depend on.
         self._read = read_by([self._model.outputs[o] for o in self._losses], self._model.inputs)
         if not self._read:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -37,13 +38,16 @@ class _Young(Exception):
 _LARGE = 10_000
 
 
-def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, spare: bool = False) -> Any:
+def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, spare: bool = False,
+                    roomy: bool = False) -> Any:  # fmt: skip
     """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread.
 
     A lean session computes node by node in the order of the graph, and takes no more memory than it asks for.
     Otherwise onnxruntime 1.19 to 1.31 computes what it can as early as it can, the masks of a backward pass before the
     loss for example, and doubles what it takes; fused nodes would lose their place in the order. One that spares memory
-    gives all of it back at once, which takes time.
+    gives all of it back at once, which takes time. Where values on the way take more than weights, a roomy one has them
+    side by side in one piece of address space, where freed ones make room together; the first lean session of a process
+    decides for all.
     """
     options = C.SessionOptions()
     options.log_severity_level = 3
@@ -58,7 +62,7 @@ def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, 
             _give_back()
             options.enable_cpu_mem_arena = False
         else:
-            _as_requested()
+            _share_arena(roomy)
             options.add_session_config_entry("session.use_env_allocators", "1")
     if nodes > _LARGE:
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -66,12 +70,19 @@ def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, 
     return options
 
 
-@cache
-def _as_requested() -> None:
-    """Make memory that lean sessions share, and that grows by what they ask for."""
+_ARENAS: list[dict[str, int]] = []
+
+
+def _share_arena(roomy: bool) -> None:
+    """Make memory that lean sessions share: one piece, of which pages that are used count, or what they ask for."""
+    if _ARENAS:
+        return
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 if roomy and hasattr(os, "sysconf") else 0
+    _ARENAS.append({"arena_extend_strategy": 0, "initial_chunk_size_bytes": half} if half else
+                   {"arena_extend_strategy": 1})  # fmt: skip
     info = C.OrtMemoryInfo("Cpu", C.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, C.OrtMemType.DEFAULT)
     with suppress(RuntimeError):  # Somebody else has made one, which serves as well.
-        C.create_and_register_allocator(info, C.OrtArenaCfg({"arena_extend_strategy": 1}))
+        C.create_and_register_allocator(info, C.OrtArenaCfg(_ARENAS[0]))
 
 
 @cache

@@ -1,16 +1,20 @@
 """Does a training that overwrites its weights come to the same ones, and does it leave none behind half changed?"""
 
 import pickle
+import weakref
 
 import numpy as np
+import onnx
 import pytest
 from models import data, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import weights
+from ortpartial import build, constant, load, op, runtime, variable, weights
+from ortpartial import optimizer as optimizer_module
 from ortpartial.exceptions import ConvergenceError
-from ortpartial.lean import _is_finite
+from ortpartial.lean import LeanEngine, _is_finite, forward_bytes
 from ortpartial.learning_rate import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
+from ortpartial.runtime import session_options
 
 SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
 
@@ -80,3 +84,46 @@ def test_first_weights_wait_in_a_file(monkeypatch):
     o.set_params(warm_start=False)._reset()
     assert o.get_trained_onnx() == proto
     assert pickle.loads(pickle.dumps(o)).get_trained_onnx() == proto
+
+
+def test_bytes_of_the_forward_pass():
+    x, w = variable("x", "float32", [8, 4]), constant(np.ones((4, 16), np.float32), hint="w")
+    y = op.Relu(x @ w)
+    assert forward_bytes(load(build([x], {"y": y}))) == 2 * 8 * 16 * 4
+    n = variable("n", "float32", ["N", 4])
+    assert forward_bytes(load(build([n], {"y": op.Relu(n @ w)}))) == 0
+
+
+@pytest.mark.parametrize(("roomy", "expected"), [(False, {"arena_extend_strategy": 1}), (True, None)])
+def test_memory_that_lean_sessions_share(monkeypatch, roomy, expected):
+    """It is made once, in one piece or by what is asked for."""
+    made = []
+    monkeypatch.setattr(runtime, "_ARENAS", [])
+    monkeypatch.setattr(runtime.C, "OrtArenaCfg", lambda settings: made.append(settings))
+    monkeypatch.setattr(runtime.C, "create_and_register_allocator", lambda info, settings: None)
+    session_options(1, lean=True, roomy=roomy)
+    session_options(1, lean=True, roomy=not roomy)
+    assert len(made) == 1
+    if expected is None:
+        assert made[0]["arena_extend_strategy"] == 0
+        assert made[0]["initial_chunk_size_bytes"] > 2**28
+    else:
+        assert made[0] == expected
+
+
+def test_what_a_model_was_read_into_is_gone(tmp_path, monkeypatch):
+    """A training of big weights that come from a file holds them once."""
+    x, w = variable("x", "float32", ["N", 256]), constant(np.ones((256, 20_000), np.float32), hint="w")
+    path = tmp_path / "big.onnx"
+    onnx.save(build([x], {"y": x @ w}), path)
+    read, loading = [], optimizer_module.load
+
+    def watched(*arguments, **settings):
+        model = loading(*arguments, **settings)
+        read.extend(map(weakref.ref, model.arrays.values()))
+        return model
+
+    monkeypatch.setattr(optimizer_module, "load", watched)
+    o = Optimizer(str(path))
+    assert isinstance(o._engine, LeanEngine)
+    assert read[0]() is None
