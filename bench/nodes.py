@@ -38,16 +38,13 @@ def session(path: str | bytes, **settings: Any) -> onnxruntime.InferenceSession:
 def profile(task: Task, steps: int = 20) -> dict[str, Any]:
     """Nodes that run in a step, and of every operator how many there are, microseconds a step, and its share."""
     with tempfile.TemporaryDirectory() as folder:
-        proto = onnx.load(task.onnx)  # The engines compile a step for the size of the batch, and so does this.
-        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = task.batch
-        del proto.graph.value_info[:]
-        proto.graph.output[0].type.tensor_type.ClearField("shape")
-        ours = Ours(task, "epoch", proto)  # of big weights, "step" runs in two graphs
-        ours.optimizer.save_onnx_graph(folder)
+        engine = Ours(task, "epoch").optimizer._engine  # of big weights, "step" runs in two graphs
+        # What a program runs is made for the size of its batch; what `save_onnx_graph` writes is for all sizes.
+        onnx.save(engine._graph(engine.setup.sized(task.batch)), f"{folder}/step.onnx")
         run = session(f"{folder}/step.onnx", enable_profiling=True, profile_file_prefix=f"{folder}/profile")
         X, y = task.data
         given = {"x": X[: task.batch], "y_target": y[: task.batch], "iteration": np.int64(1),
-                 **ours.optimizer.trained_coef_}  # fmt: skip
+                 **{w: engine.get(w) for w in engine.setup.weights}}  # fmt: skip
         kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         feeds = {i.name: np.asarray(given.get(i.name, 0), kinds[i.type]) for i in run.get_inputs()}
         for i in run.get_inputs():

@@ -27,7 +27,7 @@ class Cannot(Exception):
 class Ours:
     """`fit`, checks of the data, shuffling and bookkeeping included; with warm_start a call goes on from the last."""
 
-    def __init__(self, task: Task, engine: str = "epoch", proto: Any = None):
+    def __init__(self, task: Task, engine: str = "epoch"):
         from ortpartial import OrtGradientForwardBackwardOptimizer
         from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 
@@ -38,7 +38,7 @@ class Ours:
         names = [n for n in initializers(task.onnx) if n.removesuffix(".T") in parameters and ".running_" not in n]
         self.task = task
         self.optimizer = OrtGradientForwardBackwardOptimizer(
-            proto or task.onnx, names, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch,
+            task.onnx, names, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch,
             engine=engine, shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)  # fmt: skip
 
     def epoch(self) -> float:
