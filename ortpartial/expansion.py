@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
-from .graph import OPSET, SMALL, Node, Value, constant, make_node
+from .graph import OPSET, SMALL, Node, Value, constant, make_node, op
 from .passes import bodies, constant_of, folded, shapes
 from .reading import Reader
 from .schemas import attribute_value, schema_of
@@ -27,6 +27,8 @@ def expand(node: Node) -> list[Value] | None:
     versions = {o.domain: max(OPSET, o.version) for o in function.opset_import}
     graph = _typed(node, function, {n: x for n, x in given.items() if x is not None})
     types, reader = shapes(graph, versions), Reader(versions, {}, {})
+    # Attention puts zeros where all of a row is masked. Softmax gives NaN there, which no zero stops on the way back.
+    masked = any(inner.op_type == "ReduceMax" for inner in graph.node)
     for inner in graph.node:
         attributes = {a.name: attribute_value(a) for a in inner.attribute if a.type != AttributeProto.GRAPH}
         if inner.op_type == "Constant":
@@ -37,6 +39,8 @@ def expand(node: Node) -> list[Value] | None:
             values[inner.output[0]] = constant(found)
             continue
         schema = schema_of(inner.op_type, inner.domain, versions.get(inner.domain, OPSET))
+        if inner.op_type == "Softmax" and masked:
+            inputs = [op.Max(x, constant(np.finfo(x.dtype).min, x.dtype)) for x in inputs if x is not None]
         if bodies(inner):
             known = {n: v for n, v in values.items() if v is not None}
             attributes |= reader.bodies(inner, inputs, attributes, known)

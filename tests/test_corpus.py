@@ -204,19 +204,22 @@ JUMPS = (
     "scatternd_max",
     "scatternd_min",
 )
+# A point of its grid is on one of X, where the second derivative of the cubic spline jumps by as much to either side.
+KNOTS = {"gridsample_bicubic"}
 # Operators that saturate in their cases, so that float32 does not hold the small elements of the second order.
-COARSE = ("RNN",)
+COARSE = ("RNN", "ReduceLogSumExp")
 
 
 @pytest.mark.slow
 @pytest.mark.proof
-@pytest.mark.parametrize("name", [n for n in CASES if not n.startswith((*LEFT_OUT, *JUMPS))])
+@pytest.mark.parametrize("name", [n for n in CASES if not n.startswith((*LEFT_OUT, *JUMPS)) and n not in KNOTS])
 def test_the_second_order(name):
     graph, inputs, outputs = CASES[name]
     op_type = graph.node[0].op_type
     if "batchwise" in name:
         pytest.skip("layout 1 does not run in onnxruntime 1.19.2 to 1.31.1")
     f, args = body_expression(name, inputs) if op_type in CONTROL else expression(graph, inputs)
+    computed(f, args, op_type)
     cotangents = [cotangent(y.shape) for y in outputs[: 1 if op_type in FIRST else None] if y.dtype in FLOATS]
     wrt = list(range(len(args)))
     g = _gradient((lambda *x: f(*x)[0]) if op_type in FIRST else f, wrt, len(args))
@@ -227,6 +230,16 @@ def test_the_second_order(name):
                    rtol_float32=1e-3 if op_type in COARSE else 1e-4, **precision)  # fmt: skip
 
 
+def computed(f, args, op_type):
+    """The outputs of a case; a case that the runtime cannot run is skipped."""
+    x = [variable(f"x{i}", a.dtype, a.shape) for i, a in enumerate(args)]
+    try:
+        run = _runner(build(x, {f"y{i}": v for i, v in enumerate(f(*x))}), reference=op_type in REFERENCE)
+        return run({v.hint: a for v, a in zip(x, args, strict=True)})
+    except (DataError, ModelError) as e:
+        pytest.skip(f"does not run here: {e}")
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("name", sampled())
 def test_case(name, record_property):
@@ -235,12 +248,7 @@ def test_case(name, record_property):
         pytest.skip(reason)
     graph, inputs, outputs = CASES[name]
     f, args = body_expression(name, inputs) if graph.node[0].op_type in CONTROL else expression(graph, inputs)
-    x = [variable(f"x{i}", a.dtype, a.shape) for i, a in enumerate(args)]
-    try:
-        run = _runner(build(x, {f"y{i}": v for i, v in enumerate(f(*x))}), reference=graph.node[0].op_type in REFERENCE)
-        found = run({v.hint: a for v, a in zip(x, args, strict=True)})
-    except (DataError, ModelError) as e:
-        pytest.skip(f"does not run here: {e}")
+    found = computed(f, args, graph.node[0].op_type)
     for a, b in zip(found.values(), outputs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
     g = (lambda *x: f(*x)[0]) if graph.node[0].op_type in FIRST else f

@@ -110,6 +110,8 @@ def test_of_little(name, how):
     args = [SIZES[how](a) if how == "scalar" or (a.ndim and a.shape[0] == batch) else a for a in args]
     if OLD and how == "none":
         pytest.skip("onnxruntime 1.19.2 fails on tensors without elements, or dies of them")
+    if "batchwise" in name:
+        pytest.skip("onnxruntime 1.19.2 to 1.31.1 runs no recurrence of layout 1")
     if op_type in NOT_LITTLE:
         pytest.skip(f"{VERSIONS}: {op_type} {NOT_LITTLE[op_type]}")
     if how == "none" and (reason := next((NOT_EMPTY[k] for k in NOT_EMPTY if name.startswith(k)), None)):
