@@ -134,6 +134,20 @@ def _difference(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None
     return (a + b if s == t else a - b) * constant(np.asarray(s, a.dtype))
 
 
+def _mask(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
+    """Whether elements are above 0, as one operator: x times so much that it is cut off at 1.
+
+    Numbers below the smallest normal one, 1.2e-38, count in part.
+    """
+    above = maker(inputs[0])
+    if above is None or above.op_type != "Greater" or node.outputs[0].dtype != np.float32:
+        return None
+    x, zero = above.reads
+    if x.dtype != np.float32 or zero.array is None or zero.array.any() or x.rank != inputs[0].rank:
+        return None
+    return op.HardSigmoid(x, alpha=2.0**127, beta=0.0)
+
+
 def _mean_of_squares(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     """The mean of all squares as a sum of squares, which is one operator."""
     square = maker(inputs[0])
@@ -212,6 +226,6 @@ def _makers(node: Node) -> list[Node]:
 _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
     "Reshape": float, "Squeeze": float, "Unsqueeze": float}  # fmt: skip
-_FORMS: dict[str, Form] = {"Add": _difference, "Conv": _product, "Gelu": _from_normal, "Gemm": _scaled,
+_FORMS: dict[str, Form] = {"Add": _difference, "Cast": _mask, "Conv": _product, "Gelu": _from_normal, "Gemm": _scaled,
                            "MatMul": _scaled, "ReduceMean": _mean_of_squares, "Sub": _difference,
                            "Transpose": _to_the_right}  # fmt: skip

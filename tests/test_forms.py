@@ -152,6 +152,23 @@ def test_other_means_stay(y):
     assert faster([y]) == [y]
 
 
+def test_a_mask_is_one_operator():
+    x, dy = variable("x", "float32", (8,)), variable("dy", "float32", (8,))
+    arrays = {x: np.array([-np.inf, -1, -1e-38, 0, 1.2e-38, 1e-30, 2, np.inf], np.float32), dy: real(8)}
+    found, types = run([grad(op.Relu(x), [x], [dy])[0]], arrays)
+    assert sorted(types) == ["HardSigmoid", "Mul", "Relu"]
+    np.testing.assert_array_equal(found[0], arrays[dy] * [0, 0, 0, 0, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("mask", [
+    lambda x: op.Cast(x > 1, to=1), lambda x: op.Cast(x >= 0, to=1), lambda x: op.Cast(x > 0, to=11),
+    lambda x: op.Cast(op.Cast(x, to=11) > 0, to=1), lambda x: op.Cast(x > np.zeros((2, 1), np.float32), to=1),
+])  # fmt: skip
+def test_other_masks_stay(mask):
+    y = mask(variable("x", "float32", (8,)))
+    assert faster([y]) == [y]
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_and_its_derivative_share_the_normal(approximate):
     x = variable("x", "float32", (64,))
