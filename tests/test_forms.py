@@ -109,6 +109,19 @@ def test_a_product_takes_a_factor_in():
     np.testing.assert_allclose(found[1], 0.5 * (na @ nb).sum(0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("rows", "settings", "expected"), [
+    (128, {}, ["Reshape", "MatMul", "Add"]), (127, {}, ["Gemm"]), (200, {"alpha": 2.0}, ["Gemm"]),
+    ("N", {}, ["Gemm"]),
+])  # fmt: skip
+def test_one_output_of_many_rows_is_a_product_with_a_column(rows, settings, expected):
+    a, w, b = (variable(n, "float32", s) for n, s in (("a", (rows, 5)), ("w", (1, 5)), ("b", (1,))))
+    arrays = {a: real(200 if rows == "N" else rows, 5), w: real(1, 5, seed=1), b: real(1, seed=2)}
+    found, types = run([op.Gemm(a, w, b, transB=1, **settings)], arrays)
+    assert types == expected
+    na, nw, nb = arrays.values()
+    np.testing.assert_allclose(found[0], settings.get("alpha", 1) * na @ nw.T + nb, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("factor", [np.array([1, 2, 3], np.float32), np.ones((2, 1, 1), np.float32)])
 def test_other_factors_stay(factor):
     a, b = variable("a", "float32", (4, 3)), variable("b", "float32", (3, 2))
