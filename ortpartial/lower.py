@@ -123,6 +123,8 @@ def lower(model: ModelProto) -> ModelProto:
     while len(written) != before:  # What is written in place of a node may lack a kernel as well.
         before = len(written)
         outputs = rewritten(outputs, {}, lambda node, inputs: _lowered(node, inputs, written))
+    if not written:
+        return model
     return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
 
 

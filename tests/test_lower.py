@@ -232,3 +232,10 @@ def test_a_new_operator_is_trained():
     ((F.silu(torch.tensor(X, dtype=torch.float64) @ w) - 1) ** 2).mean().backward()
     (found,) = o.fit(X, np.ones((8, 4))).get_state()
     np.testing.assert_allclose(found, np.eye(4) - 0.01 * w.grad.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_not_float64_stays_as_it_is():
+    """Even its shapes, which may be declared and not inferred."""
+    x, d = variable("x", "float32", ["N"]), variable("d", "float64", ["N"])
+    model = build([x, d], {"y": op.HardSigmoid(x), "z": d + 1})
+    assert lower(model) is model
