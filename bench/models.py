@@ -32,7 +32,7 @@ class Model:
 
     def steps_at(self, batch: int) -> int:
         """Steps of an epoch: enough to be measured, and of small batches so many that a call costs little of it."""
-        return self.steps or min(200, max(8, 50_000 // batch))
+        return self.steps or min(2000, max(8, 50_000 // batch))
 
     def data(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows with targets that can be learned: X, and y of shape (rows, 1) or labels of shape (rows,)."""

@@ -195,6 +195,8 @@ def _to_the_right(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | No
     if len(blocks) != 3 or blocks[0][0] < blocks[1][0]:
         return None
     over, moved, run = (_size(sizes) for _, sizes in blocks)
+    if len(blocks[2][1]) > 1:  # An image: onnxruntime moves such a Transpose on, to where another one undoes it.
+        return None
     apart = [*([before] if before != 1 else []), moved, 1, over, run]
     # The size of a batch may be open.
     if run not in _RUN or apart.count(-1) > 1 or abs(prod(apart)) < (_MANY if -1 not in apart else _MANY // 8):
