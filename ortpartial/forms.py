@@ -96,7 +96,8 @@ def _gemm(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
         return y
     a, row, b = inputs
     plain = [node.attribute(k) for k in ("alpha", "beta", "transA", "transB")] == [1, 1, 0, 1]
-    if not plain or not a.is_static or a.shape[0] < _TALL or row.shape[:1] != (1,) or b is None or b.shape != (1,):
+    alone = (row.shape or ())[:1] == (1,) and b is not None and b.shape == (1,)
+    if not (plain and alone and a.is_static) or a.shape[0] < _TALL:
         return None
     return op.MatMul(a, op.Reshape(row, [a.shape[1], 1])) + b
 
@@ -104,7 +105,7 @@ def _gemm(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
 def _scaled(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     """A product of matrices that has a factor in itself, instead of one of them being multiplied first."""
     (a, s), (b, t) = (_multiple(v, maker) for v in inputs[:2])
-    if s * t == 1:
+    if s * t == 1 or not 1e-30 < abs(s * t) < 1e30:  # 0 times NaN is NaN, and not 0.
         return None
     if node.op_type == "Gemm":
         if a.dtype != np.float32:  # The factor is a float32 in the specification.
@@ -157,7 +158,7 @@ def _mask(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     if above is None or above.op_type != "Greater" or node.outputs[0].dtype != np.float32:
         return None
     x, zero = above.reads
-    if x.dtype != np.float32 or zero.array is None or zero.array.any() or x.rank != inputs[0].rank:
+    if x.dtype != np.float32 or zero.array is None or zero.array.any() or zero.rank:
         return None
     return op.HardSigmoid(x, alpha=2.0**127, beta=0.0)
 
@@ -169,7 +170,7 @@ def _mean_of_squares(node: Node, inputs: Sequence[Any], maker: Maker) -> Value |
         return None
     x, power = square.reads
     n = _size(x.shape or ()) if x.is_static else 0
-    if power.array is None or not np.all(power.array == 2) or n < 1 or node.attribute("keepdims"):
+    if power.array is None or power.rank or power.array != 2 or n < 1 or node.attribute("keepdims"):
         return None
     if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):  # A sum of squares is soon too large for less.
         return None

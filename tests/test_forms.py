@@ -230,3 +230,25 @@ def test_what_is_given_is_where_the_expressions_start():
     y = op.Gemm(scaled, constant(np.ones((3, 2), np.float32)))
     assert faster([y], [scaled]) == [y]
     assert faster([y]) != [y]
+
+
+@pytest.mark.parametrize("y", [
+    lambda x, w: op.Gemm(x, w, np.ones(1, np.float32), transB=1), lambda x, w: op.MatMul(0 * x, w),
+    lambda x, w: op.Transpose(x, perm=[1, 0]), lambda x, w: op.ReduceMean(x**2, keepdims=0), lambda x, w: x + 2 * w,
+    lambda x, w: op.Gemm(0 * x, w), lambda x, w: op.Conv(x, w),
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [None, ["N", "M"]])
+def test_what_is_not_known_stays(y, shape):
+    y = y(variable("x", "float32", shape), variable("w", "float32", None))
+    assert faster([y]) == [y]
+
+
+def test_a_mask_of_unknown_shape():
+    (y,) = faster([op.Cast(variable("x", "float32", None) > 0, to=1)])
+    assert y.node.op_type == "HardSigmoid"
+
+
+def test_nothing_becomes_a_number_by_a_factor_of_0():
+    a, b = variable("a", "float32", (2, 3)), variable("b", "float32", (3, 2))
+    y = op.Gemm(constant(np.zeros((2, 3), np.float32)) * a, b)
+    assert faster([y]) == [y]
