@@ -96,6 +96,7 @@ NOT_LITTLE = {
 # Cases whose weights are as long as their first argument, and would be empty with it: by the beginning of their names.
 NOT_EMPTY = {
     **dict.fromkeys(("gru_", "lstm_", "rnn_", "simple_rnn_"), "there is one direction at least"),
+    "averagepool": "the interpreter of onnx 1.23.2 computes no ConvTranspose without images",
     "convtranspose_group_2": "there is one channel at least in a group",
 }
 

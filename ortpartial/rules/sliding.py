@@ -75,7 +75,7 @@ def pairs(x: Value, m: Sequence[int], window: Window) -> bool:
 
 def narrow(x: Value, dy: Value, window: Window) -> bool:
     """Whether a kernel has so few places that a product for each channel of x is slow, and the columns fit a cache."""
-    if not (window.fixed and x.is_static and dy.is_static):
+    if not (window.fixed and x.is_static and dy.is_static) or 0 in (x.shape or ()):
         return False
     sizes = [*(x.shape or ())[:2], *(dy.shape or ())[2:], *window.kernel]
     return math.prod(window.kernel) <= _WIDE and math.prod(n for n in sizes if isinstance(n, int)) <= _CACHED
@@ -87,7 +87,7 @@ def joins(x: Value, m: Sequence[int], window: Window) -> bool:
     onnxruntime 1.19.2 and 1.31.1 put the parts of one or of three axes at wrong places.
     """
     n, r = known(x), len(window.kernel)
-    if n is None or r != 2:
+    if n is None or r != 2 or 0 in (x.shape or ()):
         return False
     around = map(sum, zip(n, window.pads[:r], window.pads[r:], strict=True))
     return [(i - e) // s + 1 for i, e, s in zip(around, window.extent, window.strides, strict=True)] == list(m)
