@@ -188,7 +188,6 @@ class _CapturedProgram:
         self.runs = []
         for read, write in (sides, sides[::-1]):
             options = session_options(setup.threads(model), len(graph.graph.node))
-            options.log_severity_level = 4  # That a recording is refused is told by `reason`.
             session = Session(graph, device=replace(device, capture=True), options=options)
             binding = session.binding()
             for name, buffer in {**given, **read}.items():

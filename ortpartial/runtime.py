@@ -40,7 +40,7 @@ _LARGE = 10_000
 
 def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, spare: bool = False,
                     roomy: bool = False) -> Any:  # fmt: skip
-    """Session options: errors only in the log, and no thread pool, hence no spinning threads, for one thread.
+    """Session options: no errors in the log, as they are raised, and no thread pool that spins for one thread.
 
     A lean session computes node by node in the order of the graph, and takes no more memory than it asks for.
     Otherwise onnxruntime 1.19 to 1.31 computes what it can as early as it can, the masks of a backward pass before the
@@ -50,7 +50,7 @@ def session_options(threads: int | None, nodes: int = 0, *, lean: bool = False, 
     decides for all.
     """
     options = C.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.inter_op_num_threads = 1
     # Left to itself, onnxruntime 1.19 to 1.31 takes cores that the process may not use, and pins threads to them.
     options.intra_op_num_threads = threads or cores()

@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from models import data, linear, mlp
+from models import linear
+from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, optimizer, same
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import (
@@ -15,22 +16,6 @@ from ortpartial.exceptions import (
 from ortpartial.learning_loss import ElasticLearningLoss
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateSGDNesterov
-
-ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
-X, Y, W = data(60)
-X_VAL, Y_VAL, _ = data(25, seed=4)
-
-
-def optimizer(model=None, **settings):
-    settings = {"random_state": 0, "max_iter": 5, "learning_rate": 0.05, **settings}
-    return Optimizer(mlp() if model is None else model, **settings)
-
-
-def same(a, b):
-    """Two optimizers in the very same state."""
-    kinds = ("weight", "optimizer")
-    pairs = [p for kind in kinds for p in zip(a.get_state(kind), b.get_state(kind), strict=True)]
-    return a.train_losses_ == b.train_losses_ and a.n_iter_ == b.n_iter_ and all((u == v).all() for u, v in pairs)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

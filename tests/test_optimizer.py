@@ -10,8 +10,8 @@ import onnx
 import pytest
 from models import assert_close, data, linear, mlp, two_in_two_out, weights_of
 from sklearn.metrics import accuracy_score, r2_score
+from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, optimizer, same
 
-from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.builder import build
 from ortpartial.exceptions import (
     DataError,
@@ -24,23 +24,6 @@ from ortpartial.exceptions import (
 from ortpartial.graph import constant, op, variable
 from ortpartial.learning_loss import SquareLearningLoss
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD
-
-ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
-X, Y, W = data(60)
-X_VAL, Y_VAL, _ = data(25, seed=4)
-
-
-def optimizer(model=None, **settings):
-    settings = {"random_state": 0, "max_iter": 5, "learning_rate": 0.05, **settings}
-    return Optimizer(mlp() if model is None else model, **settings)
-
-
-def same(a, b):
-    """Two optimizers in the very same state."""
-    kinds = ("weight", "optimizer")
-    pairs = [p for kind in kinds for p in zip(a.get_state(kind), b.get_state(kind), strict=True)]
-    return a.train_losses_ == b.train_losses_ and a.n_iter_ == b.n_iter_ and all((u == v).all() for u, v in pairs)
-
 
 # Forward and backward
 

@@ -7,24 +7,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from models import data, linear, mlp, weights_of
+from models import linear, mlp, weights_of
+from trainings import ENGINES, W, X, Y, optimizer
 
-from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import (
     DataError,
     SettingError,
 )
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam
-
-ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
-X, Y, W = data(60)
-X_VAL, Y_VAL, _ = data(25, seed=4)
-
-
-def optimizer(model=None, **settings):
-    settings = {"random_state": 0, "max_iter": 5, "learning_rate": 0.05, **settings}
-    return Optimizer(mlp() if model is None else model, **settings)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
