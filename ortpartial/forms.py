@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from math import nan, prod
 from typing import Any
 
@@ -27,6 +28,9 @@ _RUN, _MANY = range(4, 32), 2**13
 
 #: From so many rows on, onnxruntime 1.19 to 1.31 saves more with one column than two further nodes take.
 _TALL = 128
+
+#: Dtypes in which large sums and products with a bias are exact enough, and have kernels.
+_SUMMED = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def faster(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
@@ -57,6 +61,7 @@ def faster(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
     ranked = sorted(range(len(outputs)), key=lambda i: v.node.serial if (v := outputs[i]).node else -1)
     roots = [outputs[i] for i in ranked]
     sloped, start = _sloped(roots, cut), set(cut)
+    times = Counter([*roots, *(v for node in topological(roots, cut) for v in node.reads)])
 
     def maker(v: Value) -> Node | None:
         return None if v in start else v.node
@@ -66,6 +71,8 @@ def faster(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
             return None
         if node.op_type == "Gelu" and node not in sloped:
             return None
+        if node.op_type == "Add" and (y := _affine(node, inputs, maker, times)) is not None:
+            return [y]
         y = _FORMS[node.op_type](node, inputs, maker)
         return None if y is None else [y]
 
@@ -100,6 +107,23 @@ def _gemm(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     if not (plain and alone and a.is_static) or a.shape[0] < _TALL:
         return None
     return op.MatMul(a, op.Reshape(row, [a.shape[1], 1])) + b
+
+
+def _affine(node: Node, inputs: Sequence[Any], maker: Maker, times: Mapping[Value, int]) -> Value | None:
+    """A linear layer of rows in several axes, as one product with a bias: what is not added is not moved once more."""
+    for (product, row), before in zip((inputs, inputs[::-1]), node.inputs, strict=True):
+        layer = maker(product)
+        if layer is None or layer.op_type != "MatMul" or times[before] > 1 or row.shape is None:  # type: ignore[index]
+            continue
+        x, w = layer.reads
+        shape = product.shape
+        if shape is None or x.rank < 3 or w.rank != 2 or list(row.shape) != [shape[-1]] or not w.is_static:
+            continue
+        if x.dtype not in _SUMMED or sum(not isinstance(n, int) for n in shape) > 1:
+            continue
+        y = op.Gemm(op.Flatten(x, axis=-1), w, row)
+        return op.Reshape(y, [n if isinstance(n, int) else -1 for n in shape]).stated(shape)
+    return None
 
 
 def _scaled(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
@@ -172,7 +196,7 @@ def _mean_of_squares(node: Node, inputs: Sequence[Any], maker: Maker) -> Value |
     n = _size(x.shape or ()) if x.is_static else 0
     if power.array is None or power.rank or power.array != 2 or n < 1 or node.attribute("keepdims"):
         return None
-    if x.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):  # A sum of squares is soon too large for less.
+    if x.dtype not in _SUMMED:  # A sum of squares is soon too large for less.
         return None
     return op.ReduceSumSquare(x, keepdims=0) / constant(np.asarray(n, x.dtype))
 

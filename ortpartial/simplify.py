@@ -16,6 +16,7 @@ from .graph import Node, Value, constant, make_node, op, topological
 from .model import Model
 from .rewrite import rewriting
 from .rules.indexing import one_of
+from .views import unmoved
 
 __all__ = ["simplified"]
 
@@ -83,7 +84,7 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
         return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
 
     new = rewriting(list(model.outputs.values()), {}, change)
-    return replace(model, outputs={n: new(v) for n, v in model.outputs.items()})
+    return replace(model, outputs=unmoved({n: new(v) for n, v in model.outputs.items()}))
 
 
 def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:

@@ -31,6 +31,7 @@ LAYERS = (
     "step",
     "epoch parts",
     "batches checkpointing initial lower metrics settings threads",
+    "views",
     "simplify training_graph",
     "training_check",
     "training_info",
