@@ -43,7 +43,7 @@ def unmoved(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         rule = None if node.domain else _RULES.get(node.op_type)
-        if rule is None or not all(v.is_static and prod(v.shape) for v in [*node.reads, *node.outputs]):
+        if rule is None or not all(v.is_static and 0 not in (v.shape or ()) for v in [*node.reads, *node.outputs]):
             return None
         if node.op_type != "Transpose" and not any(v in views for v in inputs):
             return None

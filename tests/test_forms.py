@@ -109,6 +109,33 @@ def test_a_product_takes_a_factor_in():
     np.testing.assert_allclose(found[1], 0.5 * (na @ nb).sum(0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3, 4), ("N", 3, 4), (2, 2, 3, 4)])
+def test_a_layer_of_rows_in_many_axes_takes_its_bias_in(shape, first):
+    x, w, b = variable("x", "float32", shape), variable("w", "float32", (4, 5)), variable("b", "float32", (5,))
+    arrays = {x: real(*(2 if n == "N" else n for n in shape)), w: real(4, 5, seed=1), b: real(5, seed=2)}
+    (found,), types = run([x @ w + b if first else b + x @ w], arrays)
+    assert types == ["Flatten", "Gemm", "Reshape"]
+    nx, nw, nb = arrays.values()
+    np.testing.assert_allclose(found, nx @ nw + nb, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shapes", [
+    ((3, 4), (4, 5), (5,)), ((2, 3, 4), (2, 4, 5), (5,)), ((2, 3, 4), (4, 5), (3, 5)), ((2, 3, 4), (4, 5), (1,)),
+    (("N", "M", 4), (4, 5), (5,)), ((2, 3, 4), (4, "K"), (5,)), ((2, 3, 4), (4,), (3,)),
+])  # fmt: skip
+def test_other_layers_stay(shapes):
+    x, w, b = (variable(n, "float32", s) for n, s in zip("xwb", shapes, strict=True))
+    y = x @ w + b
+    assert faster([y]) == [y]
+
+
+def test_a_product_that_something_else_reads_is_computed_once():
+    x, w, b = variable("x", "float32", (2, 3, 4)), variable("w", "float32", (4, 5)), variable("b", "float32", (5,))
+    y = x @ w
+    assert faster([y + b, op.Exp(y)])[0].node.op_type == "Add"
+
+
 @pytest.mark.parametrize(("rows", "settings", "expected"), [
     (128, {}, ["Reshape", "MatMul", "Add"]), (127, {}, ["Gemm"]), (200, {"alpha": 2.0}, ["Gemm"]),
     ("N", {}, ["Gemm"]),
