@@ -99,6 +99,11 @@ class Setup:
         return threads([*(model.outputs[o] for o in self.losses), *(model.initializers[w] for w in self.weights)])
 
     @property
+    def kernels(self) -> bool:
+        """Whether onnxruntime-training's operators for gradients run on the device."""
+        return Device.parse(self.device).has_kernels
+
+    @property
     def dtype(self) -> np.dtype:
         """Element type of the loss: that of the outputs."""
         return self.model.outputs[next(iter(self.losses))].dtype
@@ -306,10 +311,10 @@ class StepEngine(Engine):
         """The step, with symbolic sizes where the model has them."""
         return {"step": self._graph(self.setup.model)}
 
-    def _graph(self, model: Model) -> ModelProto:
+    def _graph(self, model: Model, *, kernels: bool = False) -> ModelProto:
         s = self.setup
         return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                          train_mode=s.train_mode, precision=s.precision)  # fmt: skip
+                          train_mode=s.train_mode, precision=s.precision, kernels=kernels)  # fmt: skip
 
     def program(self, rows: int) -> _StepProgram:
         """The step for batches of so many rows."""
@@ -322,7 +327,8 @@ class _StepProgram:
     def __init__(self, engine: StepEngine, rows: int):
         setup = engine.setup
         model = setup.sized(rows)
-        session = Session(engine._graph(model), device=setup.device, threads=setup.threads(model))
+        graph = engine._graph(model, kernels=setup.kernels)
+        session = Session(graph, device=setup.device, threads=setup.threads(model))
         names = Names.of(setup.model)
         self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
         self.loss = np.zeros((), setup.dtype)
@@ -366,10 +372,10 @@ class EpochEngine(StepEngine):
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
         return {"epoch": self._epoch_graph(self.setup.model), **super().graphs()}
 
-    def _epoch_graph(self, model: Model) -> ModelProto:
+    def _epoch_graph(self, model: Model, *, kernels: bool = False) -> ModelProto:
         s = self.setup
         return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                           train_mode=s.train_mode, precision=s.precision)  # fmt: skip
+                           train_mode=s.train_mode, precision=s.precision, kernels=kernels)  # fmt: skip
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
@@ -409,7 +415,8 @@ class _EpochProgram:
     def __init__(self, engine: EpochEngine, rows: int):
         setup = engine.setup
         model = setup.sized(rows)
-        session = Session(engine._epoch_graph(model), device=setup.device, threads=setup.threads(model))
+        graph = engine._epoch_graph(model, kernels=setup.kernels)
+        session = Session(graph, device=setup.device, threads=setup.threads(model))
         self.names, self.engine, self.batch = Names.of(setup.model), engine, Rows(engine._data, setup.device)
         self.bindings = []
         for read, write in (engine.sides, engine.sides[::-1]):

@@ -24,7 +24,7 @@ LAYERS = (
     "registry",
     "gradient",
     "rules",
-    "forms schedule windowless training_operators chance modes",
+    "forms kernels schedule windowless training_operators chance modes",
     "training_call precision",
     "learning",
     "learning_loss learning_penalty learning_rate",
