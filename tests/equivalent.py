@@ -1,4 +1,4 @@
-"""Changes of rules that no test notices: those that cannot be noticed, and why; those that nobody has explained yet."""
+"""Changes of rules that no test can notice, and why."""
 
 # By reason: the function, then what is changed in it.
 _REASONS: dict[str, dict[str, list[str]]] = {
@@ -170,12 +170,3 @@ _REASONS: dict[str, dict[str, list[str]]] = {
 
 #: (function, change): why no test can notice it.
 EQUIVALENT = {(f, change): why for why, table in _REASONS.items() for f, some in table.items() for change in some}
-
-#: What no test notices, though one might: holes until they are explained.
-UNPROVED = {
-    ("control._branch", "_including(branch, Subgraph.since(since, (), given)) -> "
-     "_including(Subgraph.since(since, (), given), branch)"),
-    ("control._read_of", "v.node in own -> v.node not in own (2)"),
-    ("control._needed", "reached >> i & 1 -> reached >> i & 2"),
-    ("microsoft.attention", "q.dtype == np.float16 -> q.dtype != np.float16"),
-}  # fmt: skip

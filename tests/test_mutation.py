@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from equivalent import EQUIVALENT, UNPROVED
+from equivalent import EQUIVALENT
 from table import OLD
 
 TESTS = Path(__file__).parent
@@ -36,8 +36,6 @@ def test_all(record_property):
     noticed = len(found) - len(survivors)
     record_property("count", f"{len(found)} changes of rules: {noticed} noticed by their tests, "
                     f"{len(survivors & set(EQUIVALENT))} that change no number")  # fmt: skip
-    for where, change in sorted(survivors & UNPROVED):
-        record_property("count", f"not noticed, not explained: {where}: `{change}`")
-    assert sorted(survivors - set(EQUIVALENT) - UNPROVED) == []
+    assert sorted(survivors - set(EQUIVALENT)) == []
     # What is noticed, or is not there any more, has no place in the tables.
-    assert sorted({*EQUIVALENT, *UNPROVED} - survivors) == []
+    assert sorted(set(EQUIVALENT) - survivors) == []

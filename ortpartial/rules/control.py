@@ -45,7 +45,7 @@ def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Se
     found = _walk([v for v, _ in pairs], [d for _, d in pairs], wanted, set(branch.captured))
     given = [d for d in found if d is not None]
     handed_out = {v: node.tap(v) for v in _read_of(branch, given, since, _is_static)}
-    written = _including(branch, Subgraph.since(since, (), given)).inside
+    written = Subgraph.since(since, (), given).own | branch.own
     made = iter(rewritten(given, handed_out, within=written))
     return since, [None if d is None else next(made) for d in found], branch
 

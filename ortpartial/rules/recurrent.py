@@ -67,17 +67,17 @@ def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Val
 def lstm(node: Node, r: Value, b: Value | None, p: Value | None, f: Callable[[Value], Value],
          g: Callable[[Value], Value], h: Callable[[Value], Value]) -> Step:  # fmt: skip
     """c = forget c + i g(n) and y = o h(c), where gates see c through peepholes, if there are any."""
-    peepholes = [None] * 3 if p is None else parts(p, 3)
+    p_i, p_o, p_f = [None] * 3 if p is None else parts(p, 3)
 
     def gate(v: Value, p: Value | None, c: Value) -> Value:
         return f(v if p is None else v + p * c)
 
     def step(s: Value, y: Value, c: Value) -> list[Value]:
         i, o, forget, n = parts(s + op.Gemm(y, r, b, transB=1), 4, axis=1)
-        i = gate(i, peepholes[0], c)
-        forget = 1 - i if node.attribute("input_forget") else gate(forget, peepholes[2], c)
+        i = gate(i, p_i, c)
+        forget = 1 - i if node.attribute("input_forget") else gate(forget, p_f, c)
         c = forget * c + i * g(n)
-        return [gate(o, peepholes[1], c) * h(c), c]
+        return [gate(o, p_o, c) * h(c), c]
 
     return step
 

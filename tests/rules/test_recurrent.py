@@ -18,8 +18,8 @@ from ortpartial.testing import _gradient, check_gradient, evaluate
 
 # Operator, and the number of its gates.
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-STEPS, BATCH, WIDTH, HIDDEN = 3, 2, 3, 2
-LENS = np.array([3, 1], np.int32)
+STEPS, BATCH, WIDTH, HIDDEN = 3, 3, 3, 2
+LENS = np.array([3, 1, 2], np.int32)
 
 
 def arguments(op_type, given, directions=1):
@@ -93,6 +93,13 @@ def test_the_second_order_of_one_step(op_type):
     check_gradient(g, [*args, *cotangents], order=1, directions=1)
 
 
+def test_inputs_that_are_made_of_each_other():
+    def f(x, w):
+        return [op.RNN(x, w, r, hidden_size=WIDTH, n_outputs=2)[0] for r in (w, w * w)]
+
+    check_gradient(f, [real(STEPS, BATCH, WIDTH), real(1, WIDTH, WIDTH)], order=1, directions=1)
+
+
 @pytest.mark.parametrize(("op_type", "given", "settings"), EACH)
 def test_the_kernel_computes_the_same(op_type, given, settings):
     """onnxruntime has a kernel of float32 alone; float64 goes through a Scan."""
@@ -109,24 +116,26 @@ def test_the_kernel_computes_the_same(op_type, given, settings):
 @pytest.mark.parametrize("op_type", GATES)
 def test_batch_first(op_type):
     # No runtime has it: it is the same as the transpose of what they have.
-    args, batched = arguments(op_type, "b h c"), ("x", "h", "c")
+    args, batched = arguments(op_type, "b h c", 2), ("x", "h", "c")
     names = [n for n, a in zip(("x", "w", "r", "b", "lens", "h", "c", "p"), args, strict=False) if a is not None]
-    dy = cotangent((STEPS, 1, BATCH, HIDDEN))
+    state = (2, BATCH, HIDDEN)
+    dys = [cotangent(s) for s in ((STEPS, *state), *[state] * (1 + (op_type == "LSTM")))]
 
-    def gradients(args, dy, layout):
-        f, x = outputs(op_type, args, layout=layout)
+    def values(args, dys, layout):
+        f, x = outputs(op_type, args, direction="bidirectional", layout=layout)
         v = [variable(n, a.dtype, a.shape) for n, a in zip(names, x, strict=True)]
-        found = dict(zip((f"d{n}" for n in names), grad(f(*v)[0], v, [constant(dy)]), strict=True))
-        return evaluate(build(v, found), dict(zip(names, x, strict=True)))
+        y = f(*v)
+        found = dict(zip((f"d{n}" for n in names), grad(y, v, [constant(dy) for dy in dys]), strict=True))
+        return evaluate(build(v, found | {f"y{i}": a for i, a in enumerate(y)}), dict(zip(names, x, strict=True)))
 
-    def turned(n, a):
-        return a.swapaxes(0, 1) if n in batched else a
+    def turned(a, first=True):
+        return a.transpose((2, 0, 1, 3) if a.ndim == 4 else (1, 0, 2)) if first else a
 
-    expected = gradients(args, dy, 0)
-    free = iter(names)
-    found = gradients([None if a is None else turned(next(free), a) for a in args], dy.transpose(2, 0, 1, 3), 1)
-    for n in names:
-        np.testing.assert_allclose(turned(n, found[f"d{n}"]), expected[f"d{n}"], rtol=1e-9, atol=1e-12)
+    expected = values(args, dys, 0)
+    every = ("x", "w", "r", "b", "lens", "h", "c", "p")
+    found = values([turned(a, n in batched) for n, a in zip(every, args, strict=False)], [turned(d) for d in dys], 1)
+    for n, a in expected.items():
+        np.testing.assert_allclose(found[n], turned(a, n[0] == "y" or n[1:] in batched), rtol=1e-9, atol=1e-12)
 
 
 # What torch calls its gates, in its order, by their places here.
