@@ -82,6 +82,7 @@ CASES = {
     "MultiHeadAttention past": ("MultiHeadAttention", [(2, 3, 8)] * 3 + [None] * 3 + [PAST, PAST], {"num_heads": 2}),
     "Attention": ("Attention", [(2, 3, 6), (6, 24), (24,)], {"num_heads": 2}),
     "Attention lengths": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(3, 2).reshape(-1)], {"num_heads": 2}),
+    "Attention no length": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(3, 0).reshape(-1)], {"num_heads": 2}),
     "Attention starts": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(3, 3, 0, 1).reshape(-1)], {"num_heads": 2}),
     "Attention mask": ("Attention", [(2, 3, 6), (6, 24), (24,), mask([1, 1, 0], [1, 1, 1])], {"num_heads": 2}),
     "Attention mask of queries": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(

@@ -144,3 +144,9 @@ def test_a_mean_over_an_argument_of_which_nothing_is_known():
     (dx,) = grad(op.ReduceMean(x, [1]), [x])
     (found,) = evaluate(build([x], [dx]), {"x": np.ones((2, 4), np.float32)}).values()
     assert found.tolist() == [[0.25] * 4] * 2
+
+
+def test_an_axis_of_one_needs_not_be_repeated():
+    x, dy = variable("x", "float32", [3, 1]), variable("dy", "float32", [3, 1])
+    model = build([dy], grad(op.ReduceSum(x, [1]), [x], [2 * dy]))
+    assert [node.op_type for node in model.graph.node] == ["Mul"]

@@ -420,6 +420,11 @@ def test_few_places_are_one_product_for_all_images():
     assert nodes(wide, wide.node.inputs[:1], wide.node.inputs[1]) == ["Transpose", "Transpose", "Conv", "Transpose"]
 
 
+def test_columns_are_those_of_the_image_however_many_kernels_there_are():
+    x, w = variable("x", "float32", [8, 1, 64, 64]), variable("w", "float32", [32, 1, 2, 2])
+    assert nodes(op.Conv(x, w), [x], w).count("Slice") == 4
+
+
 @NOTHING
 @pytest.mark.parametrize("f", [
     op.Conv, op.ConvTranspose, lambda x, w: op.AveragePool(x, kernel_shape=[2, 2]),
