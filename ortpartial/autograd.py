@@ -12,8 +12,8 @@ from onnx import TensorProto
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from .agent import Agent, Fed
+from .choice import choose_for_backward
 from .device import C, Device
-from .engine import choose_for_backward
 from .exceptions import ModelError, SettingError
 from .graph import Value
 from .layer import Mode, Program, Tape

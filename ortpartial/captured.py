@@ -13,9 +13,10 @@ from onnx import ModelProto
 from .buffer import Buffer
 from .builder import build
 from .device import Device
-from .engine import EpochEngine, Setup
+from .engine import Setup
 from .exceptions import ModelError, OrtPartialError
 from .graph import op, variable
+from .graph_engines import EpochEngine
 from .model import Model
 from .rewrite import rewritten
 from .runtime import Session, session_options

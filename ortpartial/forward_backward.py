@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto
 
 from .agent import Agent
-from .engine import choose_for_backward
+from .choice import choose_for_backward
 from .exceptions import DataError, ModelError
 from .gradient import trainable
 from .indices import check_empty, check_indices, index_ranges

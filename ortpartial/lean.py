@@ -13,8 +13,9 @@ from onnx import ModelProto
 from .buffer import Buffer
 from .checkpointing import cheaply, checkpointed
 from .device import Device
-from .engine import Batch, Engine, EpochEngine, Setup, StepEngine
+from .engine import Batch, Engine, Setup
 from .graph import topological
+from .graph_engines import EpochEngine, StepEngine
 from .model import Model
 from .parts import update_graph
 from .runtime import Session, session_options

@@ -12,7 +12,8 @@ from onnx import ModelProto
 
 from .captured import choose_for_device
 from .checkpointing import resolve_checkpointing
-from .engine import Engine, Setup, choose_for_fit
+from .choice import choose_for_fit
+from .engine import Engine, Setup
 from .exceptions import DataError, ModelError, SettingError
 from .fitting import Fitting
 from .forward_backward import OrtGradientForwardBackward, resolve_weights

@@ -10,8 +10,8 @@ import torch
 from onnx import ModelProto
 
 from .autograd import Compiled, Place
+from .choice import choose_for_fit
 from .device import Device, cores
-from .engine import choose_for_fit
 from .exceptions import DataError
 from .layer import mode
 from .model import load, read

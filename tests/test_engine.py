@@ -10,9 +10,11 @@ from models import assert_close, data, linear, mlp, torch_linear, torch_mlp, wei
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import buffer, device, runtime
+from ortpartial.choice import choose_for_backward, choose_for_fit
 from ortpartial.device import Device
-from ortpartial.engine import Batch, EpochEngine, StepEngine, choose_for_backward, choose_for_fit
+from ortpartial.engine import Batch
 from ortpartial.exceptions import DeviceError, SettingError
+from ortpartial.graph_engines import EpochEngine, StepEngine
 from ortpartial.learning_penalty import ElasticLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 from ortpartial.runtime import Session
@@ -251,8 +253,8 @@ def test_cuda(name):
 @pytest.mark.parametrize(("long", "chunk"), [(0, 2000), (10**9, 2000), (10**9, 2)], ids=["long", "short", "chunks"])
 def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, long, chunk):
     """Whether an epoch is one run or several, and how long a chunk of it is, changes no bit."""
-    monkeypatch.setattr("ortpartial.engine._LONG_STEP", long)
-    monkeypatch.setattr("ortpartial.engine._CHUNK", chunk)
+    monkeypatch.setattr("ortpartial.graph_engines._LONG_STEP", long)
+    monkeypatch.setattr("ortpartial.graph_engines._CHUNK", chunk)
     X, y, w = data(53)
     found, expected = (optimizer(mlp(), engine=e, learning_rate="Adam").fit(X, y, w) for e in ("epoch", "step"))
     assert found.train_losses_ == pytest.approx(expected.train_losses_, rel=1e-12)

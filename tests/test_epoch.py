@@ -6,9 +6,9 @@ from models import linear, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.builder import build
-from ortpartial.engine import EpochEngine, StepEngine
 from ortpartial.epoch import epoch_graph
 from ortpartial.graph import constant, op, variable
+from ortpartial.graph_engines import EpochEngine, StepEngine
 from ortpartial.learning_loss import SquareLearningLoss
 from ortpartial.learning_penalty import NoLearningPenalty
 from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD

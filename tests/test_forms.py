@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 
 from ortpartial.builder import build
-from ortpartial.engine import EpochEngine, Setup, StepEngine
+from ortpartial.engine import Setup
 from ortpartial.forms import faster
 from ortpartial.gradient import grad
 from ortpartial.graph import constant, op, variable
+from ortpartial.graph_engines import EpochEngine, StepEngine
 from ortpartial.learning_loss import resolve_loss
 from ortpartial.learning_penalty import resolve_penalty
 from ortpartial.learning_rate import resolve_rate

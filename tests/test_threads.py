@@ -8,8 +8,8 @@ from models import data, linear, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.device import cores
-from ortpartial.engine import StepEngine
 from ortpartial.graph import op, variable
+from ortpartial.graph_engines import StepEngine
 from ortpartial.runtime import Session, session_options
 from ortpartial.subgraph import scan
 from ortpartial.threads import largest, threads

@@ -207,7 +207,7 @@ def test_timeouts_that_are_none(timeout):
 
 def test_an_interrupted_epoch_keeps_the_chunks_that_were_done(monkeypatch):
     """Of an epoch of a second or more, Ctrl-C takes away the last chunk alone."""
-    monkeypatch.setattr("ortpartial.engine._CHUNK", 50)
+    monkeypatch.setattr("ortpartial.graph_engines._CHUNK", 50)
     X, y, _ = data(800_000)
     o = Optimizer(mlp(), batch_size=1, max_iter=1, engine="epoch", learning_rate=1e-3)
     before = o.get_state()

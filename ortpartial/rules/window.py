@@ -69,7 +69,13 @@ def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Val
     found = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
                     strides=window.dilations, dilations=window.strides)  # fmt: skip
     kernel = constant(window.kernel, np.int64) if window.fixed else size(w, 2, x.rank)
-    return op.Transpose(cropped(found, kernel, x.rank), perm=swapped)
+    return if_any(x, op.Transpose(cropped(found, kernel, x.rank), perm=swapped))
+
+
+def if_any(x: Value, sums: Value) -> Value:
+    """Sums over images, 0 where there are none: a Conv without channels says anything on onnxruntime 1.19 to 1.31."""
+    images = size(x, 0, 1)
+    return sums if images.array is not None and images.array.all() else op.Where(op.Greater(images, 0), sums, 0.0)
 
 
 def every(x: Value, strides: Sequence[int]) -> Value:
