@@ -61,7 +61,8 @@ class Reader:
         names = [i.name for i in graph.input]
 
         def outputs(*given: Value) -> list[Value]:
-            return self.read(graph, ChainMap(dict(zip(names, given, strict=True)), values))
+            found = self.read(graph, ChainMap(dict(zip(names, given, strict=True)), values))
+            return [_of_rank(v, o.type) for v, o in zip(found, graph.output, strict=True)]
 
         def loop(kinds: Sequence[Value]) -> Subgraph:
             return Subgraph.of(outputs, *body_inputs("Loop", [None, None, *kinds], {}, names))
@@ -124,6 +125,14 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: Read
                 v = v.stated(_reshaped(inputs[0], shape) if schema.name == "Reshape" else shape)
             check_size(v, where)
             values[name] = v
+
+
+def _of_rank(v: Value, declared: onnx.TypeProto) -> Value:
+    """A value with as many axes as it is declared with, where they cannot be inferred: onnxruntime's Scan asks."""
+    kind = declared.tensor_type
+    if v.shape is not None or kind.elem_type != v.type.tensor_type.elem_type or not kind.HasField("shape"):
+        return v
+    return v.stated([None] * len(kind.shape.dim))
 
 
 def _reshaped(x: Value | None, shape: tuple[int | str | None, ...] | None) -> tuple[int | str | None, ...] | None:
