@@ -133,7 +133,7 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
     if wrong := sorted(set(X) ^ set(inputs)):
         name = repr(wrong[0])
         what = f"Input {name} is missing" if wrong[0] in inputs else f"{name} is no input of the model"
-        raise DataError(f"{what}; its inputs are {', '.join(map(repr, inputs))}.")
+        raise DataError(f"{what}; those of the model are {', '.join(map(repr, inputs))}.")
     arrays = {n: _array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
     for n, v in inputs.items():
         _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")
