@@ -46,6 +46,9 @@ class AgentEngine(Engine):
         self.update_session = session(self.update)
         self.penalty_session = session(penalty) if penalty is not None else None
 
+    def check(self) -> None:
+        """Nothing is left to refuse: the agent has been made."""
+
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of forward, forward and backward, loss, penalty and update."""
         found = {"forward": self.forward, "forward_backward": ModelProto.FromString(self.agent.gradient_onnx),

@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from .buffer import Buffer
 from .device import CPU, Device
+from .gradient import grad
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
 from .learning_rate import BaseLearningRate
@@ -19,7 +20,7 @@ from .model import Model, load
 from .parts import loss_graph
 from .precision import Precision
 from .simplify import simplified
-from .step import Gradient, Names
+from .step import Gradient, Names, step_values
 from .threads import threads
 
 __all__ = ["Batch", "Engine", "Rows", "Setup"]
@@ -277,6 +278,12 @@ class Engine(ABC):
     @abstractmethod
     def program(self, rows: int) -> Any:
         """Something with a `batch` that, called with the side to read, does a step on it and returns its loss."""
+
+    def check(self) -> None:
+        """Write a step, and no model: an operator without a gradient is better found now than in `fit`."""
+        s = self.setup
+        step_values(s.model, s.weights, s.losses, s.penalty, s.rate, train_mode=s.train_mode, precision=s.precision,
+                    gradient=s.gradient or grad, fast=False)  # fmt: skip
 
     @abstractmethod
     def graphs(self) -> dict[str, ModelProto]:

@@ -196,7 +196,7 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         self.validation_losses_: list[float] = []
         self.n_iter_ = 0
         self._start()
-        self._engine.graphs()  # An operator without a gradient is better found now than in `fit`.
+        self._engine.check()
 
     def _check_reached(self) -> None:
         """Refuse weights that no gradient comes to."""

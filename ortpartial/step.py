@@ -213,6 +213,7 @@ def step_values(
     train_mode: bool = False,
     precision: Precision | None = None,
     kernels: bool = False,
+    fast: bool = True,
     gradient: Gradient = grad,
     k: Value | None = None,
 ) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -222,6 +223,8 @@ def step_values(
     ----------
     model, weights, losses, penalty, rate, weighted, train_mode, precision, kernels : object
         As for `step_graph`.
+    fast : bool
+        Whether it is in operators that take less time than those of the formulas.
     gradient : callable
         From the objective and the weights to the gradients.
     k : Value, optional
@@ -230,6 +233,11 @@ def step_values(
     Returns
     -------
     inputs, outputs : dict of str to Value
+
+    Raises
+    ------
+    NoGradientError
+        An operator between a weight and a loss has no gradient.
     """
     names = Names.of(model)
     number = variable(names.iteration, np.int64, []) if k is None else k
@@ -250,6 +258,8 @@ def step_values(
             outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
         inputs.update(scaling)
         outputs.update(zip(map(names.new, scaling), precision.moved(finite, *scaling.values()), strict=True))
+    if not fast:
+        return inputs, outputs
     values = faster(list(outputs.values()))
     return inputs, dict(zip(outputs, offered(values) if kernels else values, strict=True))
 
