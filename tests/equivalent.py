@@ -6,8 +6,6 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         "control._sized": ["None not in d.shape -> None in d.shape"],
         "control._backwards": [
             "c.before.shape is None or None in c.before.shape -> c.before.shape is None and None in c.before.shape",
-            "c.before.shape is None -> c.before.shape is not None",
-            "None in c.before.shape -> None not in c.before.shape",
         ],
         "microsoft.parted": [
             "x.shape or [None] * x.rank -> x.shape and [None] * x.rank",
@@ -21,10 +19,6 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         "control._surely_runs": [
             "trips is not None -> trips is None",
             "trips.array.item() > 0 -> trips.array.item() > 1",
-        ],
-        "control._check_shape": [
-            "c.before.shape != c.first.shape and c.first.shape is not None -> "
-            "c.before.shape != c.first.shape or c.first.shape is not None"
         ],
         "indexing.one_of": ["x.shape[axis] if x.shape else None -> x.shape[axis] if not x.shape else None"],
         "reduction.count": ["len(sizes) == axes.array.size > 0 -> len(sizes) == axes.array.size > 1"],
