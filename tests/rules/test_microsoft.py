@@ -182,6 +182,7 @@ def test_an_operator_for_a_gradient_is_the_gradient(axis):
     expected = [*grad(flat, [x], [dy]), *grad(y, [x, s, b], [dy])]
     found = [microsoft.SoftmaxGrad(dy, flat, axis=axis),
              *microsoft.LayerNormalizationGrad(dy, x, s, mean, r, axis=axis)]  # fmt: skip
+    assert [v.shape for v in found] == [v.shape for v in expected]
     rng, given = np.random.default_rng(0), [x, dy, s, b]
     feeds = {v.hint: rng.normal(size=v.shape).astype(np.float32) for v in given}
     ran = [Session(build(given, {f"y{i}": v for i, v in enumerate(ys)})).run(feeds) for ys in (found, expected)]
