@@ -14,13 +14,14 @@ from .buffer import Buffer
 from .builder import build
 from .device import Device
 from .engine import Setup
+from .epoch import by_rows
 from .exceptions import ModelError, OrtPartialError
 from .graph import op, variable
 from .graph_engines import EpochEngine
 from .model import Model
 from .rewrite import rewritten
 from .runtime import Session, session_options
-from .step import Names, by_rows, step_values
+from .step import Names, step_values
 from .values import RANDOM
 
 __all__ = ["CapturedEngine", "captured_graph", "choose_for_device"]

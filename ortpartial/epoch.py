@@ -17,10 +17,10 @@ from .learning_rate import BaseLearningRate
 from .model import Model
 from .precision import Precision
 from .rewrite import rewritten
-from .step import Names, by_rows, read_by, step_values
+from .step import Names, read_by, step_values
 from .subgraph import scan
 
-__all__ = ["epoch_graph"]
+__all__ = ["by_rows", "epoch_graph"]
 
 #: Operators that give the same bits wherever in memory their inputs are, and those whose output is their input. A sum
 #: of onnxruntime depends on where its numbers start.
@@ -85,6 +85,33 @@ def epoch_graph(
     named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
     new = dict(zip(map(names.new, carried), found[len(counts) :], strict=False))
     return build(named, {names.loss: each, **new}, name="epoch")
+
+
+def by_rows(
+    inputs: Mapping[str, Value], outputs: Mapping[str, Value], names: Names
+) -> tuple[list[str], dict[str, Value], int | str | None]:
+    """How a step is fed that gathers its rows itself.
+
+    Parameters
+    ----------
+    inputs, outputs : dict of str to Value
+        Those of a step, as of `step_values`.
+    names : Names
+        How the values are called.
+
+    Returns
+    -------
+    carried : list of str
+        Inputs that the step gives anew.
+    rows : dict of str to Value
+        For each input that is a batch, a variable for all the rows.
+    batch : int, str or None
+        The rows of a batch.
+    """
+    carried = [n for n in inputs if names.new(n) in outputs]
+    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
+            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed}}  # fmt: skip
+    return carried, rows, (inputs[next(iter(rows))].shape or (None,))[0]
 
 
 def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:

@@ -110,9 +110,8 @@ class Session:
     options : onnxruntime.SessionOptions, optional
         Instead of `threads` and `planned`, all the options.
     planned : bool
-        Whether values on the way have places of their own, for sizes that have come before. Where they are asked for
-        one by one, a value takes the place of one that was just freed, which is still near: that costs time where nodes
-        take less than a microsecond, and saves some where outputs get memory at each run.
+        Whether values on the way have places of their own. Without, each takes that of one that was just freed, which
+        is near, but has to be looked for: slower where nodes are small.
 
     Attributes
     ----------

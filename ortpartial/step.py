@@ -23,7 +23,7 @@ from .model import Model
 from .modes import Training, in_training
 from .precision import Precision, all_finite, in_precision
 
-__all__ = ["Gradient", "Names", "by_rows", "gradient_graph", "mean_loss", "read_by", "row_losses_of", "sizes_of",
+__all__ = ["Gradient", "Names", "gradient_graph", "mean_loss", "read_by", "row_losses_of", "sizes_of",
            "step_graph", "step_values", "targets_of", "total", "updated"]  # fmt: skip
 
 
@@ -337,33 +337,6 @@ def gradient_graph(
     inputs.update(read_by([outputs[names.loss]], {names.iteration: k}))
     found = dict(zip(outputs, faster(list(outputs.values())), strict=True))
     return build({**inputs, **trained}, found, name="gradient")
-
-
-def by_rows(
-    inputs: Mapping[str, Value], outputs: Mapping[str, Value], names: Names
-) -> tuple[list[str], dict[str, Value], int | str | None]:
-    """How a step is fed that gathers its rows itself.
-
-    Parameters
-    ----------
-    inputs, outputs : dict of str to Value
-        Those of a step, as of `step_values`.
-    names : Names
-        How the values are called.
-
-    Returns
-    -------
-    carried : list of str
-        Inputs that the step gives anew.
-    rows : dict of str to Value
-        For each input that is a batch, a variable for all the rows.
-    batch : int, str or None
-        The rows of a batch.
-    """
-    carried = [n for n in inputs if names.new(n) in outputs]
-    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed}}  # fmt: skip
-    return carried, rows, (inputs[next(iter(rows))].shape or (None,))[0]
 
 
 def updated(

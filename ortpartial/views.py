@@ -162,7 +162,7 @@ def _swap(n: int) -> list[int]:
 
 def _reshaped(v: Value, shape: Sequence[int]) -> Value:
     """A value in another shape, by one Reshape."""
-    while v.node is not None and v.node.op_type == "Reshape" and v.node.reads[0].is_static:
+    while v.node is not None and v.node.op_type == "Reshape" and not v.node.domain and v.node.reads[0].is_static:
         v = v.node.reads[0]
     return v if list(v.shape or ()) == list(shape) else op.Reshape(v, list(shape))
 
@@ -212,20 +212,21 @@ def _pair(node: Node, inputs: Sequence[Any], views: Views) -> list[_View] | None
 
 def _rows(node: Node, inputs: Sequence[Any], views: Views) -> list[_View] | None:
     """Of every row along the last axis alone: their order does not matter."""
-    gemm, last = node.op_type == "Gemm", inputs[0].rank - 1
+    gemm, last, settings = node.op_type == "Gemm", inputs[0].rank - 1, {}
     if node.op_type in ("Gemm", "MatMul"):
         bias = inputs[2] if len(inputs) > 2 else None
         if last < 1 or inputs[1].rank != 2 or (gemm and node.attribute("transA")):
             return None
         if bias is not None and prod(bias.shape) > bias.shape[-1]:
             return None
-    elif node.attribute("axis") % (last + 1) != last:
+    elif node.attribute("axis") % (last + 1) == last:
+        settings = {"axis": -1}
+    else:
         return None
     view = views[0].settled()
     lead = view.sizes[: len(view.sizes) - len(view.axes[-1])]
     x = _reshaped(view.base, [*([prod(lead)] if gemm else lead), inputs[0].shape[-1]])
     axes = (*view.axes[:-1], (len(lead),))
-    settings = {} if "axis" not in node.attributes else {"axis": -1}
     return [_View(_reshaped(y, [*lead, y.shape[-1]]), axes) for y in _again(node, [x, *inputs[1:]], **settings)]
 
 
