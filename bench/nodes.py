@@ -40,7 +40,7 @@ def profile(task: Task, steps: int = 20) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         engine = Ours(task, "epoch").optimizer._engine  # of big weights, "step" runs in two graphs
         # What a program runs is made for the size of its batch; what `save_onnx_graph` writes is for all sizes.
-        onnx.save(engine._graph(engine.setup.sized(task.batch), kernels=engine.setup.kernels), f"{folder}/step.onnx")
+        onnx.save(engine._graph(engine.setup.sized(task.batch)), f"{folder}/step.onnx")
         run = session(f"{folder}/step.onnx", enable_profiling=True, profile_file_prefix=f"{folder}/profile")
         X, y = task.data
         given = {"x": X[: task.batch], "y_target": y[: task.batch], "iteration": np.int64(1),

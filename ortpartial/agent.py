@@ -13,8 +13,9 @@ from onnx import ModelProto, ValueInfoProto, helper
 from .buffer import Buffer
 from .device import CPU, C, Device, has_training, runtime_version
 from .exceptions import DataError, ModelError, RuntimeMissingError
+from .options import session_options
 from .refusal import run_error, sentence
-from .runtime import Session, session_options
+from .runtime import Session
 from .sites import dims
 from .trust import TRUSTED, needed, prepare, untrusted
 

@@ -125,7 +125,7 @@ class Function:
     def plain(self, sources: Tensors) -> list[torch.Tensor]:
         """The outputs, and nothing kept for a gradient."""
         if self._plain is None:
-            self._plain = _Graph(self.program.graph(kernels=self.place.device.has_kernels), self.sources, self.place)
+            self._plain = _Graph(self.program.graph(), self.sources, self.place)
         return self._plain(sources)
 
     def tape(self, needs: tuple[bool, ...]) -> _StepTape | _AgentTape:
@@ -184,7 +184,7 @@ class _StepTape:
         if self._forward is None:
             function = self.function
             place = function.place
-            graph = function.program.graph(self.tape.saved, kernels=place.device.has_kernels)
+            graph = function.program.graph(self.tape.saved)
             self._forward = _Graph(graph, function.sources, place)
         found = self._forward(sources)
         kept = [sources[i] for i in self.sources] + [found[i] for i in self.outputs]

@@ -19,8 +19,9 @@ from .exceptions import ModelError, OrtPartialError
 from .graph import op, variable
 from .graph_engines import EpochEngine
 from .model import Model
+from .options import session_options
 from .rewrite import rewritten
-from .runtime import Session, session_options
+from .runtime import Session
 from .step import Names, step_values
 from .values import RANDOM
 
@@ -189,7 +190,7 @@ class _CapturedProgram:
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]  # fmt: skip
         self.runs = []
         for read, write in (sides, sides[::-1]):
-            options = session_options(setup.threads(model), len(graph.graph.node))
+            options = session_options(setup.threads(model), graph.graph)
             session = Session(graph, device=replace(device, capture=True), options=options)
             binding = session.binding()
             for name, buffer in {**given, **read}.items():

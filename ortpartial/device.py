@@ -118,11 +118,6 @@ class Device:
         """Whether an OrtValue there can borrow the memory of a numpy array."""
         return self.kind == "cpu"
 
-    @property
-    def has_kernels(self) -> bool:
-        """Whether onnxruntime-training's own operators for gradients run there."""
-        return self.kind == "cpu" and has_training()
-
     @cached_property
     def ort(self) -> Any:
         """The device as onnxruntime names it."""

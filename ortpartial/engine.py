@@ -87,11 +87,6 @@ class Setup:
         return threads([*(model.outputs[o] for o in self.losses), *(model.initializers[w] for w in self.weights)])
 
     @property
-    def kernels(self) -> bool:
-        """Whether onnxruntime-training's operators for gradients run on the device."""
-        return Device.parse(self.device).has_kernels
-
-    @property
     def dtype(self) -> np.dtype:
         """Element type of the loss: that of the outputs."""
         return self.model.outputs[next(iter(self.losses))].dtype

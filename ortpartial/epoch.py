@@ -39,7 +39,6 @@ def epoch_graph(
     weighted: bool = False,
     train_mode: bool = False,
     precision: Precision | None = None,
-    kernels: bool = False,
 ) -> ModelProto:
     """Step after step in one run: a Scan over batches, whose rows are gathered inside.
 
@@ -47,7 +46,7 @@ def epoch_graph(
     ----------
     model : Model
         The model that is trained, with the sizes of one batch.
-    weights, losses, penalty, rate, weighted, train_mode, precision, kernels : object
+    weights, losses, penalty, rate, weighted, train_mode, precision : object
         As for `step_graph`.
 
     Returns
@@ -59,7 +58,7 @@ def epoch_graph(
     """
     names = Names.of(model)
     inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
-                                  precision=precision, kernels=kernels)  # fmt: skip
+                                  precision=precision)  # fmt: skip
     carried, rows, batch = by_rows(inputs, outputs, names)
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
     order = variable(names.free("order"), np.int64, ["steps", batch])

@@ -221,6 +221,27 @@ def _mean_of_squares(node: Node, inputs: Sequence[Any], maker: Maker) -> Value |
     return op.ReduceSumSquare(x, keepdims=0) / constant(np.asarray(n, x.dtype))
 
 
+def _weighted_mean(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
+    """The mean of a row of products, of which one factor is the same in all rows, as a product with a column."""
+    before, y = node.inputs[0], node.outputs[0]
+    product = maker(inputs[0])
+    if product is None or product.op_type != "Mul" or before is None or not maker.once(before):
+        return None
+    axes = inputs[1].array if len(inputs) > 1 else None
+    if axes is None or axes.tolist() not in ([-1], [y.rank - 1]) or not node.attribute("keepdims"):
+        return None
+    for x, row in (product.reads, product.reads[::-1]):
+        of_row, of_rows = row.shape or (), x.shape or ()
+        if len(of_row) == 1 < len(of_rows) and of_rows[-1:] == of_row and _size(of_row) > 0 and y.dtype in _SUMMED:
+            return op.MatMul(x, op.Unsqueeze(row / constant(np.asarray(_size(of_row), y.dtype)), [1])).stated(y.shape)
+    return None
+
+
+def _mean(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
+    """A mean of squares, or of weighted elements."""
+    return y if (y := _mean_of_squares(node, inputs, maker)) is not None else _weighted_mean(node, inputs, maker)
+
+
 def _from_normal(node: Node, inputs: Sequence[Any], maker: Maker) -> Value:
     """x Φ(x), where Φ(x) is there as part of its derivative."""
     x = inputs[0]
@@ -288,5 +309,5 @@ _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
     "Reshape": float, "Squeeze": float, "Unsqueeze": float}  # fmt: skip
 _FORMS: dict[str, Form] = {"Add": _sum, "Cast": _mask, "Conv": _product, "Gelu": _from_normal, "Gemm": _gemm,
-                           "MatMul": _scaled, "ReduceMean": _mean_of_squares, "Sub": _difference,
+                           "MatMul": _scaled, "ReduceMean": _mean, "Sub": _difference,
                            "Transpose": _to_the_right}  # fmt: skip

@@ -39,10 +39,10 @@ class StepEngine(Engine):
         """The step, with symbolic sizes where the model has them."""
         return {"step": self._graph(self.setup.model)}
 
-    def _graph(self, model: Model, *, kernels: bool = False) -> ModelProto:
+    def _graph(self, model: Model) -> ModelProto:
         s = self.setup
         return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                          train_mode=s.train_mode, precision=s.precision, kernels=kernels)  # fmt: skip
+                          train_mode=s.train_mode, precision=s.precision)  # fmt: skip
 
     def program(self, rows: int) -> _StepProgram:
         """The step for batches of so many rows."""
@@ -55,7 +55,7 @@ class _StepProgram:
     def __init__(self, engine: StepEngine, rows: int):
         setup = engine.setup
         model = setup.sized(rows)
-        graph = engine._graph(model, kernels=setup.kernels)
+        graph = engine._graph(model)
         session = Session(graph, device=setup.device, threads=setup.threads(model))
         names = Names.of(setup.model)
         self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
@@ -100,10 +100,10 @@ class EpochEngine(StepEngine):
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
         return {"epoch": self._epoch_graph(self.setup.model), **super().graphs()}
 
-    def _epoch_graph(self, model: Model, *, kernels: bool = False) -> ModelProto:
+    def _epoch_graph(self, model: Model) -> ModelProto:
         s = self.setup
         return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                           train_mode=s.train_mode, precision=s.precision, kernels=kernels)  # fmt: skip
+                           train_mode=s.train_mode, precision=s.precision)  # fmt: skip
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
@@ -143,7 +143,7 @@ class _EpochProgram:
     def __init__(self, engine: EpochEngine, rows: int):
         setup = engine.setup
         model = setup.sized(rows)
-        graph = engine._epoch_graph(model, kernels=setup.kernels)
+        graph = engine._epoch_graph(model)
         session = Session(graph, device=setup.device, threads=setup.threads(model))
         self.names, self.engine, self.batch = Names.of(setup.model), engine, Rows(engine._data, setup.device)
         self.bindings = []

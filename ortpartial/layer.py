@@ -13,7 +13,6 @@ from .exceptions import NoGradientError
 from .forms import faster
 from .gradient import _walk
 from .graph import Value, topological, variable
-from .kernels import offered
 from .model import load
 from .modes import Mask, Statistic, Training, in_dtype, in_training
 from .parts import boundary
@@ -66,15 +65,13 @@ class Program:
         """Leaves, and then what is given."""
         return {**self.leaves, **self.given}
 
-    def graph(self, saved: Mapping[str, Value] | None = None, *, kernels: bool = False) -> ModelProto:
+    def graph(self, saved: Mapping[str, Value] | None = None) -> ModelProto:
         """The function as a model, of those sources that it reads.
 
         Parameters
         ----------
         saved : dict of str to Value, optional
             Further outputs.
-        kernels : bool
-            Whether operators of onnxruntime-training may be in it.
 
         Returns
         -------
@@ -92,7 +89,6 @@ class Program:
             raise NoGradientError(f"{random[0]!r} would draw other random numbers than the forward did; make them an "
                                   f"input of the graph.")  # fmt: skip
         values = faster(list(outputs.values()), list(read))
-        values = offered(values, list(read)) if kernels else values
         return build({n: v for n, v in self.sources.items() if v in read}, dict(zip(outputs, values, strict=True)),
                      name="layer")  # fmt: skip
 

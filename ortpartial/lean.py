@@ -17,8 +17,9 @@ from .engine import Batch, Engine, Setup
 from .graph import topological
 from .graph_engines import EpochEngine, StepEngine
 from .model import Model
+from .options import session_options
 from .parts import update_graph
-from .runtime import Session, session_options
+from .runtime import Session
 from .step import Names, gradient_graph
 
 __all__ = ["LeanEngine", "can_overwrite", "leaner"]
@@ -47,7 +48,7 @@ class LeanEngine(Engine):
 
     def __init__(self, setup: Setup):
         super().__init__(setup)
-        self.saving = {"lean": True, "spare": setup.gradient is not None}
+        self.saving: dict[str, Any] = {"lean": True, "spare": setup.gradient is not None}
         names = Names.of(setup.model)
         self._update = update_graph({w: setup.model.initializers[w] for w in setup.weights}, setup.rate, names)
         self.updated = [n for n in self.sides[0] if n not in setup.statistics]
@@ -81,7 +82,7 @@ class _LeanProgram:
         setup, self.names = engine.setup, Names.of(engine.setup.model)
         graph = engine.gradient(model := setup.sized(rows))
         roomy = forward_bytes(model) > sum(setup.model.arrays[w].nbytes for w in setup.weights)
-        options = session_options(setup.threads(model), len(graph.graph.node), roomy=roomy, **engine.saving)
+        options = session_options(setup.threads(model), graph.graph, roomy=roomy, **engine.saving)
         session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.loss = np.zeros((), setup.dtype)

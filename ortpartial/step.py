@@ -14,7 +14,6 @@ from .chance import mask
 from .forms import faster
 from .gradient import cast, grad
 from .graph import Value, constant, op, variable
-from .kernels import offered
 from .learning import row_losses, weighted_mean
 from .learning_loss import BaseLearningLoss
 from .learning_penalty import BaseLearningPenalty
@@ -167,7 +166,6 @@ def step_graph(
     weighted: bool = False,
     train_mode: bool = False,
     precision: Precision | None = None,
-    kernels: bool = False,
 ) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
@@ -187,8 +185,6 @@ def step_graph(
         Whether Dropout and BatchNormalization train.
     precision : Precision, optional
         In what dtype products are computed, and how the loss is scaled.
-    kernels : bool
-        Whether operators of onnxruntime-training may be in it; then other runtimes cannot run it.
 
     Returns
     -------
@@ -199,7 +195,7 @@ def step_graph(
         and scale after it. The names are those of `Names`.
     """
     return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
-                              precision=precision, kernels=kernels), name="step")  # fmt: skip
+                              precision=precision), name="step")  # fmt: skip
 
 
 def step_values(
@@ -212,7 +208,6 @@ def step_values(
     weighted: bool = False,
     train_mode: bool = False,
     precision: Precision | None = None,
-    kernels: bool = False,
     fast: bool = True,
     gradient: Gradient = grad,
     k: Value | None = None,
@@ -221,7 +216,7 @@ def step_values(
 
     Parameters
     ----------
-    model, weights, losses, penalty, rate, weighted, train_mode, precision, kernels : object
+    model, weights, losses, penalty, rate, weighted, train_mode, precision : object
         As for `step_graph`.
     fast : bool
         Whether it is in operators that take less time than those of the formulas.
@@ -260,8 +255,7 @@ def step_values(
         outputs.update(zip(map(names.new, scaling), precision.moved(finite, *scaling.values()), strict=True))
     if not fast:
         return inputs, outputs
-    values = faster(list(outputs.values()))
-    return inputs, dict(zip(outputs, offered(values) if kernels else values, strict=True))
+    return inputs, dict(zip(outputs, faster(list(outputs.values())), strict=True))
 
 
 def _gradients(

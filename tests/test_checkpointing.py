@@ -14,7 +14,8 @@ from ortpartial.checkpointing import cheaply, checkpointed, resolve_checkpointin
 from ortpartial.exceptions import SettingError
 from ortpartial.gradient import grad
 from ortpartial.graph import constant, op, variable
-from ortpartial.runtime import Session, session_options
+from ortpartial.options import session_options
+from ortpartial.runtime import Session
 
 RNG = np.random.default_rng(0)
 

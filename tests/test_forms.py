@@ -193,6 +193,35 @@ def test_other_means_stay(y):
     assert faster([y]) == [y]
 
 
+@pytest.mark.parametrize("shape", [("N", 3, 4), (5, 4)])
+@pytest.mark.parametrize("axis", [[-1], "last"])
+def test_a_mean_of_products_with_a_row_is_a_product_with_a_column(shape, axis):
+    x, s = variable("x", "float32", shape), variable("s", "float32", (4,))
+    arrays = {x: real(*(2 if n == "N" else n for n in shape)), s: real(4, seed=1)}
+    axis = [len(shape) - 1] if axis == "last" else axis
+    for y in (op.ReduceMean(x * s, axis), op.ReduceMean(s * x, axis)):
+        found, types = run([y], arrays)
+        assert types == ["Div", "Unsqueeze", "MatMul"]
+        np.testing.assert_allclose(found[0], (arrays[x] * arrays[s]).mean(-1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def product(x=(5, 4), s=(4,), dtype="float32"):
+    return variable("x", dtype, x) * variable("s", dtype, s)
+
+
+READ_TWICE = product()
+
+
+@pytest.mark.parametrize("y", [
+    [op.ReduceMean(product(), [0])], [op.ReduceMean(product(), [-1], keepdims=0)], [op.ReduceMean(product())],
+    [op.ReduceMean(product(s=(1, 4)), [-1])], [op.ReduceMean(product(s=("M",)), [-1])],
+    [op.ReduceMean(product((5, 0), (0,)), [-1])], [op.ReduceMean(product(dtype="float16"), [-1])],
+    [op.ReduceMean(product(x=(4,)), [-1])], [op.ReduceMean(READ_TWICE, [-1]), READ_TWICE],
+])  # fmt: skip
+def test_other_means_of_products_stay(y):
+    assert faster(y) == y
+
+
 def test_a_mask_is_one_operator():
     x, dy = variable("x", "float32", (8,)), variable("dy", "float32", (8,))
     arrays = {x: np.array([-np.inf, -1, -1e-38, 0, 1.2e-38, 1e-30, 2, np.inf], np.float32), dy: real(8)}

@@ -10,12 +10,12 @@ import pytest
 from models import data, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import build, constant, load, op, runtime, variable, weights
+from ortpartial import build, constant, load, op, options, variable, weights
 from ortpartial import optimizer as optimizer_module
 from ortpartial.exceptions import ConvergenceError
 from ortpartial.lean import LeanEngine, _is_finite, forward_bytes
 from ortpartial.learning_rate import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
-from ortpartial.runtime import session_options
+from ortpartial.options import session_options
 
 SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
 
@@ -99,9 +99,9 @@ def test_bytes_of_the_forward_pass():
 def test_memory_that_lean_sessions_share(monkeypatch, roomy, expected):
     """It is made once, in one piece or by what is asked for."""
     made = []
-    monkeypatch.setattr(runtime, "_ARENAS", [])
-    monkeypatch.setattr(runtime.C, "OrtArenaCfg", lambda settings: made.append(settings))
-    monkeypatch.setattr(runtime.C, "create_and_register_allocator", lambda info, settings: None)
+    monkeypatch.setattr(options, "_ARENAS", [])
+    monkeypatch.setattr(options.C, "OrtArenaCfg", lambda settings: made.append(settings))
+    monkeypatch.setattr(options.C, "create_and_register_allocator", lambda info, settings: None)
     session_options(1, lean=True, roomy=roomy)
     session_options(1, lean=True, roomy=not roomy)
     assert len(made) == 1

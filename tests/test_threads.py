@@ -10,7 +10,8 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.device import cores
 from ortpartial.graph import op, variable
 from ortpartial.graph_engines import StepEngine
-from ortpartial.runtime import Session, session_options
+from ortpartial.options import session_options
+from ortpartial.runtime import Session
 from ortpartial.subgraph import scan
 from ortpartial.threads import largest, threads
 

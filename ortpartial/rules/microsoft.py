@@ -173,22 +173,6 @@ def SkipLayerNormalization(x, skip, gamma, beta=None, bias=None, *, epsilon):
     return *normalized.node.outputs, total
 
 
-# What onnxruntime-training writes into a backward graph.
-
-
-@fused("dY Y", "dX", axis=1)
-def SoftmaxGrad(dy, y, *, axis):
-    return y * (dy - op.ReduceSum(y * dy, list(range(axis % y.rank, y.rank))))
-
-
-@fused("Y_grad X scale Mean InvStdDev", "X_grad scale_grad bias_grad", axis=-1)
-def LayerNormalizationGrad(dy, x, scale, mean, r, *, axis):
-    first = axis % x.rank
-    xn, dxn, axes, rows = (x - mean) * r, dy * scale, list(range(first, x.rank)), list(range(first))
-    dx = r * (dxn - op.ReduceMean(dxn, axes) - xn * op.ReduceMean(dxn * xn, axes))
-    return dx, op.ReduceSum(dy * xn, rows, keepdims=0), op.ReduceSum(dy, rows, keepdims=0)
-
-
 # Attention.
 
 

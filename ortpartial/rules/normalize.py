@@ -38,7 +38,7 @@ def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
     dx, d_scale = [], None
     if dy is not None:
         dxn, d_scale = dy * scale, dy * xn
-        dx.append(r * (dxn - mean(dxn) - xn * mean(dxn * xn)))
+        dx.append(r * (dxn - mean(dxn) - xn * mean(d_scale * scale)))
     # The second and the third output are the mean and r themselves.
     if d_mean is not None:
         dx.append(spread(d_mean / n, x))

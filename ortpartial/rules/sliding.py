@@ -94,15 +94,32 @@ def joins(x: Value, m: Sequence[int], window: Window) -> bool:
 
 
 def views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
-    """For each place of the kernel, the elements of x that it sees, of the sizes m behind the first two axes."""
-    r = len(window.kernel)
-    if any(window.pads):
-        x = op.Pad(x, [0, 0, *window.pads[:r], 0, 0, *window.pads[r:]])
+    """For each place of the kernel, the elements of x that it sees, of the sizes m behind the first two axes.
+
+    onnxruntime 1.19 to 1.31 takes every s-th element of a row one by one. So the columns that are s apart are put side
+    by side before, once for all places.
+    """
+    r, s, steps = len(window.kernel), 1, list(window.strides)
+    if math.prod(window.kernel) > 1:
+        s, steps[-1] = steps[-1], 1
+    before, behind = window.pads[:r], list(window.pads[r:])
+    width = (known(x) or (0,))[-1] + before[-1] + behind[-1]
+    behind[-1] += -width % s
+    if any([*before, *behind]):
+        x = op.Pad(x, [0, 0, *before, 0, 0, *behind])
+    if s > 1:
+        sizes = [n for n in (x.shape or ())[1:-1] if isinstance(n, int)] + [-(-width // s)]
+        # Through a Flatten, onnxruntime 1.31.1 does not move the Transpose on to the views.
+        apart = op.Flatten(op.Transpose(op.Reshape(x, [0, math.prod(sizes), s]), perm=[0, 2, 1]))
+        x = op.Reshape(apart, [0, s, *sizes])
     found = []
     for place in np.ndindex(*window.kernel):
         first = [i * d for i, d in zip(place, window.dilations, strict=True)]
-        behind = [i + (j - 1) * s + 1 for i, j, s in zip(first, m, window.strides, strict=True)]
-        found.append(op.Slice(x, [0, 0, *first], [ALL, ALL, *behind], list(range(x.rank)), [1, 1, *window.strides]))
+        first[-1], phase = divmod(first[-1], s)
+        last = [i + (j - 1) * t + 1 for i, j, t in zip(first, m, steps, strict=True)]
+        which = [phase, phase + 1] if s > 1 else [0, ALL]
+        seen = op.Slice(x, [which[0], *first], [which[1], *last], [1, *range(x.rank - r, x.rank)], [1, *steps])
+        found.append(op.Squeeze(seen, [1]) if s > 1 else seen)
     return found
 
 

@@ -16,23 +16,15 @@ from torch import nn
 
 from ortpartial import build, gradient_model, variable
 from ortpartial.exceptions import ModelError, NoGradientError
-from ortpartial.gradient import grad
-from ortpartial.graph import Operators, op
+from ortpartial.graph import Operators
 from ortpartial.registry import RULES
 from ortpartial.rules import microsoft
-from ortpartial.runtime import Session, has_training
+from ortpartial.runtime import Session
 from ortpartial.testing import _gradient, check_gradient
 from ortpartial.trust import needed, untrusted
 
 DOMAIN = "com.microsoft"
 NAMES = sorted(name for domain, name in RULES if domain == DOMAIN)
-TRAINING = {"LayerNormalizationGrad", "SoftmaxGrad"}
-
-
-def skip_unless_there(operator):
-    if operator in TRAINING and not has_training():
-        pytest.skip(f"{operator} is in onnxruntime-training, last in 1.19.2, and not in onnxruntime 1.31.1")
-
 
 ms = Operators(DOMAIN)
 
@@ -63,9 +55,6 @@ CASES = {
     "FusedConv": ("FusedConv", [(2, 3, 6, 6), (4, 3, 3, 3), (4,)], {"activation": "Relu", "pads": [1, 1, 1, 1]}),
     "FusedConv sum": ("FusedConv", [(1, 4, 5, 5), (4, 2, 3, 3), (4,), (1, 4, 3, 3)],
                       {"activation": "LeakyRelu", "activation_params": [0.25], "group": 2}),
-    "SoftmaxGrad": ("SoftmaxGrad", [(2, 3, 4), (2, 3, 4)], {}),
-    "SoftmaxGrad of a row": ("SoftmaxGrad", [(2, 3, 4), (2, 3, 4)], {"axis": -1}),
-    "LayerNormalizationGrad": ("LayerNormalizationGrad", [(2, 3, 4), (2, 3, 4), (4,), (2, 3, 1), (2, 3, 1)], {}),
     "Gelu": ("Gelu", [(3, 4)], {}),
     "BiasGelu": ("BiasGelu", [(2, 3, 4), (4,)], {}),
     "FastGelu": ("FastGelu", [(2, 3, 4)], {}),
@@ -118,13 +107,12 @@ def test_every_operator_is_tested():
 def test_operator(name):
     """What the kernel of onnxruntime computes is what the formula says, and its differences are the gradient."""
     operator, values, feeds, attributes = made(name)
-    skip_unless_there(operator)
     given = [v for v in values if v is not None]
     ys = outputs(operator, values, attributes)
     settings = {k: ys[0].node.attribute(k) for k in RULES[DOMAIN, operator].keywords}
     expected = getattr(microsoft, operator)(*values, **settings)
     # Without a past, the kernel is not asked for the next one.
-    n = len(ys) if "past" in name or operator in TRAINING else 1
+    n = len(ys) if "past" in name else 1
     found, expected = ({f"y{i}": v for i, v in enumerate(vs[:n])}
                        for vs in (ys, expected if isinstance(expected, tuple) else [expected]))  # fmt: skip
     assert {k: v.shape for k, v in found.items()} == {k: v.shape for k, v in expected.items()}
@@ -162,7 +150,7 @@ def test_the_second_order(name):
     def f(*x):
         known = dict(zip(given, x, strict=True))
         ys = outputs(operator, [None if v is None else known[v] for v in values], attributes)
-        return ys if "past" in name or operator in TRAINING else ys[:1]
+        return ys if "past" in name else ys[:1]
 
     arrays = [feeds[v.hint] for v in given]
     g = _gradient(f, [i for i, v in enumerate(given) if v.is_float], len(given))
@@ -170,23 +158,6 @@ def test_the_second_order(name):
     symbolic = name in ("FusedConv", "Attention", "MultiHeadAttention past")
     check_gradient(g, [*arrays, *cotangents], order=1, directions=1, skip_kinks=True, symbolic=symbolic,
                    rtol_float32=1e-3)  # fmt: skip
-
-
-@pytest.mark.parametrize("axis", [1, 2, -1])
-def test_an_operator_for_a_gradient_is_the_gradient(axis):
-    x, dy = (variable(n, "float32", (2, 3, 4)) for n in ("x", "dy"))
-    n = (3, 4) if axis == 1 else (4,)
-    s, b = (variable(k, "float32", n) for k in "sb")
-    flat = op.Reshape(op.Softmax(op.Reshape(x, [*x.shape[: axis % 3], -1])), x.shape)
-    y, mean, r = op.LayerNormalization(x, s, b, axis=axis).node.outputs
-    expected = [*grad(flat, [x], [dy]), *grad(y, [x, s, b], [dy])]
-    found = [microsoft.SoftmaxGrad(dy, flat, axis=axis),
-             *microsoft.LayerNormalizationGrad(dy, x, s, mean, r, axis=axis)]  # fmt: skip
-    assert [v.shape for v in found] == [v.shape for v in expected]
-    rng, given = np.random.default_rng(0), [x, dy, s, b]
-    feeds = {v.hint: rng.normal(size=v.shape).astype(np.float32) for v in given}
-    ran = [Session(build(given, {f"y{i}": v for i, v in enumerate(ys)})).run(feeds) for ys in (found, expected)]
-    assert_close(*ran, 1e-6)
 
 
 def test_attention_without_a_bias():
@@ -217,7 +188,6 @@ def test_schema_is_that_of_onnxruntime(name):
     mine = onnx.defs.get_schema(name, DOMAIN)
     if not hasattr(_pybind_state, "get_all_operator_schema"):
         pytest.skip("onnxruntime-training 1.19.2 does not hand out its schemas")
-    skip_unless_there(name)
     (theirs,) = [s for s in _pybind_state.get_all_operator_schema() if (s.name, s.domain) == (name, DOMAIN)]
     assert [i.name for i in mine.inputs] == [i.name for i in theirs.inputs]
     shared = min(len(mine.outputs), len(theirs.outputs))

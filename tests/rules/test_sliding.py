@@ -1,10 +1,13 @@
 """Which windows are seen as columns, parts or views, and which are left to the operators that slide them?"""
 
+import numpy as np
 import pytest
 from table import rows
 
+from ortpartial.builder import build
 from ortpartial.graph import variable
-from ortpartial.rules.sliding import Window, joins, narrow, pairs
+from ortpartial.rules.sliding import Window, joins, narrow, pairs, views
+from ortpartial.runtime import Session
 
 
 def window(*kernel, pads=(0, 0, 0, 0)):
@@ -49,3 +52,28 @@ def test_views_for_pools_that_halve(x, m, w, expected):
 def test_parts_of_no_images_are_not_joined():
     assert joins(image("N", 2, 6, 6), (5, 5), window(2, 2))
     assert not joins(image(0, 2, 6, 6), (5, 5), window(2, 2))
+
+
+VIEWS = rows(
+    ("by two", (2, 3, 6, 6), Window([2, 2], [2, 2], [1, 1], [0, 0, 0, 0])),
+    ("a column too many", (2, 3, 5, 5), Window([2, 2], [2, 2], [1, 1], [0, 0, 0, 0])),
+    ("over one another, on padding", (2, 3, 6, 6), Window([3, 3], [2, 2], [1, 1], [1, 1, 1, 1])),
+    ("by three, with gaps, on uneven padding", (1, 2, 9, 8), Window([2, 3], [1, 3], [2, 2], [0, 2, 1, 0])),
+    ("one after the other", (2, 3, 5, 6), Window([2, 2], [1, 1], [1, 2], [0, 1, 0, 1])),
+    ("a row", (2, 3, 9), Window([3], [2], [1], [1, 0])),
+    ("one place", (2, 3, 6, 6), Window([1, 1], [2, 2], [1, 1], [0, 0, 0, 0])),
+)
+
+
+@pytest.mark.parametrize(("shape", "w"), VIEWS)
+def test_views_are_what_each_place_of_a_kernel_sees(shape, w):
+    r = len(w.kernel)
+    pads = list(zip([0, 0, *w.pads[:r]], [0, 0, *w.pads[r:]], strict=True))
+    xs = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+    m = [(n + sum(p) - e) // s + 1 for n, p, e, s in zip(shape[2:], pads[2:], w.extent, w.strides, strict=True)]
+    x = image("N", *shape[1:])
+    found = Session(build([x], {f"y{i}": v for i, v in enumerate(views(x, m, w))})).run({"x": xs})
+    for place, y in zip(np.ndindex(*w.kernel), found.values(), strict=True):
+        first = [i * d for i, d in zip(place, w.dilations, strict=True)]
+        cut = [slice(f, f + (j - 1) * s + 1, s) for f, j, s in zip(first, m, w.strides, strict=True)]
+        np.testing.assert_array_equal(y, np.pad(xs, pads)[(..., *cut)])
