@@ -13,7 +13,7 @@ from .graph import Node, Value, constant, op, topological
 from .rewrite import rewritten
 from .rules.elementwise import normal_by_erf, normal_by_tanh
 from .rules.sliding import columns, few, known
-from .rules.window import window_of
+from .rules.window import padded
 
 __all__ = ["faster"]
 
@@ -104,7 +104,7 @@ def _product(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:
     y = node.outputs[0]
     if node.attribute("group") != 1 or not (x.is_static and w.is_static and x.shape[0] > 1):
         return None
-    window = window_of(node, x, w)
+    x, window = padded(x, node, w)
     if not few(x, known(y) or (), window):
         return None
     seen = op.Gemm(op.Flatten(w), columns(x, known(y) or (), window), *(op.Unsqueeze(v, [1]) for v in b))

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .exceptions import NoGradientError
 from .graph import Node, Value, constant, op
 from .rules.shape import size, vector
 from .rules.sliding import Window, known
-from .rules.window import cropped, unknown, window_of, window_transposed
+from .rules.window import cropped, padded, window_transposed
 
 __all__ = ["average", "convolution", "joined", "transposed_convolution"]
 
@@ -32,7 +33,8 @@ def convolution(x: Value, w: Value, b: Value | None = None, *, node: Node, group
     Value
         (N, O, ...).
     """
-    return _convolved(x, w, b, window_of(node, x, w), group)
+    x, window = padded(x, node, w)
+    return _convolved(x, w, b, window, group)
 
 
 def transposed_convolution(x: Value, w: Value, b: Value | None = None, *, node: Node, group: int) -> Value:
@@ -52,7 +54,7 @@ def transposed_convolution(x: Value, w: Value, b: Value | None = None, *, node: 
     Value
         (N, O, ...).
     """
-    window = window_transposed(node, x, w)
+    window, cut = window_transposed(node, x, w)
     r = len(window.kernel)
     zeros = [s - 1 for s in window.strides]
     apart = op.Unsqueeze(x, [3 + 2 * i for i in range(r)])
@@ -67,7 +69,9 @@ def transposed_convolution(x: Value, w: Value, b: Value | None = None, *, node: 
     reach = (size(w, 2, w.rank) - 1) * constant(window.dilations, np.int64)
     behind = [p + z - o for p, z, o in zip(window.pads[r:], zeros, extra, strict=True)]
     apart = op.Pad(apart, vector(constant([0, 0]), reach - window.pads[:r], constant([0, 0]), reach - behind))
-    return _convolved(apart, kernels, b, Window(window.kernel, [1] * r, window.dilations, [0] * 2 * r), group)
+    y = _convolved(apart, kernels, None, Window(window.kernel, [1] * r, window.dilations, [0] * 2 * r), group)
+    y = y if cut is None else op.Pad(y, -cut)
+    return y if b is None else y + op.Unsqueeze(b, list(range(1, r + 1)))
 
 
 def average(x: Value, *, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
@@ -89,12 +93,12 @@ def average(x: Value, *, node: Node, ceil_mode: int, count_include_pad: int) -> 
     Value
         (N, C, ...).
     """
-    window = window_of(node, x)
-    m = known(node.outputs[0])
+    m, counted = known(node.outputs[0]), vector(constant([1, 1]), size(x, 2, x.rank))
+    ones, _ = padded(op.Expand(constant(np.ones(1, x.dtype)), counted), node, padding=count_include_pad)
+    x, window = padded(x, node)
     if ceil_mode and m is None:
         raise unknown(node, "ceil_mode", x)
     r = len(window.kernel)
-    ones = op.Expand(constant(np.ones(1, x.dtype)), vector(constant([1, 1]), size(x, 2, x.rank)))
     beyond = [s - 1 if ceil_mode else 0 for s in window.strides]
 
     def total(v: Value, padding: int) -> Value:
@@ -104,6 +108,14 @@ def average(x: Value, *, node: Node, ceil_mode: int, count_include_pad: int) -> 
         return found if m is None or not ceil_mode else cropped(found, constant(m, np.int64), x.rank)
 
     return total(x, 0) / total(ones, count_include_pad)
+
+
+def unknown(node: Node, what: str, x: Value) -> NoGradientError:
+    """The error of windows that cannot be counted."""
+    return NoGradientError(
+        f"{node!r} has {what}, so its windows depend on sizes that are not known: those of its kernel or of {x!r}. "
+        f"Declare the sizes of the model's inputs."
+    )
 
 
 def joined(x: Value, image: Value, block: Value, *, node: Node, strides: Sequence[int], dilations: Sequence[int],

@@ -79,18 +79,6 @@ FIRST = ("BatchNormalization", "LayerNormalization")
 SINGLE = ("GroupNormalization", "RMSNormalization", "Shrink") if OLD else ("GroupNormalization", "Shrink")
 # What no runtime has a kernel for, so that onnx's reference evaluator runs it.
 REFERENCE = ("CausalConvWithState", "SwiGLU")
-# Gradients that are refused where sizes are not known, since padding, groups or steps depend on them.
-STATIC = (
-    "averagepool_2d_precomputed_same",
-    "causal_conv_with_state",
-    "averagepool_2d_same",
-    "conv_with_autopad_same",
-    "convtranspose_autopad_same",
-    "convtranspose_kernel_shape",
-    "convtranspose_output_shape",
-    "maxpool_2d_same",
-    "maxpool_2d_precomputed_same",
-)
 LEFT_OUT_OLD = {
     "rotary_embedding": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
     "reduce_l1_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
@@ -226,7 +214,7 @@ def test_the_second_order(name):
     args = [a.astype(np.float64) for a in (*args, *cotangents)]
     exact = has_rule(graph) and op_type not in SINGLE and _runs(g, args, np.float64)
     precision = {} if exact else {"dtype": np.float32, "step": 1e-2, "rtol": 1e-2}
-    check_gradient(g, args, order=1, directions=1, skip_kinks=True, symbolic=not name.startswith(STATIC),
+    check_gradient(g, args, order=1, directions=1, skip_kinks=True,
                    rtol_float32=1e-3 if op_type in COARSE else 1e-4, **precision)  # fmt: skip
 
 
@@ -257,8 +245,7 @@ def test_case(name, record_property):
     else:
         # A body computes some of it in float32 whatever the input is, and some kernels are in float32 alone.
         precision = {"dtype": np.float32, "step": 1e-2, "rtol": 1e-2}
-    symbolic = not name.startswith(STATIC)
-    check_gradient(g, args, order=1, directions=1, skip_kinks=True, symbolic=symbolic, **precision)
+    check_gradient(g, args, order=1, directions=1, skip_kinks=True, **precision)
 
 
 def test_every_reason_is_that_of_a_case():

@@ -26,13 +26,18 @@ def kernel(*shape):
     return np.random.default_rng(1).normal(size=shape)
 
 
+def in_dtype(x, *arrays):
+    return [a.astype(x.dtype) for a in arrays]
+
+
 def conv(shape, **settings):
     """Conv by a kernel of a shape, and a bias."""
-    return lambda x: op.Conv(x, kernel(*shape), kernel(shape[0]), **settings)
+    return lambda x: op.Conv(x, *in_dtype(x, kernel(*shape), kernel(shape[0])), **settings)
 
 
 def transposed(shape, **settings):
-    return lambda x: op.ConvTranspose(x, kernel(*shape), kernel(shape[1] * settings.get("group", 1)), **settings)
+    bias = kernel(shape[1] * settings.get("group", 1))
+    return lambda x: op.ConvTranspose(x, *in_dtype(x, kernel(*shape), bias), **settings)
 
 
 def in_torch(f, shape, outputs=None, **settings):
@@ -93,6 +98,24 @@ def test_float64(f, in_torch):
 def test_every_operator_of_the_table_is_tried():
     # tests/rules/test_recurrent.py tries these.
     assert {row.id.split()[0].strip(",") for row in CASES} | {"GRU", "LSTM", "RNN"} == set(LOWERED)
+
+
+STRIDED = {"strides": [2, 3], "auto_pad": "SAME_LOWER"}
+OPEN = rows(
+    ("Conv", conv((4, 3, 3, 2), **STRIDED)),
+    ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[3, 2], **STRIDED)),
+    ("AveragePool with its padding", lambda x: op.AveragePool(x, kernel_shape=[3, 2], count_include_pad=1, **STRIDED)),
+    ("ConvTranspose", transposed((3, 4, 3, 2), strides=[2, 3], output_shape=[7, 13])),
+    ("ConvTranspose to more than it adds up", transposed((3, 4, 3, 2), strides=[2, 3], output_shape=[10, 13])),
+)
+
+
+@pytest.mark.parametrize("f", OPEN)
+@pytest.mark.parametrize("sizes", [("N", 3, 4, 5), ("N", 3, "H", "W")])
+def test_padding_that_depends_on_sizes(f, sizes):
+    found = Session(build([x := variable("x", "float64", sizes)], {"y": f(x)})).run({"x": X})["y"]
+    expected = Session(build([x := variable("x", "float32", X.shape)], {"y": f(x)})).run({"x": X.astype(np.float32)})
+    np.testing.assert_allclose(found, expected["y"], rtol=1e-4, atol=1e-4)
 
 
 def test_erf_is_exact():

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..exceptions import NoGradientError
-from ..gradient import cast, reshape_like
+from ..gradient import cast, composed, grad, reshape_like
 from ..graph import Node, Value, constant, op
 from ..registry import vjp
 from .reduction import count, shared, spread
@@ -18,17 +17,44 @@ from .sliding import ALL, Sizes, Window, columns, few, joined, known, narrow, pa
 
 @vjp("Conv")
 def _(x, w, b=None, *, y, dy, node, group):
-    window = window_of(node, x, w)
-    dx, dw = added_up(dy, w, x, known(y), window, group), correlated(x, dy, w, window, group)
-    return dx.stated(x.shape), dw.stated(w.shape), per_channel(dy, x)
+    inside, window = padded(x, node, w)
+    dx, dw = added_up(dy, w, inside, known(y), window, group), correlated(inside, dy, w, window, group)
+    return unpadded(dx, inside, x).stated(x.shape), dw.stated(w.shape), per_channel(dy, x)
 
 
 @vjp("ConvTranspose")
 def _(x, w, b=None, *, y, dy, node, group):
-    window = window_transposed(node, x, w)
-    seen = op.Conv(dy, w, group=group, pads=window.pads, **window.sliding)
-    dx, dw = cropped(seen, size(x, 2, x.rank), x.rank), correlated(dy, x, w, window, group)
+    window, cut = window_transposed(node, x, w)
+    whole = dy if cut is None else op.Pad(dy, cut)
+    seen = op.Conv(whole, w, group=group, pads=window.pads, **window.sliding)
+    dx, dw = cropped(seen, size(x, 2, x.rank), x.rank), correlated(whole, x, w, window, group)
     return dx.stated(x.shape), dw.stated(w.shape), per_channel(dy, x)
+
+
+@composed("CausalConvWithState")
+def _(x, w, b=None, past=None, *, activation):
+    earlier = size(w, 2, 3) - constant(1, np.int64)
+    if past is None:
+        past = op.Expand(constant(np.zeros(1, x.dtype)), vector(size(x, 0, 2), earlier))
+    seen = op.Concat(past, x, axis=2)
+    y = along_channels(seen, w, b)
+    if activation != "none":
+        y = cast(y, constant(0, np.float32))
+        y = cast(y * op.Sigmoid(y), x)
+    return y.stated(x.shape), op.Slice(seen, size(x, 2, 3), size(seen, 2, 3), [2])
+
+
+def along_channels(x: Value, w: Value, b: Value | None) -> Value:
+    """The convolution of sequences (N, C, T) by a kernel for each channel, (C, 1, K), and a bias (C,)."""
+    channels = next((v.shape[i] for v, i in ((w, 0), (x, 1)) if v.shape and isinstance(v.shape[i], int)), None)
+    if isinstance(channels, int):
+        return op.Conv(x, w, b, group=channels)
+    # A Conv is told how many groups it has; a product for each channel is not.
+    k = op.Squeeze(size(w, 2, 3), [0])
+    last = op.Squeeze(size(x, 2, 3), [0]) - k
+    seen = op.Gather(x, op.Unsqueeze(op.Range(0, last + 1, 1), [1]) + op.Range(0, k, 1), axis=2)
+    y = op.Squeeze(op.MatMul(seen, op.Transpose(w, perm=[0, 2, 1])), [3])
+    return y if b is None else y + op.Unsqueeze(b, [1])
 
 
 def added_up(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int = 1) -> Value:
@@ -99,41 +125,68 @@ def cropped(v: Value, sizes: Value, rank: int) -> Value:
     return op.Slice(v, [0] * rank, vector(constant([ALL, ALL]), sizes)).stated([None] * rank)
 
 
-def window_of(node: Node, x: Value, w: Value | None = None) -> Window:
-    """The window of a convolution or a pool, with auto_pad put in numbers."""
+def padded(x: Value, node: Node, w: Value | None = None, padding: float = 0) -> tuple[Value, Window]:
+    """What the windows of a convolution or a pool slide over, and the window, with auto_pad put in numbers.
+
+    Where the padding of auto_pad depends on sizes that are not known, x is given it, and the window has none.
+    """
     window = window_given(node, x, w)
     automatic = node.attribute("auto_pad")
     if not automatic.startswith("SAME"):
-        return window
+        return x, window
     n = known(x) or ([0] * len(window.kernel) if set(window.strides) == {1} else None)
-    if n is None or not window.fixed:
-        raise unknown(node, f"auto_pad={automatic}", x)
-    total = [max(0, e - s + -i % s) for i, s, e in zip(n, window.strides, window.extent, strict=True)]
-    return halved(window, total, automatic == "SAME_UPPER")
+    if n is not None and window.fixed:
+        total = [max(0, e - s + -i % s) for i, s, e in zip(n, window.strides, window.extent, strict=True)]
+        return x, halved(window, total, automatic == "SAME_UPPER")
+    strides = constant(window.strides, np.int64)
+    total = op.Max(reach(window, w) - strides + op.Mod(-size(x, 2, x.rank), strides), constant(0, np.int64))
+    return op.Pad(x, around(total, total, automatic == "SAME_UPPER"), constant(padding, x.dtype)), window
 
 
-def window_transposed(node: Node, x: Value, w: Value) -> Window:
-    """The window of a transposed convolution, with auto_pad and output_shape put in numbers."""
+def unpadded(dx: Value, inside: Value, x: Value) -> Value:
+    """The gradient by x from that by what `padded` gives of it."""
+    return dx if inside is x else grad(inside, [x], [dx])[0]
+
+
+def window_transposed(node: Node, x: Value, w: Value) -> tuple[Window, Value | None]:
+    """The window of a transposed convolution, with auto_pad and output_shape put in numbers, and what else is cut off.
+
+    That is the pads that give it back: all of it where sizes are not known, and then the window has none; less than
+    nothing where output_shape is longer than what is added up.
+    """
     window = window_given(node, x, w)
     automatic, shape = node.attribute("auto_pad"), node.attribute("output_shape")
     if not shape and not automatic.startswith("SAME"):
-        return window
-    m = known(x)
-    if not window.fixed or (shape and m is None):
-        raise unknown(node, "output_shape" if shape else f"auto_pad={automatic}", x)
+        return window, None
+    n, shape = known(x), shape and shape[-len(window.kernel) :]
     extra = node.attribute("output_padding") or [0] * len(window.kernel)
-    whole = [o + e - s for o, e, s in zip(extra, window.extent, window.strides, strict=True)]
+    if window.fixed and (n or not shape):
+        beyond = [o + e - s for o, e, s in zip(extra, window.extent, window.strides, strict=True)]
+        if shape:
+            beyond = [b + i * s - m for b, i, s, m in zip(beyond, n or (), window.strides, shape, strict=True)]
+        lacking = [min(0, b) for b in beyond] if shape else []
+        cut = constant([0] * (4 + len(beyond)) + lacking, np.int64) if any(lacking) else None
+        return halved(window, [max(0, b) for b in beyond], automatic == "SAME_UPPER"), cut
+    strides = constant(window.strides, np.int64)
+    rest = reach(window, w) - strides + constant(extra, np.int64)
     if shape:
-        whole = [t + i * s - n for t, i, s, n in zip(whole, m or (), window.strides, shape[-len(whole) :], strict=True)]
-    return halved(window, [max(0, t) for t in whole], automatic == "SAME_UPPER")
+        rest = rest + size(x, 2, x.rank) * strides - constant(shape, np.int64)
+    total = op.Max(rest, constant(0, np.int64))
+    return window, around(total, rest if shape else total, automatic == "SAME_UPPER")
 
 
-def unknown(node: Node, what: str, x: Value) -> NoGradientError:
-    """The error of a padding that cannot be put in numbers."""
-    return NoGradientError(
-        f"{node!r} has {what}, so its padding depends on sizes that are not known: those of its kernel or of {x!r}. "
-        f"Declare the sizes of the model's inputs, or write pads in numbers."
-    )
+def reach(window: Window, w: Value | None) -> Value:
+    """How far a window reaches along each axis, as a vector."""
+    kernel = size(w, 2, w.rank) if w is not None else constant(window.kernel, np.int64)
+    one = constant(1, np.int64)
+    return (kernel - one) * constant(window.dilations, np.int64) + one
+
+
+def around(total: Value, rest: Value, upper: bool) -> Value:
+    """The pads of images: half of a total before, and what is left of the rest, which may be less than 0, behind."""
+    half = total / constant(2, np.int64)
+    before = half if upper else total - half
+    return vector(constant([0, 0]), before, constant([0, 0]), rest - before)
 
 
 def halved(window: Window, total: Sequence[int], upper: bool) -> Window:
@@ -181,15 +234,18 @@ def given_to_largest(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Va
 
 @vjp("AveragePool")
 def _(x, *, y, dy, node, ceil_mode, count_include_pad):
-    window = window_of(node, x)
-    if not ceil_mode and (count_include_pad or not any(window.pads)):
-        return summed_back(dy, x, y, window, 1 / math.prod(window.kernel))
-    return summed_back(dy / held(x, dy, window, ceil_mode, count_include_pad), x, y, window)
+    inside, window = padded(x, node)
+    if not ceil_mode and (count_include_pad or not (any(window.pads) or inside is not x)):
+        dx = summed_back(dy, inside, y, window, 1 / math.prod(window.kernel))
+    else:
+        dx = summed_back(dy / held(x, dy, node, ceil_mode, count_include_pad), inside, y, window)
+    return unpadded(dx, inside, x)
 
 
 @vjp("LpPool")
 def _(x, *, y, dy, node, p):
-    return power(x, p - 1) * summed_back(dy / norm_power(y, p - 1), x, y, window_of(node, x))
+    inside, window = padded(x, node)
+    return power(x, p - 1) * unpadded(summed_back(dy / norm_power(y, p - 1), inside, y, window), inside, x)
 
 
 @vjp("GlobalAveragePool")
@@ -237,10 +293,11 @@ def trusted(x: Value, y: Value, window: Window) -> Sizes:
     return m if all((j - 1) * s < i + b for i, j, b, s in ends) else None
 
 
-def held(x: Value, dy: Value, window: Window, ceil_mode: int, count_include_pad: int) -> Value:
+def held(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
     """How many elements each window of an average counts."""
-    r = len(window.kernel)
-    ones, pads = op.Expand(constant(np.ones(1, x.dtype)), vector(constant([1, 1]), size(x, 2, x.rank))), window.pads
+    ones = op.Expand(constant(np.ones(1, x.dtype)), vector(constant([1, 1]), size(x, 2, x.rank)))
+    ones, window = padded(ones.stated([1, 1, *(x.shape or ())[2:]]), node, padding=count_include_pad)
+    r, pads = len(window.kernel), window.pads
     if count_include_pad:
         ones, pads = op.Pad(ones, [0, 0, *pads[:r], 0, 0, *pads[r:]], 1), [0] * 2 * r
     if ceil_mode:

@@ -16,8 +16,6 @@ NEW = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no operators younge
 # Bodies, or the runtime, compute in float32 whatever the input.
 SINGLE = {"dtype": np.float32, "step": 1e-2, "rtol": 5e-3}
 LINEAR = {"dtype": np.float32, "step": 1, "rtol": 1e-4}
-# The number of groups in the body is a size.
-STATIC = {**SINGLE, "symbolic": False}
 
 I = np.array
 COS, SIN = np.cos(real(3, 2)), np.sin(real(3, 2))
@@ -42,10 +40,6 @@ CASES = rows(
      SINGLE, NEW),
     ("Attention of heads in groups", lambda q, k, v: op.Attention(q, k, v, q_num_heads=4, kv_num_heads=2, n_outputs=1),
      [real(1, 3, 8), real(1, 3, 4), real(1, 3, 4, seed=1)], SINGLE, NEW),
-    ("CausalConvWithState", lambda x, w: op.CausalConvWithState(x, w)[0], [real(1, 2, 5), real(2, 1, 3)], STATIC),
-    ("CausalConvWithState, all inputs and outputs",
-     lambda *x: list(op.CausalConvWithState(*x, activation="silu")),
-     [real(1, 2, 5), real(2, 1, 3), real(2), real(1, 2, 2)], STATIC),
 )  # fmt: skip
 
 
