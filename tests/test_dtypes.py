@@ -7,7 +7,7 @@ import onnx
 import pytest
 from ml_dtypes import bfloat16, finfo
 from table import OLD
-from test_corpus import CASES, FIRST, LEFT_OUT, SINGLE, STATIC, expression, has_rule
+from test_corpus import CASES, FIRST, LEFT_OUT, SINGLE, expression, has_rule
 
 from ortpartial.builder import build
 from ortpartial.device import runtime_version
@@ -122,5 +122,4 @@ def test_of_little(name, how):
         pytest.skip(f"{VERSIONS} does not take the operator with tensors of this size")
     precision = {} if double else {"dtype": np.float32, "step": 1e-2, "rtol": 1e-2}
     g = (lambda *x: f(*x)[0]) if op_type in FIRST else f
-    symbolic = not name.startswith(STATIC)
-    check_gradient(g, args, order=1, directions=1, skip_kinks=True, symbolic=symbolic, **precision)
+    check_gradient(g, args, order=1, directions=1, skip_kinks=True, **precision)
