@@ -265,7 +265,7 @@ def main(given: Sequence[str] | None = None) -> None:
                 names = [m for m in args.models if cores == 1 or m in LARGE]
                 bench.steps(names, cores)
         if "first" in args.parts:
-            bench.firsts([m for m in ("20-100-1", "lenet", "encoder") if m in args.models])
+            bench.firsts([m for m in ("20-100-1", *LARGE) if m in args.models])
         if "growth" in args.parts:
             bench.growth()
         bench.conclude()
