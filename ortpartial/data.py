@@ -132,8 +132,11 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
         X = {n: _as_declared(c, inputs[n].shape) for n, c in table.items() if n in inputs}
     if wrong := sorted(set(X) ^ set(inputs)):
         name = repr(wrong[0])
-        what = f"Input {name} is missing" if wrong[0] in inputs else f"{name} is no input of the model"
-        raise DataError(f"{what}; those of the model are {', '.join(map(repr, inputs))}.")
+        names = ", ".join(map(repr, inputs))
+        if wrong[0] not in inputs:
+            raise DataError(f"{name} is no input of the model; those of the model are {names}.")
+        given = f"what was given is {', '.join(map(repr, X))}" if X else "nothing was given"
+        raise DataError(f"Input {name} is missing; those of the model are {names}, and {given}.")
     arrays = {n: _array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
     for n, v in inputs.items():
         _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")

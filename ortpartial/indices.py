@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .exceptions import DataError
+from .fatal import LOSSES, NEVER_EMPTY, classes_of, leaf
 from .graph import Value, topological
-from .guard import LOSSES, NEVER_EMPTY, classes_of, leaf
 
 __all__ = ["Range", "check_empty", "check_indices", "index_ranges"]
 

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from . import rules  # noqa: F401  (the gradients of losses and penalties need the rules of the operators)
 from .exceptions import GraphError
 from .graph import Value, op
-from .schedule import number, resolve
+from .pieces import number, resolve
 
 __all__ = ["BaseLearningOnnx", "number", "resolve", "row_losses", "weighted_mean", "weighted_sums"]
 

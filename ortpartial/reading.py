@@ -12,8 +12,9 @@ import onnx
 from onnx import AttributeProto, NodeProto, numpy_helper
 
 from .exceptions import GraphError, ModelError
+from .fatal import check_node, guarded
 from .graph import CONTROL, OPSET, Subgraph, Value, constant, make_node
-from .guard import check_node, check_size, guarded
+from .guard import check_size
 from .passes import bodies, constant_of
 from .schemas import attribute_value, check_required, defaults, schema_of
 from .sequences import part_of, pieces

@@ -15,11 +15,11 @@ from onnx import ModelProto, numpy_helper
 
 from .buffer import Buffer, as_numpy
 from .builder import build
+from .descent import descended
 from .device import Device
 from .exceptions import DataError
 from .forms import faster
 from .graph import Node, Value, constant
-from .learning_rate import descended
 from .model import load
 from .rewrite import rewritten
 from .runtime import Binding, Session

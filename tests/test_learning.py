@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from ortpartial.builder import build
-from ortpartial.exceptions import GraphError, SettingError
+from ortpartial.exceptions import GraphError
 from ortpartial.gradient import grad
 from ortpartial.graph import op, variable
-from ortpartial.learning import number, resolve, row_losses, weighted_mean, weighted_sums
+from ortpartial.learning import row_losses, weighted_mean, weighted_sums
 from ortpartial.learning_loss import SoftmaxCrossEntropyLearningLoss
-from ortpartial.schedule import ConstantSchedule, Schedule
 from ortpartial.testing import evaluate
 
 
@@ -91,41 +90,3 @@ def test_mean_is_one_node():
 def test_a_scalar_has_no_rows(mean):
     with pytest.raises(GraphError, match="is a scalar, one number an element or one a row was expected"):
         mean(variable("y", "float32", ["N"]))
-
-
-@pytest.mark.parametrize(
-    ("bounds", "given", "expected"),
-    [
-        ({}, float("nan"), "a finite number was expected."),
-        ({"above": 0}, 0.0, "a finite number more than 0 was expected."),
-        ({"low": 0}, -1e-9, "a finite number at least 0 was expected."),
-        ({"low": 0, "below": 1}, 1, "a finite number at least 0 and less than 1 was expected."),
-    ],
-)
-def test_number_out_of_range(bounds, given, expected):
-    class Piece:
-        value = given
-
-    with pytest.raises(SettingError) as e:
-        number(Piece(), "value", **bounds)
-    assert str(e.value) == f"Piece: value is {given!r}, {expected}"
-
-
-def test_number_in_range():
-    class Piece:
-        value = np.float32(0.5)
-
-    piece = Piece()
-    number(piece, "value", low=0.5, below=1)
-    assert type(piece.value) is float
-
-
-def test_resolve_guesses():
-    with pytest.raises(SettingError) as e:
-        resolve(Schedule, "konstant", {"constant": ConstantSchedule})
-    assert str(e.value) == ("schedule: 'konstant' is not known. Did you mean 'constant'? Known are constant, "
-                            "ConstantSchedule; an object of a subclass of Schedule will do, too.")  # fmt: skip
-    with pytest.raises(SettingError) as e:
-        resolve(Schedule, 1, {"constant": ConstantSchedule})
-    assert str(e.value) == ("schedule: 1 is a int; a name (constant) or an object of a subclass of Schedule was "
-                            "expected.")  # fmt: skip

@@ -144,7 +144,7 @@ def test_several_inputs_and_outputs(engine, rng):
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
-        ({"a": X[:, :3]}, {"price": Y, "kind": Y}, "'b' is missing; those of the model are 'a', 'b'."),
+        ({"a": X[:, :3]}, {"price": Y, "kind": Y}, "'b' is missing; those of the model are 'a', 'b', and what was"),
         (X[:, :3], {"price": Y, "kind": Y}, "The model has the inputs 'a', 'b'; give a dict of arrays by name."),
         ({"a": X[:, :3], "b": X[:, :3], "z": Y}, {"price": Y, "kind": Y}, "'z' is no input of the model"),
         ({"a": X[:, :3], "b": X[:, :3]}, Y, "The trained outputs are 'price', 'kind'; give y as a dict by name."),
