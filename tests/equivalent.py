@@ -34,6 +34,16 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         ],
         "window.GlobalAveragePool": ["range(2, x.rank) -> range(x.rank, 2)"],
         "window.trusted": ["i + b -> i - b"],
+        "window.window_transposed": ["n or not shape -> n and (not shape)"],
+    },
+    "moves elements in another way to the same places": {
+        "sliding.views": [
+            "math.prod(window.kernel) > 1 -> math.prod(window.kernel) <= 1",
+            "math.prod(window.kernel) > 1 -> math.prod(window.kernel) > 2",
+        ],
+    },
+    "is asked for its dtype alone": {
+        "window.CausalConvWithState": ["constant(0, np.float32) -> constant(1, np.float32)"],
     },
     "carries more through the loop than is needed, whose cotangents are 0": {
         "control._needed": ["m if reached >> i & 1 else 0 -> m if reached >> i & 1 else 1"],
@@ -54,6 +64,7 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         ],
         "resize.of_one_ratio": ["constant([1]) -> constant([2])"],
         "window.held": ["p + s - 1 -> p + s + 1"],
+        "window.window_transposed": ["min(0, b) -> min(1, b)"],
     },
     "takes arguments of a sum, a product, a maximum or a comparison the other way round": {
         "control._check_shape": ["zip(sizes, c.first.shape, strict=True) -> zip(c.first.shape, sizes, strict=True)"],
@@ -68,7 +79,8 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         "window.held": ["zip(pads[r:], window.strides, strict=True) -> zip(window.strides, pads[r:], strict=True)"],
         "window.window_transposed": [
             "zip(extra, window.extent, window.strides, strict=True) -> "
-            "zip(window.extent, extra, window.strides, strict=True)"
+            "zip(window.extent, extra, window.strides, strict=True)",
+            "min(0, b) -> min(b, 0)",
         ],
     },
     "reads behind the last axis or the last element, where nothing is": {
@@ -110,7 +122,7 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         "window.norm_power": ["y + cast(op.Equal(y, 0), y) -> y - cast(op.Equal(y, 0), y)"],
     },
     "is divided by a stride of 1, which leaves a rest of 0 whatever it is": {
-        "window.window_of": ["[0] * len(window.kernel) -> [1] * len(window.kernel)"]
+        "window.padded": ["[0] * len(window.kernel) -> [1] * len(window.kernel)"]
     },
     "is the power of one, which is what is given instead": {
         "elementwise.lower_power": ["less.ndim == 0 -> less.ndim != 0", "less.ndim == 0 -> less.ndim == 1"]

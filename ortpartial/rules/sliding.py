@@ -103,7 +103,7 @@ def views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
     if math.prod(window.kernel) > 1:
         s, steps[-1] = steps[-1], 1
     before, behind = window.pads[:r], list(window.pads[r:])
-    width = (known(x) or (0,))[-1] + before[-1] + behind[-1]
+    width = (known(x) or m)[-1] + before[-1] + behind[-1]
     behind[-1] += -width % s
     if any([*before, *behind]):
         x = op.Pad(x, [0, 0, *before, 0, 0, *behind])

@@ -33,7 +33,7 @@ def _(x, w, b=None, *, y, dy, node, group):
 
 @composed("CausalConvWithState")
 def _(x, w, b=None, past=None, *, activation):
-    earlier = size(w, 2, 3) - constant(1, np.int64)
+    earlier = size(w, 2, w.rank) - constant(1, np.int64)
     if past is None:
         past = op.Expand(constant(np.zeros(1, x.dtype)), vector(size(x, 0, 2), earlier))
     seen = op.Concat(past, x, axis=2)
@@ -41,18 +41,16 @@ def _(x, w, b=None, past=None, *, activation):
     if activation != "none":
         y = cast(y, constant(0, np.float32))
         y = cast(y * op.Sigmoid(y), x)
-    return y.stated(x.shape), op.Slice(seen, size(x, 2, 3), size(seen, 2, 3), [2])
+    return y.stated(x.shape), op.Slice(seen, size(x, 2, x.rank), size(seen, 2, x.rank), [2])
 
 
 def along_channels(x: Value, w: Value, b: Value | None) -> Value:
     """The convolution of sequences (N, C, T) by a kernel for each channel, (C, 1, K), and a bias (C,)."""
-    channels = next((v.shape[i] for v, i in ((w, 0), (x, 1)) if v.shape and isinstance(v.shape[i], int)), None)
-    if isinstance(channels, int):
-        return op.Conv(x, w, b, group=channels)
+    if (channels := size(w, 0, 1).array) is not None:
+        return op.Conv(x, w, b, group=channels.item())
     # A Conv is told how many groups it has; a product for each channel is not.
-    k = op.Squeeze(size(w, 2, 3), [0])
-    last = op.Squeeze(size(x, 2, 3), [0]) - k
-    seen = op.Gather(x, op.Unsqueeze(op.Range(0, last + 1, 1), [1]) + op.Range(0, k, 1), axis=2)
+    k, steps = (op.Squeeze(size(v, 2, v.rank), [0]) for v in (w, x))
+    seen = op.Gather(x, op.Unsqueeze(op.Range(0, steps - k + 1, 1), [1]) + op.Range(0, k, 1), axis=2)
     y = op.Squeeze(op.MatMul(seen, op.Transpose(w, perm=[0, 2, 1])), [3])
     return y if b is None else y + op.Unsqueeze(b, [1])
 

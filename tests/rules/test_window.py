@@ -490,3 +490,24 @@ def test_a_kernel_of_which_nothing_is_known():
     expected = compiled(lambda a, b, d: grad(op.Conv(a, b), [a, b], [d]), [x, w, dy], static)([x, w, dy])
     for v, e in zip(found.values(), expected, strict=True):
         np.testing.assert_allclose(v, e)
+
+
+@pytest.mark.parametrize(("f", "n"), rows(
+    ("Conv", conv([3, 2], strides=[2, 2], pads=[1, 0, 0, 1]), 2),
+    ("Conv, SAME_LOWER", conv([3, 2], strides=[2, 2], auto_pad="SAME_LOWER"), 2),
+    ("ConvTranspose", conv_transpose([3, 2], strides=[2, 2], pads=[1, 0, 0, 1]), 2),
+    ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]), 1),
+    ("MaxPool", lambda x: op.MaxPool(x, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]), 1),
+))  # fmt: skip
+def test_one_size_of_an_image_is_known_and_another_is_not(f, n):
+    args = [apart(2, 3, 6, 7).astype(np.float32), whole(3, 3, 3, 2, seed=1)][:n]
+    given = [*args, *(whole(*y.shape, seed=2) for y in compiled(f, args, static)(args))]
+
+    def g(*values):
+        return grad(f(*values[:n]), values[:n], values[n:])
+
+    expected = compiled(g, given, static)(given)
+    for i in (2, 3):
+        found = compiled(g, given, lambda k, axis, size, i=i: f"size_{k}" if axis == i and k != 1 else size)(given)
+        for d, e in zip(found, expected, strict=True):
+            np.testing.assert_allclose(d, e, rtol=1e-5, atol=1e-4)
