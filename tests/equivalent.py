@@ -13,6 +13,10 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         ],
         "regions.each_bin": ["[None] * 4 -> [None] * 5"],
         "sampling.sampled": ["3 + r -> 4 + r"],
+        "window.held": [
+            "ones.stated([1, 1, *(x.shape or ())[2:]]) -> ones.stated([2, 1, *(x.shape or ())[2:]])",
+            "ones.stated([1, 1, *(x.shape or ())[2:]]) -> ones.stated([1, 2, *(x.shape or ())[2:]])",
+        ],
     },
     "is never reached: a scalar is not cut into parts": {"microsoft.parted": ["[None] * x.rank -> [None] / x.rank"]},
     "computes at run time what is known before, or computes what is known to be nothing": {

@@ -138,6 +138,12 @@ def test_a_kernel_whose_size_is_not_written(f, attributes):
     check_linear(lambda x, w: f(x, w, **attributes), [whole(2, 3, 5, 6), whole(3, 3, 3, 2, seed=1)], order=1)
 
 
+def test_a_kernel_whose_size_is_not_written_with_dilations():
+    """Conv has none with auto_pad on onnxruntime 1.19 to 1.31."""
+    same = {"auto_pad": "SAME_UPPER", "strides": [2, 2], "dilations": [2, 3]}
+    check_linear(lambda x, w: op.ConvTranspose(x, w, **same), [whole(2, 3, 5, 6), whole(3, 3, 3, 2, seed=1)], order=1)
+
+
 def conv_transpose(kernel, **attributes):
     return lambda *x: op.ConvTranspose(*x, kernel_shape=kernel, **attributes)
 
