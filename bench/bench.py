@@ -11,9 +11,10 @@ Eight models, from a linear regression to BERT-small, take the same steps in
 * onnxsim: `compile_training_loop`; sklearn: `partial_fit`, an epoch a call; numpy: the formulas, written by hand.
 
 Each has a process of its own, on the cores that are measured, with as many threads. First, all must come to the same
-weights in an epoch of a fixed order. Then they take turns, an epoch each, and medians are compared. New processes tell
-the time to the first step, the time to the same loss, and the memory. All of it is written to bench/results/ as JSON
-and as a chart, with what is aimed at beside what was measured; of what is missed, a profile says where the time goes.
+weights in an epoch of a fixed order. Then they take turns, of a tenth of a second or an epoch each, and medians are
+compared. New processes tell the time to the first step, the time to the same loss, and the memory. All of it is written
+to bench/results/ as JSON and as a chart, with what is aimed at beside what was measured; of what is missed, a profile
+says where the time goes.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ import numpy as np
 from models import Task
 
 HERE = Path(__file__).parent
-#: Seconds after which a contestant has had enough turns, though two at least.
-PATIENCE = 5.0
+#: Seconds that a turn takes at least, and after which a contestant has had enough turns, though two at least.
+TURN, PATIENCE = 0.1, 5.0
 #: Weights are equal where the largest difference in a tensor is at most this, relative to its largest number:
 #: scikit-learn's Adam has its ε in another place, which is a thousandth or two after 20 steps.
 SAME = 5e-3
@@ -125,7 +125,7 @@ def race(processes: Iterable[Process], task: Task, rounds: int) -> dict[str, dic
         for p in ready:
             before = found[p.name]
             if len(before) < 2 or sum(a["seconds"] for a in before) < PATIENCE:
-                before.append(p.ask(epoch=True))
+                before.append(p.ask(turn=TURN))
     return {name: {**{what: statistics.median(a[key] for a in answers) / task.steps * 1e6
                       for what, key in (("us", "seconds"), ("cpu_us", "cpu"))},
                    "cores": sum(a["cpu"] for a in answers) / sum(a["seconds"] for a in answers)}
