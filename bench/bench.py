@@ -243,7 +243,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--cores", nargs="+", type=int, default=[1, 2], help="two cores: the large models alone")
     add("--parts", nargs="+", default=["steps", "first", "growth"], choices=["steps", "first", "growth"])
     add("--rounds", type=int, default=5)
-    add("--profiles", type=int, default=4, help="of how many misses to show where the time goes")
+    add("--profiles", type=int, default=8, help="of how many misses to show where the time goes")
     add("--cpu", action="store_true", help="compare the time of the processor, where others use it, too")
     add("--out", default=str(HERE / "results"))
     add("--device", default="cpu")

@@ -20,7 +20,8 @@ def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
     us, steps = "cpu_us" if cpu else "us", [e for e in found["steps"] if e["cores"] == 1]
     small = list(dict.fromkeys((e["model"], e["rate"]) for e in steps if model(e["model"]).widths))
     large = [e for e in found["steps"] if not model(e["model"]).widths]
-    panels = [("small", s) for s in small] + [("large", None)] * bool(large) + [("first", None)] * bool(found["first"])
+    panels = [("small", s) for s in small] + [("large", c) for c in sorted({e["cores"] for e in large})]
+    panels += [("first", None)] * bool(found["first"])
     panels += [("growth", axis) for axis in found["growth"]]
     columns, rows = min(4, max(2, len(panels))), max(1, -(-len(panels) // 4))
     figure = Figure(figsize=(4.6 * columns, 3.6 * rows + 0.6))
@@ -32,10 +33,10 @@ def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
             lines(a, [(e["batch"], {p: t[us] for p, t in e["peers"].items()}) for e in entries])
             a.set(title=f"{model(name).title}, {rate}", xlabel="batch", ylabel="µs a step")
         elif kind == "large":
-            groups = {f"{e['model']}\n{e['rate']}, cores: {e['cores']}": e["peers"] for e in large}
+            groups = {e["model"]: e["peers"] for e in large if e["cores"] == what}
             bars(a, {g: {p: t[us] / peers["torch"][us] for p, t in peers.items()}
                      for g, peers in groups.items() if "torch" in peers}, base=1)  # fmt: skip
-            a.set(title="large models", ylabel="a step, times torch's")
+            a.set(title=f"large models, {what} core{'s' * (what > 1)}", ylabel="a step, times torch's")
         elif kind == "first":
             names = list(dict.fromkeys(f["model"] for f in found["first"]))
             bars(a, {n: {f["peer"]: f["first"] for f in found["first"] if f["model"] == n} for n in names}, base=0.001)
