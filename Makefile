@@ -12,7 +12,7 @@ PROOF := -m 'slow or proof' --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-training test-cpu node lint bench proof proof-training proof-cpu readme clean distclean
+.PHONY: help demo test test-training test-cpu environments node lint bench proof proof-training proof-cpu readme clean distclean
 
 help:
 	@echo "make demo    train a part of a model and show the result"
@@ -33,6 +33,9 @@ test-training: $(TRAINING)/.installed-dev node
 
 test-cpu: $(CPU)/.installed-test node
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST)
+
+# With --jobs=2 both are installed at once, since pip takes one core.
+environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node
 
 # One test trains in JavaScript; where there is no npm, it is skipped and says so.
 node: $(if $(shell command -v npm),$(NODE)/node_modules/.installed)
