@@ -4,7 +4,7 @@
 PYTHON ?= python3
 TRAINING := .venv-training
 CPU := .venv-cpu
-NODE := tests/node
+NODE := tests/training_info/node
 
 # Two processes of one thread each fill two cores; more threads would only wait for one another.
 PYTEST := -m pytest -n 2
@@ -56,7 +56,7 @@ proof-cpu: $(CPU)/.installed-test
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) $(PROOF)
 
 readme: $(TRAINING)/.installed-dev
-	$(TRAINING)/bin/python tests/operators.py
+	$(TRAINING)/bin/python tools/operator_table.py
 
 # An environment is installed by one call of pip and again only when pyproject.toml has changed.
 

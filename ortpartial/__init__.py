@@ -1,21 +1,26 @@
 """Train any ONNX graph, or only a part of a model, on ONNX Runtime."""
 
+import sys
 from importlib import import_module
 from typing import Any
 
-from . import rules  # noqa: F401  (rules register themselves, as do the operators of training_operators)
-from .builder import build
+from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
+from .estimator import OrtGradientForwardBackwardOptimizer, optimizer
 from .exceptions import OrtPartialError
-from .forward_backward import OrtGradientForwardBackward
-from .gradient import composed, grad
-from .gradient_model import gradient_model
-from .graph import Value, constant, op, variable
+from .graph import Value, build, constant, op, values, variable
 from .model import load
-from .optimizer import OrtGradientForwardBackwardOptimizer
-from .registry import elementwise, no_gradient, vjp
-from .training_info import check_training_info, lowered_step, strip_training_info, to_training_info
-from .training_operators import lower_training_operators
-from .training_session import TrainingSession
+from .training import OrtGradientForwardBackward
+from .training_info import (
+    TrainingSession,
+    check_training_info,
+    lower_training_operators,
+    lowered_step,
+    strip_training_info,
+    to_training_info,
+)
+
+# Pickles from before there were rooms name these two modules.
+sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": values})
 
 __version__ = "0.1.0"
 

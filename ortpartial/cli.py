@@ -12,18 +12,14 @@ from zipfile import BadZipFile
 import numpy as np
 import onnx
 
+from .autodiff import grad, gradient_model, nodes_between, resolve_weights, support
+from .estimator import OrtGradientForwardBackwardOptimizer
 from .exceptions import DataError, ModelError, NoGradientError, OrtPartialError, SettingError
-from .forward_backward import resolve_weights
-from .gradient import _dependent, grad
-from .gradient_model import gradient_model
-from .graph import Node, topological
+from .graph import Node, nested, topological
 from .model import Model, load
-from .optimizer import OrtGradientForwardBackwardOptimizer
-from .parts import forward_graph
-from .registry import support
-from .subgraph import nested
-from .training_session import TrainingSession
-from .trust import TRUSTED, untrusted
+from .runtime import TRUSTED, untrusted
+from .training import forward_graph
+from .training_info import TrainingSession
 
 __all__ = ["main"]
 
@@ -191,7 +187,7 @@ def _read_data(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def _blocking(model: Model, weights: Sequence[str], outputs: Sequence[str]) -> Iterator[str]:
     """Why the weights cannot be trained: a sentence for each node that has no gradient."""
     ys, ws = [model.outputs[o] for o in outputs], [model.initializers[w] for w in weights]
-    stiff = [node for node in nested(_dependent(ys, set(ws), ())) if support(node) == "none"]
+    stiff = [node for node in nested(nodes_between(ys, set(ws), ())) if support(node) == "none"]
     for node in stiff:
         where = f"node {node.name!r}" if node.name else f"the node of {node.outputs[0].hint!r}"
         yield f"{_operator(node)} ({where}) has no gradient."

@@ -12,10 +12,9 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from .builder import build
+from .autodiff import grad
 from .exceptions import DataError, GraphError, ModelError
-from .gradient import grad
-from .graph import Value, variable
+from .graph import Value, build, variable
 from .runtime import Session
 
 __all__ = ["check_gradient", "evaluate"]

@@ -14,8 +14,8 @@ from onnx import parser
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, op, variable
 from ortpartial.cli import main
-from ortpartial.learning_rate import LearningRateAdam
-from ortpartial.training_graph import strip_training_info
+from ortpartial.learning.optimizers import LearningRateAdam
+from ortpartial.training_info.graphs import strip_training_info
 
 BLOCKED = """
 <ir_version: 9, opset_import: ["" : 21]>

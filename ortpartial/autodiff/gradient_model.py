@@ -1,0 +1,116 @@
+"""What is the gradient of a model, as a model? `gradient_model` writes it for any runtime that reads ONNX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from onnx import ModelProto
+
+from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.graph import Value, build
+from ortpartial.model import Model, load
+
+from .grad import grad
+from .trainable import resolve_weights
+
+__all__ = ["gradient_model"]
+
+
+def gradient_model(
+    model: Model | ModelProto | bytes | str | os.PathLike[str],
+    wrt: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    *,
+    cotangents: str = "input",
+    suffix: str = "_grad",
+) -> ModelProto:
+    """The gradient of an ONNX model as an ONNX model: ``Σ <cotangent, ∂output/∂name>`` for every name of `wrt`.
+
+    It needs nothing but a runtime: what is added to the model are operators of the ONNX standard. Its inputs are those
+    of the model, then the initializers of `wrt`, then the cotangent ``<output>_grad`` of every differentiated output,
+    of the shape of the output. Its outputs are ``<name>_grad``, each of the shape of what it is named after, in the
+    order of `wrt`. Applied to its own result, with another suffix, it gives the next order.
+
+    Parameters
+    ----------
+    model : Model, onnx.ModelProto, bytes or path
+        The model; it is not written to.
+    wrt : sequence of str, optional
+        Names of inputs, initializers or intermediate tensors of floating-point numbers, of the main graph; where left
+        out, the float initializers of rank one or more on a differentiable path to the outputs, except
+        BatchNormalization's mean and variance.
+    outputs : sequence of str, optional
+        Names of the outputs that are differentiated; where left out, all of floating-point numbers.
+    cotangents : str
+        ``"input"``: the gradient of a loss by each output is an input. ``"ones"``: there are none, and the outputs are
+        added up.
+    suffix : str
+        What follows a name in the name of its gradient.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    ModelError
+        A name is unknown, holds no real numbers, is given twice, or the name of a gradient is taken.
+    NoGradientError
+        An operator on the way has no gradient.
+    SettingError
+        `cotangents` is neither of the two words, or `suffix` is empty.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import constant, variable
+    >>> x, w = variable("x", "float32", ["N", 2]), constant([[1.0], [2.0]], hint="w")
+    >>> first = gradient_model(build([x], {"y": x @ w}), ["x", "w"])
+    >>> [i.name for i in first.graph.input], [o.name for o in first.graph.output]
+    (['x', 'w', 'y_grad'], ['x_grad', 'w_grad'])
+    >>> second = gradient_model(first, ["w"], ["x_grad"], suffix="_grad2")
+    >>> [i.name for i in second.graph.input], [o.name for o in second.graph.output]
+    (['x', 'w', 'y_grad', 'x_grad_grad2'], ['w_grad2'])
+    """
+    if cotangents not in ("input", "ones"):
+        raise SettingError(f"cotangents is {cotangents!r}, where 'input' or 'ones' was expected.")
+    if not suffix:
+        raise SettingError("suffix is empty, and a gradient needs a name of its own; the default is '_grad'.")
+    loaded = load(model)
+    chosen = _floats(loaded, outputs, "output", loaded.outputs)
+    if not chosen:
+        raise ModelError("No output of the model holds real numbers, so that there is nothing to differentiate.")
+    names = resolve_weights(loaded, None, chosen) if wrt is None else _floats(loaded, wrt, "wrt", loaded.values)
+    if not names:
+        raise ModelError("wrt is empty; name at least one tensor, or leave it out for the initializers.")
+    weights = [n for n in names if n in loaded.initializers]
+    if weights:
+        loaded = load(loaded, variables=weights)
+    inputs = {**loaded.inputs, **{n: loaded.initializers[n] for n in weights}}
+    seeds: dict[str, Value] = {}
+    if cotangents == "input":
+        seeds = {f"{o}{suffix}": Value(loaded.outputs[o].type, hint=f"{o}{suffix}") for o in chosen}
+    gradients = [f"{n}{suffix}" for n in names]
+    if clash := [n for n in [*seeds, *gradients] if n in loaded.values] + [n for n in gradients if n in seeds]:
+        raise ModelError(f"The name {clash[0]!r} of a gradient is taken; choose another suffix than {suffix!r}.")
+    found = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], list(seeds.values()) or None)
+    named = dict(zip(gradients, found, strict=True))
+    return build({**inputs, **seeds}, named, name=f"{loaded.proto.graph.name}{suffix}")
+
+
+def _floats(model: Model, names: Sequence[str] | None, what: str, known: Mapping[str, Value]) -> list[str]:
+    """The names that were given, each of which must be known, of real numbers and there once."""
+    if names is None:
+        return [n for n in known if model.values[n].is_float]
+    chosen = [names] if isinstance(names, str) else list(names)
+    for n in chosen:
+        if n not in known:
+            listed = [*model.inputs, *model.initializers] if what == "wrt" else [*known]
+            some = ", ".join(map(repr, listed[:10])) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
+            more = ", and all tensors that a node of the main graph computes" if what == "wrt" else ""
+            raise ModelError(f"The model has no {'tensor' if what == 'wrt' else what} {n!r}; there are {some}{more}.")
+        if not model.values[n].is_float:
+            raise ModelError(f"{n!r} is of {model.values[n].dtype} and has no gradient; name a tensor of real numbers.")
+        if chosen.count(n) > 1:
+            raise ModelError(f"{n!r} is given twice in {what}; its gradient is one tensor.")
+    return chosen

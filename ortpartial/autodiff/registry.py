@@ -1,0 +1,201 @@
+"""Which rule does an operator have? `vjp` and its kind write a formula into the registry, where the walk finds it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortpartial.exceptions import NoGradientError
+from ortpartial.graph import OPSET, Node, Value, schema_of
+from ortpartial.model import expand
+
+__all__ = ["elementwise", "has_rule", "no_gradient", "support", "vjp"]
+
+Gradients = Sequence["Value | None"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A vector-Jacobian product, its signature read once."""
+
+    function: Callable[..., Any]
+    keywords: tuple[str, ...]
+
+    def __call__(self, node: Node, dys: Any, wanted: Sequence[Value] = ()) -> Gradients:
+        """Cotangents of the node's inputs from those of its outputs; of what is wanted where the node has bodies."""
+        if node.bodies:
+            return tuple(self.function(*node.inputs, node=node, dys=dys, wanted=wanted))
+        if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
+            raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
+        own = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node}
+        keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
+        result = self.function(*node.inputs, **keywords)
+        result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        # A node may leave optional inputs out, a rule may leave out the last ones, which have no gradient.
+        return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
+
+
+RULES: dict[tuple[str, str], Rule] = {}
+CONSTANT: set[tuple[str, str]] = set()
+
+
+def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the vector-Jacobian product of an operator.
+
+    The decorated function is the formula and nothing else. Its positional parameters are the operator's inputs; its
+    keyword-only parameters are ``y`` or ``ys`` (outputs), ``dy`` or ``dys`` (their cotangents, None where nobody
+    asked), ``node``, or attributes by their name in the specification, filled with the specification's defaults. It
+    returns one cotangent an input, in order; None, or leaving the last ones out, says "no gradient by nature". What
+    was broadcast is summed by the walk, not by the rule.
+
+    Parameters
+    ----------
+    op_type : str
+        Name of the operator.
+    domain : str
+        Its domain.
+
+    Returns
+    -------
+    callable
+        A decorator that gives the function back.
+
+    Raises
+    ------
+    TypeError
+        At import, for a keyword that is no attribute of the operator or for too many positional parameters.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op
+    >>> @vjp("Identity")
+    ... def _(x, *, dy):
+    ...     return dy
+    """
+
+    return registered(Rule, op_type, domain)
+
+
+def registered(kind: type[Rule], op_type: str, domain: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that registers a function as a rule of some kind."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        schema = schema_of(op_type, domain, OPSET)
+        parameters = inspect.signature(function).parameters.values()
+        keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        known = {"y", "ys", "dy", "dys", "node", "wanted", *schema.attributes}
+        if wrong := set(keywords) - known:
+            raise TypeError(f"The rule of {op_type} asks for {sorted(wrong)}, which are no attributes of it.")
+        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if len(positional) > schema.max_input:
+            raise TypeError(f"The rule of {op_type} takes {len(positional)} inputs, the operator {schema.max_input}.")
+        RULES[domain, op_type] = kind(function, keywords)
+        return function
+
+    return register
+
+
+def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "") -> None:
+    """Register an operator that maps elements to elements by its partial derivatives.
+
+    Parameters
+    ----------
+    op_type : str
+        Name of the operator.
+    *partials : callable
+        One an input: a function of the inputs and the output that gives the partial derivative by that input.
+    domain : str
+        Its domain.
+
+    Examples
+    --------
+    >>> elementwise("Tanh", lambda x, y: 1 - y * y)
+    """
+
+    def function(*inputs: Value, y: Value, dy: Value) -> Gradients:
+        return [dy * partial(*inputs, y) for partial in partials]
+
+    vjp(op_type, domain)(function)
+
+
+def no_gradient(*op_types: str, domain: str = "") -> None:
+    """Say that operators are constant almost everywhere or not about real numbers: their gradient is zero by nature.
+
+    Parameters
+    ----------
+    *op_types : str
+        Names of the operators.
+    domain : str
+        Their domain.
+
+    Examples
+    --------
+    >>> no_gradient("Shape")
+    """
+    CONSTANT.update((domain, o) for o in op_types)
+
+
+def has_rule(op_type: str, domain: str = "") -> bool:
+    """Whether an operator has a rule of its own, or none by nature.
+
+    Parameters
+    ----------
+    op_type : str
+        Name of the operator.
+    domain : str
+        Its domain.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> has_rule("MatMul")
+    True
+    """
+    return (domain, op_type) in RULES or (domain, op_type) in CONSTANT
+
+
+def support(node: Node) -> str:
+    """How gradients flow through a node.
+
+    Parameters
+    ----------
+    node : Node
+        The node.
+
+    Returns
+    -------
+    str
+        ``"rule"``; ``"body"``, that of the specification; ``"zero"`` by nature; or ``"none"``.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> [support(y.node) for y in (op.Exp(x), op.Mish(x), op.Floor(x))]
+    ['rule', 'body', 'zero']
+    """
+    if has_rule(node.op_type, node.domain):
+        return "zero" if is_constant(node) else "rule"
+    return "none" if expand(node) is None else "body"
+
+
+def is_constant(node: Node) -> bool:
+    """Whether the gradient of a node is zero by nature."""
+    return (node.domain, node.op_type) in CONSTANT
+
+
+def rule_of(node: Node) -> Rule:
+    """The rule of a node's operator, or an error that says that it has none."""
+    rule = RULES.get((node.domain, node.op_type))
+    if rule is None:
+        raise NoGradientError(
+            f"{node!r} has no gradient: operator {node.domain + '.' if node.domain else ''}{node.op_type} has neither "
+            f"a rule nor a body in the ONNX specification. Register one with ortpartial.vjp({node.op_type!r}), or "
+            f"leave the weights before this node out of weights_to_train."
+        )
+    return rule

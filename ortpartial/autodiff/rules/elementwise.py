@@ -1,0 +1,230 @@
+"""How do gradients flow through operators that map elements to elements?"""
+
+import math
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from ortpartial.graph import Value, cast, op
+
+from ..registry import elementwise, no_gradient, vjp
+
+# Arithmetic.
+
+
+@vjp("Add")
+def _(a, b, *, dy):
+    return dy, dy
+
+
+@vjp("Sub")
+def _(a, b, *, dy):
+    return dy, -dy
+
+
+@vjp("Mul")
+def _(a, b, *, dy):
+    return dy * b, dy * a
+
+
+@vjp("Div")
+def _(a, b, *, y, dy):
+    da = dy / b
+    return da, -(da * y)
+
+
+@vjp("Neg")
+def _(x, *, dy):
+    return -dy
+
+
+@vjp("Identity")
+def _(x, *, dy):
+    return dy
+
+
+@vjp("Sum")
+def _(*x, dy):
+    return [dy] * len(x)
+
+
+@vjp("Mean")
+def _(*x, dy):
+    return [dy / len(x)] * len(x)
+
+
+@vjp("Mod")
+def _(a, b, *, y, dy):
+    return dy, dy * ((y - a) / b)
+
+
+@vjp("Pow")
+def _(a, b, *, y, dy):
+    return dy * cast(b, y) * lower_power(a, b), cast(dy * y * log_of_base(a, b), b)
+
+
+def lower_power(a: Value, b: Value) -> Value:
+    """aᵇ⁻¹, and a⁰ where a = b = 0, so that the factor b makes the derivative 0 there and not 0 · ∞."""
+    if b.array is None:
+        return a ** (b - cast(op.Not(op.And(op.Equal(a, 0), op.Equal(b, 0))), b))
+    less = b.array - (b.array != 0).astype(b.dtype)
+    # Pow is slow, and the square is the power that models are full of.
+    return a if np.all(less == 1) and less.ndim == 0 else a**less
+
+
+def log_of_base(a: Value, b: Value) -> Value:
+    """log a, and 0 where a = 0 and b ≥ 0, as the exponent does not move 0ᵇ."""
+    return op.Log(a + cast(op.And(op.Equal(a, 0), b >= 0), a))
+
+
+# Exponentials and their like.
+
+elementwise("Exp", lambda x, y: y)
+elementwise("Erf", lambda x, y: 2 / math.sqrt(math.pi) * op.Exp(-(x * x)))
+elementwise("Tanh", lambda x, y: 1 - y * y)
+elementwise("Sigmoid", lambda x, y: y * (1 - y))
+elementwise("Softplus", lambda x, y: op.Sigmoid(x))
+elementwise("Reciprocal", lambda x, y: -(y * y))
+
+
+@vjp("Log")
+def _(x, *, dy):
+    return dy / x
+
+
+@vjp("Sqrt")
+def _(x, *, y, dy):
+    return dy / (y + y)
+
+
+@vjp("Softsign")
+def _(x, *, dy):
+    s = 1 + op.Abs(x)
+    return dy / (s * s)
+
+
+@vjp("Gelu")
+def _(x, *, dy, approximate):
+    return dy * (slope_by_tanh(x) if approximate == "tanh" else slope_by_erf(x))
+
+
+def normal_by_erf(x: Value) -> Value:
+    """Φ(x), the normal distribution."""
+    return 0.5 + 0.5 * op.Erf(math.sqrt(0.5) * x)
+
+
+def normal_by_tanh(x: Value) -> Value:
+    """About Φ(x): ½ (1 + tanh u), u = k (x + c x³)."""
+    return 0.5 + 0.5 * op.Tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x)))
+
+
+def slope_by_erf(x: Value) -> Value:
+    """Φ(x) + x φ(x), the derivative of x Φ(x); with u = x / √2 the density gives x φ(x) = u exp(-u² - log √π)."""
+    u = math.sqrt(0.5) * x
+    return normal_by_erf(x) + u * op.Exp(-0.5 * math.log(math.pi) - u * u)
+
+
+def slope_by_tanh(x: Value) -> Value:
+    """The derivative of x p, where p = ½ (1 + tanh u) is about Φ(x): p + x u' · 2 p (1 - p)."""
+    k, c, p = math.sqrt(2 / math.pi), 0.044715, normal_by_tanh(x)
+    return p + x * (p * (1 - p)) * (2 * k + 6 * k * c * (x * x))
+
+
+# Trigonometry.
+
+elementwise("Sin", lambda x, y: op.Cos(x))
+elementwise("Cos", lambda x, y: -op.Sin(x))
+elementwise("Tan", lambda x, y: 1 + y * y)
+elementwise("Asin", lambda x, y: 1 / op.Sqrt(1 - x * x))
+elementwise("Acos", lambda x, y: -1 / op.Sqrt(1 - x * x))
+elementwise("Atan", lambda x, y: 1 / (1 + x * x))
+elementwise("Sinh", lambda x, y: op.Cosh(x))
+elementwise("Cosh", lambda x, y: op.Sinh(x))
+elementwise("Asinh", lambda x, y: 1 / op.Sqrt(1 + x * x))
+elementwise("Acosh", lambda x, y: 1 / op.Sqrt(x * x - 1))
+elementwise("Atanh", lambda x, y: 1 / (1 - x * x))
+
+# Piecewise. Masks are multiplied in: Where with a scalar branch is slow in onnxruntime.
+
+elementwise("Relu", lambda x, y: cast(y > 0, y))
+elementwise("Abs", lambda x, y: op.Sign(x))
+
+
+@vjp("LeakyRelu")
+def _(x, *, dy, alpha):
+    return dy * (alpha + (1 - alpha) * cast(x > 0, dy))
+
+
+@vjp("Elu")
+def _(x, *, y, dy, alpha):
+    positive = cast(x > 0, dy)
+    return dy * (positive + (1 - positive) * (y + alpha))
+
+
+@vjp("Celu")
+def _(x, *, y, dy, alpha):
+    return dy * (1 + op.Min(y, 0) / alpha)
+
+
+@vjp("Shrink")
+def _(x, *, dy, lambd):
+    return dy * cast(op.Abs(x) > lambd, dy)
+
+
+@vjp("HardSigmoid")
+def _(x, *, y, dy, alpha):
+    return cast(op.And(y > 0, y < 1), dy) * (alpha * dy)
+
+
+@vjp("Clip")
+def _(x, min=None, max=None, *, y, dy):
+    inside = cast(op.Equal(x, y), dy) * dy
+
+    def at(bound):
+        return None if bound is None else cast(op.Equal(y, bound), dy) * (dy - inside)
+
+    return inside, at(min), at(max)
+
+
+@vjp("Where")
+def _(condition, a, b, *, dy):
+    da = cast(condition, dy) * dy
+    return None, da, dy - da
+
+
+@vjp("Max")
+def _(*x, y, dy):
+    return shared(x, y, dy)
+
+
+@vjp("Min")
+def _(*x, y, dy):
+    return shared(x, y, dy)
+
+
+def shared(x: tuple[Value, ...], y: Value, dy: Value) -> list[Value]:
+    """dy to the arguments that are equal to y, in equal shares."""
+    if len(x) == 1:
+        return [dy]
+    masks = [cast(op.Equal(v, y), dy) for v in x]
+    share = dy / reduce(add, masks)
+    return [mask * share for mask in masks]
+
+
+# Types.
+
+
+@vjp("Cast")
+def _(x, *, dy):
+    return cast(dy, x)
+
+
+@vjp("CastLike")
+def _(x, like, *, dy):
+    return cast(dy, x)
+
+
+no_gradient("Sign", "Floor", "Ceil", "Round", "IsNaN", "IsInf")
+no_gradient("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not")
+no_gradient("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")

@@ -1,0 +1,282 @@
+"""How do gradients flow through the operators of com.microsoft that onnxruntime writes into models?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, TypeProto, defs, helper
+
+from ortpartial.exceptions import NoGradientError, OrtPartialError
+from ortpartial.graph import Value, attribute_value, cast, constant, op
+
+from ..grad import composed
+from .linear import transposed
+from .shape import size, vector
+
+DOMAIN = "com.microsoft"
+_KINDS = {int: AttributeProto.INT, float: AttributeProto.FLOAT, str: AttributeProto.STRING, list: AttributeProto.INTS}
+
+
+def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare the operator that a function computes, and its gradient, which is that of the function.
+
+    Inputs and outputs are names, those with a question mark optional; those of `_TYPES` have a type of their own.
+    Attributes are their defaults, or their types where they have none.
+    """
+
+    def register(formula: Callable[..., Any]) -> Callable[..., Any]:
+        name = formula.__name__
+        if not defs.has(name, DOMAIN):  # another package may have declared it
+            schema = defs.OpSchema(
+                name, DOMAIN, 1, inputs=_formal(inputs), outputs=_formal(outputs), attributes=_declared(attributes),
+                type_constraints=[("T", [f"tensor({t})" for t in ("float", "double", "float16", "bfloat16")], ""),
+                                  ("M", ["tensor(int32)"], ""), ("U", ["tensor(float)"], "")])  # fmt: skip
+            schema.set_type_and_shape_inference_function(_inferred(formula, attributes))
+            defs.register_schema(schema)
+        return composed(name, DOMAIN)(formula)
+
+    return register
+
+
+#: The types of inputs that are whole numbers, and of outputs that are float32 whatever the others are.
+_TYPES = {"key_padding_mask": "M", "mask_index": "M", "past_sequence_length": "M", "cache_indirection": "M",
+          "mean": "U", "inv_std_var": "U"}  # fmt: skip
+
+
+def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
+    option = defs.OpSchema.FormalParameterOption
+    return [
+        defs.OpSchema.FormalParameter(n.rstrip("?"), _TYPES.get(n.rstrip("?"), "T"),
+                                      param_option=option.Optional if n.endswith("?") else option.Single)
+        for n in names.split()
+    ]  # fmt: skip
+
+
+def _declared(attributes: dict[str, Any]) -> list[defs.OpSchema.Attribute]:
+    found = []
+    for n, default in attributes.items():
+        if isinstance(default, type):
+            found.append(defs.OpSchema.Attribute(n, getattr(defs.OpSchema.AttrType, AttributeProto.AttributeType.Name(
+                AttributeProto.FLOATS if n == "activation_params" else _KINDS[default])), required=False))  # fmt: skip
+        else:
+            found.append(defs.OpSchema.Attribute(n, helper.make_attribute(n, default)))
+    return found
+
+
+def _inferred(formula: Callable[..., Any], attributes: dict[str, Any]) -> Callable[[Any], None]:
+    """Types and shapes of the outputs: those of the formula; the type alone where a rank is not known."""
+
+    known = inspect.signature(formula).parameters
+
+    def infer(context: Any) -> None:
+        kinds = [context.get_input_type(i) if context.has_input(i) else None for i in range(context.get_num_inputs())]
+        inputs = [None if k is None else Value(k) for k in kinds]
+        settings = {}
+        for n, default in ((n, d) for n, d in attributes.items() if n in known):
+            given = context.get_attribute(n)
+            default = None if isinstance(default, type) else default
+            settings[n] = default if given is None else attribute_value(given)
+        try:
+            found = formula(*inputs, **settings)
+            types = [None if y is None else y.type for y in ([found] if isinstance(found, Value) else found)]
+        except OrtPartialError:
+            first = context.get_input_type(0).tensor_type.elem_type
+            types = [TypeProto(tensor_type=TypeProto.Tensor(elem_type=first))]
+        for i, kind in enumerate(types[: context.get_num_outputs()]):
+            if kind is not None and context.has_output(i):
+                context.set_output_type(i, kind)
+
+    return infer
+
+
+# Products.
+
+
+@fused("A B", alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
+def FusedMatMul(a, b, *, alpha, transA, transB, transBatchA, transBatchB):
+    y = turned(a, transBatchA, transA) @ turned(b, transBatchB, transB)
+    return y if alpha == 1 else alpha * y
+
+
+def turned(x: Value, batch: int, matrix: int) -> Value:
+    """x with its first axis moved before the last, and then with its last two axes exchanged, if so."""
+    if batch and x.rank > 2:
+        x = op.Transpose(x, perm=[*range(1, x.rank - 1), 0, x.rank - 1])
+    return transposed(x) if matrix and x.rank > 1 else x
+
+
+@fused("A B C?", alpha=1.0, beta=1.0, transA=0, transB=0, activation=str, activation_alpha=float,
+       activation_beta=float, activation_gamma=float)  # fmt: skip
+def FusedGemm(a, b, c=None, *, alpha, beta, transA, transB, activation, activation_alpha, activation_beta):
+    y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return activated(y, activation, [p for p in (activation_alpha, activation_beta) if p is not None])
+
+
+@fused("X W B? Z?", auto_pad="NOTSET", dilations=list, group=1, kernel_shape=list, pads=list, strides=list,
+       activation=str, activation_params=list)  # fmt: skip
+def FusedConv(x, w, b=None, z=None, *, auto_pad, dilations, group, kernel_shape, pads, strides, activation,
+              activation_params):  # fmt: skip
+    y = op.Conv(x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
+                strides=strides)  # fmt: skip
+    return activated(y if z is None else y + z, activation, activation_params or [])
+
+
+def activated(y: Value, name: str | None, p: Sequence[float]) -> Value:
+    """The activation that was fused into an operator, with its parameters."""
+    if not name:
+        return y
+    if name in ("Relu", "Sigmoid", "Tanh", "Softplus", "Softsign"):
+        return getattr(op, name)(y)
+    if name in ("LeakyRelu", "Elu"):
+        return getattr(op, name)(y, alpha=p[0] if p else None)
+    if name == "HardSigmoid":
+        return op.HardSigmoid(y, **dict(zip(("alpha", "beta"), p, strict=False)))
+    if name == "Clip":
+        return op.Clip(y, *p)
+    raise NoGradientError(f"The activation {name!r} is fused into an operator and has no gradient; export the model "
+                          f"without optimization.")  # fmt: skip
+
+
+# Elements.
+
+
+@fused("X")
+def Gelu(x):
+    return op.Gelu(x)
+
+
+@fused("A B", "C")
+def BiasGelu(a, b):
+    return op.Gelu(a + b)
+
+
+@fused("X bias?")
+def FastGelu(x, bias=None):
+    return op.Gelu(x if bias is None else x + bias, approximate="tanh")
+
+
+@fused("X", alpha=1.702)
+def QuickGelu(x, *, alpha):
+    return x * op.Sigmoid(alpha * x)
+
+
+# Normalization.
+
+
+@fused("input skip gamma beta? bias?", "output mean? inv_std_var? input_skip_bias_sum?", epsilon=1e-12)
+def SkipLayerNormalization(x, skip, gamma, beta=None, bias=None, *, epsilon):
+    total = x + skip if bias is None else x + skip + bias
+    normalized = op.LayerNormalization(total, gamma, beta, epsilon=epsilon)
+    return *normalized.node.outputs, total
+
+
+# Attention.
+
+
+@fused("query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
+       "cache_indirection?", "output present_key? present_value?",
+       num_heads=int, mask_filter_value=float, scale=float, unidirectional=0)  # fmt: skip
+def MultiHeadAttention(query, key=None, value=None, bias=None, key_padding_mask=None, attention_bias=None,
+                       past_key=None, past_value=None, past_sequence_length=None, cache_indirection=None, *,
+                       num_heads, mask_filter_value, scale, unidirectional):  # fmt: skip
+    refused("MultiHeadAttention", {"key and value packed with other inputs": query.rank != 3 or key is None
+            or value is None or key.rank == 5, "a shared buffer": past_sequence_length is not None
+            or cache_indirection is not None})  # fmt: skip
+    q, k, v = query, key, value
+    if bias is not None:
+        width = size(q, 2, 3)
+        parts = parted(bias, [width, width, difference(size(bias, 0, 1), width)], 0)
+        q, k, v = (x + b if x.rank == 3 else x for x, b in zip((q, k, v), parts, strict=True))
+    q, k, v = (heads(x, num_heads) for x in (q, k, v))
+    if past_key is not None:
+        k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
+    y = attention(q, k, v, key_padding_mask, attention_bias, scale, mask_filter_value, unidirectional)
+    return y, k, v
+
+
+@fused("input weights bias? mask_index? past? attention_bias? past_sequence_length?", "output present?",
+       num_heads=int, unidirectional=0, qkv_hidden_sizes=list, scale=float, mask_filter_value=float, do_rotary=int,
+       past_present_share_buffer=int, rotary_embedding_dim=int)  # fmt: skip
+def Attention(x, weights, bias=None, mask_index=None, past=None, attention_bias=None, past_sequence_length=None, *,
+              num_heads, unidirectional, qkv_hidden_sizes, scale, mask_filter_value, do_rotary,
+              past_present_share_buffer):  # fmt: skip
+    refused("Attention", {"do_rotary": do_rotary, "a shared buffer": past_present_share_buffer})
+    y = x @ weights if bias is None else x @ weights + bias
+    width = size(y, 2, 3)
+    widths = [constant([n]) for n in qkv_hidden_sizes] if qkv_hidden_sizes else [third(width)] * 3
+    q, k, v = (heads(part, num_heads) for part in parted(y, widths, 2))
+    if past is not None:
+        k, v = (op.Concat(op.Gather(past, i), part, axis=2) for i, part in enumerate((k, v)))
+    y = attention(q, k, v, mask_index, attention_bias, scale, mask_filter_value, unidirectional)
+    same = not qkv_hidden_sizes or qkv_hidden_sizes[1] == qkv_hidden_sizes[2]
+    return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0) if same else None
+
+
+def third(n: Value) -> Value:
+    """A third of a size: a constant where it is one."""
+    return op.Div(n, 3) if n.array is None else constant(n.array // 3)
+
+
+def difference(n: Value, width: Value) -> Value:
+    """What is left of a size without twice another: a constant where they are."""
+    return n - 2 * width if n.array is None or width.array is None else constant(n.array - 2 * width.array)
+
+
+def parted(x: Value, sizes: Sequence[Value], axis: int) -> list[Value]:
+    """x in parts of these sizes along an axis."""
+    shape = list(x.shape or [None] * x.rank)
+    parts = op.Split(x, vector(*sizes), axis=axis, n_outputs=len(sizes))
+    return [part.stated([*shape[:axis], None, *shape[axis + 1 :]]) for part in parts]
+
+
+def refused(name: str, found: dict[str, Any]) -> None:
+    """An error for a form of attention that has no gradient here."""
+    for what, given in found.items():
+        if given:
+            raise NoGradientError(f"com.microsoft.{name} with {what} has no gradient; export the model without it.")
+
+
+def heads(x: Value, n: int) -> Value:
+    """(batch, length, n · size) as (batch, n, length, size)."""
+    if x.rank == 4:
+        return x
+    width = x.shape[2] // n if x.shape and isinstance(x.shape[2], int) else -1
+    return op.Transpose(op.Reshape(x, [0, 0, n, width]), perm=[0, 2, 1, 3])
+
+
+def attention(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None, scale: float | None,
+              filler: float | None, unidirectional: int) -> Value:  # fmt: skip
+    """softmax(scale q kᵀ + bias + mask) v, the heads side by side."""
+    factor = op.Cast(scale, to=q.type.tensor_type.elem_type) if scale else 1 / op.Sqrt(cast(size(q, 3, 4), q))
+    scores = (q * factor) @ transposed(k)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores + cast(hidden(mask, size(q, 0, 1), size(k, 2, 3)), q) * (filler or -10000.0)
+    if unidirectional:
+        n, total = size(q, 2, 3), size(k, 2, 3)
+        ones = op.Expand(constant(np.ones((1, 1), q.dtype)), op.Concat(n, total, axis=0)).stated([None, None])
+        later = op.Trilu(ones, op.Squeeze(total - n, [0]) + 1, upper=1)
+        scores = scores + later * float(np.finfo(np.float16 if q.dtype == np.float16 else np.float32).min / 2)
+    y = op.Transpose(op.Softmax(scores, axis=-1) @ v, perm=[0, 2, 1, 3])
+    width = y.shape[2] * y.shape[3] if y.shape and all(isinstance(n, int) for n in y.shape[2:]) else -1
+    return op.Reshape(y, [0, 0, width])
+
+
+def hidden(mask: Value, batch: Value, total: Value) -> Value:
+    """Which keys are padding, as (batch, 1, 1 or queries, keys)."""
+    if mask.rank in (2, 3):
+        return op.Equal(op.Unsqueeze(mask, [1, 2] if mask.rank == 2 else [1]), 0)
+    if mask.rank != 1:
+        raise NoGradientError(f"A mask of {mask.rank} axes has no gradient; give one of (batch, keys).")
+    (length,) = mask.shape or (None,)
+    if isinstance(length, int) and batch.array is not None and length not in (batch.array[0], 2 * batch.array[0]):
+        raise NoGradientError(f"A mask of shape {mask.shape} has no gradient; give one of (batch, keys).")
+    place = op.Cast(op.Range(0, op.Squeeze(total, [0]), 1), to=mask.type.tensor_type.elem_type)
+    # Ends of the sequences, perhaps followed by their starts, which are 0 otherwise.
+    ends = op.Slice(mask, [0], batch, [0])
+    starts = op.Slice(op.Concat(mask, 0 * ends, axis=0), batch, 2 * batch, [0])
+    return op.Or(place >= op.Reshape(ends, [-1, 1, 1, 1]), place < op.Reshape(starts, [-1, 1, 1, 1]))

@@ -1,0 +1,116 @@
+"""How do gradients flow through operators that normalize, and through Dropout?"""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from ortpartial.graph import Value, cast, constant, op
+
+from ..grad import composed
+from ..registry import vjp
+from .linear import along
+from .reduction import count, spread
+from .shape import size, vector
+from .window import power
+
+
+@vjp("Softmax")
+def _(x, *, y, dy, axis):
+    return y * (dy - op.ReduceSum(y * dy, [axis]))
+
+
+@vjp("LogSoftmax")
+def _(x, *, y, dy, axis):
+    return dy - op.Exp(y) * op.ReduceSum(dy, [axis])
+
+
+@vjp("LayerNormalization")
+def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
+    axes = constant(list(range(axis % x.rank, x.rank)))
+
+    def mean(v):
+        return op.ReduceMean(v, axes)
+
+    xc, r = centred(x, ys, mean, epsilon)
+    xn, n = xc * r, count(x, r, axes)
+    dy, d_mean, d_r = (None if d is None else cast(d, x) for d in (*dys, None, None)[:3])
+    dx, d_scale = [], None
+    if dy is not None:
+        dxn, d_scale = dy * scale, dy * xn
+        dx.append(r * (dxn - mean(dxn) - xn * mean(d_scale * scale)))
+    # The second and the third output are the mean and r themselves.
+    if d_mean is not None:
+        dx.append(spread(d_mean / n, x))
+    if d_r is not None:
+        dx.append(-xn * (d_r * r * r / n))
+    return reduce(add, dx), d_scale, dy
+
+
+def centred(x: Value, ys: Sequence[Value], mean: Callable[[Value], Value], epsilon: float) -> tuple[Value, Value]:
+    """x - mean(x) and 1 / √(variance + ε): the operator's own, unless they are less exact than x."""
+    if ys[1].dtype == x.dtype:
+        return x - ys[1], ys[2]
+    xc = x - mean(x)
+    return xc, 1 / op.Sqrt(mean(xc * xc) + epsilon)
+
+
+@vjp("RMSNormalization")
+def _(x, scale, *, dy, axis, epsilon):
+    axes = constant(list(range(axis % x.rank, x.rank)))
+    r = 1 / op.Sqrt(op.ReduceMean(x * x, axes) + epsilon)
+    xn, dy = x * r, cast(dy, x)
+    dxn = dy * cast(scale, x)
+    return r * (dxn - xn * op.ReduceMean(dxn * xn, axes)), cast(dy * xn, scale)
+
+
+@composed("MeanVarianceNormalization")
+def _(x, *, axes):
+    mean, square = (op.ReduceMean(v, axes) for v in (x, x * x))
+    return (x - mean) / (op.Sqrt(square - mean * mean) + 1e-9)
+
+
+@vjp("LpNormalization")
+def _(x, *, y, dy, axis, p):
+    n = op.ReduceL1(x, [axis]) if p == 1 else op.ReduceL2(x, [axis])
+    dx = (dy - power(y, p - 1) * op.ReduceSum(dy * y, [axis])) / (n + cast(op.Equal(n, 0), n))
+    # Zero, which has no direction, is left as it is, and the gradient there is 0.
+    return dx * cast(n > 0, n)
+
+
+@composed("LRN")
+def lrn(x, *, size, alpha, beta, bias):
+    """Local response normalization, x / (bias + α/size Σx²)^β, with the sum over a band of channels.
+
+    Parameters
+    ----------
+    x : Value
+        Images, (N, C, ...).
+    size, alpha, beta, bias : number
+        The attributes of LRN.
+
+    Returns
+    -------
+    Value
+        Of the shape of x.
+    """
+    return x / (bias + along(band(x, size, alpha / size), x * x, 1, x.rank).stated(x.shape)) ** beta
+
+
+def band(x: Value, width: int, weight: float) -> Value:
+    """The matrix that sums a band of channels around each, one more behind than before where the width is even.
+
+    The weight is in it: onnxruntime 1.31.1 rounds a factor of a product to float32, in float64 as well.
+    """
+    n = size(x, 1, 2)
+    whole = op.Expand(constant(np.full((1, 1), weight, x.dtype)), vector(n, n)).stated([None, None])
+    return op.Trilu(op.Trilu(whole, width // 2, upper=0), -((width - 1) // 2), upper=1)
+
+
+@vjp("Dropout")
+def _(x, ratio=None, training_mode=None, *, ys, dy):
+    if training_mode is None or (training_mode.array is not None and not training_mode.array):
+        return dy
+    dx = dy * cast(ys[1], dy) / (1 - (0.5 if ratio is None else cast(ratio, dy)))
+    return dx if training_mode.array is not None else op.Where(training_mode, dx, dy)

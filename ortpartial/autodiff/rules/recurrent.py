@@ -1,0 +1,271 @@
+"""How do gradients flow through recurrent operators? A step is written, and a Scan goes back from step to step.
+
+The operator itself tells the states of all steps, so that all but the cotangents of states is computed for all steps at
+once: what x adds to the gates, the derivatives of activations, the cotangents of weights.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import NoGradientError
+from ortpartial.graph import Node, Value, cast, constant, op, rewritten, zeros_like
+
+from ..grad import backpropagate, grad
+from ..registry import vjp
+from .shape import size, vector
+from .time import dependent, edge, like, of_rows, of_step, rows, through_time
+
+#: From what the inputs add to the gates, and the states, to the next states; the first of them is what is put out.
+Step = Callable[..., Sequence[Value]]
+
+#: Activations by their names in small letters, with the defaults of alpha and beta. None: onnxruntime 1.19.2 and 1.31.1
+#: do not take what the specification says, if it says anything. In an RNN they take 0 always.
+ACTIVATIONS: dict[str, tuple[Callable[..., Value], tuple[float | None, ...]]] = {
+    "affine": (lambda x, alpha, beta: alpha * x + beta, (None, None)),
+    "elu": (lambda x, alpha: op.Elu(x, alpha=alpha), (1.0,)),
+    "hardsigmoid": (lambda x, alpha, beta: op.HardSigmoid(x, alpha=alpha, beta=beta), (0.2, 0.5)),
+    "leakyrelu": (lambda x, alpha: op.LeakyRelu(x, alpha=alpha), (0.01,)),
+    "relu": (lambda x: op.Relu(x), ()),
+    "scaledtanh": (lambda x, alpha, beta: alpha * op.Tanh(beta * x), (None, None)),
+    "sigmoid": (lambda x: op.Sigmoid(x), ()),
+    "softplus": (lambda x: op.Softplus(x), ()),
+    "softsign": (lambda x: op.Softsign(x), ()),
+    "tanh": (lambda x: op.Tanh(x), ()),
+    "thresholdedrelu": (lambda x, alpha: op.ThresholdedRelu(x, alpha=alpha), (None,)),
+}
+
+
+def rnn(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Value]) -> Step:
+    """h = f(s + h rᵀ + b)."""
+    return lambda s, h: [f(s + op.Gemm(h, r, b, transB=1))]
+
+
+def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Value],
+        g: Callable[[Value], Value]) -> Step:  # fmt: skip
+    """h = (1 - z) n + z h, where n sees h through q, before or behind the product."""
+    linear_before_reset = node.attribute("linear_before_reset")
+    *zq, to_n = zip(parts(r, 3), [None] * 3 if b is None else parts(b, 3), strict=True)
+    to_zq = [None if None in v else op.Concat(*v, axis=0) for v in zip(*zq, strict=True)]
+
+    def step(s: Value, h: Value) -> list[Value]:
+        z, q, n = parts(s, 3, axis=1)
+        if linear_before_reset:
+            hz, hq, hn = parts(op.Gemm(h, r, b, transB=1), 3, axis=1)
+        else:
+            hz, hq = parts(op.Gemm(h, *to_zq, transB=1), 2, axis=1)
+        z, q = f(z + hz), f(q + hq)
+        n = g(n + (q * hn if linear_before_reset else op.Gemm(q * h, *to_n, transB=1)))
+        return [(1 - z) * n + z * h]
+
+    return step
+
+
+def lstm(node: Node, r: Value, b: Value | None, p: Value | None, f: Callable[[Value], Value],
+         g: Callable[[Value], Value], h: Callable[[Value], Value]) -> Step:  # fmt: skip
+    """c = forget c + i g(n) and y = o h(c), where gates see c through peepholes, if there are any."""
+    p_i, p_o, p_f = [None] * 3 if p is None else parts(p, 3)
+
+    def gate(v: Value, p: Value | None, c: Value) -> Value:
+        return f(v if p is None else v + p * c)
+
+    def step(s: Value, y: Value, c: Value) -> list[Value]:
+        i, o, forget, n = parts(s + op.Gemm(y, r, b, transB=1), 4, axis=1)
+        i = gate(i, p_i, c)
+        forget = 1 - i if node.attribute("input_forget") else gate(forget, p_f, c)
+        c = forget * c + i * g(n)
+        return [gate(o, p_o, c) * h(c), c]
+
+    return step
+
+
+#: What writes a step of an operator, the numbers of its gates and of its states, and its activations.
+CELLS: dict[str, tuple[Callable[..., Step], int, int, Sequence[str]]] = {
+    "RNN": (rnn, 1, 1, ["Tanh"]),
+    "GRU": (gru, 3, 1, ["Sigmoid", "Tanh"]),
+    "LSTM": (lstm, 4, 2, ["Sigmoid", "Tanh", "Tanh"]),
+}
+
+#: Of each direction, whether it goes backwards.
+DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of a recurrent operator: a step of it as an expression, and what all its steps read.
+
+    `states` stand for those before a step, and `new` are those behind it. `read` is what all steps read, (T·N, ...), by
+    what stands for that of one: what x adds to the gates and, where sequences have lengths, 1 as long as they go on.
+    `weights` are those that a step has, `first` the states (N, H) before the first step, and `turn` reads sequences
+    (T, N, ...) from their ends, if need be.
+    """
+
+    states: Sequence[Value]
+    new: Sequence[Value]
+    read: Mapping[Value, Value]
+    weights: Sequence[Value]
+    first: Sequence[Value]
+    turn: Callable[[Value], Value]
+
+    def shown(self, y: Value) -> Value:
+        """y at a step, of which nothing is put out behind the end of its sequence."""
+        _, *going = self.read
+        return going[0] * y if going else y
+
+
+def ways(node, x, w, r, b=None, lens=None, h=None, c=None, p=None):
+    """The directions of a recurrent operator whose input is x, (T, N, ...)."""
+    cell, n_gates, n_states, defaults = CELLS[node.op_type]
+    directions, hidden = DIRECTIONS[node.attribute("direction")], node.attribute("hidden_size")
+    functions = iter(activations(node, defaults, len(directions)))
+    time, batch = size(x, 0, 1), size(x, 1, 2)
+    nothing = op.Expand(constant(np.zeros((1, 1), x.dtype)), vector(batch, constant([hidden]))).stated([None, hidden])
+    ends = op.Expand(time, batch) if lens is None else op.Cast(lens, to=7)
+    # Of each step and sequence, whether the sequence goes on.
+    on = [] if lens is None else [op.Unsqueeze(op.Range(0, op.Squeeze(time, [0]), 1), [1]) < ends]
+    on = [rows(cast(v, x), 1) for v in on]
+
+    def turned(v: Value) -> Value:
+        return op.ReverseSequence(v, ends, batch_axis=1, time_axis=0)
+
+    for d, backwards in enumerate(directions):
+        one = partial(part, d=d, n=len(directions))
+        w_d, r_d = one(w, n_gates * hidden, -1), one(r, n_gates * hidden, hidden)
+        b_d, p_d = one(b, 2 * n_gates * hidden), one(p, 3 * hidden)
+        wb, rb = (None, None) if b is None else parts(b_d, 2)
+        turn = turned if backwards else lambda v: v
+        read = {like(v, "s"): v for v in (op.Gemm(rows(turn(x)), w_d, wb, transB=1), *on)}
+        first = [of_step(nothing if v is None else one(v, -1, hidden), x) for v in (h, c)[:n_states]]
+        states = [like(v, "h") for v in first]
+        s, *going = read
+        new = cell(node, r_d, rb, p_d, *(next(functions) for _ in defaults))(s, *states)
+        # Behind its end a sequence stands still.
+        new = [m * v + (1 - m) * old for m in going for v, old in zip(new, states, strict=True)] or new
+        yield Way(states, new, read, [v for v in (r_d, rb, p_d) if v is not None], first, turn)
+
+
+def forwards(*inputs, node):
+    """The outputs of a recurrent operator by a Scan: all steps (T, D, N, H), and the last of each state (D, N, H)."""
+    x, *others = steps_first(node, inputs)
+    whole, ends = [], []
+    for way in ways(node, x, *others):
+        states = dict(zip(way.states, way.first, strict=True))
+        *last, y = through_time(x, states, way.new, [way.shown(way.new[0])], way.read)
+        whole.append(op.Unsqueeze(way.turn(y), [1]))
+        ends.append(last)
+    y, last = op.Concat(*whole, axis=1), [stacked(v) for v in zip(*ends, strict=True)]
+    if node.attribute("layout"):
+        y, last = op.Transpose(y, perm=[2, 0, 1, 3]), [exchanged(v) for v in last]
+    return [y, *last]
+
+
+def backwards(*inputs, node, ys, dys):
+    """The cotangents of the inputs of a recurrent operator."""
+    x, *others = steps_first(node, inputs)
+    n = len(DIRECTIONS[node.attribute("direction")])
+    y, dy, dlast = ys[0], dys[0], [*dys[1:], None, None]
+    if node.attribute("layout"):
+        y, dy = (v if v is None else op.Transpose(v, perm=[1, 2, 0, 3]) for v in (y, dy))
+        dlast = [v if v is None else exchanged(v) for v in dlast]
+    dfirst, ends, seeds = [], [], []
+    for d, way in enumerate(ways(node, x, *others)):
+        y_d, dy_d = (v if v is None else way.turn(op.Squeeze(parts(v, n, 1)[d], [1])) for v in (y, dy))
+        last = [zeros_like(f) if v is None else of_step(part(v, -1, node.attribute("hidden_size"), d=d, n=n), x)
+                for v, f in zip(dlast, way.first, strict=False)]  # fmt: skip
+        first, across = back(way, x, y_d, dy_d, last)
+        dfirst.append(first)
+        ends += [*list(way.read.values())[:1], *way.weights]
+        seeds += across
+    given = [v for v in dict.fromkeys(inputs) if v is not None and v.is_float]
+    found = dict(zip(given, backpropagate(ends, seeds, given, {v for v in inputs if v is not None}), strict=True))
+    cotangents = [found.pop(v, None) for v in inputs]
+    for i, v in enumerate(map(stacked, zip(*dfirst, strict=True)), 5):
+        if i < len(inputs):
+            cotangents[i] = exchanged(v) if node.attribute("layout") else v
+    return cotangents
+
+
+def back(way, x, y, dy, last):
+    """Cotangents of the first states, and of what x adds and of weights, by those of what is put out and is left.
+
+    A Scan from the last step on carries e, the cotangents of the states by all that comes behind a step. What it shows
+    of each step is what the other cotangents are made of, by one product over all steps.
+    """
+    read, e = dict(way.read), [like(v, "e") for v in way.states]
+    s, *_ = read
+    h, *cell = way.states
+    hidden = h.shape[1]
+    # The operator puts the first state out, at all steps. The second one is followed once more, and it alone.
+    read[h] = rows(op.Concat(op.Unsqueeze(way.first[0], [0]), op.Slice(y, [0], [-1], [0]), axis=0), hidden)
+    for c in cell:
+        read[c] = rows(through_time(x, {c: way.first[1]}, way.new[1:], [c], read)[1], hidden)
+    total = list(e)
+    if dy is not None:
+        read[dh := like(h, "dy")] = rows(dy, hidden)
+        total[0] = e[0] + way.shown(dh)
+    found = grad(way.new, [*way.states, s, *way.weights], total)
+    before, across = found[: len(e)], found[len(e) :]
+    moving = dependent(across, e)
+    shown = edge(across, moving, lambda v: v.node in moving and of_rows(v))
+    made = through_time(x, dict(zip(e, last, strict=True)), before, shown, read, reverse=True)
+    whole = dict(zip(shown, map(rows, made[len(e) :]), strict=True))
+    return made[: len(e)], rewritten(across, read | whole)
+
+
+for op_type in CELLS:
+    vjp(op_type)(backwards)
+
+
+def parts(v: Value, n: int, axis: int = 0) -> tuple[Value, ...]:
+    """v, which holds n things along an axis, one by one."""
+    return (v,) if n == 1 else op.Split(v, axis=axis, num_outputs=n)
+
+
+def part(v: Value | None, *shape: int, d: int, n: int) -> Any:
+    """What belongs to one of n directions, in a shape that is known even where that of v is not."""
+    return v if v is None else op.Reshape(parts(v, n)[d], constant(shape, np.int64))
+
+
+def stacked(v: Sequence[Value]) -> Value:
+    """What belongs to each direction, one above another."""
+    return op.Concat(*(op.Unsqueeze(u, [0]) for u in v), axis=0)
+
+
+def exchanged(v: Value) -> Value:
+    """v with its first two axes exchanged."""
+    return op.Transpose(v, perm=[1, 0, 2])
+
+
+def steps_first(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, with x of (T, N, ...) and states of (D, N, H) whatever the layout."""
+    return [exchanged(v) if v is not None and node.attribute("layout") and i in (0, 5, 6) else v
+            for i, v in enumerate(inputs)]  # fmt: skip
+
+
+def activations(node: Node, defaults: Sequence[str], n: int) -> list[Callable[[Value], Value]]:
+    """The activations of n directions; alpha and beta are given to those that have them, one after another."""
+    names = node.attribute("activations") or [*defaults] * n
+    alphas, betas = (iter(node.attribute(f"activation_{k}") or ()) for k in ("alpha", "beta"))
+    # What goes into a gate is clipped. The last activation of three is that of the cell, which is none.
+    return [activation(node, name, alphas, betas, gate=i % len(defaults) < 2) for i, name in enumerate(names)]
+
+
+def activation(
+    node: Node, name: str, alphas: Iterator[float], betas: Iterator[float], gate: bool
+) -> Callable[[Value], Value]:
+    """One activation, of what is clipped first where the node says so."""
+    if name.lower() not in ACTIVATIONS:
+        raise NoGradientError(f"{node!r} has the activation {name}; those that are known are {', '.join(ACTIVATIONS)}.")
+    f, defaults = ACTIVATIONS[name.lower()]
+    defaults = tuple(None if node.op_type == "RNN" else number for number in defaults)
+    numbers = [next(k, number) for k, number in zip((alphas, betas), defaults, strict=False)]
+    if None in numbers:
+        raise NoGradientError(
+            f"{node!r} has the activation {name} without its alpha or beta, which runtimes choose in ways of their "
+            f"own. Set activation_alpha and activation_beta."
+        )
+    clip: Any = node.attribute("clip")
+    return lambda v: f(op.Clip(v, -clip, clip) if gate and clip is not None else v, *numbers)

@@ -1,0 +1,144 @@
+"""How do gradients flow through sums, means and extremes over axes?"""
+
+import math
+from collections.abc import Callable
+
+from ortpartial.graph import Value, cast, op, shape_of
+
+from ..registry import no_gradient, vjp
+
+Combine = Callable[[Value], Value]
+
+
+def kept(v: Value, axes: Value | None, keepdims: int) -> Value:
+    """What was reduced, with axes of size one where it was, so that it broadcasts against what it was reduced from."""
+    if keepdims or axes is None or (axes.array is not None and axes.array.size == 0):
+        return v
+    return op.Unsqueeze(v, axes)
+
+
+def spread(v: Value, x: Value) -> Value:
+    """v repeated to the shape of x."""
+    if v.shape is not None and v.shape == x.shape and None not in v.shape:
+        return v
+    return op.Expand(v, shape_of(x)).stated(x.shape)
+
+
+def elements(x: Value) -> int | None:
+    """How many elements x has, where all its sizes are known."""
+    sizes = [n for n in x.shape or () if isinstance(n, int)]
+    return math.prod(sizes) if x.is_static else None
+
+
+def count(x: Value, y: Value, axes: Value | None) -> Value | int:
+    """How many elements of x there are for each of y, which x was reduced to along axes."""
+    if x.shape is not None and axes is not None and axes.array is not None:
+        sizes = [n for i in axes.array.ravel() if isinstance(n := x.shape[i], int)]
+        if len(sizes) == axes.array.size > 0:
+            return math.prod(sizes)
+    if (n := elements(x)) is not None and (m := elements(y)):
+        return n // m
+    # Not a division of integers, which kills onnxruntime 1.19.2 where y is empty.
+    return op.Div(*(op.Cast(op.Size(v), to=x.type.tensor_type.elem_type) for v in (x, y)))
+
+
+@vjp("ReduceSum")
+def _(x, axes=None, *, dy, keepdims):
+    return spread(kept(dy, axes, keepdims), x)
+
+
+@vjp("ReduceMean")
+def _(x, axes=None, *, y, dy, keepdims):
+    return spread(kept(dy / count(x, y, axes), axes, keepdims), x)
+
+
+@vjp("ReduceSumSquare")
+def _(x, axes=None, *, dy, keepdims):
+    return x * kept(2 * dy, axes, keepdims)
+
+
+@vjp("ReduceL1")
+def _(x, axes=None, *, dy, keepdims):
+    return op.Sign(x) * kept(dy, axes, keepdims)
+
+
+@vjp("ReduceL2")
+def _(x, axes=None, *, y, dy, keepdims):
+    # The norm of 0 has no gradient; 0 is what everybody takes.
+    return x * kept(dy / (y + cast(op.Equal(y, 0), y)), axes, keepdims)
+
+
+@vjp("ReduceLogSum")
+def _(x, axes=None, *, y, dy, keepdims):
+    return spread(kept(dy * op.Exp(-y), axes, keepdims), x)
+
+
+@vjp("ReduceLogSumExp")
+def _(x, axes=None, *, y, dy, keepdims):
+    return op.Exp(x - kept(y, axes, keepdims)) * kept(dy, axes, keepdims)
+
+
+@vjp("ReduceMax")
+def _(x, axes=None, *, y, dy, keepdims, noop_with_empty_axes):
+    return shared(x, axes, y, dy, keepdims, noop_with_empty_axes)
+
+
+@vjp("ReduceMin")
+def _(x, axes=None, *, y, dy, keepdims, noop_with_empty_axes):
+    return shared(x, axes, y, dy, keepdims, noop_with_empty_axes)
+
+
+def shared(x: Value, axes: Value | None, y: Value, dy: Value, keepdims: int, noop_with_empty_axes: int) -> Value:
+    """dy to the elements that are equal to the extreme y, in equal shares."""
+    mask = cast(op.Equal(x, kept(y, axes, keepdims)), dy)
+    ties = op.ReduceSum(mask, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
+    return mask * kept(dy / ties, axes, keepdims)
+
+
+@vjp("CumSum")
+def _(x, axis, *, dy, exclusive, reverse):
+    return op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse)
+
+
+# Products.
+
+
+@vjp("ReduceProd")
+def _(x, axes=None, *, dy, keepdims, noop_with_empty_axes):
+    settings = {"keepdims": 1, "noop_with_empty_axes": noop_with_empty_axes}
+
+    def product(v):
+        return op.ReduceProd(v, axes, **settings)
+
+    def total(v):
+        return op.ReduceSum(v, axes, **settings)
+
+    return factors_vjp(x, kept(dy, axes, keepdims), product, total, lambda v: v)
+
+
+@vjp("CumProd")
+def _(x, axis, *, dy, exclusive, reverse):
+    def product(v):
+        return op.CumProd(v, axis, exclusive=exclusive, reverse=reverse)
+
+    def total(v, reverse=reverse):
+        return op.CumSum(v, axis, exclusive=exclusive, reverse=reverse)
+
+    return factors_vjp(x, dy, product, total, lambda v: total(v, reverse=1 - reverse))
+
+
+def factors_vjp(x: Value, dy: Value, product: Combine, total: Combine, back: Combine) -> Value:
+    """Σ dy · (the product of the other factors), over the products that a factor x is in.
+
+    Factors of zero are kept apart, z: without them a product is divided by x, whatever x is. With them it is s, their
+    sum, where it has one more than was asked for: 0, but with the derivative that the product has.
+    """
+    z = cast(op.Equal(x, 0), x)
+    n, s = total(z), total(z * x)
+    w = dy * product(x * (1 - z) + z)
+    one, two = w * cast(op.Equal(n, 1), x), w * cast(op.Equal(n, 2), x)
+    of_others = back(w * cast(op.Equal(n, 0), x) + one * s) / (x + z)
+    return (1 - z) * of_others + z * (back(one + two * s) - x * back(two))
+
+
+no_gradient("ArgMax", "ArgMin", "Hardmax")

@@ -1,0 +1,132 @@
+"""How do gradients flow through operators that pool regions of images?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+
+import numpy as np
+
+from ortpartial.graph import Value, cast, constant, op
+
+from ..grad import composed
+from .sampling import Taps, read, sampled, spaced, whole
+from .shape import size, vector
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the bins of R regions read along one axis: places (R, bins, K), their weights, and which of them exist."""
+
+    bins: int
+    places: Value
+    weights: Value
+    exist: Value
+
+
+@composed("RoiAlign")
+def _(x, rois, batch_indices, *, mode, output_height, output_width, sampling_ratio, spatial_scale,
+      coordinate_transformation_mode):  # fmt: skip
+    half = coordinate_transformation_mode == "half_pixel"
+    edges = rois * spatial_scale - 0.5 * half
+    samples = []
+    for axis, bins in ((1, output_height), (0, output_width)):
+        start, end = op.Gather(edges, [[axis]], axis=1), op.Gather(edges, [[axis + 2]], axis=1)
+        extent = end - start if half else op.Max(end - start, 1)
+        samples.append(aligned(start, extent / bins, bins, sampling_ratio, length(x, 3 - axis)))
+    return largest(x, batch_indices, samples) if mode == "max" else average(x, batch_indices, samples)
+
+
+@composed("MaxRoiPool")
+def _(x, rois, *, pooled_shape, spatial_scale):
+    samples = []
+    for axis, bins in ((1, pooled_shape[0]), (0, pooled_shape[1])):
+        # Half numbers go up, and not to the nearest even one.
+        start, end = (op.Floor(op.Gather(rois, [[i]], axis=1) * spatial_scale + 0.5) for i in (axis + 1, axis + 3))
+        step, n = op.Max(end - start + 1, 1) / bins, length(x, 3 - axis)
+        bin_ = op.Unsqueeze(counted(bins, x), [0, 2])
+        first = op.Min(op.Max(op.Floor(bin_ * step) + start, 0), n)
+        behind = op.Min(op.Max(op.Ceil((bin_ + 1) * step) + start, 0), n)
+        i = first + up_to(behind - first)
+        samples.append(Samples(bins, op.Min(i, n - 1), cast(i < behind, x), i < behind))
+    return largest(x, op.Gather(rois, 0, axis=1), samples)
+
+
+def aligned(start: Value, step: Value, bins: int, ratio: int, n: Value) -> Samples:
+    """Samples at equal distances in bins of one step; where no ratio is given, as many as the step has elements."""
+    number = constant(np.full((1, 1, 1), ratio, step.dtype)) if ratio else op.Max(op.Ceil(step), 0)
+    s, bin_ = up_to(number), op.Unsqueeze(counted(bins, step), [0, 2])
+    u = start + (bin_ + (s + 0.5) / op.Max(number, 1)) * step
+    inside = cast(op.And(u >= -1, u <= n), u)
+    u = op.Min(op.Max(u, 0), n - 1)
+    first = op.Floor(u)
+    t = u - first
+    places = op.Concat(first, op.Min(first + 1, n - 1), axis=2)
+    exist = op.And(s < number, u >= 0)  # the second always holds: it has the shape
+    weights = op.Concat((1 - t) * inside, t * inside, axis=2)
+    return Samples(bins, places, weights, op.Concat(exist, exist, axis=2))
+
+
+def average(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
+    """The mean of samples, each the sum of its two elements, in each bin."""
+    taps = [image_taps(images, samples)]
+    for axis, s in enumerate(samples):
+        exist = cast(s.exist, x)
+        weights = 2 * s.weights * exist / op.Max(op.ReduceSum(exist, [2]), 1)
+        taps.append(Taps(each_bin(s.places, axis, samples), each_bin(weights, axis, samples)))
+    return by_region(sampled(by_batch(x), taps), samples)
+
+
+def largest(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
+    """The largest element of each bin, each times its weight, and 0 where there is none."""
+    taps = [Taps(each_bin(s.places, axis, samples)) for axis, s in enumerate(samples)]
+    found = op.Squeeze(read(by_batch(x), [image_taps(images, samples), *taps]), [3])
+    found = found * on_both(samples, [s.weights for s in samples])
+    exist = on_both(samples, [cast(s.exist, x) for s in samples]) > 0
+    most = op.ReduceMax(op.Where(exist, found, -np.inf), [3, 4], keepdims=0)
+    some = op.ReduceMax(cast(exist, x), [3, 4], keepdims=0) > 0
+    return by_region(op.Where(some, most, 0.0), samples)
+
+
+def on_both(samples: Sequence[Samples], values: Sequence[Value]) -> Value:
+    """The products of what belongs to samples along the one axis and along the other, (1, 1, P, K, L)."""
+    return op.Unsqueeze(reduce(mul, (spaced(each_bin(v, i, samples), i, 2) for i, v in enumerate(values))), [1])
+
+
+def length(x: Value, axis: int) -> Value:
+    """The size of an axis as a number of the dtype of x."""
+    return cast(size(x, axis, axis + 1), x)
+
+
+def counted(n: int, like: Value) -> Value:
+    """0, 1, 2 ... n - 1 in the dtype of `like`."""
+    return constant(np.arange(n, dtype=like.dtype))
+
+
+def up_to(number: Value) -> Value:
+    """0, 1, 2 ... below the largest of some numbers, and 0 at least."""
+    top = op.Max(op.ReduceMax(op.Concat(op.Reshape(number, [-1]), [1.0], axis=0), keepdims=0), 1)
+    return op.Unsqueeze(cast(op.Range(0, whole(top), 1), number), [0, 1])
+
+
+def by_batch(x: Value) -> Value:
+    """Images (N, C, H, W) as one, (1, C, N, H, W), the first axis of which is the image."""
+    return op.Unsqueeze(op.Transpose(x, perm=[1, 0, 2, 3]), [0])
+
+
+def image_taps(images: Value, samples: Sequence[Samples]) -> Taps:
+    """Which image each bin reads."""
+    shape = [1, samples[0].bins, samples[1].bins]
+    return Taps(op.Reshape(op.Expand(op.Reshape(images, [-1, 1, 1]), shape), [1, -1, 1]))
+
+
+def each_bin(v: Value, axis: int, samples: Sequence[Samples]) -> Value:
+    """What belongs to the bins (R, bins, K) along one axis, for those of both, (1, P, K)."""
+    shape = [1, samples[0].bins, samples[1].bins, 1]
+    return op.Unsqueeze(op.Flatten(op.Expand(op.Unsqueeze(v, [2 - axis]), shape).stated([None] * 4), axis=3), [0])
+
+
+def by_region(v: Value, samples: Sequence[Samples]) -> Value:
+    """What was found in each bin, (1, C, P), as (R, C, height, width)."""
+    bins = constant([-1, samples[0].bins, samples[1].bins])
+    return op.Transpose(op.Reshape(v, vector(size(v, 1, 2), bins)), perm=[1, 0, 2, 3])

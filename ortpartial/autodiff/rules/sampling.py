@@ -1,0 +1,149 @@
+"""How do gradients flow through operators that read an image between its elements?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+
+import numpy as np
+from onnx import TensorProto
+
+from ortpartial.graph import Value, cast, constant, op, reshape_like
+
+from ..grad import composed
+from ..registry import vjp
+from .shape import size, vector
+from .window import window_given
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What is read along one axis: places (N, P, K) and their weights, or None where all are 1."""
+
+    places: Value
+    weights: Value | None = None
+
+
+@composed("GridSample")
+def _(x, grid, *, y, mode, padding_mode, align_corners):
+    r = x.rank - 2
+    points = listed(grid, r)
+    taps = []
+    for axis in range(2, x.rank):
+        # The axes of the grid are named the other way round: its first number is that of the last axis.
+        u, n = op.Gather(points, x.rank - 1 - axis, axis=2), cast(size(x, axis, axis + 1), grid)
+        u = (u + 1) * (n - 1) / 2 if align_corners else ((u + 1) * n - 1) / 2
+        taps.append(padded(around(u, mode), n, padding_mode, align_corners))
+    return reshape_like(sampled(x, taps), y)
+
+
+def listed(grid: Value, r: int) -> Value:
+    """The points of a grid, one after another: (N, P, r)."""
+    return op.Reshape(grid, vector(size(grid, 0, 1), op.ReduceProd(size(grid, 1, r + 1)), constant([r])), allowzero=1)
+
+
+def around(u: Value, mode: str) -> Taps:
+    """The elements around a place u (N, P), as an interpolation weighs them."""
+    first = op.Unsqueeze(op.Round(u) if mode == "nearest" else op.Floor(u), [2])
+    if mode == "nearest":
+        return Taps(first)
+    t = op.Unsqueeze(u, [2]) - first
+    if mode == "linear":
+        return Taps(op.Add(first, [0.0, 1.0]), op.Concat(1 - t, t, axis=2))
+    weights = op.Concat(far(1 + t), near(t), near(1 - t), far(2 - t), axis=2)
+    return Taps(op.Add(first, [-1.0, 0.0, 1.0, 2.0]), weights)
+
+
+def near(d: Value, a: float = -0.75) -> Value:
+    """The weight of cubic interpolation at a distance d ≤ 1."""
+    return ((a + 2) * d - (a + 3)) * d * d + 1
+
+
+def far(d: Value, a: float = -0.75) -> Value:
+    """The weight of cubic interpolation at a distance 1 ≤ d ≤ 2."""
+    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+
+def padded(taps: Taps, n: Value, padding_mode: str, align_corners: int) -> Taps:
+    """Taps that lie inside of n elements: those outside are moved there, or weigh nothing."""
+    i, weights = taps.places, taps.weights
+    if padding_mode == "zeros":
+        inside = cast(op.And(i >= 0, i <= n - 1), n)
+        weights = inside if weights is None else weights * inside
+    elif padding_mode == "reflection":
+        # Reflected at the centres of the outermost elements, or at their outer edges.
+        low, span = (0.0, n - 1) if align_corners else (-0.5, n)
+        period = op.Max(2 * span, 1)
+        i = span - op.Abs(op.Mod(op.Abs(i - low), period, fmod=1) - span) + low
+    return Taps(op.Min(op.Max(i, 0), n - 1), weights)
+
+
+def read(x: Value, taps: Sequence[Taps]) -> Value:
+    """The elements (N, C, P, K₁, K₂ ...) of an image (N, C, ...) at the places of taps along each of its axes."""
+    place = whole(spaced(taps[0].places, 0, len(taps)))
+    for axis, t in enumerate(taps[1:], 1):
+        place = place * size(x, axis + 2, axis + 3) + whole(spaced(t.places, axis, len(taps)))
+    flat = op.Reshape(x, vector(size(x, 0, 2), op.ReduceProd(size(x, 2, x.rank))), allowzero=1)
+    places = op.Unsqueeze(op.Flatten(place, axis=1), [1])
+    found = op.GatherElements(flat, op.Expand(places, vector(constant([1]), size(x, 1, 2), constant([1]))), axis=2)
+    return op.Reshape(found, op.Concat(size(x, 0, 2), op.Shape(place, start=1), axis=0), allowzero=1)
+
+
+def sampled(x: Value, taps: Sequence[Taps]) -> Value:
+    """Σ weights · x over the places of taps, (N, C, P)."""
+    r = len(taps)
+    weights = [spaced(t.weights, i, r) for i, t in enumerate(taps) if t.weights is not None]
+    found = read(x, taps).stated([None] * (3 + r))
+    if weights:
+        found = found * cast(op.Unsqueeze(reduce(mul, weights), [1]), x)
+    return op.ReduceSum(found, list(range(3, 3 + r)), keepdims=0)
+
+
+def spaced(v: Value, axis: int, n_axes: int) -> Value:
+    """What belongs to taps (N, P, K) of one axis, as it broadcasts against those of all."""
+    return op.Unsqueeze(v, [2 + i for i in range(n_axes) if i != axis])
+
+
+def whole(v: Value) -> Value:
+    """v as integers."""
+    return op.Cast(v, to=TensorProto.INT64)
+
+
+@vjp("AffineGrid")
+def _(theta, shape, *, y, dy, align_corners):
+    # The grid is linear in theta, so that the identity gives what theta was multiplied by.
+    r = y.rank - 2
+    one_image = op.Concat([1], op.Slice(shape, [1], [r + 2]), axis=0)
+    base = op.AffineGrid(constant(np.eye(r, r + 1, dtype=theta.dtype)[None]), one_image, align_corners=align_corners)
+    d = listed(dy, r)
+    d_linear = op.ReduceSum(op.Unsqueeze(d, [3]) * op.Reshape(base, [-1, 1, r]), [1], keepdims=0)
+    return op.Concat(d_linear, op.Unsqueeze(op.ReduceSum(d, [1], keepdims=0), [2]), axis=2).stated(theta.shape)
+
+
+@composed("DeformConv")
+def _(x, w, offset, b=None, mask=None, *, y, node, group, offset_group):
+    window, r = window_given(node, x, w), x.rank - 2
+    kernel, spread = size(w, 2, r + 2), size(offset, 2, r + 2)
+    n, many = size(x, 0, 1), size(x, 0, 1) * offset_group
+    apart = op.Reshape(x, vector(many, op.Div(size(x, 1, 2), offset_group), size(x, 2, r + 2)), allowzero=1)
+    moved = op.Reshape(offset, vector(many, kernel, constant([r]), spread), allowzero=1)
+    taps = []
+    for i in range(r):
+        steps = stepped(kernel, i, i, 2 * r) * window.dilations[i]
+        starts = stepped(spread, i, r + i, 2 * r) * window.strides[i] - window.pads[i]
+        u = op.Gather(moved, i, axis=1 + r) + cast(steps + starts, offset)
+        inside = cast(size(x, 2 + i, 3 + i), offset)
+        taps.append(padded(around(op.Flatten(u, axis=1), "linear"), inside, "zeros", 0))
+    seen = sampled(apart, taps)
+    if mask is not None:
+        seen = seen * op.Unsqueeze(op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=1), [1])
+    lines = op.Reshape(w, vector(constant([group, -1]), op.ReduceProd(size(w, 1, r + 2))))
+    groups = vector(n, constant([group]), op.Shape(lines, start=2), op.ReduceProd(spread))
+    found = reshape_like(lines @ op.Reshape(seen, groups, allowzero=1), y)
+    return found if b is None else found + op.Reshape(b, [1, -1] + [1] * r)
+
+
+def stepped(sizes: Value, i: int, axis: int, rank: int) -> Value:
+    """0, 1, 2 ... up to the i-th of some sizes, along one axis of many."""
+    steps = op.Range(0, op.Gather(sizes, i), 1)
+    return op.Reshape(steps, [-1 if k == axis else 1 for k in range(rank)])

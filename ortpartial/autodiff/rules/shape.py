@@ -1,0 +1,158 @@
+"""How do gradients flow through operators that move elements and compute nothing?"""
+
+import numpy as np
+
+from ortpartial.graph import Value, constant, op, reshape_like, shape_of, zeros_like
+
+from ..registry import no_gradient, vjp
+
+
+@vjp("Reshape")
+def _(x, shape, *, dy):
+    return reshape_like(dy, x)
+
+
+@vjp("Flatten")
+def _(x, *, dy):
+    return reshape_like(dy, x)
+
+
+@vjp("Squeeze")
+def _(x, axes=None, *, dy):
+    return reshape_like(dy, x)
+
+
+@vjp("Unsqueeze")
+def _(x, axes, *, dy):
+    return reshape_like(dy, x)
+
+
+@vjp("Transpose")
+def _(x, *, dy, perm):
+    return op.Transpose(dy, perm=perm and np.argsort(perm).tolist())
+
+
+@vjp("Expand")
+def _(x, shape, *, dy):
+    return dy
+
+
+@vjp("Trilu")
+def _(x, k=None, *, dy, upper):
+    return op.Trilu(dy, k, upper=upper)
+
+
+@vjp("Tile")
+def _(x, repeats, *, dy):
+    # Each axis as (repeats, size), then the repeats summed.
+    pairs = op.Concat(op.Unsqueeze(repeats, [1]), op.Unsqueeze(shape_of(x), [1]), axis=1)
+    pieces = op.Reshape(dy, op.Reshape(pairs, [-1]), allowzero=1)
+    return op.ReduceSum(pieces, list(range(0, 2 * x.rank, 2)), keepdims=0).stated(x.shape)
+
+
+def vector(*sizes: Value) -> Value:
+    """Vectors of integers, one after another: a constant where all of them are."""
+    if all(s.array is not None for s in sizes):
+        return constant(np.concatenate([s.array for s in sizes]))
+    return op.Concat(*sizes, axis=0)
+
+
+def size(x: Value, start: int, end: int | None) -> Value:
+    """The sizes of x along the axes from start to end."""
+    known = (None,) if x.shape is None else x.shape[start:end]
+    return constant(known, np.int64) if all(isinstance(n, int) for n in known) else op.Shape(x, start=start, end=end)
+
+
+@vjp("Concat")
+def _(*x, dy, axis):
+    split = vector(*(size(v, axis, axis + 1 or None) for v in x))
+    return [d.stated(v.shape) for d, v in zip(op.Split(dy, split, axis=axis, n_outputs=len(x)), x, strict=True)]
+
+
+@vjp("Split")
+def _(x, split=None, *, ys, dys, axis):
+    parts = (zeros_like(y) if d is None else d for y, d in zip(ys, dys, strict=True))
+    return op.Concat(*parts, axis=axis).stated(x.shape)
+
+
+@vjp("Slice")
+def _(x, starts, ends, axes=None, steps=None, *, y, dy):
+    if steps is None or (steps.array is not None and np.all(steps.array == 1)):
+        return op.Pad(dy, on_every_axis(margins(x, y, starts, axes), axes, x)).stated(x.shape)
+    return put_back(dy, x, lambda i: op.Slice(i, starts, ends, axes, steps))
+
+
+def margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Value:
+    """How many elements of x stand before and behind its slice y, along each of the axes."""
+    if x.is_static and y.is_static and starts.array is not None and (axes is None or axes.array is not None):
+        along = np.arange(x.rank) if axes is None else axes.array
+        n, m = np.asarray(x.shape, np.int64)[along], np.asarray(y.shape, np.int64)[along]
+        before = np.where(starts.array < 0, starts.array + n, starts.array).clip(0, n - m)
+        return constant(np.concatenate([before, n - m - before]))
+    n, m = op.Shape(x), op.Shape(y)
+    if axes is not None:
+        n, m, starts = op.Gather(n, axes), op.Gather(m, axes), op.Cast(starts, to=n.type.tensor_type.elem_type)
+    before = op.Where(starts < 0, starts + n, starts)
+    before = op.Max(op.Min(before, n - m), 0)
+    return op.Concat(before, n - m - before, axis=0)
+
+
+def on_every_axis(pads: Value, axes: Value | None, x: Value) -> Value:
+    """The pads of some axes of x as those of all, 0 elsewhere.
+
+    onnxruntime 1.19.2 and 1.31.1 mistake the axes of a Pad that stands next to a Transpose.
+    """
+    if axes is None:
+        return pads
+    if x.shape is not None and axes.array is not None and pads.array is not None:
+        whole = np.zeros((2, x.rank), np.int64)
+        whole[:, axes.array] = pads.array.reshape(2, -1)
+        return constant(whole.reshape(-1))
+    rank = op.Shape(op.Shape(x))
+    along = op.Cast(axes, to=pads.type.tensor_type.elem_type)
+    along = op.Where(along < 0, along + rank, along)
+    nothing = op.Expand(constant([0]), rank + rank)
+    return op.ScatterElements(nothing, op.Concat(along, along + rank, axis=0), pads)
+
+
+def put_back(dy: Value, x: Value, move) -> Value:
+    """dy added up where its elements came from, when `move` makes y of x by moving or copying elements."""
+    n = op.Reshape(op.Size(x), [1])
+    places = op.Reshape(move(op.Reshape(op.Range(0, op.Size(x), 1), shape_of(x), allowzero=1)), [-1])
+    nothing = op.Expand(constant(np.zeros(1, dy.dtype)), n)
+    return reshape_like(op.ScatterElements(nothing, places, op.Reshape(dy, [-1]), reduction="add"), x)
+
+
+@vjp("Pad")
+def _(x, pads, constant_value=None, axes=None, *, dy, mode):
+    if mode != "constant":
+        return put_back(dy, x, lambda i: op.Pad(i, pads, None, axes, mode=mode))
+    dx = op.Pad(dy, on_every_axis(-pads, axes, x)).stated(x.shape)
+    return dx, None, op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)
+
+
+@vjp("DepthToSpace")
+def _(x, *, dy, blocksize, mode):
+    dx = op.SpaceToDepth(dy, blocksize=blocksize)
+    return (channels_first(dx, x, blocksize) if mode == "CRD" else dx).stated(x.shape)
+
+
+def channels_first(d: Value, x: Value, blocksize: int) -> Value:
+    """d, whose channels are (place in the block, channel), with channels (channel, place in the block)."""
+    pair = op.Concat([blocksize**2], op.Div(size(x, 1, 2), blocksize**2), axis=0)
+    apart = op.Reshape(d, op.Concat(size(x, 0, 1), pair, size(x, 2, 4), axis=0), allowzero=1)
+    return reshape_like(op.Transpose(apart, perm=[0, 2, 1, 3, 4]), x)
+
+
+@vjp("SpaceToDepth")
+def _(x, *, dy, blocksize):
+    return op.DepthToSpace(dy, blocksize=blocksize)
+
+
+@vjp("ReverseSequence")
+def _(x, sequence_lens, *, dy, batch_axis, time_axis):
+    return op.ReverseSequence(dy, sequence_lens, batch_axis=batch_axis, time_axis=time_axis)
+
+
+no_gradient("Shape", "Size", "Constant", "ConstantOfShape", "Range", "EyeLike")
+no_gradient("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")

@@ -1,0 +1,145 @@
+"""What does a window see that slides over an image? Views and columns of it, and the way back."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortpartial.graph import Value, op
+
+Sizes = Sequence[int] | None
+
+ALL = np.iinfo(np.int64).max
+
+#: A product of fewer columns leaves the widest registers empty.
+_WIDE = 16
+
+#: More numbers than this fit into no cache.
+_CACHED = 2**21
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window slides over the axes behind the first two; pads are those before, then those behind."""
+
+    kernel: Sequence[Any]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[int]
+
+    @property
+    def axes(self) -> list[int]:
+        """The axes it slides over."""
+        return list(range(2, 2 + len(self.kernel)))
+
+    @property
+    def fixed(self) -> bool:
+        """Whether its size is known."""
+        return all(isinstance(k, int) for k in self.kernel)
+
+    @property
+    def is_point(self) -> bool:
+        """Whether it sees one element at a time, so that sliding is a product of matrices."""
+        return set(self.kernel) == {1} and not any(self.pads)
+
+    @property
+    def extent(self) -> list[int]:
+        """How far it reaches along each axis."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+    @property
+    def sliding(self) -> dict[str, Sequence[int] | None]:
+        """The attributes that say where it stops and what it sees there."""
+        kernel = self.kernel if self.fixed else None
+        return {"strides": self.strides, "dilations": self.dilations, "kernel_shape": kernel}
+
+
+def known(x: Value) -> Sizes:
+    """The sizes behind the first two, if all are known."""
+    sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)]
+    return sizes if x.shape is not None and len(sizes) == x.rank - 2 else None
+
+
+def few(x: Value, m: Sequence[int], window: Window) -> bool:
+    """Whether an image has so few places m that a product for each is slow, and one for all images pays."""
+    return math.prod(m) <= _WIDE and joins(x, m, window)
+
+
+def pairs(x: Value, m: Sequence[int], window: Window) -> bool:
+    """Whether a window without padding sees up to four elements of x, as a pool does that halves an image."""
+    halved = math.prod(window.kernel) <= 4 and not any(window.pads)
+    return halved and isinstance((x.shape or ())[1], int) and joins(x, m, window)
+
+
+def narrow(x: Value, dy: Value, window: Window) -> bool:
+    """Whether a kernel has so few places that a product for each channel of x is slow, and the columns fit a cache."""
+    if not (window.fixed and x.is_static and dy.is_static) or 0 in (x.shape or ()):
+        return False
+    sizes = [*(x.shape or ())[:2], *(dy.shape or ())[2:], *window.kernel]
+    return math.prod(window.kernel) <= _WIDE and math.prod(n for n in sizes if isinstance(n, int)) <= _CACHED
+
+
+def joins(x: Value, m: Sequence[int], window: Window) -> bool:
+    """Whether `joined` takes the parts of the places m, which are then all those of the window.
+
+    onnxruntime 1.19.2 and 1.31.1 put the parts of one or of three axes at wrong places.
+    """
+    n, r = known(x), len(window.kernel)
+    if n is None or r != 2 or 0 in (x.shape or ()):
+        return False
+    around = map(sum, zip(n, window.pads[:r], window.pads[r:], strict=True))
+    return [(i - e) // s + 1 for i, e, s in zip(around, window.extent, window.strides, strict=True)] == list(m)
+
+
+def views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
+    """For each place of the kernel, the elements of x that it sees, of the sizes m behind the first two axes.
+
+    onnxruntime 1.19 to 1.31 takes every s-th element of a row one by one. So the columns that are s apart are put side
+    by side before, once for all places.
+    """
+    r, s, steps = len(window.kernel), 1, list(window.strides)
+    if math.prod(window.kernel) > 1:
+        s, steps[-1] = steps[-1], 1
+    before, behind = window.pads[:r], list(window.pads[r:])
+    width = (known(x) or m)[-1] + before[-1] + behind[-1]
+    behind[-1] += -width % s
+    if any([*before, *behind]):
+        x = op.Pad(x, [0, 0, *before, 0, 0, *behind])
+    if s > 1:
+        sizes = [n for n in (x.shape or ())[1:-1] if isinstance(n, int)] + [-(-width // s)]
+        # Through a Flatten, onnxruntime 1.31.1 does not move the Transpose on to the views.
+        apart = op.Flatten(op.Transpose(op.Reshape(x, [0, math.prod(sizes), s]), perm=[0, 2, 1]))
+        x = op.Reshape(apart, [0, s, *sizes])
+    found = []
+    for place in np.ndindex(*window.kernel):
+        first = [i * d for i, d in zip(place, window.dilations, strict=True)]
+        first[-1], phase = divmod(first[-1], s)
+        last = [i + (j - 1) * t + 1 for i, j, t in zip(first, m, steps, strict=True)]
+        which = [phase, phase + 1] if s > 1 else [0, ALL]
+        seen = op.Slice(x, [which[0], *first], [which[1], *last], [1, *range(x.rank - r, x.rank)], [1, *steps])
+        found.append(op.Squeeze(seen, [1]) if s > 1 else seen)
+    return found
+
+
+def columns(x: Value, m: Sequence[int], window: Window) -> Value:
+    """What a window sees at each of its m places, as a matrix (channels · kernel, batch · places)."""
+    images = op.Transpose(x, perm=[1, 0, *window.axes])
+    channels, batch = (int(n) for n in (images.shape or ())[:2])
+    flat = [op.Reshape(v, [channels, 1, batch * math.prod(m)]) for v in views(images, m, window)]
+    return op.Reshape(op.Concat(*flat, axis=1), [channels * len(flat), batch * math.prod(m)])
+
+
+def joined(parts: Value, n: Sequence[int], window: Window) -> Value:
+    """Σ of the parts (batch, channels · kernel, places) at those elements of images of the sizes n that they are of."""
+    return op.Col2Im(parts, list(n), list(window.kernel), pads=window.pads, strides=window.strides,
+                     dilations=window.dilations)  # fmt: skip
+
+
+def spread_flat(dy: Value, w: Value, n: Sequence[int], window: Window) -> Value:
+    """Σ dy · w over the windows that see an element: one product for all images, then its parts joined."""
+    channels, *kernel = (n for n in w.shape or () if isinstance(n, int))
+    lines = op.Reshape(op.Transpose(dy, perm=[0, *window.axes, 1]), [-1, channels])
+    parts = op.Reshape(op.Gemm(lines, op.Flatten(w)), [-1, math.prod(known(dy) or ()), math.prod(kernel)])
+    return joined(op.Transpose(parts, perm=[0, 2, 1]), n, window)

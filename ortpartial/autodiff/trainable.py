@@ -1,0 +1,81 @@
+"""Trainable weights: the initializers that a gradient reaches, and those that the caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import Value
+from ortpartial.model import Model
+
+from .grad import _carries, nodes_between
+from .registry import is_constant
+
+__all__ = ["reached_by", "resolve_weights", "trainable"]
+
+
+def reached_by(outputs: Sequence[Value], targets: Iterable[Value]) -> set[Value]:
+    """Those of the targets that a gradient of the outputs comes to, be it zero by its value."""
+    wanted = set(targets)
+    return wanted & {*outputs, *(x for node in nodes_between(outputs, wanted, ()) for x in node.reads)}
+
+
+def trainable(outputs: Iterable[Value]) -> set[Value]:
+    """Constants of rank one or more on a differentiable path to the outputs, running statistics excepted."""
+    found: set[Value] = set()
+    seen: set[int] = set()
+    stack = list(outputs)
+    while stack:
+        v = stack.pop()
+        if v.array is not None and v.is_float and v.array.ndim:
+            found.add(v)
+        if v.node is None or id(v.node) in seen or is_constant(v.node):
+            continue
+        seen.add(id(v.node))
+        inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
+        stack.extend(x for x in inputs if x is not None and _carries(x))
+        stack.extend(y for body in v.node.bodies for y in body.outputs if y.is_float)
+    return found
+
+
+def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequence[str]) -> list[str]:
+    """Names of the initializers to train.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : sequence of str, optional
+        The names, in any order; where left out, the float initializers of rank one or more on a differentiable path
+        to the outputs, except BatchNormalization's mean and variance.
+    outputs : sequence of str
+        The outputs that are trained.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    ModelError
+        A name is unknown or holds no real numbers, is given twice, or there is nothing to train.
+    """
+    if weights is None:
+        found = trainable(model.outputs[o] for o in outputs)
+        if chosen := [n for n, v in model.initializers.items() if v in found]:
+            return chosen
+        wanted = ", ".join(map(repr, outputs))
+        raise ModelError(f"No float initializer of rank one or more leads to the outputs {wanted}; name the weights to "
+                         f"train.")  # fmt: skip
+    names = [weights] if isinstance(weights, str) else list(weights)
+    floats = [n for n, v in model.initializers.items() if v.is_float]
+    for n in names:
+        if n not in floats:
+            problem = "holds no real numbers" if n in model.initializers else "is no initializer of the model"
+            known = ", ".join(map(repr, floats)) or "none"
+            raise ModelError(f"The weight {n!r} {problem}; its float initializers are {known}.")
+    if len(set(names)) < len(names):
+        raise ModelError(f"The weight {next(n for n in names if names.count(n) > 1)!r} is given twice.")
+    if not names:
+        raise ModelError("weights_to_train is empty; name at least one weight, or leave it out to train all.")
+    return names

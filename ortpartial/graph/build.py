@@ -1,0 +1,335 @@
+"""What does an expression look like as a graph? `build` walks back from its outputs and names what it meets."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper
+
+from ortpartial.exceptions import GraphError
+
+from .control_flow import nested
+from .ops import OPSET, SMALL, Node, Subgraph, Value, constant, op, topological
+from .values import RANDOM
+
+__all__ = ["build"]
+
+
+def build(
+    inputs: Iterable[Value] | Mapping[str, Value],
+    outputs: Iterable[Value] | Mapping[str, Value],
+    *,
+    name: str = "ortpartial",
+    reserved: Iterable[str] = (),
+) -> ModelProto:
+    """The ONNX model that computes `outputs` from `inputs`.
+
+    The walk goes back from the outputs and stops at the inputs, even computed ones, so a graph can be cut anywhere.
+    What is not reached is not emitted, and the same expression written twice becomes one node (random operators never).
+
+    Parameters
+    ----------
+    inputs, outputs : iterable of Value, or dict of str to Value
+        A dict gives names; else a value keeps its own where it is unique.
+    name : str
+        Name of the graph.
+    reserved : iterable of str
+        Names that nothing is given, but for `inputs` and `outputs`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        It declares the highest opset that its nodes need, at least 21.
+
+    Raises
+    ------
+    GraphError
+        The outputs need a variable that is not among the inputs, or a name is given twice.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float32", ["N", 3])
+    >>> model = build([x], {"y": op.Exp(x) + op.Exp(x)})
+    >>> [node.op_type for node in model.graph.node]
+    ['Exp', 'Add']
+    """
+    named_in = _named(inputs, "input")
+    named_out = _named(outputs, "output")
+    cut = {v: n for n, v in named_in.items()}
+    # What was written first comes first, so that a gradient is no longer kept once its weight has been updated.
+    order = _order(sorted(named_out.values(), key=lambda v: v.node.serial if v.node else -1), cut)
+    names = _Names(cut, named_out, order)
+    names.taken.update(reserved)
+    graph = _Graph(names, cut, order).emitted(name, named_in, named_out)
+    opsets = [helper.make_opsetid(d, v) for d, v in sorted(names.version.items())]
+    standard = [o for o in opsets if o.domain in ("", "ai.onnx.ml")]
+    # The smallest IR version that the opset allows.
+    model = helper.make_model(graph, opset_imports=opsets, producer_name="ortpartial",
+                              ir_version=helper.find_min_ir_version_for(standard))  # fmt: skip
+    names.store(model.graph)
+    return model
+
+
+def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """Values by name: the names given, else the hints, else `prefix_i`."""
+    if isinstance(values, Mapping):
+        return dict(values)
+    named: dict[str, Value] = {}
+    for i, v in enumerate(values):
+        key = v.hint or f"{prefix}_{i}"
+        if key in named:
+            raise GraphError(f"Two {prefix}s are called {key!r}; give them names by a dict.")
+        named[key] = v
+    return named
+
+
+def _order(roots: Sequence[Value], cut: Collection[Value], within: Collection[Node] | None = None) -> list[Node]:
+    """Nodes that the roots need; those that a branch of If has as well come before it, which then need not."""
+    order = topological(roots, cut, within)
+    if any(node.bodies for node in order):
+        here = set(order)
+        also = {node: [n for b in node.bodies if not b.inputs for n in b.nodes if n in here] for node in order}
+        if any(also.values()):
+            return topological(roots, cut, within, also)
+    return order
+
+
+def _tapped(roots: Sequence[Value], order: Sequence[Node]) -> set[Node]:
+    """Nodes that hand values out of their bodies, at whatever depth."""
+    found: set[Node] = set()
+    if not any(node.bodies for node in order):
+        return found
+    for v in [*roots, *(v for node in nested(order) for v in node.reads)]:
+        while v.inner is not None and v.node is not None:
+            found.add(v.node)
+            v = v.inner
+    return found
+
+
+class _Names:
+    """What is unique over a whole model, bodies included: names, the constants and the opsets."""
+
+    def __init__(self, cut: Mapping[Value, str], named_out: Mapping[str, Value], order: Sequence[Node]):
+        self.tapped = _tapped(list(named_out.values()), order)
+        self.taken: set[str] = set(cut.values()) | set(named_out)
+        self.counts: dict[str, int] = {}
+        self.initializers: dict[str, np.ndarray] = {}
+        self.by_content: dict[Any, str] = {}
+        self.version: dict[str, int] = {"": OPSET}
+
+    def fresh(self, hint: str, prefix: str) -> str:
+        """A name that is free: the hint itself, else `prefix_n`."""
+        if hint and hint not in self.taken:
+            self.taken.add(hint)
+            return hint
+        while True:
+            n = self.counts[prefix] = self.counts.get(prefix, -1) + 1
+            if (name := f"{prefix}_{n}") not in self.taken:
+                self.taken.add(name)
+                return name
+
+    def constant(self, v: Value, identity: Any) -> str:
+        """The name of a constant, which is stored when it is first met."""
+        if identity not in self.by_content:
+            assert v.array is not None
+            self.by_content[identity] = self.fresh(v.hint, "constant")
+            self.initializers[self.by_content[identity]] = v.array
+        return self.by_content[identity]
+
+    def store(self, graph: GraphProto) -> None:
+        """Write the constants in place: one of gigabytes that is made apart is copied twice more on its way."""
+        for n, array in self.initializers.items():
+            t = graph.initializer.add(name=n, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
+            if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf":
+                t.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+            else:
+                t.CopyFrom(numpy_helper.from_array(array, n))
+
+
+class _Graph:
+    """Names the values of one graph as it meets them and merges nodes that compute the same.
+
+    A body is a graph as well, which knows the graph around it: what is computed there is not computed again.
+    """
+
+    def __init__(self, shared: _Names, cut: Mapping[Value, str], order: Sequence[Node], parent: _Graph | None = None,
+                 stops: Mapping[Value, str] | None = None):  # fmt: skip
+        self.shared, self.cut, self.parent = shared, cut, parent
+        self.stops = cut if stops is None else stops
+        self.names: dict[Value, str] = dict(cut)
+        self.nodes: list[NodeProto] = []
+        self.bodies: dict[Node, list[_Graph]] = {}
+        self.representative: dict[int, Node] = {}
+        self.protos: dict[Node, list[AttributeProto]] = {}
+        self.seen: MutableMapping[Any, Node] = {} if parent is None else ChainMap({}, parent.seen)
+        # A branch, which has no inputs, leaves out what the graph around it has computed before it.
+        self.order = list(order) if parent is None or cut else [n for n in order if not parent.has(n)]
+        self.own = {id(node) for node in self.order}
+        self.computed: set[int] = set()
+        self._merge()
+
+    def has(self, node: Node) -> bool:
+        """Whether a node has been computed already, here or around a branch."""
+        return id(node) in self.computed or (self.parent is not None and not self.cut and self.parent.has(node))
+
+    def _merge(self) -> None:
+        """Find which value stands for which: the first of those whose nodes compute the same."""
+        for node in self.order:
+            if node.bodies:
+                self.bodies[node] = [self._body(body) for body in node.bodies]
+            self.computed.add(id(node))
+            if node.op_type in RANDOM or (self.cut and any(v in self.cut for v in node.outputs)):
+                continue
+            if node.bodies and (node.is_random or node in self.shared.tapped):
+                continue
+            arguments = tuple(None if v is None else self._identity(self.same(v)) for v in node.inputs)
+            self.protos[node] = node.protos()
+            attributes = b"".join([a.SerializeToString(deterministic=True) for a in self.protos[node]])
+            key = (node.domain, node.op_type, node.schema.since_version, arguments, attributes, len(node.outputs),
+                   *(self._structure(body, {}) for body in node.bodies))  # fmt: skip
+            self.representative[id(node)] = self.seen.setdefault(key, node)
+
+    def _body(self, body: Subgraph) -> _Graph:
+        """The graph of a body, its inputs named."""
+        cut = {v: self.shared.fresh(v.hint if v.node is None else "", "in") for v in body.inputs}
+        # Where the graph stops, its branches do; in a loop, a value may be another one in every iteration.
+        stops = cut if body.inputs else self.stops
+        return _Graph(self.shared, cut, _order(body.outputs, stops, body.own), self, stops)
+
+    def _structure(self, body: Subgraph, bound: Mapping[Value, Any]) -> Any:
+        """What makes two bodies equal: the same nodes in the same order, of the same values around them."""
+        numbers = dict(bound)
+        for v in body.inputs:
+            numbers[v] = "input", len(numbers)
+
+        def known(v: Value | None) -> Any:
+            return None if v is None else numbers[v] if v in numbers else self._identity(self.same(v))
+
+        nodes = []
+        for node in body.nodes:
+            attributes = b"".join(a.SerializeToString(deterministic=True) for a in node.protos())
+            inner = tuple(self._structure(b, numbers) for b in node.bodies)
+            arguments = tuple(known(v) for v in node.inputs)
+            nodes.append((node.domain, node.op_type, node.schema.since_version, arguments, attributes, inner))
+            for v in node.outputs:
+                numbers[v] = "node", len(numbers)
+        return len(body.inputs), tuple(nodes), tuple(known(v) for v in body.outputs)
+
+    def same(self, v: Value) -> Value:
+        """The value that stands for v."""
+        if v.node is None or v in self.cut:
+            return v
+        if self.parent is not None and id(v.node) not in self.own:
+            return self.parent.same(v)
+        node = self.representative.get(id(v.node), v.node)
+        return v if node is v.node or v.inner is not None else node.outputs[v.index]
+
+    def _identity(self, v: Value) -> Any:
+        """What makes two values equal: being the same output, or constants of the same name, type and content.
+
+        Two biases of zeros, each with a name of its own, are two weights that a training moves apart. An input of a
+        body, and what is computed of it, is another value in every body.
+        """
+        if self.parent is not None:
+            here = v in self.cut or (v.node is not None and id(v.node) in self.own)
+            return (id(self), v._key()) if here else self.parent._identity(v)
+        if v.array is not None and v not in self.cut:
+            content = v.array.tobytes() if v.array.size <= SMALL else id(v.array)
+            return v.hint, v.array.dtype.str, v.array.shape, content
+        return v._key()
+
+    def _name(self, v: Value, prefix: str) -> str:
+        """The name of a value; a node's output is named by its operator."""
+        if v in self.names:
+            return self.names[v]
+        if self.parent is not None and (v.node is None or id(v.node) not in self.own):
+            return self.parent._name(v, prefix)
+        if v.array is not None:
+            name = self.shared.constant(v, self._identity(v))
+        elif v in self.wanted:
+            name = self.wanted[v]
+        elif v.node is None:
+            raise GraphError(f"The outputs need {v!r}, which is not among the inputs of the graph.")
+        else:
+            name = self.shared.fresh(v.hint, prefix)
+        self.names[v] = name
+        return name
+
+    def emitted(self, name: str, inputs: Mapping[str, Value], outputs: Mapping[str, Value]) -> GraphProto:
+        """The finished graph."""
+        self.wanted: dict[Value, str] = {}
+        for n, v in outputs.items():
+            if v.node is not None and id(v.node) in self.own and v not in self.cut:
+                self.wanted.setdefault(self.same(v), n)
+        self.reached = {self.same(v) for node in self.order for v in node.reads} | set(self.wanted)
+        self.taps: dict[Node, list[Value]] = {}
+        if self.bodies:
+            for v in [v for node in self.order for v in node.reads] + list(outputs.values()):
+                if v.inner is not None and v not in self.cut and v.node is not None:
+                    self.taps.setdefault(v.node, []).append(v)
+        for node in self.order:
+            if self.representative.get(id(node), node) is node:
+                self._emit(node)
+        for target, v in outputs.items():
+            source = self._name(self.same(v), "output")
+            if source != target:
+                self.nodes.append(helper.make_node("Identity", [source], [target]))
+        return helper.make_graph(
+            self.nodes, name,
+            [helper.make_value_info(n, v.type) for n, v in inputs.items()],
+            [helper.make_value_info(n, v.type) for n, v in outputs.items()],
+        )  # fmt: skip
+
+    def _emit(self, node: Node) -> None:
+        """Write one node: required outputs always, optional ones where somebody reads them."""
+        formal = node.schema.outputs
+        optional = defs.OpSchema.FormalParameterOption.Optional
+        # BatchNormalization in training must have all of its outputs, although the schema calls them optional.
+        all_of_them = node.op_type == "BatchNormalization" and node.attributes.get("training_mode")
+        emitted = [
+            v in self.reached or all_of_them or formal[min(i, len(formal) - 1)].option != optional
+            for i, v in enumerate(node.outputs)
+        ]
+        last = max(i for i, e in enumerate(emitted) if e) + 1
+        name = self.shared.fresh(node.name, f"{node.op_type}_node")
+        proto = NodeProto(op_type=node.op_type, domain=node.domain, name=name)
+        proto.input.extend("" if v is None else self._name(self.same(v), "value") for v in node.inputs)
+        proto.output.extend(self._name(node.outputs[i], node.op_type) if emitted[i] else "" for i in range(last))
+        proto.attribute.extend(self.protos[node] if node in self.protos else node.protos())
+        if node.bodies:
+            self._emit_bodies(node, proto)
+        self.nodes.append(proto)
+        self.shared.version[node.domain] = max(self.shared.version.get(node.domain, 1), node.schema.since_version)
+
+    def _emit_bodies(self, node: Node, proto: NodeProto) -> None:
+        """Write the bodies of a node, and what is handed out of them as further outputs."""
+        taps = list(dict.fromkeys(self.taps.get(node, ())))
+        graphs = self.bodies[node]
+        names = [k for k, a in sorted(node.attributes.items()) if isinstance(a, Subgraph)]
+        for name, body, graph in zip(names, node.bodies, graphs, strict=True):
+            outputs = [*body.outputs, *(graph._handed_out(v.inner, node, body) for v in taps if v.inner is not None)]
+            named = {self.shared.fresh("", f"{name.removesuffix('_branch')}_out"): v for v in outputs}
+            inputs = {n: v for v, n in graph.cut.items()}
+            proto.attribute.append(helper.make_attribute(name, graph.emitted(f"{proto.name}_{name}", inputs, named)))
+        proto.output.extend(self._name(v, f"{node.op_type}_tap") for v in taps)
+        if taps and node.op_type == "Scan":
+            for a in proto.attribute:
+                if a.name in ("scan_output_axes", "scan_output_directions"):
+                    a.ints.extend([0] * len(taps))
+
+    def _handed_out(self, v: Value, node: Node, body: Subgraph) -> Value:
+        """A value of the body; zeros, as many as it has if that is known, where it belongs to the other branch."""
+        if node.op_type != "If" or v.node in body.own:
+            return v
+        nothing = constant(np.zeros((), v.dtype))
+        if not v.shape:
+            return nothing
+        zeros: Value = op.Expand(nothing, [n if isinstance(n, int) else 0 for n in v.shape])
+        if zeros.node is not None:
+            self.order.append(zeros.node)
+            self.own.add(id(zeros.node))
+        return zeros

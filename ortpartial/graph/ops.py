@@ -1,0 +1,227 @@
+"""How is an expression written? `op` applies the operators of ONNX to values, `variable` and `constant` begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TypeProto, defs, helper, numpy_helper
+
+from ortpartial.exceptions import GraphError
+
+from .schemas import OPSET, check_required, np_dtype, onnx_type, parameter, schema_of
+from .shape_inference import mend
+from .values import Node, Subgraph, Value, topological
+
+__all__ = ["OPSET", "Node", "Operators", "Subgraph", "Value", "constant", "op", "topological", "variable"]
+
+#: Constants above this many elements are data, never sizes or axes: shape inference does without them.
+SMALL = 1024
+
+
+def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) -> Value:
+    """An input of a graph to be.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    dtype : numpy dtype or its name
+        Element type.
+    shape : sequence of int, str or None, or None
+        A size, a symbolic name, or None for a size that is not known; None as a whole for an unknown rank.
+
+    Returns
+    -------
+    Value
+
+    Examples
+    --------
+    >>> variable("x", "float32", ["N", 3])
+    <Value x float32[Nx3]>
+    """
+    return Value(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape), hint=name)
+
+
+def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
+    """A tensor known when the graph is made.
+
+    Parameters
+    ----------
+    array : array_like
+        The content; Python's floats become float32 and its integers int64 unless `dtype` says otherwise.
+    dtype : numpy dtype or its name, optional
+        Element type.
+    hint : str
+        A name, used where it is unique.
+
+    Returns
+    -------
+    Value
+
+    Examples
+    --------
+    >>> constant([1, 2])
+    <Value constant int64[2]>
+    """
+    if not isinstance(array, np.ndarray):
+        array = np.asarray(array, dtype)
+        if dtype is None and (array.dtype == np.float64 or array.size == 0):
+            array = array.astype(np.float32 if array.size else np.int64)
+    elif dtype is not None:
+        array = array.astype(dtype)
+    kind = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    return Value(kind, array=array, hint=hint)
+
+
+def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | None, ...]:
+    """Numbers and arrays beside values become constants; their dtype is that of the schema's type variable.
+
+    A variable that no value binds takes the dtype of the first floating-point value, else Python's own.
+    """
+    bound: dict[str, np.dtype] = {}
+    first = None
+    for i, a in enumerate(arguments):
+        if isinstance(a, Value) and a.type.HasField("tensor_type"):
+            p = parameter(schema, i)
+            if p.is_homogeneous:
+                known = bound.setdefault(p.type_str, a.dtype)
+                if known != a.dtype:
+                    raise GraphError(f"{schema.name}: input {p.name!r} is {a.dtype} where {known} was expected, the "
+                                     f"type of another input; cast one of them.")  # fmt: skip
+            first = first or (a.dtype if a.is_float else None)
+
+    def coerce(i: int, a: Any) -> Value | None:
+        if a is None or isinstance(a, Value):
+            return a
+        if isinstance(a, np.ndarray):
+            return constant(a)
+        p = parameter(schema, i)
+        if p.type_str in bound:
+            return constant(a, bound[p.type_str])
+        if len(p.types) == 1:
+            return constant(a, np_dtype(next(iter(p.types))))
+        if first is not None and onnx_type(first) in p.types:
+            return constant(a, first)
+        return constant(a)
+
+    return tuple(coerce(i, a) for i, a in enumerate(arguments))
+
+
+def make_node(
+    schema: defs.OpSchema,
+    arguments: Sequence[Any],
+    attributes: Mapping[str, Any],
+    *,
+    n_outputs: int | None = None,
+    name: str = "",
+    hints: Sequence[str] = (),
+) -> Node:
+    """One operator applied to values, its outputs typed by ONNX's own shape inference.
+
+    Raises
+    ------
+    GraphError
+        Too few or too many inputs, an unknown or missing attribute, or types and shapes that do not fit.
+    """
+    where = f"{schema.name}{f' (node {name!r})' if name else ''}"
+    # An input that is left out at the end is the same as none, and kills onnxruntime 1.19 to 1.31 now and then.
+    arguments = arguments[: next((i for i in range(len(arguments), 0, -1) if arguments[i - 1] is not None), 0)]
+    check_required(schema, arguments, where)
+    attributes = {k: v for k, v in attributes.items() if v is not None}
+    if attributes and (unknown := set(attributes) - set(schema.attributes)):
+        known = ", ".join(sorted(schema.attributes)) or "none"
+        raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {known}.")
+    inputs = _coerce(schema, arguments)
+    if schema.name in CONTROL and not schema.domain:
+        attributes, kinds = CONTROL[schema.name](where, inputs, attributes)
+        return with_outputs(Node(schema, inputs, attributes, name), kinds, hints)
+    node = Node(schema, inputs, attributes, name)
+    if n_outputs is None:
+        variadic = schema.outputs and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+        n_outputs = int(attributes.get("num_outputs", 1)) if variadic else len(schema.outputs)
+    proto = NodeProto(op_type=schema.name, domain=schema.domain, name=name, attribute=node.protos())
+    proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(inputs))
+    proto.output.extend(f"o{i}" for i in range(n_outputs))
+    types = {f"i{i}": v.type for i, v in enumerate(inputs) if v is not None}
+    data = {
+        f"i{i}": numpy_helper.from_array(v.array)
+        for i, v in enumerate(inputs)
+        if v is not None and v.array is not None and v.array.size <= SMALL
+    }
+    opset = helper.make_opsetid(schema.domain, max(OPSET, schema.since_version))
+    try:
+        found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=[opset])
+    except Exception as e:
+        given = ", ".join(map(repr, inputs))
+        raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
+    kinds = [found.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
+    if not schema.domain:
+        mend(schema.name, [None if v is None else v.type for v in inputs], attributes, kinds)
+    return with_outputs(node, kinds, hints)
+
+
+def with_outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:
+    """The node with outputs of these types."""
+    hint = dict(enumerate(hints))
+    outputs = tuple(Value(kind, node, i, hint=hint.get(i, "")) for i, kind in enumerate(types))
+    object.__setattr__(node, "outputs", outputs)  # a node and its outputs know each other: the only late assignment
+    return node
+
+
+#: Operators with bodies: from their inputs and attributes to the attributes and the types of the outputs.
+CONTROL: dict[str, Callable[..., tuple[dict[str, Any], list[TypeProto]]]] = {}
+
+
+def _reason(e: Exception) -> str:
+    """The last sentence of an error of shape inference, without its place in the source."""
+    return str(e).strip().splitlines()[-1].split("] ")[-1].strip()
+
+
+class Operators:
+    """Every operator of a domain as a function of values, spelled as in the specification: ``op.Softmax(x, axis=1)``.
+
+    Tensors are positional, attributes are keywords. An operator whose further outputs are optional returns its first
+    output (the others are ``value.node.outputs``); one with several required outputs returns a tuple.
+
+    Parameters
+    ----------
+    domain : str
+        Domain of the operators.
+    opset : int
+        Opset whose operators are meant; an operator younger than it is taken as it first appeared.
+
+    Examples
+    --------
+    >>> x = variable("x", "float32", ["N", 3])
+    >>> op.ReduceSum(op.Exp(x), [1], keepdims=0).shape
+    ('N',)
+    """
+
+    def __init__(self, domain: str = "", opset: int = OPSET):
+        self._domain, self._opset = domain, opset
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if op_type.startswith("_"):
+            raise AttributeError(op_type)
+        schema = schema_of(op_type, self._domain, self._opset)
+
+        def call(*arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Any:
+            node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
+            if node.bodies:
+                return node.outputs[0] if len(node.outputs) == 1 else node.outputs
+            single = schema.max_output == 1 or (schema.min_output == 1 and n_outputs is None and len(node.outputs) > 0)
+            if single and "num_outputs" not in attributes:
+                return node.outputs[0]
+            return node.outputs
+
+        call.__name__ = op_type
+        call.__doc__ = schema.doc
+        setattr(self, op_type, call)
+        return call
+
+
+op: Any = Operators()
+Value._op = op

@@ -1,0 +1,109 @@
+"""What is an expression with other values in it? `rewritten` puts them there, inside bodies as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from .ops import Node, Subgraph, Value, make_node, topological
+from .values import counter
+
+__all__ = ["rewriting", "rewritten"]
+
+Formula = Callable[[Node, Sequence["Value | None"]], "Sequence[Value] | None"]
+
+
+def rewritten(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
+              cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> list[Value]:  # fmt: skip
+    """Expressions with some values replaced by others, inside bodies as well.
+
+    Parameters
+    ----------
+    outputs : sequence of Value
+        The expressions.
+    new : dict of Value to Value
+        What is replaced by what.
+    formula : callable, optional
+        From a node and its new inputs to other values in place of its outputs, or None to leave it as it is.
+    cut : sequence of Value
+        Where the walk stops.
+    within : frozenset of Node, optional
+        The nodes that may be written anew; all by default.
+
+    Returns
+    -------
+    list of Value
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> x, y = variable("x", "float32", [2]), variable("y", "float32", [3])
+    >>> rewritten([op.Exp(x)], {x: y})
+    [<Value Exp float32[3]>]
+    """
+    current = rewriting(outputs, new, formula, cut, within)
+    return [current(y) for y in outputs]
+
+
+Current = Callable[[Value], Value]
+
+
+def rewriting(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
+              cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> Current:  # fmt: skip
+    """From a value to what stands for it once some outputs are written anew.
+
+    Parameters
+    ----------
+    outputs, new, formula, cut, within : object
+        As for `rewritten`.
+
+    Returns
+    -------
+    callable
+    """
+    found = dict(new)
+    remade: dict[Node, tuple[Node, Sequence[tuple[Subgraph, Current]]]] = {}
+
+    def current(v: Value) -> Value:
+        if v in found:
+            return _stated(found[v], v)
+        if v.inner is not None and v.node in remade:
+            made, bodies = remade[v.node]
+            inner = next((f(v.inner) for body, f in bodies if v.inner.node in body.own), v.inner)
+            return Value(v.type, made, inner=inner)
+        return v
+
+    for node in topological(outputs, {*new, *cut}, within):
+        inputs = [None if v is None else current(v) for v in node.inputs]
+        replaced = formula(node, inputs) if formula is not None else None
+        if replaced is not None:
+            found.update(zip(node.outputs, replaced, strict=False))
+            continue
+        attributes, bodies = dict(node.attributes), []
+        for name, body in node.attributes.items():
+            if isinstance(body, Subgraph):
+                attributes[name], inside = _rewritten_body(body, current, formula)
+                bodies.append((body, inside))
+        if inputs != list(node.inputs) or any(attributes[k] is not node.attributes[k] for k in attributes):
+            hints = [v.hint for v in node.outputs]
+            made = make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name, hints=hints)
+            found.update((old, _stated(y, old)) for y, old in zip(made.outputs, node.outputs, strict=True))
+            remade[node] = made, bodies
+    return current
+
+
+def _stated(v: Value, old: Value) -> Value:
+    """v, with the shape of what it replaces: it may be known of that value alone, not of the output of its node."""
+    return v if v.node is None else v.stated(old.shape)
+
+
+def _rewritten_body(body: Subgraph, around: Current, formula: Formula | None) -> tuple[Subgraph, Current]:
+    """A body with what it captures replaced, itself where nothing is, and what stands for its values."""
+    captured = {v: w for v in body.captured if (w := around(v)) is not v}
+    values = [*body.outputs, *(y for node in body.nodes for y in node.outputs)]
+    since = next(counter)
+    current = rewriting(values, captured, formula, body.inputs, body.own)
+    made = [current(v) for v in values]
+    if all(a is b for a, b in zip(made, values, strict=True)):
+        return body, current
+    written = Subgraph.since(since, body.inputs, made).inside or frozenset()
+    return Subgraph(body.inputs, made[: len(body.outputs)], written | body.own), current

@@ -1,0 +1,87 @@
+"""What does the ONNX specification say of an operator? Its schema, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
+
+from ortpartial.exceptions import GraphError
+
+__all__ = ["OPSET", "attribute_value", "check_required", "defaults", "np_dtype", "onnx_type", "parameter", "schema_of"]
+
+#: Rules are written against this opset; a built graph declares at least this one.
+OPSET = 21
+
+
+@cache
+def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
+    """Schema of an operator at an opset; one that is younger than the opset is taken as it first appeared."""
+    try:
+        if domain:
+            return defs.get_schema(op_type, domain)
+        if defs.has(op_type, version, domain):
+            return defs.get_schema(op_type, version, domain)
+        return defs.get_schema(op_type, defs.onnx_opset_version(), domain)
+    except defs.SchemaError:
+        known = f"{domain}.{op_type}" if domain else op_type
+        raise GraphError(f"ONNX has no operator {known} at opset {version}.") from None
+
+
+_default_cache: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+
+def defaults(schema: defs.OpSchema) -> dict[str, Any]:
+    """Default values of an operator's attributes, in Python's types."""
+    key = schema.name, schema.domain, schema.since_version
+    if key not in _default_cache:
+        _default_cache[key] = {
+            name: attribute_value(a.default_value)
+            for name, a in schema.attributes.items()
+            if a.default_value.type != AttributeProto.UNDEFINED
+        }
+    return _default_cache[key]
+
+
+def attribute_value(proto: AttributeProto) -> Any:
+    """An attribute in Python's own types: int, float, str, tuples of them, or an array for a tensor."""
+    value = helper.get_attribute_value(proto)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS):
+        return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
+    return value
+
+
+def parameter(schema: defs.OpSchema, i: int) -> defs.OpSchema.FormalParameter:
+    """The formal parameter that the i-th input stands for (the last one may be variadic)."""
+    return schema.inputs[min(i, len(schema.inputs) - 1)]
+
+
+@cache
+def np_dtype(type_str: str) -> np.dtype:
+    """`tensor(int64)` as a numpy dtype."""
+    name = type_str.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+
+
+@cache
+def onnx_type(dtype: np.dtype) -> str:
+    """A numpy dtype as the schema spells it, `tensor(float)`."""
+    name = np.dtype(dtype).name
+    return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(name, name) })"
+
+
+def check_required(schema: defs.OpSchema, arguments: Sequence[Any], where: str) -> None:
+    """Refuse too few or too many inputs, and to leave one out that the operator cannot do without."""
+    if not schema.min_input <= len(arguments) <= schema.max_input:
+        raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    for i, a in enumerate(arguments):
+        if a is None and parameter(schema, i).option != optional:
+            raise GraphError(f"{where} cannot do without its input {parameter(schema, i).name!r}.")

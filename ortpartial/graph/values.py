@@ -1,0 +1,371 @@
+"""What is an expression? A `Value`, made by a `Node` that applies an operator to other values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import AttributeProto, TensorProto, TypeProto, defs, helper, numpy_helper
+
+from ortpartial.exceptions import GraphError
+
+from .schemas import defaults
+
+__all__ = ["FLOATS", "RANDOM", "Node", "Subgraph", "Value", "topological"]
+
+#: Operators that draw random numbers: two equal calls are two draws, never one node.
+RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+                    "RandomUniformLike"})  # fmt: skip
+
+#: Types of real numbers, which can have a gradient.
+FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor that does not exist yet: its type, and the node, if any, that will compute it.
+
+    Values are immutable and typed when they are made. They carry Python's arithmetic, so ``a * b + 1`` is the
+    expression ``Add(Mul(a, b), 1)``. A value without a node is an input (`variable`) or, with an array, a `constant`.
+
+    Parameters
+    ----------
+    type : onnx.TypeProto
+        Element type and, as far as it is known, shape.
+    node : Node, optional
+        The node that computes the value.
+    index : int
+        Which of the node's outputs it is.
+    array : numpy.ndarray, optional
+        The content of a constant.
+    hint : str
+        The name the value bore in the model it was loaded from; used again where it is unique.
+    inner : Value, optional
+        A value inside a body of the node, which the node hands out: see `Node.tap`.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> x = variable("x", "float32", ["N", 3])
+    >>> (2 * x).shape
+    ('N', 3)
+    """
+
+    type: TypeProto
+    node: Node | None = None
+    index: int = 0
+    array: np.ndarray | None = None
+    hint: str = ""
+    inner: Value | None = None
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """Element type as numpy spells it."""
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.type.tensor_type.elem_type))
+
+    @cached_property
+    def shape(self) -> tuple[int | str | None, ...] | None:
+        """Sizes: an int where static, a name where symbolic, None where unknown; None as a whole without a rank."""
+        tensor = self.type.tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        return tuple(
+            d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim
+        )  # fmt: skip
+
+    @property
+    def rank(self) -> int:
+        """Number of axes; an error where the rank is not known."""
+        if self.shape is None:
+            raise GraphError(f"The rank of {self!r} is not known; declare the shape of the model's inputs.")
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size is known."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the value is a tensor of real floating-point numbers, so that it can have a gradient."""
+        return self.type.tensor_type.elem_type in FLOATS
+
+    def stated(self, shape: Sequence[int | str | None] | None) -> Value:
+        """The same value with a shape that the caller knows and shape inference does not."""
+        if shape is None or (self.shape is not None and None not in self.shape):
+            return self
+        kind = helper.make_tensor_type_proto(self.type.tensor_type.elem_type, shape)
+        return Value(kind, self.node, self.index, self.array, self.hint, self.inner)
+
+    def _key(self) -> tuple[int, Any]:
+        if self.node is None:
+            return id(self), -1
+        return id(self.node), self.index if self.inner is None else self.inner
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same output of the same node (not an element-wise comparison)."""
+        return self is other or (isinstance(other, Value) and self.node is not None and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} has no truth value before it is computed; use op.Where to choose.")
+
+    def __repr__(self) -> str:
+        shape = "?" if self.shape is None else "x".join("?" if d is None else str(d) for d in self.shape)
+        what = self.hint or (self.node.op_type if self.node else "constant" if self.array is not None else "input")
+        dtype = self.dtype if self.type.tensor_type.elem_type else "?"
+        return f"<Value {what} {dtype}[{shape}]>"
+
+    #: The operators that arithmetic means. They are made of values themselves, so that graph.py sets them.
+    _op: ClassVar[Any]
+
+    # numpy would otherwise loop over the elements of `array * value` itself.
+    __array_ufunc__ = None
+
+    def __add__(self, other: Any) -> Value:
+        return self._op.Add(self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self._op.Add(other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self._op.Sub(self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self._op.Sub(other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self._op.Mul(self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self._op.Mul(other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self._op.Div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self._op.Div(other, self)
+
+    def __pow__(self, other: Any) -> Value:
+        return self._op.Pow(self, other)
+
+    def __matmul__(self, other: Any) -> Value:
+        return self._op.MatMul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return self._op.MatMul(other, self)
+
+    def __neg__(self) -> Value:
+        return self._op.Neg(self)
+
+    def __abs__(self) -> Value:
+        return self._op.Abs(self)
+
+    def __gt__(self, other: Any) -> Value:
+        return self._op.Greater(self, other)
+
+    def __ge__(self, other: Any) -> Value:
+        return self._op.GreaterOrEqual(self, other)
+
+    def __lt__(self, other: Any) -> Value:
+        return self._op.Less(self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return self._op.LessOrEqual(self, other)
+
+
+#: Numbers the nodes in the order in which they are written.
+counter = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator applied to values. It owns all the outputs of its schema; `build` emits those that are reached."""
+
+    schema: defs.OpSchema
+    inputs: tuple[Value | None, ...]
+    attributes: Mapping[str, Any]
+    name: str = ""
+    outputs: tuple[Value, ...] = field(default=(), init=False)
+    serial: int = field(init=False)
+    #: The graphs among the attributes: the branches of If, the body of Loop and of Scan.
+    bodies: tuple[Subgraph, ...] = field(default=(), init=False)
+    #: All that the node depends on: its inputs, and what its bodies capture.
+    reads: tuple[Value, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        reads = tuple([x for x in self.inputs if x is not None])
+        if self.attributes and any(isinstance(a, Subgraph) for a in self.attributes.values()):
+            bodies = tuple(a for _, a in sorted(self.attributes.items()) if isinstance(a, Subgraph))
+            reads = tuple(dict.fromkeys((*reads, *(x for b in bodies for x in b.captured))))
+            object.__setattr__(self, "bodies", bodies)
+        object.__setattr__(self, "reads", reads)
+        object.__setattr__(self, "serial", next(counter))
+
+    def tap(self, inner: Value) -> Value:
+        """A value inside a body as an output of the node, which `build` adds where it is reached.
+
+        Loop and Scan stack it over the iterations, in their order; If gives what the branch taken computed, and no
+        elements where the other branch has it.
+        """
+        kind = inner.type
+        if self.op_type != "If" and inner.shape is not None:
+            length = None
+            if self.op_type == "Scan":
+                read = self.inputs[-self.attributes["num_scan_inputs"]]
+                axis = (self.attributes.get("scan_input_axes") or [0])[0]
+                length = read.shape[axis] if read is not None and read.shape is not None else None
+            kind = helper.make_tensor_type_proto(inner.type.tensor_type.elem_type, (length, *inner.shape))
+        return Value(kind, self, inner=inner)
+
+    @property
+    def op_type(self) -> str:
+        """Name of the operator."""
+        return self.schema.name
+
+    @property
+    def domain(self) -> str:
+        """Domain of the operator; the default domain is empty."""
+        return self.schema.domain
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the node, or one inside it, draws random numbers."""
+        return self.op_type in RANDOM or any(n.is_random for b in self.bodies for n in b.nodes)
+
+    def attribute(self, name: str) -> Any:
+        """An attribute, or the default that the specification gives it, or None."""
+        return self.attributes[name] if name in self.attributes else defaults(self.schema).get(name)
+
+    def protos(self) -> list[AttributeProto]:
+        """The attributes as ONNX stores them, but for the bodies, whose names `build` gives."""
+        if not self.attributes:
+            return []
+        kinds = self.schema.attributes
+        return [
+            helper.make_attribute(k, numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v,
+                                  attr_type=getattr(kinds[k].type, "value"))  # noqa: B009 - unknown to onnx's stubs
+            for k, v in sorted(self.attributes.items())
+            if not isinstance(v, Subgraph)
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name or '(unnamed)'}: {self.op_type}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """A graph inside a node: a branch of If, the body of Loop or of Scan.
+
+    Whatever the outputs depend on may be reached, inside or outside: what does not depend on the inputs of the body is
+    *captured*, that is computed once, around the node. A branch of If has no inputs and computes all that is its own,
+    so that what is not taken is not computed.
+
+    Parameters
+    ----------
+    inputs : sequence of Value
+        What an iteration is given; like the inputs of a graph, they may be computed values.
+    outputs : sequence of Value
+        What it gives.
+    inside : frozenset of Node, optional
+        The nodes written for the body, the only ones that it may compute: `Subgraph.of` finds them. Without it, a body
+        has the nodes that depend on its inputs, and a branch of If those that neither the other one nor the condition
+        depends on.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> s, x = variable("s", "float32", [2]), variable("x", "float32", [2])
+    >>> w = variable("w", "float32", [2])
+    >>> body = Subgraph([s, x], [s + op.Exp(w) * x])
+    >>> [node.op_type for node in body.nodes], body.captured
+    (['Mul', 'Add'], (<Value Exp float32[2]>,))
+    """
+
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    inside: frozenset[Node] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        object.__setattr__(self, "outputs", tuple(self.outputs))
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *inputs: Value) -> Subgraph:
+        """The body that a function of its inputs writes; what is written outside of the function is captured."""
+        since = next(counter)
+        outputs = function(*inputs)
+        return cls.since(since, inputs, [outputs] if isinstance(outputs, Value) else outputs)
+
+    @classmethod
+    def since(cls, serial: int, inputs: Sequence[Value], outputs: Sequence[Value]) -> Subgraph:
+        """The body whose nodes were written after a moment."""
+        cut = set(inputs)
+        found: set[Node] = set()
+        stack = list(outputs)
+        while stack:
+            v = stack.pop()
+            if v.node is not None and v not in cut and v.node.serial > serial and v.node not in found:
+                found.add(v.node)
+                stack.extend(v.node.reads)
+        return cls(inputs, outputs, frozenset(found))
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """What the body computes, each node after those it reads."""
+        cut = set(self.inputs)
+        every = self.inside is not None and not cut
+        inner: dict[Node, None] = {}
+        for node in topological(self.outputs, cut, self.inside):
+            # What is random was written inside to be drawn in every iteration.
+            if every or (self.inside is not None and node.is_random) or any(
+                x in cut or x.node in inner for x in node.reads
+            ):  # fmt: skip
+                inner[node] = None
+        return tuple(inner)
+
+    @cached_property
+    def own(self) -> frozenset[Node]:
+        """The same nodes, to look them up."""
+        return frozenset(self.nodes)
+
+    @cached_property
+    def captured(self) -> tuple[Value, ...]:
+        """Values and constants around the body that it reads."""
+        own, cut = self.own, set(self.inputs)
+        read = (x for xs in (*(node.reads for node in self.nodes), self.outputs) for x in xs)
+        return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in own))
+
+
+def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Collection[Node] | None = None,
+                also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:  # fmt: skip
+    """Nodes that the roots need, each after those it reads, in the order in which expressions were written.
+
+    The walk stops at values of `cut` and at nodes beyond `within`; `also` names nodes that are to come before others.
+    """
+    order: list[Node] = []
+    done: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(v.node, False) for v in reversed(roots) if v.node and v not in cut]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in done or (within is not None and node not in within):
+            continue
+        if ready:
+            done.add(id(node))
+            order.append(node)
+            continue
+        stack.append((node, True))
+        if also:
+            stack.extend((n, False) for n in also.get(node, ()) if id(n) not in done)
+        stack.extend(
+            (v.node, False)
+            for v in reversed(node.reads)
+            if v.node is not None and v not in cut and id(v.node) not in done
+        )
+    return order

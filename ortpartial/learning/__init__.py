@@ -1,0 +1,82 @@
+"""Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
+
+from .base import BaseLearningOnnx, number, resolve, row_losses, weighted_mean, weighted_sums
+from .initializers import bounds, drawn
+from .losses import (
+    AbsoluteLearningLoss,
+    BaseLearningLoss,
+    ElasticLearningLoss,
+    HingeLearningLoss,
+    HuberLearningLoss,
+    NegLogLearningLoss,
+    PoissonLearningLoss,
+    SoftmaxCrossEntropyLearningLoss,
+    SquareLearningLoss,
+    resolve_loss,
+)
+from .optimizers import (
+    BaseLearningRate,
+    LearningRateAdagrad,
+    LearningRateAdam,
+    LearningRateAdamW,
+    LearningRateRMSProp,
+    LearningRateSGD,
+    LearningRateSGDNesterov,
+    resolve_rate,
+)
+from .penalties import BaseLearningPenalty, ElasticLearningPenalty, NoLearningPenalty, resolve_penalty
+from .schedules import (
+    ConstantSchedule,
+    CosineSchedule,
+    InvScalingSchedule,
+    OneCycleSchedule,
+    OptimalSchedule,
+    Schedule,
+    StepSchedule,
+    WarmUpSchedule,
+    resolve_schedule,
+)
+from .update import descended
+
+__all__ = [
+    "AbsoluteLearningLoss",
+    "BaseLearningLoss",
+    "BaseLearningOnnx",
+    "BaseLearningPenalty",
+    "BaseLearningRate",
+    "ConstantSchedule",
+    "CosineSchedule",
+    "ElasticLearningLoss",
+    "ElasticLearningPenalty",
+    "HingeLearningLoss",
+    "HuberLearningLoss",
+    "InvScalingSchedule",
+    "LearningRateAdagrad",
+    "LearningRateAdam",
+    "LearningRateAdamW",
+    "LearningRateRMSProp",
+    "LearningRateSGD",
+    "LearningRateSGDNesterov",
+    "NegLogLearningLoss",
+    "NoLearningPenalty",
+    "OneCycleSchedule",
+    "OptimalSchedule",
+    "PoissonLearningLoss",
+    "Schedule",
+    "SoftmaxCrossEntropyLearningLoss",
+    "SquareLearningLoss",
+    "StepSchedule",
+    "WarmUpSchedule",
+    "bounds",
+    "descended",
+    "drawn",
+    "number",
+    "resolve",
+    "resolve_loss",
+    "resolve_penalty",
+    "resolve_rate",
+    "resolve_schedule",
+    "row_losses",
+    "weighted_mean",
+    "weighted_sums",
+]

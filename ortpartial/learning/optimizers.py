@@ -1,0 +1,400 @@
+"""How does a gradient become a step? A rate is a pure update of weight and state by a gradient."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.graph import Value, build, constant, op, variable
+
+from .base import BaseLearningOnnx, number, resolve
+from .schedules import Schedule, resolve_schedule
+from .update import descended, one_minus_power
+
+__all__ = ["BaseLearningRate", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
+           "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BaseLearningRate(BaseLearningOnnx):
+    """w ← w - η(k) · step(g, state): how a weight moves by its gradient.
+
+    A subclass names its ``state``, tensors of the shape of the weight that start as zeros, and has a method
+    ``update(self, w, g, *state, k)``; where it has settings of its own it is a frozen dataclass of them.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+
+    Attributes
+    ----------
+    state : tuple of str
+        What is remembered of each weight from batch to batch.
+
+    Examples
+    --------
+    >>> class SignSGD(BaseLearningRate):
+    ...     def update(self, w, g, *, k):
+    ...         return op.Sign(g), ()
+    >>> SignSGD(0.1)
+    SignSGD(eta0=0.1, schedule=ConstantSchedule())
+    """
+
+    eta0: float = 0.01
+    _: KW_ONLY
+    schedule: Schedule | str = "constant"
+    setting: ClassVar[str] = "learning_rate"
+    state: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        number(self, "eta0", above=0)
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
+
+    @abstractmethod
+    def update(self, w: Value, g: Value, *state: Any, **k: Any) -> tuple[Value, tuple[Value, ...]]:
+        """``update(w, g, *state, k=k)``: the step before it is scaled by η, and the new state, at batch k."""
+
+    def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
+        """The weight and its state after batch k.
+
+        Parameters
+        ----------
+        w, g : Value
+            Weight and gradient.
+        k : Value
+            Number of the batch, an int64 scalar, from 1.
+        *state : Value
+            The state, in the order of ``self.state``.
+
+        Returns
+        -------
+        tuple of Value
+            The new weight, then the new state.
+        """
+        step, news = self.update(w, g, *state, k=k)
+        assert isinstance(self.schedule, Schedule)
+        eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
+        return descended(w, eta, step), *news
+
+    def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
+        """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).
+
+        Parameters
+        ----------
+        dtype : numpy dtype or its name
+            Element type of weight, gradient and state.
+        shape : sequence of int, str or None
+            Shape of weight, gradient and state.
+
+        Returns
+        -------
+        onnx.ModelProto
+            An output is called as its input with ``_out`` behind it.
+        """
+        w, g, *state = (variable(name, dtype, shape) for name in ("w", "g", *self.state))
+        k = variable("k", np.int64, [])
+        names = [f"{name}_out" for name in ("w", *self.state)]
+        outputs = dict(zip(names, self.apply(w, g, k, *state), strict=True))
+        return build([w, g, k, *state], outputs, name=type(self).__name__)
+
+
+@dataclass(frozen=True)
+class LearningRateSGD(BaseLearningRate):
+    """step = g.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+
+    References
+    ----------
+    H. Robbins and S. Monro, A Stochastic Approximation Method, 1951.
+
+    Examples
+    --------
+    >>> LearningRateSGD(0.1, schedule="invscaling")
+    LearningRateSGD(eta0=0.1, schedule=InvScalingSchedule(power_t=0.5))
+    >>> [node.op_type for node in LearningRateSGD().build_onnx_function(shape=[3, 2]).graph.node]
+    ['Mul', 'Sub']
+    """
+
+    def update(self, w: Value, g: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        return g, ()
+
+
+@dataclass(frozen=True)
+class LearningRateSGDNesterov(BaseLearningRate):
+    """v = μv + g;  step = g + μv, or v alone without `nesterov`.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    momentum : float
+        μ, at least 0 and less than 1.
+    nesterov : bool
+        Whether the step looks ahead.
+
+    References
+    ----------
+    I. Sutskever, J. Martens, G. Dahl and G. Hinton, On the importance of initialization and momentum in deep learning,
+    2013, in the form of ``torch.optim.SGD``: the step size scales v and is no part of it.
+
+    Examples
+    --------
+    >>> LearningRateSGDNesterov().state
+    ('v',)
+    """
+
+    _: KW_ONLY
+    momentum: float = 0.9
+    nesterov: bool = True
+    state: ClassVar[tuple[str, ...]] = ("v",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "momentum", low=0, below=1)
+
+    def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        v = self.momentum * v + g
+        return g + self.momentum * v if self.nesterov else v, (v,)
+
+
+@dataclass(frozen=True)
+class LearningRateAdam(BaseLearningRate):
+    """m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  step = m̂ / (√v̂ + ε) with m̂ = m / (1-β₁ᵏ) and v̂ = v / (1-β₂ᵏ).
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    beta1 : float
+        β₁, at least 0 and less than 1.
+    beta2 : float
+        β₂, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+    epsilon_hat : bool
+        Whether ε is added to √v and not to √v̂: step = m √(1-β₂ᵏ) / (1-β₁ᵏ) / (√v + ε), the other form of Adam, which is
+        that of Keras and of the operator that ONNX has.
+
+    References
+    ----------
+    D. P. Kingma and J. Ba, Adam: A Method for Stochastic Optimization, 2015, algorithm 1; the other form is at the end
+    of section 2.
+
+    Examples
+    --------
+    >>> LearningRateAdam(beta2=0.99).state
+    ('m', 'v')
+    """
+
+    eta0: float = 1e-3
+    _: KW_ONLY
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    epsilon_hat: bool = False
+    state: ClassVar[tuple[str, ...]] = ("m", "v")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "beta1", "beta2", low=0, below=1)
+        number(self, "epsilon", above=0)
+
+    def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        m = self.beta1 * m + (1 - self.beta1) * g
+        v = self.beta2 * v + (1 - self.beta2) * g * g
+        # m̂ / (√v̂ + ε) with its roots and quotients of scalars taken once for all weights.
+        root = op.Sqrt(one_minus_power(self.beta2, k, g))
+        epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
+        return root / one_minus_power(self.beta1, k, g) * (m / (op.Sqrt(v) + epsilon)), (m, v)
+
+
+@dataclass(frozen=True)
+class LearningRateAdamW(LearningRateAdam):
+    """step = m̂ / (√v̂ + ε) + λw, with m̂ and v̂ as in Adam: the weight decays by ηλ and apart from its gradient.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    beta1 : float
+        β₁, at least 0 and less than 1.
+    beta2 : float
+        β₂, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+    epsilon_hat : bool
+        As for Adam.
+    weight_decay : float
+        λ, at least 0. Every weight decays, biases too.
+
+    References
+    ----------
+    I. Loshchilov and F. Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2, in the form of
+    ``torch.optim.AdamW``: the decay, too, is scaled by η.
+
+    Examples
+    --------
+    >>> LearningRateAdamW(weight_decay=0.1).state
+    ('m', 'v')
+    """
+
+    _: KW_ONLY
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "weight_decay", low=0)
+
+    def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        step, state = super().update(w, g, m, v, k=k)
+        return (step + self.weight_decay * w if self.weight_decay else step), state
+
+
+@dataclass(frozen=True)
+class LearningRateAdagrad(BaseLearningRate):
+    """v = v + g²;  step = g / (√v + ε).
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    epsilon : float
+        ε, more than 0.
+
+    References
+    ----------
+    J. Duchi, E. Hazan and Y. Singer, Adaptive Subgradient Methods for Online Learning and Stochastic Optimization,
+    2011, in the form of ``torch.optim.Adagrad``.
+
+    Examples
+    --------
+    >>> LearningRateAdagrad(0.1).state
+    ('v',)
+    """
+
+    _: KW_ONLY
+    epsilon: float = 1e-10
+    state: ClassVar[tuple[str, ...]] = ("v",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "epsilon", above=0)
+
+    def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        v = v + g * g
+        return g / (op.Sqrt(v) + self.epsilon), (v,)
+
+
+@dataclass(frozen=True)
+class LearningRateRMSProp(BaseLearningRate):
+    """v = αv + (1-α)g²;  step = g / (√v + ε), or, with momentum, b = μb + g / (√v + ε);  step = b.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    alpha : float
+        α, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+    momentum : float
+        μ, at least 0 and less than 1.
+    centered : bool
+        Whether v - a² stands for v under the root, with a = αa + (1-α)g: the variance of the gradient.
+
+    References
+    ----------
+    T. Tieleman and G. Hinton, Lecture 6.5: rmsprop, 2012, and, centered, A. Graves, Generating Sequences With Recurrent
+    Neural Networks, 2013, equation 38, in the form of ``torch.optim.RMSprop``.
+
+    Examples
+    --------
+    >>> LearningRateRMSProp().state, LearningRateRMSProp(momentum=0.9).state
+    (('v',), ('v', 'b'))
+    """
+
+    _: KW_ONLY
+    alpha: float = 0.99
+    epsilon: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "alpha", "momentum", low=0, below=1)
+        number(self, "epsilon", above=0)
+
+    @property
+    def state(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What these settings need: v, a where it is centered, b where it has momentum."""
+        return ("v", *(["a"] if self.centered else []), *(["b"] if self.momentum else []))
+
+    def update(self, w: Value, g: Value, *state: Value, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        old = dict(zip(self.state, state, strict=True))
+        new = {"v": self.alpha * old["v"] + (1 - self.alpha) * g * g}
+        spread = new["v"]
+        if self.centered:
+            new["a"] = self.alpha * old["a"] + (1 - self.alpha) * g
+            spread = op.Relu(spread - new["a"] * new["a"])  # below 0 by rounding alone, where the gradient is constant
+        step = g / (op.Sqrt(spread) + self.epsilon)
+        if self.momentum:
+            step = new["b"] = self.momentum * old["b"] + step
+        return step, tuple(new.values())
+
+
+_NAMES = {
+    "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "SGDNesterov": LearningRateSGDNesterov,
+    "Adam": LearningRateAdam, "AdamW": LearningRateAdamW, "Adagrad": LearningRateAdagrad,
+    "RMSProp": LearningRateRMSProp,
+}  # fmt: skip
+
+
+def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) -> BaseLearningRate:
+    """The rate that a user means by "SGD", "Nesterov", "Adam", a class, its name, an object, or a number for SGD.
+
+    Parameters
+    ----------
+    rate : BaseLearningRate, type, str or float
+        What the user wrote.
+
+    Returns
+    -------
+    BaseLearningRate
+
+    Raises
+    ------
+    SettingError
+        No rate is called so, or the number is out of range.
+
+    Examples
+    --------
+    >>> resolve_rate(0.1)
+    LearningRateSGD(eta0=0.1, schedule=ConstantSchedule())
+    """
+    if isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool):
+        return LearningRateSGD(float(rate))
+    return resolve(BaseLearningRate, rate, _NAMES)

@@ -1,0 +1,171 @@
+"""What does a weight cost? A penalty is a formula from a weight to a number that is added to the loss."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.autodiff import grad
+from ortpartial.graph import Value, build, constant, op, variable
+
+from .base import BaseLearningOnnx, number, resolve
+
+__all__ = ["BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty", "resolve_penalty"]
+
+Shape = Sequence["int | str | None"]
+
+
+@dataclass(frozen=True)
+class BaseLearningPenalty(BaseLearningOnnx):
+    """p(w): the cost of a weight, a scalar.
+
+    A subclass has a method ``__call__(self, w)`` from a value to a scalar value, and, where it has settings, is a
+    frozen dataclass of them. Its gradient is found elsewhere.
+
+    Examples
+    --------
+    >>> class Largest(BaseLearningPenalty):
+    ...     def __call__(self, w):
+    ...         return op.ReduceMax(op.Abs(w), keepdims=0)
+    >>> [o.name for o in Largest().build_onnx_function(shape=[3, 2]).graph.output]
+    ['penalty', 'w_grad']
+    """
+
+    setting: ClassVar[str] = "learning_penalty"
+
+    @abstractmethod
+    def __call__(self, w: Value) -> Value:
+        """Cost of the weight."""
+
+    def applies_to(self, shape: Shape) -> bool:
+        """Whether a weight of this shape costs anything.
+
+        Parameters
+        ----------
+        shape : sequence of int, str or None
+            Shape of the weight.
+
+        Returns
+        -------
+        bool
+        """
+        return True
+
+    def build_onnx_function(self, *, dtype: Any = "float32", shape: Shape) -> ModelProto:
+        """Penalty and gradient as an ONNX model: w -> (penalty, w_grad); zeros where it does not apply to the shape.
+
+        Parameters
+        ----------
+        dtype : numpy dtype or its name
+            Element type of the weight.
+        shape : sequence of int, str or None
+            Shape of the weight.
+
+        Returns
+        -------
+        onnx.ModelProto
+            The penalty is a scalar, the gradient has the shape of the weight.
+        """
+        w = variable("w", dtype, shape)
+        penalty = self(w) if self.applies_to(shape) else free(w)
+        (dw,) = grad(penalty, [w])
+        return build([w], {"penalty": penalty, "w_grad": dw}, name=type(self).__name__)
+
+
+def free(w: Value) -> Value:
+    """0 of the dtype of w."""
+    return constant(np.zeros((), w.dtype))
+
+
+@dataclass(frozen=True)
+class NoLearningPenalty(BaseLearningPenalty):
+    """0.
+
+    Examples
+    --------
+    >>> NoLearningPenalty().applies_to((3, 2))
+    False
+    """
+
+    def __call__(self, w: Value) -> Value:
+        return free(w)
+
+    def applies_to(self, shape: Shape) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class ElasticLearningPenalty(BaseLearningPenalty):
+    """l₁ Σ|w| + ½ l₂ Σw²; its gradient is 0 where w = 0.
+
+    Parameters
+    ----------
+    l1 : float
+        l₁, at least 0.
+    l2 : float
+        l₂, at least 0.
+    penalize_biases : bool
+        Whether weights of fewer than two axes, biases and scales as a rule, cost anything.
+
+    References
+    ----------
+    H. Zou and T. Hastie, Regularization and variable selection via the elastic net, 2005.
+
+    Examples
+    --------
+    >>> penalty = ElasticLearningPenalty(l1=0.1, l2=0.9)
+    >>> penalty.applies_to((3, 2)), penalty.applies_to((3,))
+    (True, False)
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+    _: KW_ONLY
+    penalize_biases: bool = False
+
+    def __post_init__(self) -> None:
+        number(self, "l1", "l2", low=0)
+
+    def __call__(self, w: Value) -> Value:
+        terms = []
+        if self.l1:
+            terms.append(self.l1 * op.ReduceL1(w, keepdims=0))
+        if self.l2:
+            terms.append(0.5 * self.l2 * op.ReduceSumSquare(w, keepdims=0))
+        return sum(terms[1:], terms[0]) if terms else free(w)
+
+    def applies_to(self, shape: Shape) -> bool:
+        return (self.l1 > 0 or self.l2 > 0) and (self.penalize_biases or len(shape) > 1)
+
+
+_NAMES = {"none": NoLearningPenalty, "elastic": ElasticLearningPenalty}
+
+
+def resolve_penalty(penalty: BaseLearningPenalty | type[BaseLearningPenalty] | str | None) -> BaseLearningPenalty:
+    """The penalty that a user means by None, a class, its name, or an object.
+
+    Parameters
+    ----------
+    penalty : BaseLearningPenalty, type, str or None
+        What the user wrote.
+
+    Returns
+    -------
+    BaseLearningPenalty
+
+    Raises
+    ------
+    SettingError
+        No penalty is called so.
+
+    Examples
+    --------
+    >>> resolve_penalty(None)
+    NoLearningPenalty()
+    """
+    return resolve(BaseLearningPenalty, "none" if penalty is None else penalty, _NAMES)

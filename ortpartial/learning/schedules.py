@@ -1,0 +1,319 @@
+"""How far to step at iteration k? A `Schedule` turns the first step size and the number of the batch into a factor."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortpartial.graph import Value, cast, constant, op
+
+from .validation import number, resolve, whole
+
+__all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule", "OptimalSchedule",
+           "Schedule", "StepSchedule", "WarmUpSchedule", "resolve_schedule"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """η(k): the step size at batch k = 1, 2, ... of all epochs together.
+
+    A subclass is a frozen dataclass of settings with a method ``__call__(self, eta0, k)``: from the first step size, a
+    scalar `Value`, and the number of the batch, an int64 scalar `Value`, to the step size, a scalar `Value` of the
+    dtype of `eta0`.
+
+    Examples
+    --------
+    >>> class Halving(Schedule):
+    ...     def __call__(self, eta0, k):
+    ...         return eta0 * cast(2.0 ** -k, eta0)
+    >>> resolve_schedule(Halving) == Halving()
+    True
+    """
+
+    setting: ClassVar[str] = "schedule"
+
+    @abstractmethod
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        """Step size at batch k."""
+
+
+@dataclass(frozen=True)
+class ConstantSchedule(Schedule):
+    """η = η₀. No operator is emitted for it.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import constant, variable
+    >>> ConstantSchedule()(constant(0.1), variable("k", "int64", [])).array
+    array(0.1, dtype=float32)
+    """
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        return eta0
+
+
+@dataclass(frozen=True)
+class InvScalingSchedule(Schedule):
+    """η = η₀ / kᵖ with p = power_t.
+
+    Parameters
+    ----------
+    power_t : float
+        How fast the steps shrink, at least 0. At 0.5 or less their sum of squares diverges, at more than 1 their sum
+        converges.
+
+    Notes
+    -----
+    scikit-learn counts samples where k counts batches: with batches of one row both are the same.
+
+    References
+    ----------
+    scikit-learn, ``SGDRegressor(learning_rate="invscaling")``,
+    https://scikit-learn.org/stable/modules/sgd.html#mathematical-formulation
+
+    Examples
+    --------
+    >>> InvScalingSchedule(power_t=0.25)
+    InvScalingSchedule(power_t=0.25)
+    """
+
+    power_t: float = 0.5
+
+    def __post_init__(self) -> None:
+        number(self, "power_t", low=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        return eta0 / cast(k, eta0) ** self.power_t
+
+
+@dataclass(frozen=True)
+class OptimalSchedule(Schedule):
+    """η = 1 / (α (t₀ + k)) with t₀ = α^(-3/4), whatever η₀.
+
+    Parameters
+    ----------
+    alpha : float
+        Strength of the regularization that the schedule is optimal for, more than 0.
+
+    Notes
+    -----
+    t₀ is scikit-learn's for the log loss. With a typical weight ω = α^(-1/4) it makes the first step
+    ω / max(1, ℓ'(-ω, 1)), and as the derivative ℓ' is negative there, t₀ = 1 / (α ω). The difference: scikit-learn
+    counts samples, the first one as 0; k counts batches, the first one as 1.
+
+    References
+    ----------
+    L. Bottou, Stochastic Gradient Descent Tricks, 2012, section 5.2, and scikit-learn,
+    ``SGDClassifier(learning_rate="optimal")``, https://scikit-learn.org/stable/modules/sgd.html#mathematical-formulation
+
+    Examples
+    --------
+    >>> round(OptimalSchedule(alpha=1e-4).t0, 6)
+    1000.0
+    """
+
+    alpha: float = 1e-4
+
+    def __post_init__(self) -> None:
+        number(self, "alpha", above=0)
+
+    @property
+    def t0(self) -> float:
+        """t₀ = α^(-3/4): the number of batches after which the step size has halved."""
+        return self.alpha**-0.75
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        return 1 / self.alpha / (self.t0 + cast(k, eta0))
+
+
+@dataclass(frozen=True)
+class WarmUpSchedule(Schedule):
+    """η = min(k/n, 1) · s(max(k - n, 1)): n batches that lead up to the first step of a schedule s, then s from there.
+
+    Parameters
+    ----------
+    schedule : Schedule or str
+        s, a `Schedule` or the name of one.
+    n : int
+        Number of batches until the step size is whole, at least 1.
+
+    References
+    ----------
+    P. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, section 2.2. In torch it is
+    ``SequentialLR([LinearLR(start_factor=1/n, total_iters=n-1), s], milestones=[n])``.
+
+    Examples
+    --------
+    >>> WarmUpSchedule("invscaling", n=10)
+    WarmUpSchedule(schedule=InvScalingSchedule(power_t=0.5), n=10)
+    """
+
+    schedule: Schedule | str = "constant"
+    n: int = 100
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
+        whole(self, "n", low=1)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        assert isinstance(self.schedule, Schedule)
+        return cast(op.Min(k, self.n), eta0) / self.n * self.schedule(eta0, op.Max(k - self.n, 1))
+
+
+@dataclass(frozen=True)
+class CosineSchedule(Schedule):
+    """η = l + (η₀ - l) ½(1 + cos(πj/n)) with j = min(k - 1, n): from η₀ down to l, the minimum, where it stays.
+
+    Parameters
+    ----------
+    n : int
+        Number of batches that it takes, at least 1: epochs times batches an epoch for all of a training.
+    minimum : float
+        l, the last step size, at least 0. It is a step size and no factor, and is meant to be less than η₀.
+
+    Notes
+    -----
+    It is computed as l + (η₀ - l) sin²(½π(n - j)/n), which is the same and loses no digits near the end.
+
+    References
+    ----------
+    I. Loshchilov and F. Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017, equation 5, without the
+    restarts; ``torch.optim.lr_scheduler.CosineAnnealingLR`` for its first n steps.
+
+    Examples
+    --------
+    >>> CosineSchedule(n=1000, minimum=1e-4)
+    CosineSchedule(n=1000, minimum=0.0001)
+    """
+
+    n: int = 1000
+    minimum: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole(self, "n", low=1)
+        number(self, "minimum", low=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        left = op.Max(self.n + 1 - k, 0)
+        return between(self.minimum, eta0, cast(left, eta0) / self.n)
+
+
+@dataclass(frozen=True)
+class StepSchedule(Schedule):
+    """η = η₀ · γᵐ with m = ⌊(k - 1)/n⌋: times γ, the factor, every n batches.
+
+    Parameters
+    ----------
+    n : int
+        Number of batches between two drops, at least 1.
+    factor : float
+        γ, more than 0.
+
+    References
+    ----------
+    ``torch.optim.lr_scheduler.StepLR``, where n is the step size and γ the same.
+
+    Examples
+    --------
+    >>> StepSchedule(n=300, factor=0.5)
+    StepSchedule(n=300, factor=0.5)
+    """
+
+    n: int = 1000
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        whole(self, "n", low=1)
+        number(self, "factor", above=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        # Both are integers, and so is their quotient.
+        return eta0 * op.Pow(constant(self.factor, eta0.dtype), (k - 1) / self.n)
+
+
+@dataclass(frozen=True)
+class OneCycleSchedule(Schedule):
+    """η = l + (η₀ - l) ½(1 - cos(πx)): with l = η₀/d and x = j/a up to j = a, l = η₀/(df), x = (n-1-j)/(n-1-a) beyond.
+
+    Here j = min(k, n) - 1 and a = pn - 1. The steps grow to η₀, then shrink until the n-th, and stay as small as that.
+
+    Parameters
+    ----------
+    n : int
+        Number of batches of the cycle, at least 1: epochs times batches an epoch for all of a training.
+    pct_start : float
+        p, the share of the cycle in which the steps grow, at least 0 and less than 1.
+    div_factor : float
+        d, how many times the first step is smaller than η₀, the largest one; more than 0.
+    final_div_factor : float
+        f, how many times the last step is smaller than the first one; more than 0.
+
+    References
+    ----------
+    L. Smith and N. Topin, Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates, 2018, in
+    the form of ``torch.optim.lr_scheduler.OneCycleLR``: two phases, and momentum is left as it is.
+
+    Examples
+    --------
+    >>> OneCycleSchedule(n=500).final_div_factor
+    10000.0
+    """
+
+    n: int = 1000
+    pct_start: float = 0.3
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+
+    def __post_init__(self) -> None:
+        whole(self, "n", low=1)
+        number(self, "pct_start", low=0, below=1)
+        number(self, "div_factor", "final_div_factor", above=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        a, last = self.pct_start * self.n - 1, self.n - 1
+        x = cast(op.Max(self.n - k, 0), eta0) / (last - a)
+        low = eta0 / (self.div_factor * self.final_div_factor)
+        if a > 0:
+            j = cast(k - 1, eta0)
+            x, low = op.Min(j / a, x), op.Where(j <= a, eta0 / self.div_factor, low)
+        return between(low, eta0, x)
+
+
+def between(low: Value | float, high: Value, x: Value) -> Value:
+    """From low at x = 0 to high at x = 1 along a cosine: l + (h - l) ½(1 - cos(πx)), as a square that keeps digits."""
+    s = op.Sin(math.pi / 2 * x)
+    return low + (high - low) * (s * s)
+
+
+# Those that last for n batches take 1000 by their names alone.
+_NAMES: dict[str, type[Schedule]] = {
+    "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
+    "warmup": WarmUpSchedule, "cosine": CosineSchedule, "step": StepSchedule, "onecycle": OneCycleSchedule,
+}  # fmt: skip
+
+
+def resolve_schedule(schedule: Schedule | type[Schedule] | str) -> Schedule:
+    """The schedule that a user means by a name such as "constant" or "cosine", a class, its name, or an object.
+
+    Parameters
+    ----------
+    schedule : Schedule, type or str
+        What the user wrote.
+
+    Returns
+    -------
+    Schedule
+
+    Raises
+    ------
+    SettingError
+        No schedule is called so.
+
+    Examples
+    --------
+    >>> resolve_schedule("invscaling")
+    InvScalingSchedule(power_t=0.5)
+    """
+    return resolve(Schedule, schedule, _NAMES)

@@ -1,0 +1,232 @@
+"""Which nodes must not reach onnxruntime? Those that end or hang its process, although they pass onnx's checker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import OPSET, Value, constant, make_node, op, schema_of
+
+from .validation import LARGEST_WINDOW
+
+__all__ = ["check_node", "guarded"]
+
+#: Operators that end or hang the process where a tensor has no elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
+NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "GRU", "LSTM", "RNN", "ReduceL1", "ReduceL2",
+                          "ReduceSumSquare"})  # fmt: skip
+
+#: Through these, the numbers of an input stay what they are.
+_UNCHANGED = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+
+_LARGEST = 2**31 - 1
+
+
+def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], where: str) -> None:
+    """Refuse a node that is known to end the process, or never to return.
+
+    Parameters
+    ----------
+    op_type : str
+        Its operator, of the default domain.
+    inputs : sequence of Value or None
+        What it reads.
+    attributes : dict of str to object
+        Its attributes.
+    where : str
+        What to call it.
+
+    Raises
+    ------
+    ModelError
+    """
+    if op_type in NEVER_EMPTY and (empty := [x for x in inputs if x is not None and 0 in (x.shape or ())]):
+        raise ModelError(f"{where} reads {empty[0]!r}, a tensor without elements, which ends or hangs some versions of "
+                         f"onnxruntime; leave the node out.")  # fmt: skip
+    killer = KILLERS.get(op_type)
+    if killer is not None and (reason := killer(*inputs, **_known(killer, attributes))):
+        raise ModelError(f"{where} {reason}")
+
+
+def _known(killer: Callable[..., Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those attributes that a predicate asks for."""
+    names = killer.__kwdefaults__ or {}
+    return {n: attributes[n] for n in names if n in attributes}
+
+
+def _division(a: Value, b: Value) -> str | None:
+    if b.array is None or b.is_float:
+        return None
+    if not b.array.all():
+        return "divides whole numbers by 0, which ends the process; divide by something else."
+    if a.array is not None and b.array.dtype.kind == "i":
+        least = np.iinfo(b.array.dtype).min
+        if (a.array == least).any() and (b.array == -1).any():
+            return f"may divide {least}, the least number of its type, by -1, which ends the process; use a wider type."
+    return None
+
+
+def _groups(x: Value, *_: Value, num_groups: int = 1) -> str | None:
+    channels = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
+    if isinstance(channels, int) and channels % num_groups:
+        return f"has num_groups of {num_groups}, which does not divide the {channels} channels."
+    return None
+
+
+def _labels(x: Value, t: Value, *_: Value | None, ignore_index: int | None = None) -> str | None:
+    classes = classes_of(x)
+    if t.array is None or classes is None or not t.array.size:
+        return None
+    kept = t.array[t.array != ignore_index] if ignore_index is not None else t.array
+    if kept.size and not 0 <= kept.min() <= kept.max() < classes:
+        return f"has labels from {kept.min()} to {kept.max()}, where 0 to {classes - 1} were expected."
+    return None
+
+
+def _indices(data: Value, i: Value, *_: Value, axis: int = 0) -> str | None:
+    if i.array is None or not i.array.size or data.shape is None or not -len(data.shape) <= axis < len(data.shape):
+        return None
+    size = data.shape[axis]
+    if isinstance(size, int) and not -size <= i.array.min() <= i.array.max() < size:
+        return f"has indices from {i.array.min()} to {i.array.max()}, where {-size} to {size - 1} were expected."
+    return None
+
+
+def _rois(x: Value, rois: Value, batch: Value | None = None, *_: Value) -> str | None:
+    if rois.array is not None and not (np.abs(rois.array) < LARGEST_WINDOW).all():
+        return f"has regions that are no numbers below {LARGEST_WINDOW}."
+    rows = (x.shape or (None,))[0]
+    if batch is not None and batch.array is not None and batch.array.size and (
+            batch.array.min() < 0 or (isinstance(rows, int) and batch.array.max() >= rows)):
+        return f"has batch_indices from {batch.array.min()} to {batch.array.max()}, which are no rows of its input."
+    return None
+
+
+def _unpooled(x: Value, i: Value, shape: Value | None = None, *, kernel_shape: Sequence[int] = (),
+              strides: Sequence[int] = (), pads: Sequence[int] = ()) -> str | None:  # fmt: skip
+    if i.array is None:
+        return "has indices that are computed, and any that is out of range ends the process; store them in the model."
+    if x.shape is not None and x.is_static and i.array.shape != x.shape:
+        return f"has indices of the shape {i.array.shape}, where {x.shape} was expected."
+    if not i.array.size:
+        return None
+    if i.array.min() < 0:
+        return "has negative indices."
+    n = len(kernel_shape)
+    if shape is not None and shape.array is not None:
+        size = math.prod(map(int, shape.array))
+    else:
+        window = zip(i.array.shape[2:], strides or [1] * n, kernel_shape, pads[:n] or [0] * n, pads[n:] or [0] * n,
+                     strict=False)  # fmt: skip
+        size = math.prod(i.array.shape[:2]) * math.prod((m - 1) * s + k - p - q for m, s, k, p, q in window)
+    return None if i.array.max() < size else f"has indices up to {i.array.max()}, and its output has {size} elements."
+
+
+def _uniform(*_: Value, low: float = 0.0, high: float = 1.0) -> str | None:
+    return None if -math.inf < low <= high < math.inf else f"draws numbers from {low} to {high}, which is no interval."
+
+
+def _normal(*_: Value, mean: float = 0.0, scale: float = 1.0) -> str | None:
+    return None if math.isfinite(mean) and 0 < scale < math.inf else f"draws numbers with a scale of {scale}."
+
+
+#: Operators of the default domain that end the process for some inputs: predicates that say why, or None.
+KILLERS: dict[str, Callable[..., str | None]] = {
+    "Div": _division, "Mod": _division,
+    "Gather": _indices, "GatherElements": _indices,
+    "GroupNormalization": _groups,
+    "MaxUnpool": _unpooled,
+    "NegativeLogLikelihoodLoss": _labels, "SoftmaxCrossEntropyLoss": _labels,
+    "RandomNormal": _normal, "RandomNormalLike": _normal, "RandomUniform": _uniform, "RandomUniformLike": _uniform,
+    "RoiAlign": _rois,
+}  # fmt: skip
+
+
+# -- what is only known when the graph runs
+
+
+def guarded(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    """The inputs of a node, such that what would end the process ends the run with an error instead.
+
+    A table of one element is read with the index 0, or with 1 where the numbers are those that kill: onnxruntime checks
+    the indices of a Gather, and its error names the node, hence the name says what is wrong.
+
+    Parameters
+    ----------
+    op_type : str
+        Its operator, of the default domain.
+    inputs : sequence of Value or None
+        What it reads.
+    attributes : dict of str to object
+        Its attributes.
+    name : str
+        What the error will call it.
+
+    Returns
+    -------
+    list of Value or None
+    """
+    found = list(inputs)
+    if op_type in ("Div", "Mod"):
+        a, b = inputs
+        if a is not None and b is not None and _is_whole(b) and (bad := _bad_division(a, b)) is not None:
+            found[1] = b + _raised(bad, b, f"{name} divides whole numbers by zero, or the least one by -1")
+    if op_type in LOSSES:
+        x, t = inputs[:2]
+        # What comes straight from the user is checked on the host, and costs nothing here.
+        computed = t is not None and t.array is None and (leaf(t).node is not None or x is None or not classes_of(x))
+        if x is not None and t is not None and computed and _is_whole(t):
+            classes = op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type)
+            bad = op.Or(t < constant(0, t.dtype), t >= classes)
+            if (ignored := attributes.get("ignore_index")) is not None:
+                bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
+            found[1] = t + _raised(bad, t, f"{name} has a label out of range")
+    if op_type == "Bernoulli" and (x := inputs[0]) is not None and x.is_float:
+        found[0] = x + _raised(op.Not(op.And(x >= 0, x <= 1)), x, f"{name} has probabilities that are not in 0 to 1")
+    if op_type == "Trilu" and len(inputs) == 2 and inputs[1] is not None:
+        found[1] = op.Min(op.Max(inputs[1], constant(-_LARGEST, np.int64)), constant(_LARGEST, np.int64))
+    return found
+
+
+def _bad_division(a: Value, b: Value) -> Value | None:
+    """Where a division kills; None where the constants show that it cannot."""
+    signed = b.dtype.kind == "i"
+    least = constant(np.array(np.iinfo(b.dtype).min, b.dtype))
+    minus = signed and (b.array is None or bool((b.array == -1).any()))
+    if minus and a.array is not None and not (a.array == least.array).any():
+        minus = False
+    parts = [op.Equal(b, constant(0, b.dtype))] if b.array is None else []
+    if minus:
+        parts.append(op.And(op.Equal(a, least), op.Equal(b, constant(-1, b.dtype))))
+    return None if not parts else parts[0] if len(parts) == 1 else op.Or(*parts)
+
+
+def _is_whole(v: Value) -> bool:
+    """Whether a value is a tensor of whole numbers."""
+    return bool(v.type.tensor_type.elem_type) and v.dtype.kind in "iu"
+
+
+def _raised(bad: Value, like: Value, name: str) -> Value:
+    """Zeros of the dtype of `like`, or an error of onnxruntime where something is bad."""
+    gather = schema_of("Gather", "", OPSET)
+    zeros = constant(np.zeros(1, like.dtype))
+    return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
+
+
+def classes_of(x: Value) -> int | None:
+    """How many labels the scores of a loss are for."""
+    size = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
+    return size if isinstance(size, int) else None
+
+
+def leaf(v: Value) -> Value:
+    """Where the numbers of a value come from."""
+    while v.node is not None and v.node.op_type in _UNCHANGED and v.node.inputs[0] is not None:
+        v = v.node.inputs[0]
+    return v

@@ -1,0 +1,183 @@
+"""Where are the weights of a model? In its file; or, to save memory, left out of it and put back in time."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from .load import Model, stored
+
+__all__ = ["lightened", "parted", "replace_weights", "whole"]
+
+#: Bytes that one protobuf message can hold are 2³¹ - 1; some are left for all that is not content of initializers.
+_MESSAGE = 2**31 - 2**26
+
+#: Bytes from which on an initializer is not worth a second copy.
+_BIG = 2**20
+
+#: Bytes of big initializers from which on they are kept in a file.
+_MANY = 2**24
+
+#: Where a tensor may keep its content.
+_DATA = [f.name for f in TensorProto.DESCRIPTOR.fields if f.name.endswith("_data")]
+
+
+def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
+    """A copy of a model in which the initializers named have new content and nothing else is changed.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+    weights : dict of str to numpy.ndarray
+        New content, of the same shape and dtype.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for t in stored(copy):
+        if t.name in weights:
+            new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
+            for field in _DATA:
+                t.ClearField(field)
+            if t.data_location == TensorProto.EXTERNAL:
+                t.ClearField("data_location")
+                t.ClearField("external_data")
+            t.raw_data = new.raw_data
+    return copy
+
+
+def parted(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """A model that fits into one message of 2 GB, and the big initializers that had to be left out for that.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+
+    Returns
+    -------
+    model : onnx.ModelProto
+        The same object where it fits; else, initializers that were left out refer to external data in no file.
+    arrays : dict of str to numpy.ndarray
+        What was left out, by name.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build
+    >>> from ortpartial.graph import variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> parted(build([x], {"y": 2 * x}))[1]
+    {}
+    """
+    if sum(map(_size, proto.graph.initializer)) < _MESSAGE:
+        return proto, {}
+    apart = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if _size(t) >= _BIG}
+    return _emptied(proto), apart
+
+
+def _size(t: TensorProto) -> int:
+    """Bytes of a tensor."""
+    return int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
+
+
+def _emptied(proto: ModelProto) -> ModelProto:
+    """A copy of a model whose big initializers refer to external data in no file."""
+    light = _but(proto, ["graph"])
+    light.graph.CopyFrom(_but(proto.graph, ["initializer"]))
+    for t in proto.graph.initializer:
+        if _size(t) < _BIG:
+            light.graph.initializer.append(t)
+            continue
+        left = _but(t, _DATA)
+        left.data_location = TensorProto.EXTERNAL
+        left.external_data.add(key="location", value="memory")
+        light.graph.initializer.append(left)
+    return light
+
+
+def lightened(model: Model) -> Model:
+    """The same model, whose proto is a copy without the content of big initializers: see `whole`.
+
+    What a training starts from is read again when the next one does. Where there is much of it, it waits in a temporary
+    file until then, and not in memory, if such a file can be written.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+
+    Returns
+    -------
+    Model
+    """
+    light = replace(model, proto=_emptied(model.proto))
+    big = {n: a for n, a in model.arrays.items() if a.nbytes >= _BIG}
+    if model.file is not None or sum(a.nbytes for a in big.values()) < _MANY:
+        return light
+    try:
+        with tempfile.TemporaryFile() as f:
+            places = {}
+            for n, a in big.items():
+                places[n] = f.seek(-(-f.tell() // 64) * 64)
+                f.write(np.ascontiguousarray(a).data.cast("B"))
+            f.flush()
+            file = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError:
+        return light
+    apart = {n: np.frombuffer(file, a.dtype, a.size, places[n]).reshape(a.shape) for n, a in big.items()}
+    return replace(light, arrays={**model.arrays, **apart}, file=file)
+
+
+def whole(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:
+    """The file of a model that was lightened, in which the initializers named have new content.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : dict of str to numpy.ndarray, optional
+        New content, of the same shape and dtype.
+
+    Returns
+    -------
+    onnx.ModelProto
+        A copy.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build
+    >>> from ortpartial.graph import constant, variable
+    >>> from ortpartial.model import load
+    >>> proto = build([x := variable("x", "float32", ["N", 1])], {"y": x @ constant(np.ones((1, 2**18), np.float32))})
+    >>> whole(lightened(load(proto))) == proto
+    True
+    """
+    left_out = {t.name for t in model.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    return replace_weights(model.proto, {**{n: model.arrays[n] for n in left_out}, **(weights or {})})
+
+
+def _but(message: Any, left_out: Collection[str]) -> Any:
+    """A copy of a protobuf message without some of its fields, which are not even read."""
+    new = type(message)()
+    for field in type(message).DESCRIPTOR.fields:
+        if field.name in left_out:
+            continue
+        content = getattr(message, field.name)
+        if hasattr(content, "extend"):
+            getattr(new, field.name).extend(content)
+        elif message.HasField(field.name):
+            if field.message_type:
+                getattr(new, field.name).CopyFrom(content)
+            else:
+                setattr(new, field.name, content)
+    return new

@@ -1,0 +1,108 @@
+"""Are the indices and labels that a user gives in range? onnxruntime reads foreign memory where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortpartial.exceptions import DataError
+from ortpartial.graph import Value, topological
+
+from .crash_guards import LOSSES, NEVER_EMPTY, classes_of, leaf
+
+__all__ = ["Range", "check_empty", "check_indices", "index_ranges"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What the numbers of an input have to be: indices or labels between two numbers, or a number that is ignored."""
+
+    what: str
+    low: int
+    high: int
+    ignored: int | None
+    node: str
+
+
+def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dict[str, Range]:
+    """The ranges of those inputs of whole numbers that are indices or labels, by their names.
+
+    Parameters
+    ----------
+    inputs : dict of str to Value
+        Inputs of a graph.
+    outputs : collection of Value
+        What is computed from them.
+
+    Returns
+    -------
+    dict of str to Range
+        The narrowest one where an input is read several times.
+    """
+    names = {v: n for n, v in inputs.items() if not v.is_float}
+    found: dict[str, Range] = {}
+    for node in topological(list(outputs)) if names else ():
+        if node.op_type not in (*LOSSES, "Gather", "GatherElements") or node.inputs[1] is None:
+            continue
+        name, x = names.get(leaf(node.inputs[1])), node.inputs[0]
+        if name is None or x is None or x.shape is None:
+            continue
+        called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
+        labels, axis = node.op_type in LOSSES, node.attribute("axis")
+        size = classes_of(x) if labels else x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
+        if not isinstance(size, int):
+            continue
+        ignored = node.attribute("ignore_index") if labels else None
+        new = Range("labels" if labels else "indices", 0 if labels else -size, size - 1, ignored, called)
+        if name not in found or new.high < found[name].high:
+            found[name] = new
+    return found
+
+
+def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray]) -> None:
+    """Are indices and labels in their ranges? One out of range would read foreign memory.
+
+    Parameters
+    ----------
+    ranges : dict of str to Range
+        What was expected, by the names of inputs.
+    arrays : dict of str to numpy.ndarray
+        What was given.
+
+    Raises
+    ------
+    DataError
+        Some are not.
+    """
+    for name, r in ranges.items():
+        a = arrays[name]
+        low, high = (a.min(), a.max()) if a.size else (0, 0)
+        if r.low <= low and high <= r.high:
+            continue
+        if r.ignored is not None:
+            kept = a[a != r.ignored]
+            low, high = (kept.min(), kept.max()) if kept.size else (r.low, r.low)
+        if not (r.low <= low and high <= r.high):
+            raise DataError(f"Input {name!r} has {r.what} from {low} to {high}, where {r.low} to {r.high} were "
+                            f"expected by {r.node}.")  # fmt: skip
+
+
+def check_empty(outputs: Collection[Value], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse input without elements for operators that do not survive it.
+
+    Parameters
+    ----------
+    outputs : collection of Value
+        What is computed.
+    arrays : dict of str to numpy.ndarray
+        From what.
+
+    Raises
+    ------
+    DataError
+    """
+    for name, a in arrays.items():
+        if a.size == 0 and (node := next((n for n in topological(list(outputs)) if n.op_type in NEVER_EMPTY), None)):
+            raise DataError(f"Input {name!r} has no elements, which {node!r} does not survive; leave the batch out.")

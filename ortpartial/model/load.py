@@ -1,0 +1,194 @@
+"""What is in an ONNX file? `load` turns a ModelProto into values, its weights into values that can be inputs."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import Value, constant, variable
+
+from .prepare import check, graphs, prepared, shapes
+from .reader import Reader
+from .sparse import densified
+from .validation import check_size
+
+__all__ = ["Model", "load", "read"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ONNX model as values.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model as it was given, sparse initializers as dense ones; never written to.
+    inputs, outputs : dict of str to Value
+        What the graph reads and gives.
+    initializers : dict of str to Value
+        Its initializers: variables where `load` was told so, else constants.
+    arrays : dict of str to numpy.ndarray
+        The content of the initializers.
+    values : dict of str to Value
+        Every tensor of the graph by its name.
+    straight_through : bool
+        Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
+    file : mmap.mmap, optional
+        A file without a name, in which the content of big initializers waits until somebody reads it: see `lightened`.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float32", ["N", 3])
+    >>> list(load(build([x], {"y": op.Exp(x)})).outputs)
+    ['y']
+    """
+
+    proto: ModelProto
+    inputs: Mapping[str, Value]
+    outputs: Mapping[str, Value]
+    initializers: Mapping[str, Value]
+    arrays: Mapping[str, np.ndarray]
+    values: Mapping[str, Value]
+    #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
+    straight_through: bool = False
+    file: mmap.mmap | None = None
+
+    def release(self) -> None:
+        """Give back the memory that reading `arrays` took, where they wait in a file."""
+        if self.file is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.file.madvise(mmap.MADV_DONTNEED)
+
+
+def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
+    """A ModelProto from a ModelProto (returned as it is), its bytes, or a path (external data included).
+
+    Sparse initializers become dense ones, in a copy.
+
+    Parameters
+    ----------
+    source : onnx.ModelProto, bytes or path
+        The model.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    ModelError
+        The file does not exist, or the bytes are no ONNX model.
+
+    Examples
+    --------
+    >>> read(b"not a model")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ModelError: The 11 bytes given are no ONNX model, or one that was cut short.
+    """
+    if isinstance(source, ModelProto):
+        model, what = source, "The ModelProto given is"
+    elif isinstance(source, (bytes, bytearray)):
+        model, what = ModelProto(), f"The {len(source)} bytes given are"
+        try:
+            model.ParseFromString(bytes(source))
+        except DecodeError:
+            model = ModelProto()
+    elif isinstance(source, (str, os.PathLike)):
+        path, what = Path(source), f"{str(source)!r} is"
+        if not path.is_file():
+            raise ModelError(f"There is no file {str(source)!r}; give a path to an ONNX model, bytes or a ModelProto.")
+        try:
+            model = onnx.load(path)
+        except DecodeError:
+            model = ModelProto()
+        except (FileNotFoundError, onnx.checker.ValidationError) as e:
+            raise ModelError(f"The external data of {str(source)!r} cannot be read: {e}") from None
+    else:
+        raise ModelError(f"A model is a ModelProto, bytes or a path, not {type(source).__name__}.")
+    if not model.graph.output:
+        raise ModelError(f"{what} no ONNX model, or one that was cut short.")
+    if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
+        raise ModelError(f"The data of {apart[0]!r} stand in another file (external data); give the path of the model.")
+    return densified(model)
+
+
+def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
+         batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
+         straight_through: bool | None = None) -> Model:  # fmt: skip
+    """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
+
+    Sparse initializers are read as dense ones, trained as dense weights and written as such.
+
+    Parameters
+    ----------
+    source : Model, onnx.ModelProto, bytes or path
+        The model; it is not written to. One that was loaded before is not copied once more.
+    batch : int or dict of str to sequence of int, optional
+        Number of rows of every input whose first size is not static, or all the sizes of inputs by their names, so that
+        what is built is made for them alone.
+    variables : collection of str
+        Initializers that will change: nothing that is built counts on their content.
+    straight_through : bool, optional
+        Whether a gradient passes through QuantizeLinear and the DequantizeLinear behind it as if they were not there,
+        where nothing is cut off: their own is 0. A `Model` keeps what it was loaded with, and is given in place of the
+        file to whatever trains it or differentiates it. It must be of float32 or float64.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, upgraded or understood; the message names the node.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build
+    >>> from ortpartial.graph import constant, op, variable
+    >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
+    >>> list(load(build([x], {"y": op.MatMul(x, w)})).initializers)
+    ['w']
+    """
+    known = source if isinstance(source, Model) else None
+    proto = known.proto if known else read(source)  # type: ignore[arg-type]
+    graph, opsets = prepared(proto, batch)
+    arrays = known.arrays if known else {t.name: numpy_helper.to_array(t) for t in stored(proto)}
+    initializers = {
+        n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
+    }
+    inputs = {}
+    for i in graph.input:
+        if i.name not in initializers:
+            if not i.type.HasField("tensor_type"):
+                raise ModelError(f"Input {i.name!r} is no tensor.")
+            inputs[i.name] = Value(i.type, hint=i.name)
+            check_size(inputs[i.name], f"Input {i.name!r}")
+    values: dict[str, Value] = {**inputs, **initializers}
+    if straight_through is None:
+        straight_through = known is not None and known.straight_through
+    reader = Reader(opsets, shapes(graph, opsets), initializers, straight_through)
+    outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
+    if known is None:
+        check(graph, opsets)  # at last, since our own errors say more
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, known.file if known else None)
+
+
+def stored(proto: ModelProto) -> list[TensorProto]:
+    """The initializers of a model, and those of its bodies whose names they share with no other."""
+    every = [t for g in graphs(proto.graph) for t in g.initializer]
+    counts = Counter(t.name for t in every)
+    own = len(proto.graph.initializer)
+    return [*every[:own], *(t for t in every[own:] if counts[t.name] == 1)]

@@ -1,0 +1,390 @@
+"""What is done to an ONNX graph before it is read? Functions inlined, opset upgraded, shapes inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
+from onnx.reference import ReferenceEvaluator
+
+from ortpartial.exceptions import GraphError, ModelError
+from ortpartial.graph import OPSET, SMALL, Value, attribute_value, constant, without_zeros
+
+from .validation import check_proto
+
+__all__ = ["bodies", "check", "constant_of", "folded", "graphs", "prepared", "shapes"]
+
+
+def prepared(
+    proto: ModelProto, batch: int | Mapping[str, Sequence[int]] | None = None
+) -> tuple[onnx.GraphProto, Mapping[str, int]]:
+    """A graph with functions inlined and opset 21 or later, in which big initializers became inputs, and its opsets.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+    batch : int or dict of str to sequence of int, optional
+        Number of rows of every input whose first size is not static, or all the sizes of inputs by their names.
+
+    Returns
+    -------
+    tuple of onnx.GraphProto and dict of str to int
+
+    Raises
+    ------
+    ModelError
+        The model cannot be upgraded.
+    """
+    light = ModelProto()
+    light.CopyFrom(_without_data(proto))
+    for nodes in (*(g.node for g in graphs(light.graph)), *(f.node for f in light.functions)):
+        _refer(nodes)
+    check_proto(light)
+    if light.functions:
+        # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
+        # The conversion looks for the types of initializers among those of values, and nowhere else.
+        stored = light.graph.initializer
+        light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
+        # And for the types of what is inside of bodies.
+        _, *inside = graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
+        light.graph.value_info.extend(v for g in inside for v in [*g.input, *g.output, *g.value_info])
+        try:
+            light = inliner.inline_local_functions(light, convert_version=True)
+        except Exception as e:
+            raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
+    version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
+    if version < OPSET:
+        del light.graph.value_info[:]
+        try:
+            light = version_converter.convert_version(light, OPSET)
+        except Exception as e:
+            raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {_last_line(e)}") from None
+    opsets = {o.domain: o.version for o in light.opset_import}
+    if batch is not None:
+        _specialize(light.graph, batch)
+    _fold(light.graph, opsets)
+    return light.graph, opsets
+
+
+def check(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+    """What onnx's own checker says, without the shapes that are declared inside, which exporters get wrong.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph; it is not written to.
+    opsets : dict of str to int
+        Its opsets.
+
+    Raises
+    ------
+    ModelError
+        It is not valid.
+    """
+    bare = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
+    del bare.graph.value_info[:]
+    for v in [*bare.graph.input, *bare.graph.output]:
+        if v.type.HasField("tensor_type"):
+            v.type.tensor_type.shape.SetInParent()  # The checker asks for a shape, and we do not.
+    try:
+        onnx.checker.check_model(bare)
+    except Exception as e:
+        raise ModelError(f"The model is not valid ONNX: {' '.join(str(e).split())[:500]}") from None
+
+
+def _without_data(proto: ModelProto) -> ModelProto:
+    """The model with big initializers of floats declared as inputs, so that passes do not copy weights."""
+    light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, functions=proto.functions)
+    source, target = proto.graph, light.graph
+    target.name = source.name or "graph"
+    target.node.extend(source.node)
+    target.output.extend(source.output)
+    target.value_info.extend(source.value_info)
+    declared = {i.name for i in source.input}
+    target.input.extend(source.input)
+    floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    for t in source.initializer:
+        if t.data_type in floats and int(np.prod(t.dims)) > 64:
+            if t.name not in declared:
+                target.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+        else:
+            target.initializer.append(t)
+    return light
+
+
+def _refer(nodes: Any) -> None:
+    """Hand the tensors that a Gradient names over as further inputs, so that what renames tensors renames them, too.
+
+    It may stand before the nodes that compute them: the standard orders nodes by what they read alone.
+    """
+    here: set[str] = set()
+    late = False
+    for node in nodes:
+        if node.op_type == "Gradient" and node.domain == "ai.onnx.preview.training":
+            found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            named = [n.decode() for n in (*found.get("xs", ()), *found.get("zs", ()))]
+            if len(named) != len(node.input):
+                raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names {len(named)} tensors in xs and zs, "
+                                 f"and has {len(node.input)} inputs; one for each was expected.")  # fmt: skip
+            node.input.extend([*named, found.get("y", b"").decode()])
+            late = late or not here.issuperset({*node.input} & {o for n in nodes for o in n.output})
+        here.update(node.output)
+    if late:
+        _put_in_order(nodes)
+
+
+def _put_in_order(nodes: Any) -> None:
+    """Put the nodes of a graph behind those whose outputs they read, unless they go in a circle."""
+    made = {o for node in nodes for o in node.output if o}
+    place: dict[tuple[str, ...], int] = {}
+    known: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        left = []
+        for node in waiting:
+            inside = (n for b in bodies(node) for g in graphs(b) for n in g.node)
+            if known.issuperset(made & {i for n in (node, *inside) for i in n.input}):
+                known.update(node.output)
+                place[tuple(node.output)] = len(place)
+            else:
+                left.append(node)
+        if len(left) == len(waiting):
+            return
+        waiting = left
+    nodes.sort(key=lambda node: place[tuple(node.output)])
+
+
+def _specialize(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:
+    """Give the first size of every input, and every other size of the same name, the number of rows."""
+    if not isinstance(batch, int):
+        for i in graph.input:
+            if i.name in batch:
+                i.type.CopyFrom(helper.make_tensor_type_proto(i.type.tensor_type.elem_type, list(batch[i.name])))
+        return
+    kinds = [i.type.tensor_type for i in graph.input if i.type.tensor_type.HasField("shape")]
+    first = [k.shape.dim[0] for k in kinds if k.shape.dim and not k.shape.dim[0].HasField("dim_value")]
+    names = {d.dim_param for d in first if d.dim_param}
+    for d in [*first, *(d for k in kinds for d in k.shape.dim if d.dim_param in names)]:
+        d.dim_value = batch
+
+
+def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int], around: Mapping[str, np.ndarray] | None = None) -> None:
+    """Compute whole numbers from whole numbers, the arithmetic of shapes: shape inference reads constants alone."""
+    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    known = dict(around or {})
+    known |= {n: a for n, a in arrays.items() if _is_whole(a)}
+    for node in graph.node:
+        for body in bodies(node):
+            _fold(body, opsets, known)
+        if node.op_type == "Range" and all(i in arrays for i in node.input):
+            _check_range(node, [arrays[i] for i in node.input])
+        found = _easily(node, known, opsets)
+        if found is not None and found.size <= 1:
+            arrays[node.output[0]] = found
+        if found is not None and _is_whole(found):
+            known[node.output[0]] = found
+            if node.op_type != "Constant":
+                value = numpy_helper.from_array(found)
+                node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
+
+
+def folded(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
+    """The whole numbers that a node computes from whole numbers; None where it does not, or where they are many.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    known : dict of str to numpy.ndarray
+        The inputs that are known, by their names.
+    opsets : dict of str to int
+        Its opsets.
+
+    Returns
+    -------
+    numpy.ndarray or None
+    """
+    found = _easily(node, {n: a for n, a in known.items() if _is_whole(a)}, opsets)
+    return found if found is not None and _is_whole(found) else None
+
+
+def _easily(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
+    """What a node computes from known inputs, if that takes no time."""
+    if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
+        return None
+    return _computed(node, known, opsets) if node.op_type == "Constant" or _is_easy(node, known) else None
+
+
+def _is_whole(a: np.ndarray) -> bool:
+    """Whether these are whole numbers, and few."""
+    return a.dtype.kind in "biu" and a.size <= SMALL
+
+
+#: The operators of ONNX that have graphs inside.
+_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+def bodies(node: NodeProto) -> list[onnx.GraphProto]:
+    """The graphs inside a node.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+
+    Returns
+    -------
+    list of onnx.GraphProto
+    """
+    if node.domain in ("", "ai.onnx") and node.op_type not in _WITH_BODIES:  # most nodes: not to be looked through
+        return []
+    return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all graphs inside it.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph.
+
+    Yields
+    ------
+    onnx.GraphProto
+    """
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from graphs(body)
+
+
+def _has_bodies(model: ModelProto) -> bool:
+    return any(bodies(node) for node in model.graph.node)
+
+
+def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
+    """The inference of onnx 1.23.2 writes a Range of constants out, number by number."""
+    with np.errstate(all="ignore"):
+        first, last, step = (float(a.min()) if a.size else 1.0 for a in limits)
+        count = (last - first) / step if step else 0.0
+    if not count <= SMALL**2 * 16:
+        raise ModelError(f"Node {node.name or '(unnamed)'} (Range, output {node.output[0]!r}) counts from {first} to "
+                         f"{last}, {count:.0f} numbers, where {SMALL**2 * 16} are the most.")  # fmt: skip
+
+
+#: The arithmetic of shapes: what is computed in Python, since it takes no time.
+_EASY = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSum", "Equal", "Flatten", "Floor",
+                   "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
+                   "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax",
+                   "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape",
+                   "Sign", "Size", "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where",
+                   "Xor"})  # fmt: skip
+
+
+def _is_easy(node: NodeProto, known: Mapping[str, np.ndarray]) -> bool:
+    """Whether a node is quickly computed, and its result is small."""
+    arrays = [known[i] for i in node.input if i]
+    if node.op_type in ("Div", "Mod"):  # A division by zero is refused later on, and not hidden by some number.
+        return len(arrays) == 2 and bool(arrays[1].all())
+    if node.op_type in ("ConstantOfShape", "Expand", "Tile"):
+        return bool(arrays) and float(np.prod(arrays[-1].astype(float))) * arrays[0].size <= SMALL**2
+    if node.op_type == "Range":
+        return len(arrays) == 3 and bool(arrays[2].all()) and (
+            abs((float(arrays[1].min()) - float(arrays[0].min())) / float(arrays[2].min())) <= SMALL)  # fmt: skip
+    return bool(arrays) and node.op_type in _EASY
+
+
+def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
+    """What a node gives for known inputs; None where it cannot be computed."""
+    if node.op_type == "Constant":
+        try:
+            return constant_of({a.name: attribute_value(a) for a in node.attribute}).array
+        except GraphError:
+            return None
+    graph = helper.make_graph(
+        [node], "fold", [onnx.ValueInfoProto(name=i) for i in dict.fromkeys(node.input) if i],
+        [onnx.ValueInfoProto(name=node.output[0])])  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
+    try:
+        with np.errstate(all="ignore"):
+            (found,) = ReferenceEvaluator(model).run(None, {i: known[i] for i in node.input if i})
+    except Exception:
+        return None
+    return np.asarray(found)
+
+
+def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
+    """Types that inference over the whole graph finds, with the arithmetic of shapes, which one node does not show.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph; it is not written to.
+    opsets : dict of str to int
+        Its opsets.
+
+    Returns
+    -------
+    dict of str to onnx.TypeProto
+        By the names of values, those of bodies included; nothing where inference fails.
+    """
+    bare = onnx.GraphProto()
+    bare.CopyFrom(graph)
+    del bare.value_info[:]
+    model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
+    main, *inside = graphs(model.graph)
+    for g in inside:
+        del g.value_info[:]
+    # Exporters declare wrong sizes now and then; what a body is given follows from its node.
+    for o in [*main.output, *(v for g in inside for v in [*g.input, *g.output])]:
+        o.type.tensor_type.ClearField("shape")
+    for node in model.graph.node:  # onnx 1.23.2 has no shape inference for them, and what follows would have no rank
+        if node.domain == "ai.onnx.ml" and node.op_type in ("Scaler", "Normalizer"):
+            node.CopyFrom(helper.make_node("Cast", node.input, node.output, to=TensorProto.FLOAT))
+        elif node.domain == "ai.onnx.ml" and node.op_type == "Imputer":
+            node.CopyFrom(helper.make_node("Identity", node.input, node.output))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:
+        return {}
+    types: dict[str, onnx.TypeProto] = {}
+    for v in (v for g in graphs(inferred.graph) for v in [*g.value_info, *g.output]):
+        without_zeros(v.type.tensor_type.shape)
+        if v.name in types and types[v.name] != v.type:  # two branches may each have a value of the same name
+            types[v.name] = onnx.TypeProto()
+        types.setdefault(v.name, v.type)
+    return types
+
+
+def constant_of(attributes: dict[str, Any]) -> Value:
+    """The value of a Constant node, whichever of its attributes holds it.
+
+    Parameters
+    ----------
+    attributes : dict of str to object
+        The attributes of the node.
+
+    Returns
+    -------
+    Value
+
+    Raises
+    ------
+    GraphError
+        It is no tensor of numbers.
+    """
+    for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
+                       ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
+        if key in attributes:
+            value = attributes[key]
+            return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))
+    raise GraphError(f"A Constant of {sorted(attributes)} is no tensor of numbers.")
+
+
+def _last_line(e: Exception) -> str:
+    return str(e).strip().splitlines()[-1]

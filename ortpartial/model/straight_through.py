@@ -1,0 +1,71 @@
+"""What if a gradient is to pass through rounding as if nothing had been rounded? Quantized training asks for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ortpartial.graph import Node, Value, constant, op
+
+__all__ = ["held", "straight"]
+
+
+def held(x: Value) -> Value:
+    """x itself, by which nothing is differentiated.
+
+    Round has no gradient, and x · 2⁶⁴ is a whole number already, or x is so small that 2⁻⁶⁵ is all that is lost.
+
+    Parameters
+    ----------
+    x : Value
+        Of float32 or float64, below 2⁶³.
+
+    Returns
+    -------
+    Value
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> held(variable("x", "float32", ["N"]))
+    <Value Mul float32[N]>
+    """
+    return op.Round(x * 2.0**64) * 2.0**-64
+
+
+def straight(quantize: Node, y: Value) -> Value:
+    """The same y, whose gradient is that of the quantized x where x is in the range of its quantization, and 0 beyond.
+
+    Parameters
+    ----------
+    quantize : Node
+        QuantizeLinear of x.
+    y : Value
+        DequantizeLinear of that.
+
+    Returns
+    -------
+    Value
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> q = op.QuantizeLinear(x, 0.5, constant(0, np.int8))
+    >>> straight(q.node, op.DequantizeLinear(q, 0.5, constant(0, np.int8)))
+    <Value Add float32[N]>
+    """
+    x, scale, *zero = quantize.inputs
+    q = quantize.outputs[0]
+    if x is None or scale is None or quantize.attributes.get("block_size") or q.dtype.kind not in "iu":
+        return y
+    # What q holds at its ends, as DequantizeLinear gives it back.
+    ends = (np.iinfo(q.dtype).min, np.iinfo(q.dtype).max)
+    around, axis = (lambda v: v), quantize.attribute("axis")
+    if scale.rank:
+        sizes = [1] * x.rank
+        sizes[axis] = -1
+        around = lambda v: op.Reshape(v, constant(sizes, np.int64))  # noqa: E731 - one line of two branches
+    point = around(op.Cast(zero[0], to=x.type.tensor_type.elem_type)) if zero and zero[0] is not None else 0.0
+    low, high = ((constant(float(end), x.dtype) - point) * around(scale) for end in ends)
+    inside = x * op.Cast(op.And(x >= low, x <= high), to=x.type.tensor_type.elem_type)
+    return held(y) + (inside - held(inside))

@@ -1,0 +1,109 @@
+"""How do numpy and onnxruntime share memory? In a `Buffer`, which neither of them outlives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import DataError
+
+from .device import CPU, C, Device
+from .errors import sentence
+
+__all__ = ["Buffer", "as_numpy", "borrowable", "to_ortvalue"]
+
+
+def borrowable(array: np.ndarray) -> np.ndarray:
+    """The array itself if onnxruntime can read its memory, else a copy that it can.
+
+    onnxruntime 1.19 to 1.31 takes an array of foreign byte order as if it were of its own, and a numpy scalar not at
+    all. `ascontiguousarray` would turn a 0-d array into a 1-d one.
+    """
+    array = np.asarray(array, order="C")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def to_ortvalue(array: np.ndarray, device: Device) -> Any:
+    """An OrtValue over the memory of a borrowable array, which the caller keeps alive; off the CPU, a copy."""
+    try:
+        return C.OrtValue.ortvalue_from_numpy(array, device.ort)
+    except Exception as e:  # a dtype without an ONNX counterpart, or strings
+        raise DataError(f"onnxruntime takes no array of {array.dtype}: {sentence(e)}") from None
+
+
+class Buffer:
+    """Memory that an `OrtValue` and a numpy array share, kept together so that neither outlives it.
+
+    On the CPU the OrtValue borrows the memory of the array: what one writes, the other reads. On another device the
+    OrtValue owns the memory and there is no array; `numpy` copies.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The content. It is copied only where onnxruntime cannot read it in place: strided, or of foreign byte order.
+    device : str or Device
+        Where the memory is.
+
+    Attributes
+    ----------
+    ortvalue : onnxruntime.capi._pybind_state.OrtValue
+        The tensor as onnxruntime sees it.
+    array : numpy.ndarray or None
+        The same memory, on the CPU.
+
+    Examples
+    --------
+    >>> buffer = Buffer(np.zeros(3, np.float32))
+    >>> buffer.array[:] = 1
+    >>> buffer.ortvalue.numpy()
+    array([1., 1., 1.], dtype=float32)
+    """
+
+    __slots__ = ("array", "device", "dtype", "ortvalue", "shape")
+
+    def __init__(self, array: np.ndarray, device: str | Device = CPU):
+        array = borrowable(array)
+        self.device = Device.parse(device)
+        self.ortvalue = to_ortvalue(array, self.device)
+        self.array = array if self.device.shares_memory else None
+        self.shape, self.dtype = array.shape, array.dtype
+
+    @classmethod
+    def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: str | Device = CPU) -> Buffer:
+        """Memory of a shape and a dtype with nothing in particular in it, for a result to be written to."""
+        return cls(np.empty(shape, dtype), device)
+
+    def numpy(self) -> np.ndarray:
+        """The content as an array: the very memory on the CPU, a copy from elsewhere."""
+        return self.ortvalue.numpy() if self.array is None else self.array
+
+    def fill(self, array: np.ndarray) -> None:
+        """Overwrite the content with an array of the same shape and dtype."""
+        array = borrowable(array)
+        if array.shape != self.shape or array.dtype != self.dtype:
+            raise DataError(f"A buffer of {self.dtype}{list(self.shape)} cannot take {array.dtype}{list(array.shape)}.")
+        if self.array is None:
+            self.ortvalue.update_inplace(array)
+        else:
+            self.array[...] = array
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.dtype}{list(self.shape)} on {self.device}>"
+
+
+def as_numpy(ortvalue: Any) -> np.ndarray:
+    """The content of an OrtValue as an array: a copy, so that it outlives the run that overwrites the tensor.
+
+    Parameters
+    ----------
+    ortvalue : onnxruntime.capi._pybind_state.OrtValue
+        A dense tensor.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of rank 0 for a scalar, never a numpy scalar.
+    """
+    return np.asarray(ortvalue.numpy())

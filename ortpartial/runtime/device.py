@@ -1,0 +1,141 @@
+"""What is there to run on? The onnxruntime that is installed, the cores of this process, and a `Device`."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ortpartial.exceptions import DeviceError, RuntimeMissingError
+
+try:
+    import onnxruntime
+    from onnxruntime.capi import _pybind_state
+except ImportError as e:
+    raise RuntimeMissingError(
+        f"No onnxruntime that can be imported ({e}): run `pip install ortpartial[cpu]`, or `pip install "
+        f"ortpartial[training]` for the one with the TrainingAgent (Python 3.12 at most), never both."
+    ) from e
+__all__ = ["CPU", "Device", "cores", "has_training", "runtime_version"]
+
+#: The objects below onnxruntime's Python ones: each call that they save is half a microsecond of a step.
+C = _pybind_state
+
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+def runtime_version() -> str:
+    """Version of the installed onnxruntime.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> int(runtime_version().split(".")[0])
+    1
+    """
+    return onnxruntime.__version__
+
+
+def cores() -> int:
+    """How many cores this process may use: those of its affinity mask, where the system has one.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_training() -> bool:
+    """Whether the installed onnxruntime is a training build, which alone has the TrainingAgent.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> has_training() in (True, False)
+    True
+    """
+    return hasattr(C, "TrainingAgent")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where tensors live and graphs run: a kind, "cpu" or "cuda", and the number of the device.
+
+    A graph on CUDA runs on a stream of onnxruntime's own, or on the one whose address `stream` is. With `capture` its
+    session records a run as a CUDA graph and replays it from then on, at the same addresses; it is refused where a
+    node runs on the CPU, other than for shapes.
+
+    Examples
+    --------
+    >>> Device.parse("cpu")
+    Device(kind='cpu', index=0, stream=None, capture=False)
+    """
+
+    kind: str = "cpu"
+    index: int = 0
+    stream: int | None = None
+    capture: bool = False
+
+    @staticmethod
+    def parse(text: str | Device) -> Device:
+        """The device that "cpu", "cuda" or "cuda:1" means.
+
+        Raises
+        ------
+        DeviceError
+            The text means no device, or the installed onnxruntime cannot drive it.
+        """
+        if isinstance(text, Device):
+            return text
+        match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", text) if isinstance(text, str) else None
+        if match is None or (match[1] == "cpu" and int(match[2] or 0)):
+            raise DeviceError(f"The device is {text!r}; expected 'cpu', 'cuda' or 'cuda:<number>'.")
+        provider, found = _PROVIDERS[match[1]], onnxruntime.get_available_providers()
+        if provider not in found:
+            raise DeviceError(f"The device {text!r} needs {provider}, onnxruntime {runtime_version()} has "
+                              f"{', '.join(found)}: install ortpartial[cuda] instead of this runtime.")  # fmt: skip
+        return Device(match[1], int(match[2] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.index}" if self.kind != "cpu" else "cpu"
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether an OrtValue there can borrow the memory of a numpy array."""
+        return self.kind == "cpu"
+
+    @cached_property
+    def ort(self) -> Any:
+        """The device as onnxruntime names it."""
+        kind = C.OrtDevice.cpu() if self.kind == "cpu" else C.OrtDevice.cuda()
+        return C.OrtDevice(kind, C.OrtDevice.default_memory(), self.index)
+
+    @property
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """The execution providers of a session; what CUDA has no kernel for runs on the CPU."""
+        cpu: tuple[str, dict[str, str]] = (_PROVIDERS["cpu"], {})
+        if self.kind == "cpu":
+            return [cpu]
+        options = {"device_id": str(self.index)}
+        if self.stream is not None:
+            options["user_compute_stream"] = str(self.stream)
+        if self.capture:
+            options["enable_cuda_graph"] = "1"
+        return [(_PROVIDERS[self.kind], options), cpu]
+
+
+CPU = Device()

@@ -1,0 +1,126 @@
+"""Who trains by the TrainingAgent? `AgentEngine`, with loss, penalty and update in graphs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.exceptions import DeviceError, ModelError
+from ortpartial.runtime import Agent, Binding, Buffer, Device, Session
+
+from .engine import Batch, Engine, Setup
+from .split_graphs import forward_graph, loss_graph, penalty_graph, update_graph
+from .step import Names
+
+__all__ = ["AgentEngine"]
+
+
+class AgentEngine(Engine):
+    """Forward and backward by the TrainingAgent; loss, penalty and update in sessions of their own.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    """
+
+    name = "agent"
+
+    def __init__(self, setup: Setup):
+        if not Device.parse(setup.device).shares_memory:
+            raise DeviceError(f"engine='agent' trains on the CPU alone, not on {setup.device!r}; use engine='step'.")
+        super().__init__(setup)
+        self.names = Names.of(setup.model)
+        self.trained = {w: setup.model.initializers[w] for w in setup.weights}
+        self.forward = forward_graph(setup.model, setup.weights, list(setup.losses), used_only=True)
+        penalty, self.penalised = penalty_graph(self.trained, setup.penalty, self.names)
+        self.update = update_graph(self.trained, setup.rate, self.names, penalised=self.penalised)
+        self.penalty = penalty
+        self.agent = Agent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads())
+        session = partial(Session, device=setup.device, threads=setup.threads())
+        self.update_session = session(self.update)
+        self.penalty_session = session(penalty) if penalty is not None else None
+
+    def check(self) -> None:
+        """Nothing is left to refuse: the agent has been made."""
+
+    def graphs(self) -> dict[str, ModelProto]:
+        """The graphs of forward, forward and backward, loss, penalty and update."""
+        found = {"forward": self.forward, "forward_backward": ModelProto.FromString(self.agent.gradient_onnx),
+                 "learning_loss": self.loss_graph(), "learning_rate": self.update}  # fmt: skip
+        return {**found, "learning_penalty": self.penalty} if self.penalty is not None else found
+
+    def program(self, rows: int) -> _AgentProgram:
+        """A step for batches of so many rows."""
+        return _AgentProgram(self, rows)
+
+
+class _AgentProgram:
+    """Forward, loss, penalty, backward, update, each with what it reads and writes bound once where it stays."""
+
+    def __init__(self, engine: AgentEngine, rows: int):
+        setup, names = engine.setup, engine.names
+        model = setup.sized(rows)
+        graph = loss_graph(model, setup.losses, weighted=engine._weighted)
+        session = Session(graph, device=setup.device, threads=setup.threads(model))
+        self.engine, self.batch = engine, Batch(engine._data, rows)
+        self.agent = engine.agent
+        self.inputs = {n: b for n, b in self.batch.buffers.items() if n in setup.model.inputs}
+        self.sides = [{w: side[w] for w in setup.weights} for side in engine.sides]
+        self.outputs = list(setup.losses)
+        self.gradients = {w: names.grad(w) for w in setup.weights}
+        self.loss = np.zeros((), setup.dtype)
+        self.output_gradients = [
+            Buffer(np.zeros(_static(model.outputs[o].shape, o), model.outputs[o].dtype), setup.device)
+            for o in self.outputs
+        ]
+        self.loss_binding: Binding = session.binding()
+        for name, buffer in self.batch.buffers.items():
+            if name in session.inputs:
+                self.loss_binding.bind_input(name, buffer)
+        self.loss_binding.bind_output(names.loss, Buffer(self.loss))
+        for o, buffer in zip(self.outputs, self.output_gradients, strict=True):
+            self.loss_binding.bind_output(names.grad(o), buffer)
+        penalties = {w: Buffer(np.zeros_like(setup.model.arrays[w]), setup.device) for w in engine.penalised}
+        self.penalty_runs, self.update_bindings = [], []
+        for read, write in (engine.sides, engine.sides[::-1]):
+            if engine.penalty_session is not None:
+                binding = engine.penalty_session.binding()
+                for w, buffer in penalties.items():
+                    binding.bind_input(w, read[w])
+                    binding.bind_output(names.penalty_grad(w), buffer)
+                self.penalty_runs.append(binding.run)
+            binding = engine.update_session.binding()
+            given = {**read, names.iteration: engine.k, **{names.penalty_grad(w): b for w, b in penalties.items()}}
+            for name, buffer in given.items():
+                if name in engine.update_session.inputs:
+                    binding.bind_input(name, buffer)
+            for name, buffer in write.items():
+                binding.bind_output(names.new(name), buffer)
+            self.update_bindings.append((binding, binding.run))
+
+    def __call__(self, side: int) -> float:
+        outputs, state = self.agent.forward(self.inputs, self.sides[side])
+        assert state is not None
+        loss = self.loss_binding
+        for name, y in zip(self.outputs, outputs, strict=True):
+            loss.bind_ortvalue_input(name, y)
+        loss.run(self.engine.options)
+        gradients = self.agent.backward(self.output_gradients, state)
+        if self.penalty_runs:
+            self.penalty_runs[side](self.engine.options)
+        binding, run = self.update_bindings[side]
+        for w, g in gradients.items():
+            binding.bind_ortvalue_input(self.gradients[w], g)
+        run(self.engine.options)
+        return float(self.loss)
+
+
+def _static(shape: Sequence[int | str | None] | None, name: str) -> tuple[int, ...]:
+    """A shape whose sizes are all known once the number of rows is."""
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        raise ModelError(f"The shape of output {name!r} is {shape}; engine='agent' needs it known, 'step' does not.")
+    return tuple(d for d in shape if isinstance(d, int))

@@ -1,0 +1,228 @@
+"""What is left to the host where a device replays steps? `CapturedEngine` launches them, and reads the losses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.exceptions import ModelError, OrtPartialError
+from ortpartial.graph import RANDOM, build, op, rewritten, variable
+from ortpartial.model import Model
+from ortpartial.runtime import Buffer, Device, Session, session_options
+
+from .engine import Setup
+from .epoch import by_rows
+from .step import Names, step_values
+from .step_engine import EpochEngine
+
+__all__ = ["CapturedEngine", "captured_graph", "choose_for_device"]
+
+#: Steps between two looks at the losses.
+_LOOK = 100
+
+#: What a recording would do again as it did it once: sizes that the host has read, and numbers that it has drawn.
+_UNFIT = RANDOM | {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
+
+
+def captured_graph(setup: Setup, model: Model, *, weighted: bool = False) -> ModelProto:
+    """A step that finds its rows and its number itself, so that all its inputs stay where they are.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    model : Model
+        The model, with the sizes of one batch.
+    weighted : bool
+        Whether the rows have weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of the step, the model's, the targets and the row weights with all the rows, the iteration as the
+        number of batches seen before the first of some steps; ``order``, (steps, rows of a batch), which rows make
+        which batch; ``position``, which of these steps it is; ``losses``, (steps,). Outputs: those of the step, the
+        next position, and the losses with that of this step in its place.
+    """
+    s, names = setup, Names.of(model)
+    inputs, outputs = step_values(model, s.weights, s.losses, s.penalty, s.rate, weighted=weighted,
+                                  train_mode=s.train_mode, precision=s.precision)  # fmt: skip
+    carried, rows, batch = by_rows(inputs, outputs, names)
+    seen, i = (variable(n, np.int64, []) for n in (names.iteration, names.free("position")))
+    order = variable(names.free("order"), np.int64, [_LOOK, batch])
+    losses = variable(names.free("losses"), outputs[names.loss].dtype, [_LOOK])
+    taken = op.Gather(order, i, axis=0)
+    given = {inputs[n]: op.Gather(v, taken, axis=0) for n, v in rows.items()}
+    new = dict(zip(outputs, rewritten(list(outputs.values()), {**given, inputs[names.iteration]: seen + i + 1}),
+                   strict=True))  # fmt: skip
+    loss = new.pop(names.loss)
+    new[names.new(names.free("position"))] = i + 1
+    new[names.new(names.free("losses"))] = op.Where(op.Equal(np.arange(_LOOK), i), loss, losses)
+    kept = {n: v for n, v in inputs.items() if n in {*carried, names.seed}}
+    own = {names.free("order"): order, names.iteration: seen, names.free("position"): i, names.free("losses"): losses}
+    return build({**rows, **own, **kept}, new, name="captured")
+
+
+class CapturedEngine(EpochEngine):
+    """One graph a step, of which all that it reads and writes has its place on the device: recorded once, and replayed.
+
+    A recording leads from one set of buffers to the other, and a second one back; onnxruntime runs a step several times
+    before it has recorded it, which changes nothing, as no step writes what it reads. Where a step cannot be recorded,
+    the epochs are those of `EpochEngine`, and `reason` says why.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    """
+
+    name = "step"
+
+    def __init__(self, setup: Setup):
+        super().__init__(setup)
+        self._resident: _Resident | None = None
+        self._refused = False
+
+    def graphs(self) -> dict[str, ModelProto]:
+        """The step, with symbolic sizes where the model has them."""
+        if self._refused:
+            return super().graphs()
+        return {"step": captured_graph(self.setup, self.setup.model, weighted=self._weighted)}
+
+    def start(self, data: Mapping[str, np.ndarray]) -> None:
+        """Say where the rows come from; where there is room for them on the device, recordings stay."""
+        if self._resident is not None and self._resident.takes(data):
+            self._resident.fill(data)
+            self._data = dict(data)
+            return
+        if self._resident is not None:
+            self._resident = None
+            self._programs.clear()
+        super().start(data)
+
+    def epoch(self, order: np.ndarray, batch_size: int) -> float:
+        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
+        full = len(order) - len(order) % batch_size
+        parts = [p for p in (order[:full].reshape(-1, batch_size), order[full:][None]) if p.size]
+        if not all(self._captured(p.shape[1]) for p in parts):
+            return super().epoch(order, batch_size)
+        weighted = self._data.get(Names.of(self.setup.model).sample_weight)
+        total = weight = 0.0
+        for batches in (p[start : start + _LOOK] for p in parts for start in range(0, len(p), _LOOK)):
+            losses = self._captured(batches.shape[1])(batches).tolist()
+            shares = np.full(batches.shape, 1.0) if weighted is None else weighted[batches]
+            for share, loss in zip(shares.sum(1, np.float64).tolist(), losses, strict=True):
+                total, weight = total + share * loss, weight + share
+        return total / weight if weight else 0.0
+
+    def _captured(self, rows: int) -> Any:
+        """The step of batches of so many rows, or None where it cannot be recorded."""
+        key = "captured", rows, threading.get_ident()  # Another thread would record once more: see below.
+        if self._refused or key in self._programs:
+            return self._programs.get(key)
+        try:
+            return self._new(key)
+        except OrtPartialError as e:
+            self._refused, self._resident = True, None
+            self._programs.clear()
+            self.name, self.reason = "epoch", f"the device does not record a step: {e}"
+            return None
+
+    def program(self, rows: Any) -> Any:
+        """A step to be replayed, asked for by ("captured", rows, thread), or a program of an `EpochEngine`."""
+        if not isinstance(rows, tuple) or rows[0] != "captured":
+            return super().program(rows)
+        if self._resident is None:
+            self._resident = _Resident(self._data, self.setup.device)
+        return _CapturedProgram(self, rows[1], self._resident)
+
+
+class _Resident:
+    """All the rows of several arrays, copied to a place on a device where others may follow."""
+
+    def __init__(self, data: Mapping[str, np.ndarray], device: str):
+        self.buffers = {n: Buffer(a, device) for n, a in data.items()}
+
+    def takes(self, data: Mapping[str, np.ndarray]) -> bool:
+        """Whether these rows may follow: of the same kind, and no more of them."""
+        return data.keys() == self.buffers.keys() and all(
+            (a.dtype, a.shape[1:]) == (b.dtype, b.shape[1:]) and len(a) <= b.shape[0]
+            for a, b in zip(data.values(), map(self.buffers.__getitem__, data), strict=True))  # fmt: skip
+
+    def fill(self, data: Mapping[str, np.ndarray]) -> None:
+        """Let these rows follow; what is behind the last of them is read by nobody."""
+        for n, b in self.buffers.items():
+            b.fill(data[n] if data[n].shape == b.shape else np.resize(data[n], b.shape))
+
+
+class _CapturedProgram:
+    """A step twice: from the first set of buffers into the second, and back.
+
+    Each has a session of its own, which runs nothing else. A recording goes on reading the host memory that told
+    kernels such as Concat where their inputs are, and onnxruntime 1.19 and later ones give this memory to the next run
+    of the session that is no replay.
+    """
+
+    def __init__(self, engine: CapturedEngine, rows: int, resident: _Resident):
+        setup, names = engine.setup, Names.of(engine.setup.model)
+        model, device = setup.sized(rows), Device.parse(setup.device)
+        graph = captured_graph(setup, model, weighted=engine._weighted)
+        if unfit := next((n for n in graph.graph.node if n.op_type in _UNFIT), None):
+            raise ModelError(f"{unfit.op_type} (node {unfit.name!r}) is another one in each step.")
+        self.engine = engine
+        self.order = Buffer.empty((_LOOK, rows), np.int64, device)
+        self.seen, self.seed = Buffer.empty((), np.int64, device), Buffer.empty(engine.seed.shape, np.int32, device)
+        self.positions = [Buffer.empty((), np.int64, device) for _ in range(2)]
+        self.losses = [Buffer(np.zeros(_LOOK, setup.dtype), device) for _ in range(2)]
+        given = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen, names.seed: self.seed}
+        own = names.free("position"), names.free("losses")
+        sides = [{**side, **dict(zip(own, pair, strict=True))}
+                 for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]  # fmt: skip
+        self.runs = []
+        for read, write in (sides, sides[::-1]):
+            options = session_options(setup.threads(model), graph.graph)
+            session = Session(graph, device=replace(device, capture=True), options=options)
+            binding = session.binding()
+            for name, buffer in {**given, **read}.items():
+                if name in session.inputs:
+                    binding.bind_input(name, buffer)
+            for name, buffer in write.items():
+                binding.bind_output(names.new(name), buffer)
+            self.runs.append(binding.run)
+
+    def __call__(self, batches: np.ndarray) -> np.ndarray:
+        """Take some steps; returns their losses."""
+        engine, n = self.engine, len(batches)
+        self.order.fill(np.resize(batches, self.order.shape))
+        self.seen.fill(np.array(engine.iteration))
+        self.seed.fill(engine.seed.numpy())
+        self.positions[engine.side].fill(np.zeros((), np.int64))
+        for _ in range(n):
+            if engine.options is not None and engine.options.terminate:  # A replay does not look at it.
+                raise ModelError("The training was told to end.")
+            self.runs[engine.side](engine.options)
+            engine.side ^= 1
+            engine.iteration += 1
+        return self.losses[engine.side].numpy()[:n]
+
+
+def choose_for_device(setup: Setup) -> tuple[type[EpochEngine], str] | None:
+    """The engine that takes the place of an `EpochEngine` on the device of a training, and why; None on the CPU.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+
+    Returns
+    -------
+    tuple of type and str, or None
+    """
+    if Device.parse(setup.device).shares_memory:
+        return None
+    return CapturedEngine, "the device records a step once, and replays it without the host"

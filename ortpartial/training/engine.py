@@ -1,0 +1,281 @@
+"""What have all ways to train in common? `Setup`, what is trained; `Engine`, which trains it and keeps its state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.autodiff import Gradient, grad
+from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
+from ortpartial.model import Model, load
+from ortpartial.rewrites import Precision, simplified
+from ortpartial.runtime import CPU, Buffer, Device, threads
+
+from .split_graphs import loss_graph
+from .step import Names, step_values
+
+__all__ = ["Batch", "Engine", "Rows", "Setup"]
+
+#: Programs, each for one size of batch, that are kept.
+_PROGRAMS = 8
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is trained and how: the same for every engine.
+
+    Parameters
+    ----------
+    model : Model
+        The model, with static or symbolic sizes.
+    weights : tuple of str
+        The initializers that change.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    penalty, rate : BaseLearningPenalty, BaseLearningRate
+        The other two pieces.
+    device : str
+        Where it runs.
+    train_mode : bool
+        Whether Dropout and BatchNormalization train.
+    statistics : tuple of str
+        The initializers that are running statistics, which a step moves then.
+    gradient : callable, optional
+        Instead of `grad`, a gradient that computes values once more: see `checkpointed`.
+    precision : Precision, optional
+        In what dtype products are computed, and how the loss is scaled.
+    """
+
+    model: Model
+    weights: tuple[str, ...]
+    losses: Mapping[str, BaseLearningLoss]
+    penalty: BaseLearningPenalty
+    rate: BaseLearningRate
+    device: str = "cpu"
+    train_mode: bool = False
+    statistics: tuple[str, ...] = ()
+    gradient: Gradient | None = None
+    precision: Precision | None = None
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The initializers that a step changes."""
+        return (*self.weights, *self.statistics)
+
+    def sized(self, rows: int) -> Model:
+        """The model for batches of so many rows."""
+        model = load(self.model, batch=rows, variables=self.moving)
+        return simplified(model, dropout=self.train_mode)
+
+    @property
+    def scaling(self) -> dict[str, np.ndarray]:
+        """What is carried of the scale of the loss, before the first step, by the names in the graphs."""
+        return Names.of(self.model).scaling(self.precision)
+
+    def threads(self, model: Model | None = None) -> int | None:
+        """Threads of a step of the model `sized` for a batch, or of its own: as many in every engine."""
+        model = model or self.model
+        return threads([*(model.outputs[o] for o in self.losses), *(model.initializers[w] for w in self.weights)])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type of the loss: that of the outputs."""
+        return self.model.outputs[next(iter(self.losses))].dtype
+
+    @property
+    def states(self) -> dict[str, tuple[str, str]]:
+        """Every optimizer state: its name in the graphs, the weight it belongs to and its own name."""
+        names = Names.of(self.model)
+        return {names.state(w, s): (w, s) for w in self.weights for s in self.rate.state}
+
+
+class Batch:
+    """Rows of several arrays, gathered into memory that stays where it is, so that it is bound once."""
+
+    def __init__(self, data: Mapping[str, np.ndarray], rows: int, device: str | Device = CPU):
+        self.buffers = {n: Buffer.empty((rows, *a.shape[1:]), a.dtype, device) for n, a in data.items()}
+        # A device takes the rows from host memory, where they are gathered first.
+        self._hosts = {n: np.empty(b.shape, b.dtype) for n, b in self.buffers.items() if b.array is None}
+        self.read_from(data)
+
+    def read_from(self, data: Mapping[str, np.ndarray]) -> None:
+        """Take the rows from these arrays from now on."""
+        self._takes = [(data[n].take, self._hosts.get(n, b.array)) for n, b in self.buffers.items()]
+
+    def gather(self, rows: np.ndarray) -> None:
+        """Copy the rows in."""
+        # "clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped. Keywords would
+        # double the time that a small batch takes.
+        for take, out in self._takes:
+            take(rows, 0, out, "clip")
+        for name, host in self._hosts.items():
+            self.buffers[name].fill(host)
+
+
+class Rows:
+    """All the rows of several arrays, where they are; a device gets a copy of them, once."""
+
+    def __init__(self, data: Mapping[str, np.ndarray], device: str | Device = CPU):
+        self._device = Device.parse(device)
+        self.read_from(data)
+
+    def read_from(self, data: Mapping[str, np.ndarray]) -> None:
+        """Take the rows from these arrays from now on."""
+        near = self._device.shares_memory
+        self.arrays: dict[str, Any] = dict(data) if near else {n: Buffer(a, self._device) for n, a in data.items()}
+
+
+class Engine(ABC):
+    """Weights, optimizer states and the loop over the batches of an epoch.
+
+    Weights and states live in two sets of buffers: a step reads one and writes the other, then they change places.
+
+    Parameters
+    ----------
+    setup : Setup
+        What is trained.
+    """
+
+    name: str
+    #: Why it was chosen, and what it has found out since.
+    reason: str
+    #: Sets of buffers: two, or one where a step overwrites what it reads.
+    copies: ClassVar[int] = 2
+
+    def __init__(self, setup: Setup):
+        self.setup = setup
+        self.iteration = 0
+        #: Given to every run of a step; a `Watch` sets its own.
+        self.options: Any = None
+        first = {w: setup.model.arrays[w] for w in setup.moving}
+        zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in setup.states.items()}
+        sides = [{**{w: Buffer(np.array(a, order="C"), setup.device) for w, a in {**first, **setup.scaling}.items()},
+                  **{n: Buffer(np.zeros(*z), setup.device) for n, z in zeros.items()}}
+                 for _ in range(self.copies)]  # fmt: skip
+        self.sides = sides[0], sides[-1]
+        self.side = 0
+        names = Names.of(setup.model)
+        # Read from the host by every device, as the loss is written to it.
+        self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
+        #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
+        self.given = {names.iteration: self.k, names.seed: self.seed}
+        self._programs: dict[Any, Any] = {}
+        self._data: dict[str, np.ndarray] = {}
+
+    def get(self, name: str) -> np.ndarray:
+        """A copy of a weight, state or statistic, the seed or the number of batches seen, by its name in the graphs."""
+        names = Names.of(self.setup.model)
+        if name == names.iteration:
+            return np.array(self.iteration, np.int64)
+        if name == names.seed:
+            return self.seed.numpy().copy()
+        return self.sides[self.side][name].numpy().copy()
+
+    def set(self, name: str, array: np.ndarray) -> None:
+        """Overwrite what `get` gives."""
+        if name == Names.of(self.setup.model).iteration:
+            self.iteration = int(array)
+            return
+        buffer = self.seed if name == Names.of(self.setup.model).seed else self.sides[self.side][name]
+        buffer.fill(np.broadcast_to(np.asarray(array, buffer.dtype), buffer.shape))
+
+    def reset(self, first: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0)) -> None:
+        """Back to these weights and statistics, states of zero and the first iteration, with another seed."""
+        self.iteration = 0
+        self.seed.fill(np.asarray(seed, np.int32))
+        for w in self.setup.moving:
+            self.set(w, first[w])
+        for name in self.setup.states:
+            self.set(name, np.zeros((), np.float32))
+        for name, array in self.setup.scaling.items():
+            self.set(name, array)
+        self.setup.model.release()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Weights, states, statistics, iteration and seed: all that the steps to come depend on."""
+        arrays = {n: b.numpy().copy() for n, b in self.sides[self.side].items()}
+        return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Back to a snapshot, also of another engine: what this one lacks is left out."""
+        self.iteration = snapshot["iteration"]
+        self.seed.fill(snapshot["seed"])
+        for name, array in snapshot["arrays"].items():
+            if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
+                self.set(name, array)
+
+    def undo(self) -> None:
+        """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""
+        if self.copies > 1:
+            self.side ^= 1
+            self.iteration -= 1
+
+    def is_finite(self) -> bool:
+        """Whether all weights and statistics are finite numbers."""
+        side = self.sides[self.side]
+        return all(np.isfinite(side[w].numpy()).all() for w in self.setup.moving)
+
+    def loss_graph(self) -> ModelProto:
+        """Loss and its gradient by the outputs, apart."""
+        return loss_graph(self.setup.model, self.setup.losses, weighted=self._weighted)
+
+    @property
+    def _weighted(self) -> bool:
+        """Whether the rows have weights."""
+        return Names.of(self.setup.model).sample_weight in self._data
+
+    def start(self, data: Mapping[str, np.ndarray]) -> None:
+        """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
+        def layout(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+            return {n: (a.dtype, a.shape[1:]) for n, a in arrays.items()}
+
+        if layout(data) != layout(self._data):
+            self._programs.clear()
+        self._data = dict(data)
+        for program in self._programs.values():
+            program.batch.read_from(data)
+
+    def epoch(self, order: np.ndarray, batch_size: int) -> float:
+        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
+        total = weight = 0.0
+        k = self.k.numpy()
+        weighted = self._data.get(Names.of(self.setup.model).sample_weight)
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            program = self._programs.get(len(rows)) or self._new(len(rows))
+            program.batch.gather(rows)
+            k[...] = self.iteration + 1
+            share = float(len(rows) if weighted is None else weighted[rows].sum(dtype=np.float64))
+            loss = program(self.side)
+            if self.copies == 1 and not np.isfinite(loss):
+                return loss  # The step was not taken.
+            total += share * loss
+            weight += share
+            self.side ^= 1
+            self.iteration += 1
+        return total / weight if weight else 0.0
+
+    def _new(self, rows: Any) -> Any:
+        while len(self._programs) >= _PROGRAMS:  # Batches of every size must not fill the memory with programs.
+            del self._programs[next(iter(self._programs))]
+        program = self._programs[rows] = self.program(rows)
+        return program
+
+    @abstractmethod
+    def program(self, rows: int) -> Any:
+        """Something with a `batch` that, called with the side to read, does a step on it and returns its loss."""
+
+    def check(self) -> None:
+        """Write a step, and no model: an operator without a gradient is better found now than in `fit`."""
+        s = self.setup
+        step_values(s.model, s.weights, s.losses, s.penalty, s.rate, train_mode=s.train_mode, precision=s.precision,
+                    gradient=s.gradient or grad, fast=False)  # fmt: skip
+
+    @abstractmethod
+    def graphs(self) -> dict[str, ModelProto]:
+        """The graphs that a step runs, by what they do."""

@@ -1,0 +1,136 @@
+"""What does a whole epoch compute? Step after step in one ONNX model, a Scan over its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.graph import Value, build, make_node, op, read_by, rewritten, scan, topological, variable
+from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
+from ortpartial.model import Model
+from ortpartial.rewrites import Precision
+
+from .step import Names, step_values
+
+__all__ = ["by_rows", "epoch_graph"]
+
+#: Operators that give the same bits wherever in memory their inputs are, and those whose output is their input. A sum
+#: of onnxruntime depends on where its numbers start.
+_EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Greater", "Less", "MatMul", "Mul", "Neg",
+                    "Split", "Sub", "Transpose", "Where"})  # fmt: skip
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def epoch_graph(
+    model: Model,
+    weights: Sequence[str],
+    losses: Mapping[str, BaseLearningLoss],
+    penalty: BaseLearningPenalty,
+    rate: BaseLearningRate,
+    *,
+    weighted: bool = False,
+    train_mode: bool = False,
+    precision: Precision | None = None,
+) -> ModelProto:
+    """Step after step in one run: a Scan over batches, whose rows are gathered inside.
+
+    Parameters
+    ----------
+    model : Model
+        The model that is trained, with the sizes of one batch.
+    weights, losses, penalty, rate, weighted, train_mode, precision : object
+        As for `step_graph`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of the step, the model's, the targets and the row weights with all the rows, the iteration as the
+        number of batches seen; and ``order``, (steps, rows of a batch), which rows make which batch. Outputs: those of
+        the step, with one loss a batch.
+    """
+    names = Names.of(model)
+    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
+                                  precision=precision)  # fmt: skip
+    carried, rows, batch = by_rows(inputs, outputs, names)
+    k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
+    order = variable(names.free("order"), np.int64, ["steps", batch])
+
+    counts = [k] if read_by(outputs.values(), {names.iteration: k}) else []
+    # A slice of what is gathered for all steps at once is no copy, and a node in the body costs each time.
+    ahead = [n for n in rows if _may_be_anywhere(inputs[n], list(outputs.values()))]
+    slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
+    loss, scaled = _scaled_apart(outputs[names.loss])
+
+    def step(*values: Value) -> list[Value]:
+        counted = [v + 1 for v in values[: len(counts)]]
+        state = values[len(counts) : -len(slices)]
+        given = dict(zip([*carried, *ahead], [*state, *values[-len(slices) :]], strict=False))
+        given |= {n: op.Gather(v, values[-1], axis=0) for n, v in rows.items() if n not in ahead}
+        new = {**dict(zip(counts, counted, strict=True)), **{inputs[n]: v for n, v in given.items()}}
+        each, *after = rewritten([loss, *list(outputs.values())[1:]], new)
+        return [*counted, *after, each]
+
+    *_, each = found = scan(step, [*counts, *(inputs[n] for n in carried)], slices)
+    for schema, by in reversed(scaled):
+        each = make_node(schema, [each, by], {}).outputs[0]
+    named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
+    new = dict(zip(map(names.new, carried), found[len(counts) :], strict=False))
+    return build(named, {names.loss: each, **new}, name="epoch")
+
+
+def by_rows(
+    inputs: Mapping[str, Value], outputs: Mapping[str, Value], names: Names
+) -> tuple[list[str], dict[str, Value], int | str | None]:
+    """How a step is fed that gathers its rows itself.
+
+    Parameters
+    ----------
+    inputs, outputs : dict of str to Value
+        Those of a step, as of `step_values`.
+    names : Names
+        How the values are called.
+
+    Returns
+    -------
+    carried : list of str
+        Inputs that the step gives anew.
+    rows : dict of str to Value
+        For each input that is a batch, a variable for all the rows.
+    batch : int, str or None
+        The rows of a batch.
+    """
+    carried = [n for n in inputs if names.new(n) in outputs]
+    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
+            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed}}  # fmt: skip
+    return carried, rows, (inputs[next(iter(rows))].shape or (None,))[0]
+
+
+def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:
+    """Whether expressions have the same bits wherever in memory v begins."""
+    sizes = [n for n in v.shape or () if isinstance(n, int)]
+    if v.is_static and prod(sizes) * v.dtype.itemsize % 64 == 0:
+        return True  # Then all slices begin where tensors do.
+    views = {v}
+    for node in topological(outputs):
+        if views.intersection(node.reads):
+            if node.domain or node.op_type not in _EXACT | _VIEWS:
+                return False
+            if node.op_type in _VIEWS:
+                views.update(node.outputs)
+    return True
+
+
+def _scaled_apart(loss: Value) -> tuple[Value, list[tuple[Any, Value]]]:
+    """What a loss is a multiple of, and how and by what: that can be done once for all steps."""
+    scaled: list[tuple[Any, Value]] = []
+    while loss.node is not None and loss.node.op_type in ("Div", "Mul") and loss.rank == 0:
+        a, b = loss.node.reads
+        if b.array is None or a.rank:
+            break
+        scaled.append((loss.node.schema, b))
+        loss = a
+    return loss, scaled

@@ -1,0 +1,217 @@
+"""What if the loop is somebody else's? `OrtGradientForwardBackward`: forward and backward of a graph, nothing more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.autodiff import resolve_weights
+from ortpartial.exceptions import DataError, ModelError
+from ortpartial.graph import FLOATS
+from ortpartial.model import Model, check_empty, check_indices, index_ranges, load
+from ortpartial.runtime import Agent, Session
+
+from .engine_selection import choose_for_backward
+from .split_graphs import backward_graph, forward_graph
+from .step import Names
+
+__all__ = ["OrtGradientForwardBackward"]
+
+
+class OrtGradientForwardBackward:
+    """Forward and backward of an ONNX graph, for a loop that is somebody else's.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, or what `load` made of them
+        The model; it is not written to.
+    weights_to_train : sequence of str, optional
+        Initializers to differentiate by; by default those on a differentiable path to an output.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    engine : str
+        ``"agent"`` (onnxruntime-training's TrainingAgent), ``"step"`` (our own gradient, cut in two, on any runtime) or
+        ``"auto"``, the first where it is installed and right about every operator of the graph.
+
+    Attributes
+    ----------
+    engine_, engine_reason_ : str
+        The engine in use, and why.
+
+    Raises
+    ------
+    ModelError, NoGradientError, DeviceError, RuntimeMissingError
+        The model, the names, an operator, the device or the runtime do not allow it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial.graph import build
+    >>> from ortpartial.graph import constant, variable
+    >>> x, w = variable("x", "float32", ["N", 2]), constant([[1.0], [2.0]], hint="w")
+    >>> layer = OrtGradientForwardBackward(build([x], {"y": x @ w}))
+    >>> (y,), state = layer.forward(np.array([[1, 1]], np.float32))
+    >>> weights, inputs = layer.backward([np.ones_like(y)], state)
+    >>> y.tolist(), weights["w"].tolist(), inputs["x"].tolist()
+    ([[3.0]], [[1.0], [1.0]], [[1.0, 2.0]])
+    """
+
+    def __init__(
+        self,
+        model: Model | ModelProto | bytes | str | os.PathLike[str],
+        weights_to_train: Sequence[str] | None = None,
+        *,
+        device: str = "cpu",
+        engine: str = "auto",
+    ):
+        self._model = load(model)
+        self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in FLOATS]
+        self.weights_to_train = resolve_weights(self._model, weights_to_train, self.outputs)
+        self.inputs = [n for n, v in self._model.inputs.items() if v.is_float]
+        self.device = device
+        self._weights = {w: self._model.arrays[w].copy() for w in self.weights_to_train}
+        self._model = load(self._model, variables=self.weights_to_train)
+        self._ranges = index_ranges(self._model.inputs, self._model.outputs.values())
+        forward = forward_graph(self._model, self.weights_to_train, self.outputs)
+        self.engine_, self.engine_reason_ = choose_for_backward(engine, forward, self.weights_to_train)
+        if self.engine_ == "agent":
+            try:
+                self._agent = Agent(forward, self.weights_to_train, input_grads=self.inputs, device=device)
+            except ModelError as e:
+                if engine == "agent":
+                    raise
+                self.engine_, self.engine_reason_ = "step", str(e)
+        if self.engine_ == "step":
+            self._cut()
+
+    def _cut(self) -> None:
+        """Two sessions: forward hands on just the tensors that backward needs."""
+        backward, saved, self._again = backward_graph(self._model, self.weights_to_train, self.outputs, self.inputs)
+        forward = forward_graph(self._model, self.weights_to_train, self.outputs, saved)
+        self.graphs = {"forward": forward, "backward": backward}
+        names = Names.of(self._model)
+        self._saved = [names.free(f"saved_{i}") for i in range(len(saved))]
+        self._forward = Session(forward, device=self.device)
+        self._backward = Session(backward, device=self.device)
+
+    def _feeds(self, inputs: Any) -> dict[str, np.ndarray]:
+        """The inputs by name, in the dtype that the graph declares."""
+        known = self._model.inputs
+        if isinstance(inputs, np.ndarray):
+            inputs = [inputs]
+        if not isinstance(inputs, Mapping):
+            if len(inputs) != len(known):
+                names = ", ".join(map(repr, known))
+                raise DataError(f"The model has {len(known)} inputs, {names}; {len(inputs)} given.")
+            inputs = dict(zip(known, inputs, strict=True))
+        if wrong := sorted(set(inputs) ^ set(known)):
+            raise DataError(f"The inputs are {', '.join(map(repr, known))}; {wrong[0]!r} is missing or unknown.")
+        # Copies, since backward may read them after the caller has written to the arrays again.
+        feeds = {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in known.items()}
+        check_indices(self._ranges, feeds)
+        check_empty(self._model.outputs.values(), feeds)
+        return feeds
+
+    def forward(self, inputs: Any, training: bool = True) -> tuple[list[np.ndarray], Any]:
+        """Outputs of the graph, and what backward needs.
+
+        Parameters
+        ----------
+        inputs : numpy.ndarray, sequence of them, or dict of str to them
+            One an input.
+        training : bool
+            Whether `backward` will follow; several forwards may be pending.
+
+        Returns
+        -------
+        outputs : list of numpy.ndarray
+        state : object
+            To be given to `backward` once; None where `training` is false.
+
+        Raises
+        ------
+        DataError
+            An input is missing or unknown.
+        """
+        feeds = self._feeds(inputs)
+        state: Any
+        if self.engine_ == "agent":
+            outputs, state = self._agent.forward(feeds, self._weights, training=training)
+            # The arrays are copied out: what the runtime allocated may be used again by its next run.
+            return [np.array(y.numpy()) for y in outputs], state
+        found = self._forward.run({**feeds, **self._weights})
+        # The weights are not copied: `set_state` replaces arrays and never writes to them.
+        again = {n: feeds[n] if n in feeds else self._weights[n] for n in self._again}
+        state = {**{n: found[n] for n in self._saved}, **again} if training else None
+        return [found[o] for o in self.outputs], state
+
+    def backward(
+        self, output_gradients: Sequence[np.ndarray], state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Gradients of weights and inputs.
+
+        Parameters
+        ----------
+        output_gradients : sequence of numpy.ndarray
+            The gradient of the loss by every output, of its shape.
+        state : object
+            What `forward` returned.
+
+        Returns
+        -------
+        weights, inputs : dict of str to numpy.ndarray
+            By name, in the order of `weights_to_train` and of the float inputs of the graph.
+
+        Raises
+        ------
+        DataError
+            No state, or another number of gradients than outputs.
+        """
+        if state is None:
+            raise DataError("There is no state to go back from; call forward with training=True.")
+        if len(output_gradients) != len(self.outputs):
+            raise DataError(f"There are {len(self.outputs)} outputs and {len(output_gradients)} gradients.")
+        pairs = zip(self.outputs, output_gradients, strict=True)
+        dys = {o: np.asarray(d, dtype=self._model.outputs[o].dtype, order="C") for o, d in pairs}
+        if self.engine_ == "agent":
+            found = {n: np.array(g.numpy()) for n, g in self._agent.backward(list(dys.values()), state).items()}
+        else:
+            names = Names.of(self._model)
+            feeds = {**state, **{names.grad(o): d for o, d in dys.items()}}
+            raw = list(self._backward.run({n: feeds[n] for n in self._backward.inputs}).values())
+            found = dict(zip([*self.weights_to_train, *self.inputs], raw, strict=True))
+        return {w: found[w] for w in self.weights_to_train}, {i: found[i] for i in self.inputs if i in found}
+
+    def get_state(self) -> list[np.ndarray]:
+        """Copies of the weights, in the order of `weights_to_train`.
+
+        Returns
+        -------
+        list of numpy.ndarray
+        """
+        return [self._weights[w].copy() for w in self.weights_to_train]
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Overwrite the weights.
+
+        Parameters
+        ----------
+        state : sequence of numpy.ndarray
+            In the order of `weights_to_train`.
+
+        Raises
+        ------
+        DataError
+            Another number of arrays, or another shape.
+        """
+        if len(state) != len(self.weights_to_train):
+            raise DataError(f"There are {len(self.weights_to_train)} weights and {len(state)} arrays.")
+        for name, array in zip(self.weights_to_train, state, strict=True):
+            if np.shape(array) != self._weights[name].shape:
+                raise DataError(f"Weight {name!r} has shape {self._weights[name].shape}, the array {np.shape(array)}.")
+            # A new array, since a pending forward may still read the old one.
+            self._weights[name] = np.array(array, self._weights[name].dtype)

@@ -1,0 +1,209 @@
+"""What do the parts of a step compute when each is run apart? Forward, loss, backward, penalty and update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.autodiff import grad
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import Value, boundary, build, read_by, variable
+from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
+from ortpartial.model import Model
+
+from .step import Names, mean_loss, row_losses_of, sizes_of, targets_of, total, updated
+
+__all__ = ["backward_graph", "forward_graph", "loss_graph", "penalty_graph", "row_loss_graph",
+           "update_graph"]  # fmt: skip
+
+
+def update_graph(
+    weights: Mapping[str, Value], rate: BaseLearningRate, names: Names, *, penalised: Iterable[str] = ()
+) -> ModelProto:
+    """The update of all weights as one model: (gradients, those of the penalty, iteration, weights, states) -> the new.
+
+    Parameters
+    ----------
+    weights : dict of str to Value
+        What is updated.
+    rate : BaseLearningRate
+        How.
+    names : Names
+        How the values are called.
+    penalised : iterable of str
+        Weights that have a penalty.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    penalised = set(penalised)
+    k = variable(names.iteration, np.int64, [])
+    inputs: dict[str, Value] = {}
+    gradients = []
+    for name, v in weights.items():
+        parts = [names.grad(name)] + [names.penalty_grad(name)] * (name in penalised)
+        inputs.update({p: variable(p, v.dtype, v.shape) for p in parts})
+        gradients.append(total([inputs[p] for p in parts]))
+    inputs[names.iteration] = k
+    outputs: dict[str, Value] = {}
+    updated(rate, weights, gradients, k, names, inputs, outputs)
+    return build(inputs, outputs, name="learning_rate")
+
+
+def penalty_graph(
+    weights: Mapping[str, Value], penalty: BaseLearningPenalty, names: Names
+) -> tuple[ModelProto | None, list[str]]:
+    """The penalty of all weights and its gradients as one model, and the weights it applies to; None where to none.
+
+    Parameters
+    ----------
+    weights : dict of str to Value
+        The weights.
+    penalty : BaseLearningPenalty
+        What they cost.
+    names : Names
+        How the values are called.
+
+    Returns
+    -------
+    tuple of onnx.ModelProto or None, and list of str
+    """
+    chosen = {n: v for n, v in weights.items() if penalty.applies_to(sizes_of(v))}
+    if not chosen:
+        return None, []
+    cost = total([penalty(v) for v in chosen.values()])
+    gradients = dict(zip(map(names.penalty_grad, chosen), grad(cost, list(chosen.values())), strict=True))
+    return build(chosen, {names.free("penalty"): cost, **gradients}, name="learning_penalty"), list(chosen)
+
+
+def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False) -> ModelProto:
+    """Loss and its gradient by the outputs as one model: (outputs, targets, row weights) -> (loss, gradients).
+
+    Parameters
+    ----------
+    model : Model
+        The model whose outputs are trained.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    weighted : bool
+        Whether the rows have weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    names = Names.of(model)
+    ys = {o: variable(o, model.outputs[o].dtype, model.outputs[o].shape) for o in losses}
+    bare = replace(model, outputs=ys)
+    targets = targets_of(bare, losses, names)
+    first = next(iter(ys.values()))
+    w = variable(names.sample_weight, first.dtype, (first.shape or [None])[:1]) if weighted else None
+    loss = mean_loss(bare, losses, targets, w)
+    gradients = dict(zip(map(names.grad, ys), grad(loss, list(ys.values())), strict=True))
+    inputs = {**ys, **targets, **({names.sample_weight: w} if w is not None else {})}
+    return build(inputs, {names.loss: loss, **gradients}, name="learning_loss")
+
+
+def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss]) -> ModelProto:
+    """The loss of every row as one model: (inputs, targets, weights) -> loss.
+
+    Parameters
+    ----------
+    model : Model
+        The model that is trained.
+    weights : sequence of str
+        Initializers that become inputs.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    names = Names.of(model)
+    targets = targets_of(model, losses, names)
+    rows = row_losses_of(model, losses, targets)
+    trained = {w: model.initializers[w] for w in weights}
+    return build({**read_by([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
+
+
+def forward_graph(
+    model: Model,
+    weights: Sequence[str],
+    outputs: Sequence[str] | None = None,
+    saved: Sequence[Value] = (),
+    *,
+    used_only: bool = False,
+) -> ModelProto:
+    """The model with its weights as inputs, giving its outputs and the values that the backward graph reads.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : sequence of str
+        Initializers that become inputs.
+    outputs : sequence of str, optional
+        The outputs wanted; all where left out.
+    saved : sequence of Value
+        Further values; they are called ``saved_0``, ``saved_1`` ...
+    used_only : bool
+        Whether inputs that the outputs do not depend on are left out.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    names = Names.of(model)
+    wanted = {o: model.outputs[o] for o in (model.outputs if outputs is None else outputs)}
+    extra = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
+    inputs = read_by(wanted.values(), model.inputs) if used_only else model.inputs
+    return build({**inputs, **{w: model.initializers[w] for w in weights}}, {**wanted, **extra}, name="forward")
+
+
+def backward_graph(
+    model: Model, weights: Sequence[str], outputs: Sequence[str], inputs: Sequence[str] = ()
+) -> tuple[ModelProto, list[Value], list[str]]:
+    """The backward half of the gradient, cut so that it starts from what the forward half computed.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : sequence of str
+        Initializers that are differentiated by.
+    outputs : sequence of str
+        What is differentiated.
+    inputs : sequence of str
+        Inputs that are differentiated by.
+
+    Returns
+    -------
+    model : onnx.ModelProto
+        Inputs: ``saved_0``, ``saved_1`` ..., then inputs and weights that it reads again under their own names, then
+        ``<output>_grad``. Outputs: ``<name>_grad`` of weights, then inputs.
+    saved : list of Value
+        What the forward half has to hand on.
+    again : list of str
+        Inputs and weights that are read again.
+    """
+    names = Names.of(model)
+    ys = [model.outputs[o] for o in outputs]
+    wrt = {**{w: model.initializers[w] for w in weights}, **{i: model.inputs[i] for i in inputs}}
+    if integer := [n for n, v in wrt.items() if not v.is_float]:
+        raise ModelError(f"{integer[0]!r} holds {wrt[integer[0]].dtype}, and only real numbers have a gradient.")
+    dys = {names.grad(o): variable(names.grad(o), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
+    gradients = grad(ys, list(wrt.values()), list(dys.values()))
+    leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
+    leaf = {v: n for n, v in leaves.items()}
+    read = boundary(gradients, list(model.outputs.values()), leaf)
+    saved = [v for v in read if v not in leaf]
+    again = [leaf[v] for v in read if v in leaf]
+    cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
+    found = {names.free(f"{n}_grad_out") if names.grad(n) in dys else names.grad(n): g
+             for n, g in zip(wrt, gradients, strict=True)}  # fmt: skip
+    return build({**cut, **{n: leaves[n] for n in again}, **dys}, found, name="backward"), saved, again

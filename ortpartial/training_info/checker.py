@@ -1,0 +1,238 @@
+"""Is the training information of a model what the standard allows? `check_training_info` names what is not."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorProto,
+    TrainingInfoProto,
+    defs,
+    helper,
+    numpy_helper,
+)
+
+from ortpartial.exceptions import GraphError, ModelError, NoGradientError
+from ortpartial.graph import Value
+from ortpartial.model import Model, graphs, load
+
+from .graphs import combined, mutable, pairs, read_training, step_of
+
+__all__ = ["check_training_info"]
+
+
+def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> None:
+    """Check what onnx's checker does not look at: the training information of a model.
+
+    Where the documents of the standard differ, both readings pass, unless it is not clear what is meant: the value of
+    an ``update_binding`` may be an output of the inference graph or of the algorithm; several entries may update the
+    same initializer, one after the other; the algorithm of an entry may read and update an initializer of another's,
+    if no other tensor has its name. `to_training_info` writes what every reading allows.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes or path
+        The model.
+
+    Raises
+    ------
+    ModelError
+        There is no training information, or it is not valid; the message names the entry and its field.
+
+    Examples
+    --------
+    >>> from onnx.parser import parse_model
+    >>> model = parse_model('<ir_version: 8, opset_import: ["": 21]> f (float[2] x) => (float[2] y) { y = Abs(x) }')
+    >>> model.training_info.add().update_binding.add(key="w", value="y")
+    key: "w"
+    value: "y"
+    >>> check_training_info(model)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ModelError: training_info[0].update_binding: 'w' is no initializer of ...
+    """
+    proto = read_training(model)
+    if not proto.training_info:
+        raise ModelError("The model has no training_info; to_training_info writes one.")
+    _check_tensors(proto)
+    _check_names(proto)
+    for i, info in enumerate(proto.training_info):
+        where = f"training_info[{i}]"
+        _check_bindings(where, proto, info)
+        _check_operators(f"{where}.initialization", proto, info.initialization.node)
+        _check_initialization(where, proto, info)
+        _check_algorithm(where, proto, i)
+
+
+def _check_tensors(proto: ModelProto) -> None:
+    """Whether initializers hold as many numbers as their shapes say."""
+    for i, info in enumerate(proto.training_info):
+        for part, graph in (("initialization", info.initialization), ("algorithm", info.algorithm)):
+            for t in graph.initializer:
+                try:
+                    numpy_helper.to_array(t)
+                except Exception as e:
+                    where = f"training_info[{i}].{part}"
+                    raise ModelError(f"{where}: the initializer {t.name!r} is not valid: {e}") from None
+
+
+def _check_names(proto: ModelProto) -> None:
+    """Whether no name of a tensor that changes is that of another one, and the inference graph stands alone."""
+    infos, changing = proto.training_info, mutable(proto)
+    owners: dict[str, list[str]] = {}
+    for i, info in enumerate(infos):
+        for t in info.algorithm.initializer:
+            owners.setdefault(t.name, []).append(f"training_info[{i}].algorithm")
+    for name, found in owners.items():
+        if name in changing and len(set(found)) > 1:
+            raise ModelError(f"{found[1]}: the initializer {name!r} is one of {found[0]}, too, and a binding changes "
+                             f"it; give them names of their own.")  # fmt: skip
+    own = {o for g in graphs(proto.graph) for node in g.node for o in node.output}
+    own |= {v.name for g in graphs(proto.graph) for v in (*g.input, *g.initializer)}
+    for node in (node for g in graphs(proto.graph) for node in g.node):
+        for i, info in enumerate(infos):
+            theirs = {v.name for v in (*info.algorithm.input, *info.algorithm.initializer)}
+            theirs |= {o for n in info.algorithm.node for o in n.output}
+            if wrong := [x for x in node.input if x and x not in own and x in theirs]:
+                raise ModelError(f"training_info[{i}].algorithm: the inference graph reads {wrong[0]!r} (node "
+                                 f"{node.name or node.op_type}), which the algorithm has; it must stand alone.")
+
+
+def _check_bindings(where: str, proto: ModelProto, info: TrainingInfoProto) -> None:
+    """Keys that are initializers, each once, and values that are outputs."""
+    stored = {t.name for t in proto.graph.initializer}
+    known = stored | {t.name for other in proto.training_info for t in other.algorithm.initializer}
+    results = {o.name for o in info.algorithm.output}
+    fields: tuple[tuple[str, Iterable[StringStringEntryProto], set[str], str], ...] = (
+        ("initialization_binding", info.initialization_binding, {o.name for o in info.initialization.output},
+         "the initialization"),
+        ("update_binding", info.update_binding, results | {o.name for o in proto.graph.output},
+         "the algorithm or of the inference graph"),
+    )  # fmt: skip
+    for field, binding, values, of in fields:
+        counts = Counter(p.key for p in binding)
+        if twice := [k for k, n in counts.items() if n > 1]:
+            raise ModelError(f"{where}.{field}: {twice[0]!r} is bound {counts[twice[0]]} times.")
+        for p in binding:
+            if p.key not in known:
+                raise ModelError(f"{where}.{field}: {p.key!r} is no initializer of the model or an algorithm.")
+            if p.value not in values:
+                raise ModelError(f"{where}.{field}: {p.value!r}, which is bound to {p.key!r}, is no output of {of}.")
+
+
+def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) -> None:
+    """Operators that there are in the opsets of the model."""
+    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+    functions = {(f.domain, f.name) for f in proto.functions}
+    inside = (n for outer in nodes for a in outer.attribute for g in graphs(a.g) for n in g.node)
+    for node in (*nodes, *inside):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if (domain, node.op_type) in functions:
+            continue
+        name = f"{domain}.{node.op_type}" if domain else node.op_type
+        if domain not in opsets:
+            raise ModelError(f"{where}: node {node.name or '(unnamed)'} is a {name}, and the model does not import the "
+                             f"domain {domain!r}.")  # fmt: skip
+        if not defs.has(node.op_type, opsets[domain], domain):
+            raise ModelError(f"{where}: node {node.name or '(unnamed)'} is a {name}, which is no operator of ONNX at "
+                             f"version {opsets[domain]} of its domain, nor a function of the model.")  # fmt: skip
+
+
+def _check_initialization(where: str, proto: ModelProto, info: TrainingInfoProto) -> None:
+    """A graph without inputs, whose outputs are what they are bound to."""
+    graph, where_in = info.initialization, f"{where}.initialization"
+    if graph.input:
+        raise ModelError(f"{where_in}: it has the input {graph.input[0].name!r}, where none is allowed.")
+    _check_unique(where_in, [("an initializer", [t.name for t in graph.initializer]), *_computed(graph)])
+    if graph.output:
+        loaded = _loaded(where_in, initialization(proto, info))
+        _check_types(f"{where}.initialization_binding", proto, pairs(info.initialization_binding), loaded.outputs)
+
+
+def initialization(proto: ModelProto, info: TrainingInfoProto) -> ModelProto:
+    """The initialization of an entry as a model.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model.
+    info : onnx.TrainingInfoProto
+        One of its entries.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions,
+                      graph=info.initialization)  # fmt: skip
+
+
+def _check_algorithm(where: str, proto: ModelProto, entry: int) -> None:
+    """A combined graph that is one, and outputs that are what they are bound to."""
+    where_in, info = f"{where}.algorithm", proto.training_info[entry]
+    whole = combined(proto, entry).graph
+    _check_operators(where_in, proto, whole.node)
+    declared = [i.name for i in whole.input]
+    # An input of a graph may have an initializer there, which is then its default.
+    both = (proto.graph, info.algorithm)
+    optional = {n for g in both for n in {i.name for i in g.input} & {t.name for t in g.initializer}}
+    stored = [t.name for t in whole.initializer]
+    stored = [n for j, n in enumerate(stored) if not (n in optional and n in declared and n not in stored[:j])]
+    _check_unique(where_in, [("an input", declared), ("an initializer", stored), *_computed(whole)])
+    if not whole.output:
+        return
+    try:
+        loaded = step_of(proto, entry)
+    except (GraphError, ModelError, NoGradientError) as e:
+        raise ModelError(f"{where_in}: {e}") from None
+    _check_types(f"{where}.update_binding", proto, pairs(info.update_binding), loaded.outputs)
+
+
+def _computed(graph: GraphProto) -> list[tuple[str, list[str]]]:
+    """Names of what the nodes give, and how a message calls it."""
+    return [(f"an output of node {node.name or '(unnamed)'} ({node.op_type})", [o for o in node.output if o])
+            for node in graph.node]  # fmt: skip
+
+
+def _check_unique(where: str, named: Iterable[tuple[str, list[str]]]) -> None:
+    """Whether every name is given once."""
+    seen: dict[str, str] = {}
+    for what, names in named:
+        for name in names:
+            if name in seen:
+                raise ModelError(f"{where}: in the combined graph {name!r} is {seen[name]} and {what}; every name is "
+                                 f"given once.")  # fmt: skip
+            seen[name] = what
+
+
+def _loaded(where: str, model: ModelProto) -> Model:
+    try:
+        return load(model)
+    except (GraphError, ModelError, NoGradientError) as e:
+        raise ModelError(f"{where}: {e}") from None
+
+
+def _check_types(where: str, proto: ModelProto, binding: Mapping[str, str], outputs: Mapping[str, Value]) -> None:
+    """Whether what is bound has the type and, as far as it is known, the shape of what it is bound to."""
+    stored = mutable(proto)
+    for key, value in binding.items():
+        t, v = stored[key], outputs[value]
+        dims = tuple(t.dims)
+        fits = v.shape is None or (len(v.shape) == len(dims) and all(
+            m == n or not isinstance(m, int) for m, n in zip(v.shape, dims, strict=True)))  # fmt: skip
+        kind = v.type.tensor_type.elem_type
+        if kind != t.data_type or not fits:
+            raise ModelError(f"{where}: {value!r} is {_kind(kind, v.shape)}, and {key!r}, which it is bound to, "
+                             f"{_kind(t.data_type, dims)}.")  # fmt: skip
+
+
+def _kind(elem_type: int, shape: Iterable[object] | None) -> str:
+    """`float32[2x3]`."""
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type) if elem_type else TensorProto.DataType.Name(elem_type)
+    return f"{dtype}[{'?' if shape is None else 'x'.join('?' if d is None else str(d) for d in shape)}]"

@@ -1,0 +1,275 @@
+"""What does a model with training information compute? The graph of each of its steps, as a model of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from onnx import (
+    GraphProto,
+    ModelProto,
+    StringStringEntryProto,
+    TensorProto,
+    TrainingInfoProto,
+    external_data_helper,
+    helper,
+)
+
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import Value, build, read_by
+from ortpartial.model import Model, graphs, load, read
+
+from .graph_call import called, is_call
+from .operators import DOMAIN
+
+__all__ = ["combined", "computed", "lowered_step", "mutable", "pairs", "read_training", "step_of",
+           "strip_training_info"]  # fmt: skip
+
+Source = ModelProto | bytes | str | os.PathLike[str]
+
+
+def read_training(source: Source) -> ModelProto:
+    """A model with its training information; external data of both are read where the source is a path.
+
+    Parameters
+    ----------
+    source : onnx.ModelProto, bytes or path
+        The model.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The object given where it is one.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or its data stand in a file that is not known.
+    """
+    proto = read(source)
+    for i, info in enumerate(proto.training_info):
+        for part, graph in (("initialization", info.initialization), ("algorithm", info.algorithm)):
+            for t in _tensors(graph):
+                if t.data_location != TensorProto.EXTERNAL:
+                    continue
+                if not isinstance(source, (str, os.PathLike)):
+                    raise ModelError(f"training_info[{i}].{part}: the data of {t.name!r} stand in another file "
+                                     f"(external data); give the path of the model.")  # fmt: skip
+                try:
+                    external_data_helper.load_external_data_for_tensor(t, str(Path(source).parent))
+                except Exception as e:
+                    raise ModelError(f"training_info[{i}].{part}: the external data of {t.name!r} cannot be read: "
+                                     f"{e}") from None
+                t.data_location = TensorProto.DEFAULT
+                t.ClearField("external_data")
+    return proto
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """The tensors that a graph stores."""
+    for g in graphs(graph):
+        yield from g.initializer
+        yield from (a.t for node in g.node for a in node.attribute if a.HasField("t"))
+
+
+def strip_training_info(model: Source) -> ModelProto:
+    """The model for inference: its graph as it is, and no training information.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes or path
+        The model; it is not written to.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Examples
+    --------
+    >>> from onnx.parser import parse_model
+    >>> model = parse_model('<ir_version: 8, opset_import: ["": 21]> f (float[2] x) => (float[2] y) { y = Abs(x) }')
+    >>> strip_training_info(model) == model
+    True
+    """
+    found = ModelProto()
+    found.CopyFrom(read_training(model))
+    del found.training_info[:]
+    used = {node.domain for g in graphs(found.graph) for node in g.node}
+    used |= {node.domain for f in found.functions for node in f.node}
+    kept = [o for o in found.opset_import if o.domain != DOMAIN or DOMAIN in used]
+    del found.opset_import[:]
+    found.opset_import.extend(kept)
+    return found
+
+
+def pairs(binding: Iterable[StringStringEntryProto]) -> dict[str, str]:
+    """A binding as a dict from initializers to outputs.
+
+    Parameters
+    ----------
+    binding : iterable of onnx.StringStringEntryProto
+        The field of the entry.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    return {p.key: p.value for p in binding}
+
+
+def mutable(model: ModelProto) -> dict[str, TensorProto]:
+    """The initializers that some binding changes, in the order in which they are stored.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A model with training information.
+
+    Returns
+    -------
+    dict of str to onnx.TensorProto
+        By name; those of the inference graph first.
+    """
+    infos = model.training_info
+    bound = {p.key for t in infos for p in (*t.update_binding, *t.initialization_binding)}
+    stored = [*model.graph.initializer, *(t for info in infos for t in info.algorithm.initializer)]
+    return {t.name: t for t in stored if t.name in bound}
+
+
+def combined(model: ModelProto, entry: int = 0) -> ModelProto:
+    """The graph that a training step runs: the lists of the inference graph, then those of the algorithm.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A model with training information; it is not written to.
+    entry : int
+        Which of the entries.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Where the algorithm calls the inference graph by GraphCall, which there was in ONNX 1.7, it holds the nodes of
+        each call instead, and of the inference graph the initializers alone.
+    """
+    info = model.training_info[entry]
+    found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    graph, own, base = found.graph, info.algorithm, model.graph
+    graph.name = own.name or base.name or "training"
+    calls = any(is_call(node) for node in own.node)
+    for field in ("input", "initializer", "output", "node", "value_info", "sparse_initializer"):
+        if not calls or field in ("initializer", "sparse_initializer"):
+            getattr(graph, field).extend(getattr(base, field))
+        if field != "node":
+            getattr(graph, field).extend(getattr(own, field))
+    known = {t.name for t in graph.initializer}
+    taken = {i.name for i in graph.input} | known | {o for g in graphs(own) for node in g.node for o in node.output}
+    for n, node in enumerate(own.node):
+        graph.node.extend(called(node, base, f"training_info[{entry}].algorithm", f"call{n}", taken)
+                          if is_call(node) else [node])  # fmt: skip
+    # A tensor of another entry's algorithm is visible where no other has its name.
+    elsewhere: dict[str, list[TensorProto]] = {}
+    for i, other in enumerate(model.training_info):
+        for t in other.algorithm.initializer if i != entry else ():
+            elsewhere.setdefault(t.name, []).append(t)
+    defined = taken | {o for node in graph.node for o in node.output}
+    reads = dict.fromkeys(i for g in graphs(graph) for node in g.node for i in node.input if i not in defined)
+    graph.initializer.extend(elsewhere[i][0] for i in reads if len(elsewhere.get(i, ())) == 1)
+    return found
+
+
+def step_of(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """A training step as values: its inputs are those of the graph and all initializers that a binding changes.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A model with training information.
+    entry : int
+        Which of the entries.
+    sizes : dict of str to sequence of int, optional
+        All the sizes of inputs, where the step is for them alone.
+
+    Returns
+    -------
+    Model
+        Its outputs are those of the inference graph and of the algorithm.
+
+    Raises
+    ------
+    ModelError
+        It cannot be read.
+    """
+    proto, changing = combined(model, entry), mutable(model)
+    graph = proto.graph
+    kept = [t for t in graph.initializer if t.name not in changing]
+    moved = [t for t in graph.initializer if t.name in changing]
+    inputs = [i for i in graph.input if i.name not in changing]
+    for field, new in (("initializer", kept), ("input", inputs)):
+        new = list(new)
+        graph.ClearField(field)
+        getattr(graph, field).extend(new)
+    graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in moved)
+    return load(proto, batch=sizes)
+
+
+def computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value], dict[str, Value]]:
+    """What a step reads and gives: of the inference graph, what needs no further input.
+
+    Parameters
+    ----------
+    step : Model
+        What `step_of` made of an entry.
+    info : onnx.TrainingInfoProto
+        The entry.
+
+    Returns
+    -------
+    inputs, outputs : dict of str to Value
+    """
+    wanted = dict.fromkeys([*(o.name for o in info.algorithm.output), *pairs(info.update_binding).values()])
+    read = read_by([step.outputs[o] for o in wanted], step.inputs)
+    further = (o for o, v in step.outputs.items() if wanted and read_by([v], step.inputs).keys() <= read.keys())
+    return read, {o: step.outputs[o] for o in dict.fromkeys([*wanted, *further])}
+
+
+def lowered_step(model: Source, entry: int = 0) -> ModelProto:
+    """A training step of a model as a plain model in operators that every runtime has.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes or path
+        A model with training information; it is not written to.
+    entry : int
+        Which of the entries.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: what the step reads, the initializers that a binding changes among them. Outputs: those of the
+        algorithm, then those of the inference graph that need no further input. ``metadata_props`` tells which output
+        is to be the next value of which input.
+
+    Raises
+    ------
+    ModelError
+        The model has no such entry, or it cannot be read.
+
+    Examples
+    --------
+    >>> from onnx.parser import parse_model
+    >>> model = parse_model('<ir_version: 8, opset_import: ["": 21]> f (float[2] x) => (float[2] y) { y = Abs(x) }')
+    >>> lowered_step(model)
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ModelError: The model has 0 entries of training_info, and there is no training_info[0].
+    """
+    proto = read_training(model)
+    if not 0 <= entry < len(proto.training_info):
+        raise ModelError(f"The model has {len(proto.training_info)} entries of training_info, and there is no "
+                         f"training_info[{entry}].")  # fmt: skip
+    loaded, info = step_of(proto, entry), proto.training_info[entry]
+    step = build(*computed(loaded, info), name="step")
+    helper.set_model_props(step, pairs(info.update_binding))
+    return step

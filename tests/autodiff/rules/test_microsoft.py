@@ -1,0 +1,306 @@
+"""Are models that onnxruntime has optimized differentiated as they were before, on the runtime that wrote them?"""
+
+import re
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from models import assert_close, weights_of
+from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
+from onnxruntime.capi import _pybind_state
+from table import cotangent
+from test_real_gradients import assert_gradients, exported
+from torch import nn
+
+from ortpartial import build, gradient_model, variable
+from ortpartial.autodiff.registry import RULES
+from ortpartial.autodiff.rules import microsoft
+from ortpartial.exceptions import ModelError, NoGradientError
+from ortpartial.graph.ops import Operators
+from ortpartial.runtime.agent_support import needed, untrusted
+from ortpartial.runtime.session import Session
+from ortpartial.testing import _gradient, check_gradient
+
+DOMAIN = "com.microsoft"
+NAMES = sorted(name for domain, name in RULES if domain == DOMAIN)
+
+ms = Operators(DOMAIN)
+
+
+def mask(*rows):
+    return np.asarray(rows, np.int32)
+
+
+QKV, BIAS, PAST = [(2, 3, 8), (2, 4, 8), (2, 4, 8)], (24,), (2, 2, 2, 4)
+
+# Operator, shapes of its inputs (an array where it is whole numbers, None where it is left out), attributes.
+CASES = {
+    "FusedMatMul": ("FusedMatMul", [(2, 3, 4), (2, 4, 5)], {"alpha": 0.5}),
+    "FusedMatMul transA": ("FusedMatMul", [(2, 4, 3), (4, 5)], {"transA": 1, "alpha": -2.0}),
+    "FusedMatMul transB": ("FusedMatMul", [(3, 4), (2, 5, 4)], {"transB": 1}),
+    "FusedMatMul transBatch": ("FusedMatMul", [(3, 2, 4), (2, 4, 5)], {"transBatchA": 1}),
+    "FusedMatMul of matrices": ("FusedMatMul", [(4, 3), (5, 4)], {"transA": 1, "transB": 1, "alpha": 2.0}),
+    "FusedMatMul all": ("FusedMatMul", [(4, 2, 3), (5, 2, 4)],
+                        {"transA": 1, "transB": 1, "transBatchA": 1, "transBatchB": 1}),
+    "FusedGemm": ("FusedGemm", [(3, 4), (4, 5), (5,)], {"activation": "Relu", "alpha": 0.5, "beta": 2.0}),
+    "FusedGemm leaky": ("FusedGemm", [(4, 3), (5, 4)],
+                        {"activation": "LeakyRelu", "activation_alpha": 0.2, "transA": 1, "transB": 1}),
+    "FusedGemm sigmoid": ("FusedGemm", [(3, 4), (4, 5)], {"activation": "Sigmoid"}),
+    "FusedGemm hard": ("FusedGemm", [(3, 4), (4, 5)],
+                       {"activation": "HardSigmoid", "activation_alpha": 0.3, "activation_beta": 0.4}),
+    "FusedConv clip": ("FusedConv", [(2, 3, 6, 6), (4, 3, 3, 3)],
+                       {"activation": "Clip", "activation_params": [-7.0, 6.0]}),
+    "FusedConv": ("FusedConv", [(2, 3, 6, 6), (4, 3, 3, 3), (4,)], {"activation": "Relu", "pads": [1, 1, 1, 1]}),
+    "FusedConv sum": ("FusedConv", [(1, 4, 5, 5), (4, 2, 3, 3), (4,), (1, 4, 3, 3)],
+                      {"activation": "LeakyRelu", "activation_params": [0.25], "group": 2}),
+    "Gelu": ("Gelu", [(3, 4)], {}),
+    "BiasGelu": ("BiasGelu", [(2, 3, 4), (4,)], {}),
+    "FastGelu": ("FastGelu", [(2, 3, 4)], {}),
+    "FastGelu bias": ("FastGelu", [(2, 3, 4), (4,)], {}),
+    "QuickGelu": ("QuickGelu", [(3, 4)], {"alpha": 1.5}),
+    "SkipLayerNormalization": ("SkipLayerNormalization", [(2, 3, 8), (2, 3, 8), (8,), (8,), (8,)], {"epsilon": 1e-5}),
+    "SkipLayerNormalization plain": ("SkipLayerNormalization", [(2, 3, 8), (2, 3, 8), (8,)], {}),
+    "MultiHeadAttention": ("MultiHeadAttention", QKV, {"num_heads": 2}),
+    # onnxruntime 1.19.2 computes another batch wrongly where the bias has one, and masks of longer keys.
+    "MultiHeadAttention bias": ("MultiHeadAttention", [*QKV, BIAS, None, (2, 2, 3, 4)], {"num_heads": 2, "scale": 0.3}),
+    "MultiHeadAttention mask": ("MultiHeadAttention", [(2, 4, 8)] * 3 + [None, mask([1, 1, 1, 0], [1, 0, 0, 0])],
+                                {"num_heads": 4}),
+    "MultiHeadAttention of heads": ("MultiHeadAttention", [(2, 3, 8), (2, 2, 4, 4), (2, 2, 4, 4)], {"num_heads": 2}),
+    "MultiHeadAttention past": ("MultiHeadAttention", [(2, 3, 8)] * 3 + [None] * 3 + [PAST, PAST], {"num_heads": 2}),
+    "Attention": ("Attention", [(2, 3, 6), (6, 24), (24,)], {"num_heads": 2}),
+    "Attention lengths": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(3, 2).reshape(-1)], {"num_heads": 2}),
+    "Attention no length": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(3, 0).reshape(-1)], {"num_heads": 2}),
+    "Attention starts": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(3, 3, 0, 1).reshape(-1)], {"num_heads": 2}),
+    "Attention mask": ("Attention", [(2, 3, 6), (6, 24), (24,), mask([1, 1, 0], [1, 1, 1])], {"num_heads": 2}),
+    "Attention mask of queries": ("Attention", [(2, 3, 6), (6, 24), (24,), mask(
+        [[1, 1, 0], [1, 0, 1], [1, 1, 1]], [[1, 0, 0], [1, 1, 0], [0, 1, 1]])], {"num_heads": 2}),
+    "Attention later": ("Attention", [(2, 3, 6), (6, 24), (24,)], {"num_heads": 2, "unidirectional": 1}),
+    "Attention past": ("Attention", [(2, 3, 6), (6, 24), (24,), None, (2, 2, 2, 5, 4)],
+                       {"num_heads": 2, "unidirectional": 1}),
+    "Attention sizes": ("Attention", [(2, 3, 6), (6, 20), (20,)], {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}),
+}  # fmt: skip
+
+
+def made(name):
+    """Variables, arrays and attributes of a case."""
+    operator, shapes, attributes = CASES[name]
+    rng = np.random.default_rng(0)
+    arrays = [s if s is None or isinstance(s, np.ndarray) else rng.normal(size=s).astype(np.float32) for s in shapes]
+    values = [None if a is None else variable(f"x{i}", a.dtype, a.shape) for i, a in enumerate(arrays)]
+    feeds = {f"x{i}": a for i, a in enumerate(arrays) if a is not None}
+    return operator, values, feeds, attributes
+
+
+def outputs(operator, values, attributes):
+    """All outputs of an operator."""
+    y = getattr(ms, operator)(*values, **attributes)
+    return (y[0] if isinstance(y, tuple) else y).node.outputs
+
+
+def test_every_operator_is_tested():
+    assert sorted({operator for operator, *_ in CASES.values()}) == NAMES
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator(name):
+    """What the kernel of onnxruntime computes is what the formula says, and its differences are the gradient."""
+    operator, values, feeds, attributes = made(name)
+    given = [v for v in values if v is not None]
+    ys = outputs(operator, values, attributes)
+    settings = {k: ys[0].node.attribute(k) for k in RULES[DOMAIN, operator].keywords}
+    expected = getattr(microsoft, operator)(*values, **settings)
+    # Without a past, the kernel is not asked for the next one.
+    n = len(ys) if "past" in name else 1
+    found, expected = ({f"y{i}": v for i, v in enumerate(vs[:n])}
+                       for vs in (ys, expected if isinstance(expected, tuple) else [expected]))  # fmt: skip
+    assert {k: v.shape for k, v in found.items()} == {k: v.shape for k, v in expected.items()}
+    one, two = build(given, found), build(given, expected)
+    assert {n.domain for n in one.graph.node} == {DOMAIN}
+    assert {n.domain for n in two.graph.node} == {""}
+    kernel, before = Session(one), Session(two)
+    assert_close(kernel.run(feeds), before.run(feeds), 1e-5)
+    wrt = [v.hint for v in given if v.is_float]
+    grads = Session(gradient_model(one, wrt, list(found), cotangents="ones")).run(feeds)
+    for unknown in (feeds, ["x0", "x1", "x2"], ["x3"]):
+        some = [None if v is None else variable(v.hint, v.dtype, [f"{v.hint}_{i}" if v.hint in unknown else n
+                                                 for i, n in enumerate(v.shape)]) for v in values]  # fmt: skip
+        two = build([v for v in some if v is not None],
+                    dict(zip(found, outputs(operator, some, attributes), strict=False)))  # fmt: skip
+        assert_close(Session(gradient_model(two, wrt, list(found), cotangents="ones")).run(feeds), grads, 1e-6)
+    rng = np.random.default_rng(1)
+
+    def total(**moved):
+        return sum(v.sum(dtype=float) for v in kernel.run({**feeds, **moved}).values())
+
+    for n in wrt:
+        d, h = rng.normal(size=feeds[n].shape).astype(np.float32), np.float32(1e-2)
+        up, down = (total(**{n: feeds[n] + s * d}) for s in (h, -h))
+        slope = (grads[f"{n}_grad"].astype(float) * d).sum()
+        assert abs((up - down) / (2 * h) - slope) < 2e-2 * max(1, np.abs(grads[f"{n}_grad"]).max() * d.size**0.5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_second_order(name):
+    """The gradient, which is of standard operators, against its differences."""
+    operator, values, feeds, attributes = made(name)
+    given = [v for v in values if v is not None]
+
+    def f(*x):
+        known = dict(zip(given, x, strict=True))
+        ys = outputs(operator, [None if v is None else known[v] for v in values], attributes)
+        return ys if "past" in name else ys[:1]
+
+    arrays = [feeds[v.hint] for v in given]
+    g = _gradient(f, [i for i, v in enumerate(given) if v.is_float], len(given))
+    cotangents = [cotangent(y.shape) for y in f(*given)]
+    symbolic = name in ("FusedConv", "Attention", "MultiHeadAttention past")
+    check_gradient(g, [*arrays, *cotangents], order=1, directions=1, skip_kinks=True, symbolic=symbolic,
+                   rtol_float32=1e-3)  # fmt: skip
+
+
+def test_attention_without_a_bias():
+    # onnxruntime 1.31.1 dies of it, so that the one of zeros is what it is compared with.
+    x, w, b = (variable(n, "float32", s) for n, s in (("x", (2, 3, 6)), ("w", (6, 24)), ("b", (24,))))
+    rng, grads = np.random.default_rng(0), []
+    feeds = {v.hint: rng.normal(size=v.shape).astype(np.float32) for v in (x, w)}
+    for given, also in (([x, w], {}), ([x, w, b], {"b": np.zeros(24, np.float32)})):
+        model = build(given, {"y": outputs("Attention", given, {"num_heads": 2})[0]})
+        grads.append(Session(gradient_model(model, ["x", "w"], cotangents="ones")).run({**feeds, **also}))
+    assert_close(*grads, 1e-6)
+
+
+def test_attention_in_half_precision():
+    # What hides later keys is a number that float16 has: 0 times an infinite one would be none.
+    operator, values, feeds, attributes = made("Attention later")
+    grads = []
+    for dtype in (np.float16, np.float32):
+        x = [variable(v.hint, dtype, v.shape) for v in values]
+        model = build(x, {"y": outputs(operator, x, attributes)[0]})
+        g = Session(gradient_model(model, list(feeds), cotangents="ones"))
+        grads.append(g.run({n: a.astype(dtype) for n, a in feeds.items()}))
+    assert_close(*grads, 1e-2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schema_is_that_of_onnxruntime(name):
+    mine = onnx.defs.get_schema(name, DOMAIN)
+    if not hasattr(_pybind_state, "get_all_operator_schema"):
+        pytest.skip("onnxruntime-training 1.19.2 does not hand out its schemas")
+    (theirs,) = [s for s in _pybind_state.get_all_operator_schema() if (s.name, s.domain) == (name, DOMAIN)]
+    assert [i.name for i in mine.inputs] == [i.name for i in theirs.inputs]
+    shared = min(len(mine.outputs), len(theirs.outputs))
+    assert [o.name for o in mine.outputs][:shared] == [o.name for o in theirs.outputs][:shared]
+    assert set(theirs.attributes) == set(mine.attributes)
+    for n, a in theirs.attributes.items():
+        default = mine.attributes[n].default_value
+        raw = onnx.AttributeProto.FromString(a._default_value)
+        assert (raw.f, raw.i, raw.s) == (default.f, default.i, default.s), n
+
+
+class Net(nn.Module):
+    """Layers whose operators onnxruntime fuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, activation="gelu", batch_first=True)
+        self.a, self.b, self.norm = nn.Linear(8, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = self.layer(x)
+        x = self.norm(self.a(x) + x)
+        x = x + nn.functional.gelu(self.b(x), approximate="tanh")
+        x = x * torch.sigmoid(1.702 * x)
+        return (x @ x.transpose(1, 2)) * 0.25
+
+
+def conv():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(),
+                         nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 2))  # fmt: skip
+
+
+# onnxruntime writes layouts of its own for Conv at its last level.
+OPTIMIZED = {
+    "encoder": (Net, (2, 5, 8), GraphOptimizationLevel.ORT_ENABLE_ALL, {"FusedMatMul"}),
+    "conv": (conv, (2, 3, 6, 6), GraphOptimizationLevel.ORT_ENABLE_EXTENDED, {"FusedConv", "FusedGemm"}),
+}
+
+
+def optimized(model, level):
+    """The model as onnxruntime stores it after its own optimizations."""
+    with TemporaryDirectory() as folder:
+        options = SessionOptions()
+        options.graph_optimization_level, options.optimized_model_filepath = level, f"{folder}/net.onnx"
+        options.log_severity_level = 3  # that the result depends on the machine is what a warning says
+        InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnx.load(f"{folder}/net.onnx")
+
+
+@pytest.mark.parametrize("name", OPTIMIZED)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_optimized_models(name):
+    make, shape, level, fused = OPTIMIZED[name]
+    torch.manual_seed(0)
+    net, x = make().eval(), torch.randn(shape)
+    with TemporaryDirectory() as folder:
+        torch.onnx.export(net, (x,), f"{folder}/net.onnx", dynamo=False, input_names=["x"], output_names=["y"],
+                          opset_version=18)  # fmt: skip
+        model = onnx.load(f"{folder}/net.onnx")
+    found = optimized(model, level)
+    assert fused <= {n.op_type for n in found.graph.node if n.domain == DOMAIN}
+    before, after = weights_of(model), weights_of(found)
+    shared = [n for n in after if n in before and after[n].dtype == np.float32 and after[n].ndim]
+    assert len(shared) >= len([n for n in before if before[n].ndim]) // 2
+    wrt = ["x", *shared]
+    grads = []
+    for m, weights in ((model, before), (found, after)):
+        g = gradient_model(m, wrt, cotangents="ones")
+        grads.append(Session(g).run({"x": x.numpy(), **{n: weights[n] for n in shared}}))
+    same = [n for n in shared if before[n].shape == after[n].shape and (before[n] == after[n]).all()]
+    assert_close(grads[1], {f"{n}_grad": grads[0][f"{n}_grad"] for n in ["x", *same]}, 1e-4)
+
+
+def test_the_agent_refuses():
+    x = variable("x", "float32", ["N", 4])
+    model = build([x], {"y": ms.Gelu(x)})
+    assert untrusted(model)[0].startswith("Gelu (node 'Gelu_node_0'): it is an operator of com.microsoft")
+    with pytest.raises(ModelError, match=r"The agent cannot differentiate Gelu .* of com.microsoft"):
+        needed(model, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "attributes", "message"),
+    [
+        ("FusedGemm", [(2, 3), (3, 4)], {"activation": "Affine"}, "The activation 'Affine' is fused into an operator"),
+        ("MultiHeadAttention", [(2, 3, 2, 3, 4)], {"num_heads": 2}, "key and value packed with other inputs"),
+        ("MultiHeadAttention", [*QKV, *[None] * 5, np.zeros(1, np.int32)], {"num_heads": 2}, "with a shared buffer"),
+        ("Attention", [(2, 3, 6), (6, 24), (24,)], {"num_heads": 2, "do_rotary": 1}, "Attention with do_rotary"),
+        ("Attention", [(2, 3, 6), (6, 24), (24,), np.zeros((2, 1, 4, 4), np.int32)], {"num_heads": 2},
+         "A mask of 4 axes has no gradient; give one of (batch, keys)."),
+        ("Attention", [(2, 3, 6), (6, 24), (24,), np.zeros(8, np.int32)], {"num_heads": 2}, "A mask of shape (8,)"),
+    ],
+)  # fmt: skip
+def test_forms_without_a_gradient(operator, shapes, attributes, message):
+    inputs = [variable(f"x{i}", *(("float32", s) if isinstance(s, tuple) else (s.dtype, s.shape))) if s is not None
+              else None for i, s in enumerate(shapes)]  # fmt: skip
+    model = build([x for x in inputs if x is not None], {"y": outputs(operator, inputs, attributes)[0]})
+    with pytest.raises(NoGradientError, match=re.escape(message)):
+        gradient_model(model, ["x0"], cotangents="ones")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "vit", "whisper encoder"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_optimized_transformers(name):
+    _, x, model = exported(name, dynamo=False)
+    found = optimized(model, GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+    assert "SkipLayerNormalization" in {n.op_type for n in found.graph.node if n.domain == DOMAIN}
+    before, after = weights_of(model), weights_of(found)
+    same = [n for n, a in after.items() if a.dtype == np.float32 and a.ndim and np.array_equal(a, before.get(n))]
+    assert len(same) > 20
+    grads = []
+    for m in (model, found):
+        g = gradient_model(m, same, ["y"], cotangents="ones")
+        grads.append(Session(g).run({"x": x.numpy(), **{n: after[n] for n in same}}))
+    assert_gradients(grads[1], grads[0], 1e-4)

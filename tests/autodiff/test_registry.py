@@ -1,0 +1,91 @@
+"""Is what is registered as a rule what the walk finds?"""
+
+import numpy as np
+import pytest
+from table import real
+
+from ortpartial.autodiff import registry
+from ortpartial.autodiff.grad import grad
+from ortpartial.autodiff.registry import elementwise, has_rule, no_gradient, vjp
+from ortpartial.exceptions import GraphError
+from ortpartial.graph.build import build
+from ortpartial.graph.ops import op, variable
+from ortpartial.testing import evaluate
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(registry, "RULES", dict(registry.RULES))
+    monkeypatch.setattr(registry, "CONSTANT", set(registry.CONSTANT))
+
+
+def node_types(inputs, outputs):
+    return [node.op_type for node in build(inputs, outputs).graph.node]
+
+
+def compute(outputs, **feeds):
+    """Outputs for arrays by the names of their variables, in the dtype of the arrays."""
+    x = {name: variable(name, v.dtype, v.shape) for name, v in feeds.items()}
+    return list(evaluate(build(x, {f"y{i}": v for i, v in enumerate(outputs(**x))}), feeds).values())
+
+
+def test_a_rule_is_registered():
+    assert not has_rule("DFT")
+
+    @vjp("DFT")
+    def _(x, *, y, dy):
+        return dy * x
+
+    assert has_rule("DFT")
+    x = variable("x", "float32", [2, 2])
+    assert node_types([x], grad(op.DFT(x), [x])) != []
+
+
+def test_elementwise_takes_partial_derivatives():
+    elementwise("DFT", lambda x, y: 3 * x)
+    (dx,) = compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))
+    assert dx.tolist() == [[3, 0], [0, 3]]
+
+
+def test_no_gradient_is_a_word():
+    no_gradient("DFT")
+    assert has_rule("DFT")
+    assert compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))[0].tolist() == [[0, 0], [0, 0]]
+
+
+def test_attributes_come_by_name_with_the_defaults_of_the_specification():
+    seen = {}
+
+    @vjp("LeakyRelu")
+    def _(x, *, dy, alpha, node):
+        seen.update(alpha=alpha, node=node.op_type)
+        return dy
+
+    x = variable("x", "float32", [3])
+    grad(op.LeakyRelu(x), [x])
+    assert seen == {"alpha": pytest.approx(0.01), "node": "LeakyRelu"}
+    grad(op.LeakyRelu(x, alpha=0.5), [x])
+    assert seen["alpha"] == 0.5
+
+
+def test_a_misspelt_keyword_fails_at_registration():
+    with pytest.raises(TypeError, match=r"The rule of Softmax asks for \['axes'\], which are no attributes of it"):
+        vjp("Softmax")(lambda x, *, y, dy, axes: dy)
+
+
+def test_too_many_inputs_fail_at_registration():
+    with pytest.raises(TypeError, match="The rule of Exp takes 2 inputs, the operator 1"):
+        vjp("Exp")(lambda x, z, *, dy: dy)
+
+
+def test_an_unknown_operator_fails_at_registration():
+    with pytest.raises(GraphError, match="no operator Nonsense"):
+        vjp("Nonsense")(lambda x, *, dy: dy)
+
+
+def test_a_rule_may_leave_out_its_last_inputs():
+    vjp("Div")(lambda a, b, *, dy: dy)
+    da, db = compute(lambda a, b: grad(op.Div(a, b), [a, b]), a=real(2), b=real(2))
+    assert da.tolist() == [1, 1]
+    assert db.tolist() == [0, 0]

@@ -1,0 +1,80 @@
+"""Does the benchmark measure what it says, write it down, and notice who does not compute the same?"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PEERS = ["epoch", "torch", "numpy", "sklearn"]
+
+
+def bench(script, *arguments):
+    """What a script of the benchmark prints."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, ROOT / "bench" / script, *arguments], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": path}, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_smallest_table(tmp_path):
+    """All take the same steps, are measured, and stand in the JSON and in the picture."""
+    said = bench("bench.py", "--models", "5-4-1", "--peers", *PEERS, "--rates", "sgd", "--batches", "8",
+                 "--rounds", "2", "--cores", "1", "--parts", "steps", "--out", str(tmp_path))  # fmt: skip
+    assert "without" not in said
+    (written,) = tmp_path.glob("*.json")
+    found = json.loads(written.read_text())
+    (entry,) = found["steps"]
+    assert (entry["model"], entry["batch"], list(entry["peers"])) == ("5-4-1", 8, PEERS)
+    assert all(0 < t["us"] < 1e6 and 0 < t["cpu_us"] < 1e6 for t in entry["peers"].values())
+    (floor,) = found["floors"]
+    assert floor["nodes"] > 5
+    assert math.isclose(floor["floor"], floor["iteration"] + (floor["nodes"] - 1) * floor["node"])
+    assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def race(monkeypatch):
+    """The module of the benchmark, found as its scripts find one another."""
+    # `models` is a module of the tests as well, which is put back.
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    for name in ("models", "race"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import race
+
+    yield race
+    for name in ("models", "race"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_other_weights_and_sentences(race):
+    """Who comes to other weights is left out, and so is who cannot train; who cannot be compared says so."""
+    import numpy as np
+
+    class Fake:
+        def __init__(self, name, weights):
+            self.name, self.found = name, weights
+
+        def make(self, task):
+            if self.name == "unable":
+                raise race.Cannot("It cannot.")
+
+        def ask(self, **what):
+            return {}
+
+        def weights(self):
+            if self.found is None:
+                raise race.Cannot("It steps otherwise.")
+            return {"w": np.array(self.found)}
+
+    task = race.Task("5-4-1", "sgd", 2, 3, "nowhere")
+    fakes = {"same": [1, 2.001], "other": [1, 2.1], "nan": [1, np.nan], "alone": None, "unable": [], "torch": [1, 2.0]}
+    out = race.check([Fake(n, w) for n, w in fakes.items()], task)
+    assert out == {"other": "It comes to other weights: they differ by 5.0e-02.",
+                   "nan": "It comes to other weights: they differ by nan.", "unable": "It cannot.",
+                   "alone": "It steps otherwise. Its weights are not compared."}  # fmt: skip

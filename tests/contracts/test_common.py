@@ -1,0 +1,514 @@
+"""Does every schedule, loss, penalty and rate keep the contract of its kind? They are found, not listed."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import re
+
+import numpy as np
+import onnx
+import pytest
+
+from ortpartial.autodiff.grad import grad
+from ortpartial.exceptions import SettingError
+from ortpartial.graph.build import build
+from ortpartial.graph.ops import OPSET, constant, op, variable
+from ortpartial.learning import (
+    losses as learning_loss,
+)
+from ortpartial.learning import (
+    optimizers as learning_rate,
+)
+from ortpartial.learning import (
+    penalties as learning_penalty,
+)
+from ortpartial.learning import (
+    schedules as schedule,
+)
+from ortpartial.learning.losses import BaseLearningLoss, resolve_loss
+from ortpartial.learning.optimizers import BaseLearningRate, resolve_rate
+from ortpartial.learning.penalties import BaseLearningPenalty, resolve_penalty
+from ortpartial.learning.schedules import Schedule, resolve_schedule
+from ortpartial.testing import evaluate
+
+MODULES = (schedule, learning_loss, learning_penalty, learning_rate)
+RESOLVE = {Schedule: resolve_schedule, BaseLearningLoss: resolve_loss, BaseLearningPenalty: resolve_penalty,
+           BaseLearningRate: resolve_rate}  # fmt: skip
+
+
+def kind(cls):
+    return next(k for k in RESOLVE if issubclass(cls, k))
+
+
+def descendants(cls):
+    """Every final class of the library below one."""
+    found = [d for child in cls.__subclasses__() for d in [child, *descendants(child)]]
+    names = {module.__name__ for module in MODULES}
+    return [d for d in found if d.__module__ in names and not inspect.isabstract(d)]
+
+
+def numbers(cls):
+    """Settings that are numbers."""
+    return {f.name: f.default for f in dataclasses.fields(cls) if type(f.default) is float}
+
+
+def wholes(cls):
+    """Settings that are whole numbers."""
+    return {f.name: f.default for f in dataclasses.fields(cls) if type(f.default) is int}
+
+
+def of(*kinds):
+    """Classes of some kinds as parameters of a test."""
+    found = sorted({c for k in kinds for c in descendants(k)}, key=lambda c: c.__name__)
+    return pytest.mark.parametrize("cls", found, ids=lambda c: c.__name__)
+
+
+def variants(cls):
+    """A piece with its defaults, and one with all other settings that are numbers or switches."""
+    flags = {f.name: not f.default for f in dataclasses.fields(cls) if isinstance(f.default, bool)}
+    other = {n: 0.75 * v or 0.375 for n, v in numbers(cls).items()} | {n: v // 2 for n, v in wholes(cls).items()}
+    return [cls(), cls(**other, **flags)]
+
+
+def pieces(*kinds):
+    """Variants of the classes of some kinds as parameters of a test."""
+    classes = sorted({c for k in kinds for c in descendants(k)}, key=lambda c: c.__name__)
+    unique = dict.fromkeys(v for c in classes for v in variants(c))
+    return pytest.mark.parametrize("piece", unique, ids=repr)
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def example(loss, shape, dtype=np.float64):
+    """A prediction and a target for a loss, away from the kink where they are equal."""
+    y = rng().normal(size=shape).astype(dtype)
+    if loss.target_dtype is not None:
+        return y, rng().integers(0, shape[1], loss.target_shape(shape))
+    return y, rng().integers(0, 2, shape).astype(dtype)
+
+
+def differences(f, x, step=1e-5):
+    """Central differences of a scalar function by each element of x."""
+    found = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        d = np.zeros_like(x)
+        d[i] = step
+        found[i] = (f(x + d) - f(x - d)) / (2 * step)
+    return found
+
+
+# What all pieces are.
+
+
+def test_all_are_found():
+    found = {c.__name__ for k in RESOLVE for c in descendants(k)}
+    assert {"SquareLearningLoss", "ElasticLearningPenalty", "LearningRateAdam", "OptimalSchedule"} <= found
+    exported = {n for m in MODULES for n in m.__all__ if inspect.isclass(getattr(m, n))}
+    assert exported - found == {"BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule"}
+    assert found <= exported
+
+
+@of(*RESOLVE)
+def test_docstring(cls):
+    text = inspect.cleandoc(vars(cls)["__doc__"])
+    formula = text.splitlines()[0]
+    assert formula.endswith((".", ",", ";")), "the docstring begins with the formula as a sentence"
+    assert re.search(r"[=|²₁∑Σ]|^-?log|^0\.", formula), "the docstring begins with the formula"
+    expected = ["Examples"]
+    if dataclasses.fields(cls):
+        expected.append("Parameters")
+    if cls.__name__ not in ("ConstantSchedule", "NoLearningPenalty"):
+        expected.append("References")
+    assert {e for e in expected if f"\n{e}\n---" in text} == set(expected)
+
+
+@of(*RESOLVE)
+def test_is_a_frozen_dataclass_of_its_settings(cls):
+    assert "__dataclass_params__" in vars(cls)
+    assert cls.__dataclass_params__.frozen
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cls().anything = 1
+    for field in dataclasses.fields(cls):
+        assert field.default is not dataclasses.MISSING, f"{field.name} has no default"
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(cls(), field.name, field.default)
+
+
+@pieces(*RESOLVE)
+def test_value_semantics(piece):
+    names = {k: v for m in MODULES for k, v in vars(m).items()}
+    for other in (copy.copy(piece), copy.deepcopy(piece), pickle.loads(pickle.dumps(piece)), dataclasses.replace(piece),
+                  eval(repr(piece), names)):  # fmt: skip
+        assert other == piece
+        assert hash(other) == hash(piece)
+        assert repr(other) == repr(piece)
+    assert len({piece, copy.copy(piece)}) == 1
+
+
+@of(*RESOLVE)
+def test_settings_tell_pieces_apart(cls):
+    assert cls() == cls()
+    assert len({type(c()) for c in descendants(kind(cls))}) == len({c() for c in descendants(kind(cls))})
+    for name, default in numbers(cls).items():
+        other = cls(**{name: 0.75 * default or 0.375})
+        assert other != cls()
+        assert repr(other) != repr(cls())
+        # A number is a number, whoever wrote it.
+        given = getattr(other, name)
+        assert cls(**{name: np.float64(given)}) == other
+        assert type(getattr(cls(**{name: np.float64(given)}), name)) is float
+
+
+@of(*RESOLVE)
+@pytest.mark.parametrize("given", ["1", None, float("nan"), float("inf"), True, -1.0, [0.1]], ids=repr)
+def test_settings_are_validated(cls, given):
+    for name in numbers(cls):
+        message = rf"^{cls.__name__}: {name} is {re.escape(repr(given))}, a finite number .* was expected\.$"
+        with pytest.raises(SettingError, match=message):
+            cls(**{name: given})
+
+
+@of(*RESOLVE)
+@pytest.mark.parametrize("given", ["1", None, 1.5, 2.0, True, 0, -1, [1]], ids=repr)
+def test_whole_settings_are_validated(cls, given):
+    for name, default in wholes(cls).items():
+        message = rf"^{cls.__name__}: {name} is {re.escape(repr(given))}, a whole number at least 1 was expected\.$"
+        with pytest.raises(SettingError, match=message):
+            cls(**{name: given})
+        other = cls(**{name: np.int32(default + 1)})
+        assert other != cls()
+        assert type(getattr(other, name)) is int
+
+
+@of(*RESOLVE)
+def test_resolved_by_name_class_or_object(cls):
+    resolve = RESOLVE[kind(cls)]
+    assert resolve(cls.__name__) == resolve(cls.__name__.lower()) == resolve(cls) == cls()
+    piece = cls()
+    assert resolve(piece) is piece
+
+
+@pytest.mark.parametrize("base", RESOLVE, ids=lambda base: base.__name__)
+@pytest.mark.parametrize("given", [object, 1j, ["SGD"], b"SGD", np.ones(2)], ids=repr)
+def test_what_is_no_piece_is_refused(base, given):
+    message = rf"^{base.setting}: .* was expected\.$"
+    with pytest.raises(SettingError, match=re.compile(message, re.DOTALL)):
+        RESOLVE[base](given)
+
+
+@pytest.mark.parametrize("base", RESOLVE, ids=lambda base: base.__name__)
+def test_unknown_name_lists_the_known(base):
+    names = [c.__name__ for c in descendants(base)]
+    with pytest.raises(SettingError) as e:
+        RESOLVE[base](names[0][:-2])
+    message = str(e.value)
+    assert message.startswith(f"{base.setting}: {names[0][:-2]!r} is not known. Did you mean ")
+    assert [n for n in names if n not in message] == []
+    with pytest.raises(SettingError, match=r"'zzzzzzzzz' is not known\. Known are "):
+        RESOLVE[base]("zzzzzzzzz")
+
+
+@pieces(BaseLearningLoss, BaseLearningPenalty, BaseLearningRate)
+@pytest.mark.parametrize("dtype", ["float32", np.float64])
+def test_graph_is_plain_onnx(piece, dtype):
+    model = piece.build_onnx_function(dtype=dtype, shape=[4, 3])
+    onnx.checker.check_model(model, full_check=True)
+    assert model.graph.name == type(piece).__name__
+    # The older of the two runtimes knows no younger opset, and the standard domain is enough.
+    assert {(o.domain, o.version) for o in model.opset_import} == {("", OPSET)}
+    assert piece.build_onnx_function(dtype=dtype, shape=[4, 3]).SerializeToString() == model.SerializeToString()
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    assert {o.type.tensor_type.elem_type for o in model.graph.output} == {kind}
+
+
+# Schedules.
+
+
+@pieces(Schedule)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_schedule(piece, dtype):
+    k = variable("k", np.int64, [])
+    eta = piece(constant(0.5, dtype), k)
+    assert (eta.dtype, eta.shape) == (dtype, ())
+    model = build({"k": k}, {"eta": eta})
+    steps = np.array([evaluate(model, {"k": np.array(i)})["eta"] for i in (1, 2, 10, 10**6)])
+    assert steps.dtype == dtype
+    assert (steps[:3] > 0).all()
+    assert (steps >= 0).all()
+    if not isinstance(piece, schedule.WarmUpSchedule | schedule.OneCycleSchedule):
+        assert (np.diff(steps) <= 0).all()
+
+
+# Losses.
+
+
+@pieces(BaseLearningLoss)
+@pytest.mark.parametrize("shape", [(5, 1), (5, 3), (5, 3, 2)], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loss_has_the_gradient_of_its_value(piece, shape, weighted):
+    y, t = example(piece, shape)
+    feeds = {"t": t, **({"w": rng().uniform(0.1, 1, 5)} if weighted else {})}
+    model = piece.build_onnx_function(dtype="float64", shape=shape, weighted=weighted)
+    found = evaluate(model, {"y": y, **feeds})
+    assert [i.name for i in model.graph.input] == ["y", "t", "w"][: 2 + weighted]
+    assert {n: (v.shape, v.dtype) for n, v in found.items()} == {"loss": ((), y.dtype), "y_grad": (shape, y.dtype)}
+    expected = differences(lambda v: evaluate(model, {"y": v, **feeds})["loss"], y)
+    np.testing.assert_allclose(found["y_grad"], expected, rtol=1e-6, atol=1e-9)
+
+
+@pieces(BaseLearningLoss)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loss_with_sizes_that_are_not_known(piece, weighted):
+    y, t = example(piece, (5, 3, 2))
+    feeds = {"y": y, "t": t, **({"w": rng().uniform(0.1, 1, 5)} if weighted else {})}
+    static = evaluate(piece.build_onnx_function(dtype="float64", shape=(5, 3, 2), weighted=weighted), feeds)
+    for shape in (["N", 3, 2], [None, None, None], ["a", "b", "c"], [5, "b", 2], [None, 3, "c"]):
+        found = evaluate(piece.build_onnx_function(dtype="float64", shape=shape, weighted=weighted), feeds)
+        for name, value in static.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-15)
+
+
+@pieces(BaseLearningLoss)
+@pytest.mark.parametrize("shape", [(4, 1), (4, 3)], ids=str)
+def test_weights_of_the_rows(piece, shape):
+    y, t = example(piece, shape)
+
+    def run(y, t, w=None):
+        model = piece.build_onnx_function(dtype="float64", shape=y.shape, weighted=w is not None)
+        return evaluate(model, {"y": y, "t": t} if w is None else {"y": y, "t": t, "w": np.asarray(w, np.float64)})
+
+    plain, equal = run(y, t), run(y, t, [2, 2, 2, 2])
+    np.testing.assert_allclose(equal["loss"], plain["loss"], rtol=1e-14)
+    np.testing.assert_allclose(equal["y_grad"], plain["y_grad"], rtol=1e-13)
+    # A row that weighs two is a row that is there twice, one that weighs nothing is not there.
+    some, twice = run(y, t, [2, 1, 0, 1]), run(y[[0, 0, 1, 3]], t[[0, 0, 1, 3]])
+    np.testing.assert_allclose(some["loss"], twice["loss"], rtol=1e-14)
+    np.testing.assert_allclose(some["y_grad"][[0, 1, 3]], twice["y_grad"][[0, 2, 3]] * [[2], [1], [1]], rtol=1e-13)
+    np.testing.assert_array_equal(some["y_grad"][2], 0)
+    for nothing in ([0, 0, 0, 0], [1, -1, 2, -2]):
+        none = run(y, t, nothing)
+        np.testing.assert_array_equal(none["loss"], 0)
+        np.testing.assert_array_equal(none["y_grad"], 0)
+
+
+@pieces(BaseLearningLoss)
+def test_loss_in_float32_far_from_the_target(piece):
+    y = np.array([[1e4, -1e4], [-1e4, 1e4], [0, 0], [1e4, 1e4], [-1e4, -1e4]], np.float32)
+    if isinstance(piece, learning_loss.PoissonLearningLoss):
+        y /= 125  # the exponential of 1e4 is infinite, that of 80 is not
+    t = np.array([0, 0, 1, 1, 0])
+    if piece.target_dtype is None:
+        t = np.array([[0, 1], [0, 1], [0, 1], [1, 0], [0, 1]], np.float32)
+    single, double = (
+        evaluate(piece.build_onnx_function(dtype=d, shape=y.shape, weighted=False),
+                 {"y": y.astype(d), "t": t if piece.target_dtype else t.astype(d)})
+        for d in ("float32", "float64")
+    )  # fmt: skip
+    for name, value in double.items():
+        assert np.isfinite(single[name]).all()
+        np.testing.assert_allclose(single[name], value, rtol=1e-5, atol=1e-7)
+
+
+@pieces(BaseLearningLoss)
+def test_loss_of_a_perfect_prediction_is_a_minimum(piece):
+    shape = (3, 2)
+    t = np.array([0, 1, 1]) if piece.target_dtype else np.array([[0, 1], [1, 0], [1, 1]], np.float32)
+    best = 100 * (2.0 * np.eye(2)[t] - 1) if piece.target_dtype else (2 * t - 1) * 100
+    least = 0
+    if isinstance(piece, learning_loss.SquareLearningLoss | learning_loss.AbsoluteLearningLoss
+                  | learning_loss.ElasticLearningLoss | learning_loss.HuberLearningLoss):  # fmt: skip
+        best = t
+    elif isinstance(piece, learning_loss.PoissonLearningLoss):
+        best, least = 100 * (t - 1), t.mean()  # the logarithm of t, and t - t log t
+    feeds = {"y": best.astype(np.float32), "t": t}
+    found = evaluate(piece.build_onnx_function(shape=shape, weighted=False), feeds)
+    np.testing.assert_allclose(found["loss"], least, atol=1e-7)
+    np.testing.assert_allclose(found["y_grad"], 0, atol=1e-7)
+
+
+# Penalties.
+
+
+@pieces(BaseLearningPenalty)
+@pytest.mark.parametrize("shape", [(), (4,), (3, 2), (2, 2, 3)], ids=str)
+def test_penalty_has_the_gradient_of_its_value(piece, shape):
+    w = np.asarray(rng().normal(size=shape))
+    model = piece.build_onnx_function(dtype="float64", shape=shape)
+    found = evaluate(model, {"w": w})
+    assert {n: (v.shape, v.dtype) for n, v in found.items()} == {"penalty": ((), w.dtype), "w_grad": (shape, w.dtype)}
+    expected = differences(lambda v: evaluate(model, {"w": v})["penalty"], w)
+    np.testing.assert_allclose(found["w_grad"], expected, rtol=1e-6, atol=1e-9)
+    if not piece.applies_to(shape):
+        assert not found["penalty"].any()
+        assert not found["w_grad"].any()
+    else:
+        # What the formula says is what the model says.
+        v = variable("w", np.float64, shape)
+        value = evaluate(build([v], {"p": piece(v)}), {"w": w})["p"]
+        np.testing.assert_array_equal(value, found["penalty"])
+        assert value > 0
+    zero = evaluate(model, {"w": np.zeros(shape)})
+    assert not zero["penalty"].any()
+    assert not zero["w_grad"].any()
+
+
+# Rates.
+
+
+def run_rate(rate, dtype="float64", shape=(3, 2)):
+    """The update of a rate as a function of arrays: (w, g, k, *state) -> (w, *state)."""
+    model = rate.build_onnx_function(dtype=dtype, shape=shape)
+    names = ["w", "g", "k", *rate.state]
+    assert [i.name for i in model.graph.input] == names
+    assert [o.name for o in model.graph.output] == ["w_out", *(f"{s}_out" for s in rate.state)]
+
+    def update(w, g, k, *state):
+        return list(evaluate(model, dict(zip(names, [w, g, np.array(k), *state], strict=True))).values())
+
+    return update
+
+
+@pieces(BaseLearningRate)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (4,), (3, 2)], ids=str)
+def test_rate_updates_a_weight_and_its_state(piece, dtype, shape):
+    assert len({"w", "g", "k", *piece.state}) == 3 + len(piece.state)
+    update = run_rate(piece, dtype, shape)
+    w, g = (np.asarray(rng().normal(size=shape) + i, dtype) for i in (0, 1))
+    zeros = [np.zeros_like(w) for _ in piece.state]
+    first = update(w, g, 1, *zeros)
+    assert {(v.shape, v.dtype) for v in first} == {(shape, np.dtype(dtype))}
+    assert (np.sign(w - first[0]) == np.sign(g)).all(), "the first step goes against the gradient"
+    still = update(w, np.zeros_like(w), 1, *zeros)
+    decay = piece.eta0 * getattr(piece, "weight_decay", 0.0)
+    np.testing.assert_allclose(still[0], w * (1 - decay), rtol=(1e-6 if dtype == "float32" else 1e-15) if decay else 0)
+    for value, expected in zip(still[1:], zeros, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@of(BaseLearningRate)
+def test_rate_scales_its_step_by_the_schedule(cls):
+    w, g = rng().normal(size=(2, 3, 2))
+    state = [rng().uniform(0.1, 1, (3, 2)) for _ in cls().state]
+
+    def step(k, **settings):
+        new, *states = run_rate(cls(**settings))(w, g, k, *state)
+        return w - new, states
+
+    constant_step, constant_states = step(16, eta0=0.5)
+    for settings, factor in (
+        ({"eta0": 0.25}, 0.5),
+        ({"schedule": "invscaling", "eta0": 0.5}, 1 / 4),
+        ({"schedule": schedule.InvScalingSchedule(power_t=0.25), "eta0": 0.5}, 1 / 2),
+        ({"schedule": schedule.OptimalSchedule(alpha=1e-4)}, 2 / (1e-4 * (1000 + 16))),
+    ):
+        found, states = step(16, **settings)
+        np.testing.assert_allclose(found, factor * constant_step, rtol=1e-12)
+        np.testing.assert_array_equal(states, constant_states)
+
+
+@of(BaseLearningRate)
+def test_rate_finds_a_minimum(cls):
+    # With a constant step, RMSProp circles about the minimum, as torch's does.
+    update, target = run_rate(cls(eta0=0.1, schedule=schedule.CosineSchedule(n=400))), rng().normal(size=(3, 2))
+    w, *state = [np.zeros((3, 2)) for _ in range(1 + len(cls().state))]
+    for k in range(1, 401):
+        w, *state = update(w, 2 * (w - target), k, *state)
+    np.testing.assert_allclose(w, target, atol=1e-3)
+
+
+@pieces(BaseLearningRate)
+def test_rate_keeps_float32_as_torch_would(piece):
+    # One number in, one number out: no step may leave the dtype of the weight or lose its precision by a small k.
+    single, double = run_rate(piece, "float32", ()), run_rate(piece, "float64", ())
+    for k in (1, 2, 1000, 10**7):
+        feeds = [np.float64(v) for v in (0.0, 0.3)], [np.float64(0.2) for _ in piece.state]
+        (w, g), state = feeds
+        found = single(np.float32(w), np.float32(g), k, *map(np.float32, state))[0]
+        np.testing.assert_allclose(found, double(w, g, k, *state)[0], rtol=1e-6)
+
+
+# Pieces of one's own.
+
+
+class CubicLearningLoss(BaseLearningLoss):
+    def __call__(self, y, t):
+        return op.Abs(y - t) ** 3
+
+
+class OneRowLoss(BaseLearningLoss):
+    def __call__(self, y, t):
+        return op.ReduceMax(op.Abs(y - t), [1], keepdims=0)
+
+
+class LargestPenalty(BaseLearningPenalty):
+    def __call__(self, w):
+        return op.ReduceMax(op.Abs(w), keepdims=0)
+
+
+class SignRate(BaseLearningRate):
+    def update(self, w, g, *, k):
+        return op.Sign(g), ()
+
+
+class HalvingSchedule(Schedule):
+    def __call__(self, eta0, k):
+        return eta0 / 2 if k is None else eta0 * op.Pow(constant(0.5, eta0.dtype), k)
+
+
+@pytest.mark.parametrize("cls", [CubicLearningLoss, OneRowLoss, LargestPenalty, SignRate, HalvingSchedule])
+def test_three_lines_are_a_piece(cls):
+    piece = cls()
+    assert RESOLVE[kind(cls)](piece) is piece
+    assert RESOLVE[kind(cls)](cls) == piece == pickle.loads(pickle.dumps(piece))
+    assert hash(piece) == hash(cls())
+    assert repr(piece).startswith(f"{cls.__name__}(")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("cls", [CubicLearningLoss, OneRowLoss])
+def test_loss_of_ones_own(cls, weighted):
+    y, t = rng().normal(size=(2, 4, 3))
+    w = np.array([1.0, 0, 2, 3])
+    model = cls().build_onnx_function(dtype="float64", shape=["N", 3], weighted=weighted)
+    feeds = {"y": y, "t": t, **({"w": w} if weighted else {})}
+    found = evaluate(model, feeds)
+    rows = (abs(y - t) ** 3).mean(axis=1) if cls is CubicLearningLoss else abs(y - t).max(axis=1)
+    np.testing.assert_allclose(found["loss"], np.average(rows, weights=w if weighted else None), rtol=1e-12)
+    expected = differences(lambda v: evaluate(model, {**feeds, "y": v})["loss"], y)
+    np.testing.assert_allclose(found["y_grad"], expected, rtol=1e-6, atol=1e-8)
+
+
+def test_rate_and_schedule_of_ones_own():
+    rate = SignRate(0.1, schedule=HalvingSchedule())
+    assert rate == SignRate(eta0=0.1, schedule=HalvingSchedule)
+    (w,) = run_rate(rate)(np.zeros((3, 2)), np.ones((3, 2)), 3)
+    np.testing.assert_allclose(w, -0.1 / 8)
+
+
+def test_penalty_of_ones_own():
+    w = np.array([[1.0, -3], [2, 0]])
+    found = evaluate(LargestPenalty().build_onnx_function(dtype="float64", shape=[2, 2]), {"w": w})
+    np.testing.assert_array_equal(found["penalty"], 3)
+    np.testing.assert_array_equal(found["w_grad"], [[0, -1], [0, 0]])
+
+
+@pytest.mark.parametrize("base", [BaseLearningLoss, BaseLearningPenalty, BaseLearningRate, Schedule])
+def test_a_piece_without_its_formula_cannot_be_made(base):
+    with pytest.raises(TypeError, match="abstract method"):
+        type("Empty", (base,), {})()
+
+
+@pieces(BaseLearningLoss)
+def test_loss_can_be_differentiated_again(piece):
+    y, t = example(piece, (3, 2))
+    v = variable("y", np.float64, (3, 2))
+    target = variable("t", t.dtype, t.shape)
+    (dy,) = grad(op.ReduceMean(piece(v, target), keepdims=0), [v])
+    (ddy,) = grad(op.ReduceSum(dy * dy, keepdims=0), [v])
+    model = build([v, target], {"dy": dy, "ddy": ddy})
+    expected = differences(lambda u: (evaluate(model, {"y": u, "t": t})["dy"] ** 2).sum(), y)
+    np.testing.assert_allclose(evaluate(model, {"y": y, "t": t})["ddy"], expected, rtol=1e-6, atol=1e-9)

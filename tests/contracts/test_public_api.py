@@ -1,0 +1,271 @@
+"""Is every public name documented, and is what the documentation says true?"""
+
+import doctest
+import importlib
+import inspect
+import math
+import pkgutil
+import re
+from itertools import pairwise
+
+import pytest
+
+import ortpartial
+
+# The sections of a numpydoc docstring, in the order in which they stand.
+SECTIONS = (
+    "Parameters",
+    "Attributes",
+    "Methods",
+    "Returns",
+    "Yields",
+    "Raises",
+    "Warns",
+    "See Also",
+    "Notes",
+    "References",
+    "Examples",
+)
+
+# These rooms need an extra. Where it is not installed they cannot be imported, and that is no fault.
+NEED_AN_EXTRA = {"torch"}
+
+
+def load():
+    """Every public module that can be imported here, the package first."""
+    modules = [ortpartial]
+    for info in sorted(pkgutil.walk_packages(ortpartial.__path__, "ortpartial."), key=lambda info: info.name):
+        if any(part.startswith("_") for part in info.name.split(".")):
+            continue
+        try:
+            modules.append(importlib.import_module(info.name))
+        except ImportError:
+            if info.name.split(".")[1] not in NEED_AN_EXTRA:
+                raise
+    return modules
+
+
+MODULES = load()
+
+
+def callables():
+    """Public functions, classes and their public methods by their full name, each once and where it is defined."""
+    found = {}
+    for module in MODULES:
+        for name in getattr(module, "__all__", ()):
+            # A name that does not exist is what test_module reports.
+            value = getattr(module, name, None)
+            if not (inspect.isclass(value) or inspect.isroutine(value)):
+                continue
+            found[f"{value.__module__}.{value.__qualname__}"] = value
+            if not inspect.isclass(value):
+                continue
+            for cls in value.__mro__:
+                # A base class of another package answers for its own methods.
+                if cls.__module__.split(".")[0] != "ortpartial":
+                    continue
+                for attribute, member in vars(cls).items():
+                    method = inspect.isroutine(member) or isinstance(member, property | staticmethod | classmethod)
+                    if method and not attribute.startswith("_"):
+                        found[f"{value.__module__}.{value.__qualname__}.{attribute}"] = getattr(value, attribute)
+    return found
+
+
+CALLABLES = callables()
+
+
+def documentation(value):
+    """The docstring that was written for a class, a function or, perhaps further up, a method; or an empty one."""
+    # A class inherits the docstring of its base, which says nothing about it, and a dataclass invents one.
+    text = inspect.cleandoc(vars(value).get("__doc__") or "") if inspect.isclass(value) else inspect.getdoc(value) or ""
+    return "" if inspect.isclass(value) and text.startswith(f"{value.__name__}(") else text
+
+
+def sections(text):
+    """The titles of a docstring and the lines below each."""
+    lines = text.splitlines()
+    starts = [i - 1 for i, line in enumerate(lines) if i and re.fullmatch("-{3,}", line) and lines[i - 1].strip()]
+    return [(lines[i], lines[i + 1], lines[i + 2 : end]) for i, end in pairwise([*starts, len(lines)])]
+
+
+def parameters(value):
+    """Names in the signature, or None where Python cannot tell it."""
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return None
+    return [name for name in signature.parameters if name not in ("self", "cls") and not name.startswith("_")]
+
+
+def problems(value):
+    """What is wrong with the docstring of a function, class or method, a sentence for each."""
+    text = documentation(value)
+    if not text.strip():
+        return ["has no docstring"]
+    found = []
+    titles = [title for title, _, _ in sections(text)]
+    unknown = [title for title in titles if title not in SECTIONS]
+    if unknown:
+        return [f"{unknown} are not sections of numpydoc"]
+    if titles != sorted(set(titles), key=SECTIONS.index):
+        found.append(f"{titles} do not stand once each in the order of numpydoc")
+    for title, underline, lines in sections(text):
+        if len(underline) != len(title):
+            found.append(f"{title} is underlined by {len(underline)} dashes")
+        if title == "Parameters" and (expected := parameters(value)) is not None:
+            # `x, y : array` documents two; descriptions are indented and are not read.
+            heads = [line.split(":")[0] for line in lines if line.strip() and not line.startswith(" ")]
+            named = [name.strip().lstrip("*") for head in heads for name in head.split(",")]
+            if named != expected:
+                found.append(f"Parameters are {named} in the docstring and {expected} in the signature")
+    return found
+
+
+class NumberChecker(doctest.OutputChecker):
+    """Numbers agree as far as they are written: 0.33 stands for 0.3333, and 3 only for 3."""
+
+    number = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+
+    def check_output(self, want, got, optionflags):
+        if super().check_output(want, got, optionflags):
+            return True
+        wanted, gotten = self.number.findall(want), self.number.findall(got)
+        # numpy pads numbers to a common width, so that white space depends on their digits.
+        same_text = "".join(self.number.sub("#", want).split()) == "".join(self.number.sub("#", got).split())
+        return same_text and len(wanted) == len(gotten) and all(map(self.close, wanted, gotten))
+
+    @staticmethod
+    def close(want, got):
+        digits, _, exponent = want.lower().partition("e")
+        if "." not in digits and not exponent:
+            return want.lstrip("+") == got.lstrip("+").removesuffix(".")
+        unit = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+        return math.isclose(float(want), float(got), rel_tol=1e-12, abs_tol=0.5000001 * unit)
+
+
+def examples():
+    """Every docstring of the package that holds an example, by its name: private ones must run, too."""
+    finder = doctest.DocTestFinder()
+    return {test.name: test for module in MODULES for test in finder.find(module) if test.examples}
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_module(module):
+    assert (module.__doc__ or "").strip(), f"{module.__name__} does not say which question it answers"
+    # A family of rules registers formulas with the gradient and needs to export nothing.
+    if not module.__name__.startswith("ortpartial.autodiff.rules"):
+        assert hasattr(module, "__all__"), f"{module.__name__} does not say which of its names are public"
+    names = list(getattr(module, "__all__", ()))
+    assert len(names) == len(set(names)), f"{module.__name__}.__all__ names something twice"
+    assert [name for name in names if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("name", sorted(CALLABLES))
+def test_documented(name):
+    assert problems(CALLABLES[name]) == [], name
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_example(name, tmp_path, monkeypatch):
+    # An example may save a model: it lands where nobody minds.
+    monkeypatch.chdir(tmp_path)
+    report = []
+    runner = doctest.DocTestRunner(NumberChecker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner.run(EXAMPLES[name], out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+def right(x, y, *rest):
+    """Add.
+
+    Parameters
+    ----------
+    x, y : float
+        Two numbers.
+    *rest : float
+        And more.
+
+    Returns
+    -------
+    float
+        Their sum.
+    """
+    return x + y + sum(rest)
+
+
+def undocumented(x):
+    return x
+
+
+def stale(x, y):
+    """Add.
+
+    Parameters
+    ----------
+    x : float
+    z : float
+    """
+    return x + y
+
+
+def misordered(x):
+    """Return it.
+
+    Returns
+    -------
+    float
+
+    Parameters
+    ----------
+    x : float
+    """
+    return x
+
+
+def invented(x):
+    """Return it.
+
+    Arguments
+    ---------
+    x : float
+    """
+    return x
+
+
+def test_checker_lets_through():
+    assert problems(right) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (undocumented, "has no docstring"),
+        (stale, "Parameters are ['x', 'z'] in the docstring and ['x', 'y'] in the signature"),
+        (misordered, "order of numpydoc"),
+        (invented, "['Arguments'] are not sections"),
+    ],
+)
+def test_checker_finds(value, expected):
+    (found,) = problems(value)
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "agree"),
+    [
+        ("0.33", "0.3333333", True),
+        ("0.33", "0.336", False),
+        ("[1.  2.5]", "[ 1.0000001  2.5     ]", True),
+        ("array([1e-05])", "array([1.2e-05])", True),
+        ("array([1.0e-05])", "array([1.2e-05])", False),
+        ("3", "4", False),
+        ("(2, 3)", "(2, 3)", True),
+        ("float32", "float64", False),
+        ("[1.0, 2.0]", "[1.0]", False),
+    ],
+)
+def test_numbers_agree_as_far_as_written(want, got, agree):
+    assert NumberChecker().check_output(want + "\n", got + "\n", 0) is agree

@@ -1,0 +1,146 @@
+"""Does a training go through the data as it says, and stop where it should?"""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+from models import linear
+from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, optimizer, same
+
+from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
+from ortpartial.learning.losses import ElasticLearningLoss
+from ortpartial.learning.optimizers import LearningRateSGDNesterov
+from ortpartial.learning.penalties import ElasticLearningPenalty
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_head_of_the_design(engine):
+    train_session = Optimizer(
+        linear(), ["coef", "intercept"],
+        learning_rate=LearningRateSGDNesterov(),
+        learning_loss=ElasticLearningLoss(l1_weight=0.1, l2_weight=0.9),
+        learning_penalty=ElasticLearningPenalty(l1=0.1, l2=0.9), engine=engine)  # fmt: skip
+    train_session.fit(X, Y, W)
+    state_tensors = train_session.get_state()
+    losses = train_session.train_losses_
+    assert [a.shape for a in state_tensors] == [(4, 1), (1,)]
+    assert len(losses) == train_session.n_iter_ == 100
+    assert losses[-1] < losses[0]
+    assert (train_session.engine_, train_session.engine_reason_) == (engine, "asked for")
+
+
+def test_fit():
+    o = optimizer()
+    assert o.fit(X, Y, W, X_VAL, Y_VAL) is o
+    assert (len(o.train_losses_), len(o.validation_losses_), o.n_iter_) == (5, 5, 5)
+    assert o.train_losses_[-1] < o.train_losses_[0]
+    assert np.isclose(o.validation_losses_[-1], o.losses(X_VAL, Y_VAL).mean())
+    assert repr(o).startswith("OrtGradientForwardBackwardOptimizer(W1, b1, W2, b2; learning_loss=SquareLearningLoss()")
+
+
+@pytest.mark.parametrize(("every", "count"), [(0.1, 10), (0.25, 4), (1, 20), (7, 3), (1000, 1), (1e-9, 20)])
+def test_validation(every, count):
+    o = optimizer(max_iter=20, validation_every=every).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert len(o.validation_losses_) == count
+    assert same(o, optimizer(max_iter=20).fit(X, Y))
+
+
+def test_train_losses_are_those_before_each_step():
+    o = optimizer(shuffle=False, max_iter=1, batch_size=60)
+    before = o.losses(X, Y)
+    o.fit(X, Y, W)
+    assert np.isclose(o.train_losses_[0], np.average(before, weights=W))
+
+
+def test_fit_starts_again_and_warm_start_goes_on():
+    once, again, warm = optimizer(max_iter=6), optimizer(max_iter=6), optimizer(max_iter=3, warm_start=True)
+    once.fit(X, Y)
+    assert same(once, again.fit(X, Y).fit(X, Y))
+    assert same(once, warm.fit(X, Y).fit(X, Y))
+    step_by_step = optimizer()
+    for _ in range(6):
+        assert step_by_step.partial_fit(X, Y) is step_by_step
+    assert same(once, step_by_step)
+
+
+def test_fit_takes_other_data_the_next_time():
+    o = optimizer().fit(X, Y).fit(X[:33], Y[:33], W[:33])
+    assert same(o, optimizer().fit(X[:33], Y[:33], W[:33]))
+
+
+@pytest.mark.parametrize("seed", [0, np.random.default_rng(0), np.random.SeedSequence(0)], ids=type)
+def test_random_state(seed):
+    a, b = (optimizer(random_state=copy.deepcopy(seed)).fit(X, Y) for _ in range(2))
+    assert same(a, b)
+    assert not same(a, optimizer(random_state=1).fit(X, Y))
+
+
+def test_fewer_rows_than_a_batch():
+    assert same(optimizer(shuffle=False).fit(X[:3], Y[:3]), optimizer(batch_size=3, shuffle=False).fit(X[:3], Y[:3]))
+
+
+@pytest.mark.parametrize("answer", [True, None, 1])
+def test_callbacks(answer):
+    seen = []
+    o = optimizer(callbacks=[lambda o: answer, lambda o: seen.append(o.n_iter_)])
+    o.fit(X, Y)
+    assert seen == ([1] if answer is True else [1, 2, 3, 4, 5])
+
+
+def test_interrupted():
+    def interrupt(o):
+        if o.n_iter_ == 2:
+            raise KeyboardInterrupt
+
+    o = optimizer(callbacks=[interrupt])
+    with pytest.raises(KeyboardInterrupt):
+        o.fit(X, Y)
+    assert same(o, optimizer(max_iter=2).fit(X, Y))
+    o.callbacks = ()
+    for _ in range(3):
+        o.partial_fit(X, Y)
+    assert same(o, optimizer().fit(X, Y))
+
+
+def test_verbose(capsys):
+    optimizer(verbose=1).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    bar = capsys.readouterr().err
+    assert "5/5" in bar
+    assert re.search(r"loss=[\d.]+, validation=[\d.]+", bar)
+    optimizer().fit(X, Y)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("exc", [True, False])
+def test_divergence(engine, exc):
+    """The weights are those of the last finite step: one more batch and they are not."""
+    o = optimizer(linear(), learning_rate=30.0, engine=engine, exc=exc)
+    with pytest.raises(ConvergenceError) if exc else pytest.warns(ConvergenceWarning) as caught:
+        o.fit(X, Y)
+    message = str(caught.value if exc else caught[0].message)
+    found = re.match(r"The loss is .* at iteration (\d+) \(epoch (\d+)\) with LearningRateSGD\(eta0=30.0, .*\); the "
+                     r"weights are those of iteration (\d+)\. Lower the rate, or scale X and y\.", message)  # fmt: skip
+    at, epoch, last = map(int, found.groups())
+    assert (last, epoch, o.n_iter_, len(o.train_losses_)) == (at - 1, (at - 1) // 6 + 1, epoch - 1, epoch - 1)
+    assert all(np.isfinite(a).all() for a in o.get_state())
+    expected = optimizer(linear(), learning_rate=30.0, engine=engine, max_iter=epoch - 1)
+    expected.fit(X, Y)
+    order = expected._rng.permutation(60)[: (last - 6 * (epoch - 1)) * 10]
+    if len(order):
+        expected.shuffle = False
+        expected.partial_fit(X[order], Y[order])
+    assert all((a == b).all() for a, b in zip(o.get_state(), expected.get_state(), strict=True))
+    if not exc:
+        assert caught[0].filename == __file__
+    o.predict(X)
+
+
+def test_goes_on_after_divergence():
+    o = optimizer(linear(), learning_rate=30.0)
+    with pytest.raises(ConvergenceError):
+        o.fit(X, Y)
+    o.set_state([np.zeros((4, 1)), np.zeros(1)])
+    assert o.partial_fit(X[:10], Y[:10]).n_iter_ >= 1

@@ -1,0 +1,35 @@
+"""Is an operator what the specification says at the opset that is meant?"""
+
+import numpy as np
+import pytest
+from onnx import defs
+
+from ortpartial.exceptions import GraphError
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.graph.schemas import np_dtype, onnx_type, schema_of
+
+X = variable("x", "float32", ["N", 3])
+
+
+def test_an_operator_younger_than_the_opset_is_taken_as_it_first_appeared():
+    assert op.RMSNormalization(X, constant(np.ones(3, np.float32))).node.schema.since_version == 23
+
+
+def test_attributes_have_the_defaults_of_the_specification():
+    node = op.LayerNormalization(X, constant(np.ones(3, np.float32)), axis=1).node
+    assert (node.attribute("axis"), node.attribute("stash_type")) == (1, 1)
+    assert node.attribute("epsilon") == pytest.approx(1e-5)
+    assert op.Transpose(X).node.attribute("perm") is None
+
+
+def test_schemas():
+    assert schema_of("ReduceSum", "", 12).since_version == 11
+    assert schema_of("Swish", "", 21).since_version == defs.get_schema("Swish").since_version > 21
+    with pytest.raises(GraphError, match=r"ONNX has no operator here\.Nothing at opset 21"):
+        schema_of("Nothing", "here", 21)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "bool", "uint8"])
+def test_types_there_and_back(dtype):
+    assert np_dtype(onnx_type(dtype)) == dtype
+    assert onnx_type(dtype) in defs.get_schema("Identity").inputs[0].types

@@ -1,0 +1,62 @@
+"""Is w - η · step what it should be, in as few operators as there are?"""
+
+import numpy as np
+import pytest
+import torch
+
+from ortpartial.autodiff.grad import grad
+from ortpartial.graph.build import build
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.learning.optimizers import LearningRateSGD
+from ortpartial.learning.update import descended
+from ortpartial.runtime.session import Session
+from ortpartial.testing import evaluate
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(5, ["MatMul", "Add"]), ("N", ["ReduceSum", "Mul", "Sub"])])
+def test_a_sum_of_rows_is_a_product_with_the_factor(rows, expected):
+    """Two nodes and not three, where the number of rows is known; the numbers are the same but for rounding."""
+    w, x = variable("w", "float32", [3]), variable("x", "float32", [rows, 3])
+    model = build([w, x], {"new": descended(w, constant(0.1), op.ReduceSum(x, [0], keepdims=0))})
+    assert [node.op_type for node in model.graph.node] == expected
+    feeds = {"w": np.ones(3, np.float32), "x": np.arange(15, dtype=np.float32).reshape(5, 3)}
+    np.testing.assert_allclose(Session(model).run(feeds)["new"], 1 - 0.1 * feeds["x"].sum(0), rtol=1e-6)
+
+
+def test_a_product_in_another_shape_has_the_factor_in_it():
+    w, a, b = variable("w", "float32", [2, 3, 2]), variable("a", "float32", [2, 4]), variable("b", "float32", [4, 6])
+    step = op.Reshape(op.Gemm(a, b, alpha=2.0), [2, 3, 2])
+    model = build([w, a, b], {"new": descended(w, constant(0.1), step)})
+    assert [node.op_type for node in model.graph.node] == ["Gemm", "Reshape", "Add"]
+    feeds = {n: np.random.default_rng(i).normal(size=v.shape).astype(np.float32) for i, (n, v) in
+             enumerate({"w": w, "a": a, "b": b}.items())}  # fmt: skip
+    expected = feeds["w"] - 0.2 * (feeds["a"] @ feeds["b"]).reshape(2, 3, 2)
+    np.testing.assert_allclose(Session(model).run(feeds)["new"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "invscaling"])
+def test_rows_of_a_table_are_put_back_into_the_table(schedule):
+    """Not into zeros of its size, which are then scaled and subtracted."""
+    w, i, t = variable("w", "float32", [50, 3]), variable("i", "int64", [2, 4]), variable("t", "float32", [2, 4, 3])
+    (g,) = grad(op.ReduceSum(op.Gather(w, i) * t, keepdims=0), [w])
+    k = variable("k", np.int64, [])
+    (new,) = LearningRateSGD(0.1, schedule=schedule).apply(w, g, k)
+    assert new.node.op_type == "ScatterElements"
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.normal(size=v.shape).astype(np.float32) for n, v in {"w": w, "t": t}.items()}
+    feeds["i"] = np.array([[3, 0, 3, 49], [7, 3, 0, 1]])
+    expected = torch.tensor(feeds["w"], requires_grad=True)
+    (expected[feeds["i"]] * torch.tensor(feeds["t"])).sum().backward()
+    eta = 0.1 / (4**0.5 if schedule == "invscaling" else 1)
+    found = evaluate(build([w, i, t, k], {"new": new}), {**feeds, "k": np.array(4)})["new"]
+    np.testing.assert_allclose(found, feeds["w"] - eta * expected.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [
+    lambda w, i, u: op.ScatterElements(w, i, u, reduction="add"),
+    lambda w, i, u: op.ScatterElements(np.zeros((4, 2), np.float32), i, u, reduction="max"),
+    lambda w, i, u: op.ScatterElements(np.zeros((4, 2), np.float32), i, u),
+])  # fmt: skip
+def test_other_scattered_steps_are_subtracted(step):
+    w, i, u = variable("w", "float32", [4, 2]), variable("i", "int64", [1, 2]), variable("u", "float32", [1, 2])
+    assert descended(w, constant(0.1), step(w, i, u)).node.op_type == "Sub"

@@ -1,0 +1,46 @@
+"""Are settings numbers in their range, and is a name that nobody knows told what is known?"""
+
+import numpy as np
+import pytest
+
+from ortpartial.exceptions import SettingError
+from ortpartial.learning.schedules import ConstantSchedule, Schedule
+from ortpartial.learning.validation import number, resolve
+
+
+@pytest.mark.parametrize(
+    ("bounds", "given", "expected"),
+    [
+        ({}, float("nan"), "a finite number was expected."),
+        ({"above": 0}, 0.0, "a finite number more than 0 was expected."),
+        ({"low": 0}, -1e-9, "a finite number at least 0 was expected."),
+        ({"low": 0, "below": 1}, 1, "a finite number at least 0 and less than 1 was expected."),
+    ],
+)
+def test_number_out_of_range(bounds, given, expected):
+    class Piece:
+        value = given
+
+    with pytest.raises(SettingError) as e:
+        number(Piece(), "value", **bounds)
+    assert str(e.value) == f"Piece: value is {given!r}, {expected}"
+
+
+def test_number_in_range():
+    class Piece:
+        value = np.float32(0.5)
+
+    piece = Piece()
+    number(piece, "value", low=0.5, below=1)
+    assert type(piece.value) is float
+
+
+def test_resolve_guesses():
+    with pytest.raises(SettingError) as e:
+        resolve(Schedule, "konstant", {"constant": ConstantSchedule})
+    assert str(e.value) == ("schedule: 'konstant' is not known. Did you mean 'constant'? Known are constant, "
+                            "ConstantSchedule; an object of a subclass of Schedule will do, too.")  # fmt: skip
+    with pytest.raises(SettingError) as e:
+        resolve(Schedule, 1, {"constant": ConstantSchedule})
+    assert str(e.value) == ("schedule: 1 is a int; a name (constant) or an object of a subclass of Schedule was "
+                            "expected.")  # fmt: skip

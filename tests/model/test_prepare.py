@@ -1,0 +1,88 @@
+"""Is a graph the same after the passes, with more known about it and no weight copied?"""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from ortpartial.model import prepare as passes
+from ortpartial.model.load import load
+
+
+def text(body, opset=21, rest=""):
+    opsets = f'"" : {opset}, "here" : 1, "ai.onnx.ml" : 3'
+    return parser.parse_model(f"<ir_version: 8, opset_import: [{opsets}]>\n{body}\n{rest}")
+
+
+@pytest.mark.parametrize(
+    ("source", "shapes"),
+    [
+        ("g (float[N, 3] x) => (float[N, 3] y) { y = Exp(x) }", {"x": (5, 3), "y": (5, 3)}),
+        ("g (float[N, 3] x) => (float[7, 9] y) { y = Exp(x) }", {"y": (5, 3)}),
+        ("g (float[2, 3] x) => (float[2, 3] y) { y = Exp(x) }", {"x": (2, 3), "y": (2, 3)}),
+        ("g (float[N, 3] x, float[T, N] z) => (float[T, 3] y) { y = MatMul(z, x) }", {"x": (5, 3), "z": (5, 5)}),
+        ("g (float[N, 6] x) => (float[n, a, b] y) <int64[3] s = {0, 2, -1}> { y = Reshape(x, s) }", {"y": (5, 2, 3)}),
+        ("g (float[N, 6] x) => (float[n, a] y) <int64[1] i = {-1}> "
+         "{ s = Shape <end = 1> (x) t = Concat <axis = 0> (s, i) y = Reshape(x, t) }", {"y": (5, 6)}),
+        ("g (double[N, 3] x) => (float[a, b] y) { u = ai.onnx.ml.Imputer <imputed_value_floats = [0.0]> (x) "
+         "v = ai.onnx.ml.Scaler <offset = [0.0], scale = [2.0]> (u) z = ai.onnx.ml.Normalizer(v) y = Exp(z) }",
+         {"y": (5, 3)}),
+    ],
+)  # fmt: skip
+def test_batch(source, shapes):
+    model = load(text(source), batch=5)
+    found = {**model.inputs, **model.outputs}
+    assert {n: found[n].shape for n in shapes} == shapes
+
+
+def spied(original, sizes):
+    """A function that notes how many bytes the model has that it is given."""
+    def spy(model, *args, **kwargs):
+        sizes.append(model.ByteSize())
+        return original(model, *args, **kwargs)
+
+    return spy
+
+
+def test_passes_do_not_copy_weights(monkeypatch):
+    sizes = []
+    for module, name in ((passes.version_converter, "convert_version"),
+                         (passes.inliner, "inline_local_functions"),
+                         (onnx.shape_inference, "infer_shapes")):  # fmt: skip
+        monkeypatch.setattr(module, name, spied(getattr(module, name), sizes))
+    model = text("g (float[N, 512] x) => (float[N, 512] y) { z = MatMul(x, w)  y = here.half(z) }", 17, rest="""
+        <domain: "here", opset_import: ["" : 17]> half (x) => (y) { y = Sqrt(x) }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(512, dtype=np.float32), "w"))
+    found = load(model)
+    assert len(sizes) == 3
+    assert max(sizes) < 1000
+    assert found.initializers["w"].array.shape == (512, 512)
+
+
+def test_arithmetic_of_shapes_is_done():
+    """As torch's older exporter writes it: the rank of y hangs on a slice whose end is computed."""
+    model = text("""g (float[N, 6] x) => (float[a, b, c] y) {
+        two = Constant <value_ints: ints = [5]> ()  three = Constant <value_ints: ints = [4]> ()
+        zero = Constant <value_ints: ints = [0]> ()  end = Mod(two, three)
+        s = Shape(x)  n = Slice(s, zero, end)
+        parts = Constant <value_ints: ints = [2, 3]> ()  t = Concat <axis = 0> (n, parts)  y = Reshape(x, t) }""")
+    graph, opsets = passes.prepared(model)
+    assert [n.op_type for n in graph.node if n.output[0] == "end"] == ["Constant"]
+    assert passes.shapes(graph, opsets)["y"].tensor_type.shape.dim[2].dim_value == 3
+    assert load(model).outputs["y"].shape == ("N", 2, 3)
+
+
+@pytest.mark.parametrize("expression", ["Add(w, w)", "RandomNormalLike(i)", "Range(i, i, i)"])
+def test_what_is_not_folded(expression):
+    """Weights may change, random numbers are drawn anew, and what fails is left to fail when it runs."""
+    model = text(f"""g (float[N] x) => (float[M] y) <float[2] w = {{1, 2}}, int64 i = {{0}}> {{
+        z = {expression}  y = Identity(z) }}""")
+    graph, _ = passes.prepared(model)
+    assert graph.node[0].op_type == expression.partition("(")[0]
+
+
+def test_every_operator_with_a_body_is_known():
+    graphs = onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS
+    schemas = [s for s in onnx.defs.get_all_schemas() if not s.domain]
+    found = {s.name for s in schemas if any(a.type in graphs for a in s.attributes.values())}
+    assert found == passes._WITH_BODIES

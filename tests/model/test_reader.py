@@ -1,0 +1,47 @@
+"""Is a node of a file read as what it is, or refused with its name?"""
+
+import pytest
+from onnx import parser
+
+from ortpartial.exceptions import ModelError
+from ortpartial.model.load import load
+
+
+def text(body):
+    return parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "here" : 1]> {body}')
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("g (float[N] x) => (float[N] y) { y = Exp(z) }",
+         r"Node \(unnamed\) \(Exp, output 'y'\) reads 'z', which nothing computes before it"),
+        ("g (float[N] x) => (float[N] y) { z = Exp(x) }", "No node computes the output 'y'"),
+        ("g (float[N] x) => (float[N] y) { y = Nothing(x) }", "Nothing.* cannot be read: ONNX has no operator Nothing"),
+        ("g (float[N] x) => (float[N] y) { y = here.Nothing(x) }", "ONNX has no operator here.Nothing"),
+        ("g (float[N] x) => (float[N] y) { y = Exp <k = 1> (x) }", "Exp has no attribute 'k'"),
+        ("g (float[2, 3] x) => (float[N] y) { y = MatMul(x, x) }", "MatMul does not accept"),
+        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }, "
+         "else_branch = e () => (float[N] v) { v = Neg(z) }> }", r"Neg, output 'v'\) reads 'z', which nothing"),
+        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { v = Exp(x) }, "
+         "else_branch = e () => (float[N] v) { v = Neg(x) }> }", "No node computes the output 'u'"),
+        ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }> }",
+         "If.* cannot be read: If: else_branch is a Subgraph of values, not NoneType"),
+        ("g (seq(float[N]) s, int64 n) => (seq(float[N]) y) { y = Loop (n, , s) <body = b (int64 i, bool c, "
+         "seq(float[N]) t) => (bool d, seq(float[N]) u) { d = Identity(c) u = Identity(t) }> }", "'s' is no tensor"),
+        ("g (float[N] x) => (float[N] y) { s = SequenceConstruct(x)  y = SequenceMap (s) <body = b (float[N] t) => "
+         "(float[N] u) { u = Exp(t) }> }", "SequenceMap.* has a subgraph; of the operators that have one, If, Loop"),
+        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s) => "
+         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan: the inputs of the body, 1 of them, should be 2"),
+        ("g (float[N] x, float[T, N] xs) => (float[N] y) { y = Scan <body = b (float[N] s, float[N] t) => "
+         "(float[N] u) { u = Exp(s) }> (x, xs) }", "Scan needs num_scan_inputs, how many of its 2 inputs are read"),
+        ("g (float[N] x, float t) => (float[N] y) { y = Scan <num_scan_inputs = 1, body = b (float[N] s, float r) => "
+         "(float[N] u) { u = Mul(s, r) }> (x, t) }", r"Scan reads <Value t float32\[\]> along its axis 0, which"),
+        ("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }", "Input 'x' is no tensor"),
+        ("g (float[N] x) => (string[N] y) { y = Constant <value_string: string = \"a\"> () }",
+         "A Constant of .*'value_string'.* is no tensor of numbers"),
+    ],
+)  # fmt: skip
+def test_errors(body, message):
+    with pytest.raises(ModelError, match=message):
+        load(text(body))

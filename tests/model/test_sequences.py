@@ -1,0 +1,52 @@
+"""Are sequences of known tensors read as these tensors, and does no gradient get lost in others?"""
+
+import numpy as np
+import pytest
+from models import assert_close
+from onnx import parser
+
+from ortpartial import gradient_model
+from ortpartial.exceptions import NoGradientError
+from ortpartial.runtime.session import Session
+
+HEAD = '<ir_version: 9, opset_import: ["" : 18]> agraph (double[N, 5] x) => (double[a, b] y) '
+
+# The graph, and the derivative of the sum of y by x.
+CASES = {
+    "sizes": ("""{ n = Constant<value_ints = [2, 3]>() i = Constant<value_int = -1>()
+        s = SplitToSequence<axis = 1>(x, n) a = SequenceAt(s, i) y = Mul(a, a) }""", lambda x: 2 * x * [0, 0, 1, 1, 1]),
+    "one size": ("""{ n = Constant<value_int = 2>() i = Constant<value_int = 2>()
+        s = SplitToSequence<axis = -1>(x, n) a = SequenceAt(s, i) y = Mul(a, a) }""",
+                 lambda x: 2 * x * [0, 0, 0, 0, 1]),
+    "no sizes": ("""{ i = Constant<value_int = 3>() k = Constant<value_ints = [1]>()
+        s = SplitToSequence<axis = 1, keepdims = 0>(x) a = SequenceAt(s, i) b = Unsqueeze(a, k) y = Mul(b, b) }""",
+                 lambda x: 2 * x * [0, 0, 0, 1, 0]),
+    "construct": ("""{ e = Exp(x) s = SequenceConstruct(x, e) n = SequenceLength(s) c = Cast<to = 11>(n)
+        a = ConcatFromSequence<axis = 1>(s) y = Mul(a, c) }""", lambda x: 2 * (1 + np.exp(x))),
+    "stack": ("""{ e = Exp(x) s = SequenceConstruct(x, e) a = ConcatFromSequence<axis = 0, new_axis = 1>(s)
+        k = Constant<value_ints = [0]>() y = ReduceSumSquare<keepdims = 0>(a, k) }""",
+              lambda x: 2 * (x + np.exp(2 * x))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_known_tensors(name):
+    body, expected = CASES[name]
+    found = gradient_model(parser.parse_model(HEAD + body), ["x"], cotangents="ones")
+    assert not any("Sequence" in node.op_type for node in found.graph.node)
+    X = np.random.default_rng(0).normal(size=(3, 5))
+    assert_close(Session(found).run({"x": X}), {"x_grad": expected(X)}, 1e-12)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{ s = SplitToSequence<axis = 0>(x) y = ConcatFromSequence<axis = 0>(s) }",  # as many as there are rows
+        "{ e = SequenceEmpty<dtype = 11>() s = SequenceInsert(e, x) y = ConcatFromSequence<axis = 0>(s) }",
+    ],
+    ids=["split", "insert"],
+)
+def test_nothing_is_lost(body):
+    # Such a gradient used to be zero.
+    with pytest.raises(NoGradientError, match=r"ConcatFromSequence.* a sequence .* Write it with tensors"):
+        gradient_model(parser.parse_model(HEAD + body), ["x"])

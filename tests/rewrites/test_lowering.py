@@ -1,0 +1,264 @@
+"""Does what a runtime lacks in float64 compute the same in operators that it has?"""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper
+from table import rows
+from torch.nn import functional as F
+
+from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial.exceptions import ModelError
+from ortpartial.graph.build import build
+from ortpartial.graph.control_flow import cond, loop
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.rewrites.lowering import LOWERED, aged, lower
+from ortpartial.runtime.session import Session
+from ortpartial.testing import check_gradient
+
+X = np.random.default_rng(0).normal(scale=3, size=(2, 3, 4, 5))
+
+
+def kernel(*shape):
+    return np.random.default_rng(1).normal(size=shape)
+
+
+def in_dtype(x, *arrays):
+    return [a.astype(x.dtype) for a in arrays]
+
+
+def conv(shape, **settings):
+    """Conv by a kernel of a shape, and a bias."""
+    return lambda x: op.Conv(x, *in_dtype(x, kernel(*shape), kernel(shape[0])), **settings)
+
+
+def transposed(shape, **settings):
+    bias = kernel(shape[1] * settings.get("group", 1))
+    return lambda x: op.ConvTranspose(x, *in_dtype(x, kernel(*shape), bias), **settings)
+
+
+def in_torch(f, shape, outputs=None, **settings):
+    return lambda x: f(x, torch.tensor(kernel(*shape)), torch.tensor(kernel(outputs or shape[0])), **settings)
+
+
+CASES = rows(
+    ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[3, 2], strides=[1, 2], pads=[1, 0, 1, 0]),
+     lambda x: F.avg_pool2d(x, (3, 2), (1, 2), (1, 0), count_include_pad=False)),
+    ("AveragePool with its padding",
+     lambda x: op.AveragePool(x, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1),
+     lambda x: F.avg_pool2d(x, 3, 1, 1)),
+    ("AveragePool with a last window", lambda x: op.AveragePool(x, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+     lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True, count_include_pad=False)),
+    ("Col2Im", lambda x: op.Col2Im(op.Reshape(x, [0, 12, 5]), [2, 6], [2, 2]),
+     lambda x: F.fold(x.reshape(-1, 12, 5), (2, 6), 2)),
+    ("Col2Im with all settings", lambda x: op.Col2Im(op.Reshape(x, [0, 12, 5]), [3, 12], [2, 3], strides=[2, 3],
+                                                     pads=[1, 2, 0, 2], dilations=[2, 1]),
+     lambda x: F.fold(x.reshape(-1, 12, 5), (4, 16), (2, 3), (2, 1), 0, (2, 3))[..., 1:, 2:14]),
+    ("Conv", conv((4, 3, 3, 2)), in_torch(F.conv2d, (4, 3, 3, 2))),
+    ("Conv with strides, pads and dilations", conv((4, 3, 2, 2), strides=[2, 1], pads=[1, 2, 1, 2], dilations=[2, 3]),
+     in_torch(F.conv2d, (4, 3, 2, 2), stride=(2, 1), padding=(1, 2), dilation=(2, 3))),
+    ("Conv of groups", conv((6, 1, 2, 2), group=3), in_torch(F.conv2d, (6, 1, 2, 2), groups=3)),
+    ("Conv, as large before as behind", conv((4, 3, 3, 3), auto_pad="SAME_UPPER"),
+     in_torch(F.conv2d, (4, 3, 3, 3), padding="same")),
+    ("ConvTranspose", transposed((3, 4, 3, 2)), in_torch(F.conv_transpose2d, (3, 4, 3, 2), 4)),
+    ("ConvTranspose with all settings", transposed((3, 2, 2, 3), strides=[2, 3], pads=[1, 2, 1, 2], dilations=[2, 1],
+                                                   output_padding=[1, 0], group=3),
+     in_torch(F.conv_transpose2d, (3, 2, 2, 3), 6, stride=(2, 3), padding=(1, 2), dilation=(2, 1),
+              output_padding=(1, 0), groups=3)),
+    ("Elu", lambda x: op.Elu(x, alpha=0.5), lambda x: F.elu(x, 0.5)),
+    ("Erf", op.Erf, torch.erf),
+    ("GlobalAveragePool", op.GlobalAveragePool, lambda x: x.mean((2, 3), keepdim=True)),
+    ("GlobalMaxPool", op.GlobalMaxPool, lambda x: x.amax((2, 3), keepdim=True)),
+    ("HardSigmoid", lambda x: op.HardSigmoid(x, alpha=0.25), lambda x: torch.clip(0.25 * x + 0.5, 0, 1)),
+    ("LRN", lambda x: op.LRN(x, size=3, alpha=0.5, beta=0.75, bias=2.0),
+     lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 2.0)),
+    ("LeakyRelu", lambda x: op.LeakyRelu(x, alpha=0.125), lambda x: F.leaky_relu(x, 0.125)),
+    ("Mean", lambda x: op.Mean(x, op.Exp(x), 1.0), lambda x: (x + x.exp() + 1) / 3),
+    ("Selu", lambda x: op.Selu(x, alpha=2.0, gamma=0.5), lambda x: 0.5 * (x.clip(0) + 2 * (x.clip(max=0).exp() - 1))),
+    ("Softplus", op.Softplus, F.softplus),
+    ("Softsign", op.Softsign, F.softsign),
+    ("ThresholdedRelu", lambda x: op.ThresholdedRelu(x, alpha=0.5), lambda x: torch.where(x > 0.5, x, 0)),
+)
+
+
+def model(f, dtype="float64"):
+    x = variable("x", dtype, ["N", 3, 4, 5])
+    return build([x], {"y": f(x) * 2})
+
+
+@pytest.mark.parametrize(("f", "in_torch"), CASES)
+def test_float64(f, in_torch):
+    found = Session(model(f)).run({"x": X})["y"]
+    np.testing.assert_allclose(found, 2 * in_torch(torch.tensor(X)).numpy(), rtol=1e-12, atol=1e-15)
+
+
+def test_every_operator_of_the_table_is_tried():
+    # tests/rules/test_recurrent.py tries these.
+    assert {row.id.split()[0].strip(",") for row in CASES} | {"GRU", "LSTM", "RNN"} == set(LOWERED)
+
+
+STRIDED = {"strides": [2, 3], "auto_pad": "SAME_LOWER"}
+OPEN = rows(
+    ("Conv", conv((4, 3, 3, 2), **STRIDED)),
+    ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[3, 2], **STRIDED)),
+    ("AveragePool with its padding", lambda x: op.AveragePool(x, kernel_shape=[3, 2], count_include_pad=1, **STRIDED)),
+    ("ConvTranspose", transposed((3, 4, 3, 2), strides=[2, 3], output_shape=[7, 13])),
+    ("ConvTranspose to more than it adds up", transposed((3, 4, 3, 2), strides=[2, 3], output_shape=[10, 13])),
+)
+
+
+@pytest.mark.parametrize("f", OPEN)
+@pytest.mark.parametrize("sizes", [("N", 3, 4, 5), ("N", 3, "H", "W")])
+def test_padding_that_depends_on_sizes(f, sizes):
+    found = Session(build([x := variable("x", "float64", sizes)], {"y": f(x)})).run({"x": X})["y"]
+    expected = Session(build([x := variable("x", "float32", X.shape)], {"y": f(x)})).run({"x": X.astype(np.float32)})
+    np.testing.assert_allclose(found, expected["y"], rtol=1e-4, atol=1e-4)
+
+
+def test_erf_is_exact():
+    x = np.concatenate([np.logspace(-300, 1, 2000), np.linspace(0, 8, 8001), [np.inf]])
+    x = np.concatenate([x, -x])
+    v = variable("x", "float64", ["N"])
+    found = Session(build([v], {"y": op.Erf(v)})).run({"x": x})["y"]
+    np.testing.assert_allclose(found, [math.erf(a) for a in x], rtol=1e-15)
+
+
+@pytest.mark.parametrize("f", [F.conv1d, F.conv3d, F.conv_transpose1d, F.conv_transpose3d])
+def test_images_of_any_number_of_axes(f):
+    """Sizes that are known when it runs alone."""
+    r, operator = int(f.__name__[-2]), op.ConvTranspose if "transpose" in f.__name__ else op.Conv
+    x, w = kernel(2, 4, *range(5, 5 + r)), kernel(4, 4, *range(2, 2 + r))
+    v = variable("x", "float64", ["N", 4, *"dhw"[:r]])
+    settings = {"strides": [2] * r, "pads": [1] * 2 * r}
+    found = Session(build([v], {"y": operator(v, w, **settings)})).run({"x": x})["y"]
+    np.testing.assert_allclose(found, f(torch.tensor(x), torch.tensor(w), stride=2, padding=1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("f", "shapes"), rows(
+    ("Conv", lambda x, w: op.Conv(x, w, strides=[2, 1], pads=[1, 0, 1, 0], dilations=[1, 2]),
+     [(2, 3, 5, 6), (4, 3, 3, 2)]),
+    ("Conv of groups", lambda x, w: op.Conv(x, w, group=2), [(2, 4, 5, 4), (6, 2, 2, 2)]),
+    ("ConvTranspose", lambda x, w: op.ConvTranspose(x, w, strides=[2, 1], group=2), [(2, 4, 3, 4), (4, 2, 2, 2)]),
+    ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4), [(2, 3, 5, 6)]),
+    ("AveragePool of windows that overlap", lambda x: op.AveragePool(x, kernel_shape=[3, 2]), [(2, 3, 5, 6)]),
+    ("MaxPool", lambda x: op.MaxPool(x, kernel_shape=[2, 2], strides=[2, 1]), [(2, 3, 5, 6)]),
+    ("Erf", op.Erf, [(2, 7)]),
+))  # fmt: skip
+def test_gradients_in_float64_on_the_runtime(f, shapes):
+    """To the second order, by onnxruntime alone, in sizes that are known and in others."""
+    check_gradient(f, [kernel(*shape) for shape in shapes], directions=1)
+
+
+def test_softplus_does_not_overflow():
+    x = np.array([-800.0, -40, 0, 40, 800]).reshape(5, 1, 1, 1) * np.ones((1, 3, 4, 5))
+    assert np.isfinite(Session(model(op.Softplus)).run({"x": x})["y"]).all()
+
+
+def test_what_is_float32_stays_as_it_is():
+    given = model(op.Softplus, "float32")
+    assert lower(given) is given
+
+
+def test_names_and_initializers_are_kept():
+    w = constant(np.ones((1, 3, 1, 1)), hint="w")
+    lowered = lower(model(lambda x: op.Softplus(x * w)))
+    assert [i.name for i in lowered.graph.input] == ["x"]
+    assert [o.name for o in lowered.graph.output] == ["y"]
+    assert "w" in {t.name for t in lowered.graph.initializer}
+
+
+def test_what_cannot_be_lowered_is_named():
+    message = r"no kernel for LpPool .*node 'LpPool_node_0'\) with inputs of float64; use another"
+    with pytest.raises(ModelError, match=message):
+        Session(model(lambda x: op.LpPool(x, kernel_shape=[2, 2])))
+
+
+def test_bodies_are_lowered():
+    def f(x):
+        def step(i, going, v):
+            return None, cond(op.ReduceSum(v, keepdims=0) > 0, lambda: op.Elu(v), lambda: -v)
+
+        h = op.Softplus(x)
+        return loop(step, 2, h) + op.Mean(h, x)
+
+    found = Session(model(f)).run({"x": X})["y"]
+    h = F.softplus(torch.tensor(X))
+    np.testing.assert_allclose(found, 2 * (h + (h + torch.tensor(X)) / 2), rtol=1e-12, atol=1e-14)
+    given = model(lambda x: loop(lambda i, going, v: (None, op.Softplus(v)), 2, x), "float32")
+    assert lower(given) is given
+
+
+def test_what_cannot_be_lowered_in_a_body_is_named():
+    message = r"no kernel for LpPool .*node 'LpPool_node_0'\) with inputs of float64; use another"
+    pool = partial(op.LpPool, kernel_shape=[1, 1])
+    with pytest.raises(ModelError, match=message):
+        Session(model(lambda x: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: pool(x), lambda: x)))
+
+
+def test_log_loss_in_float64():
+    x, w = variable("x", "float64", ["N", 2]), constant(np.zeros((2, 1)), hint="w")
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    labels = (rows[:, 0] > rows[:, 1]).astype(int)
+    o = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_loss="log_loss", learning_rate=1.0)
+    assert o.fit(rows, labels).score(rows, labels) > 0.95
+    assert o.get_state()[0].dtype == np.float64
+
+
+W = np.ones(5, np.float32)
+NEW = rows(
+    ("Swish", lambda x: op.Swish(x, alpha=2.0), lambda x: x * torch.sigmoid(2 * x)),
+    ("RMSNormalization", lambda x: op.RMSNormalization(x, W, epsilon=1e-3), lambda x: F.rms_norm(x, (5,), None, 1e-3)),
+)
+
+@pytest.mark.parametrize(("f", "in_torch"), NEW)
+def test_new_operators_on_an_old_runtime(f, in_torch):
+    """Younger than onnxruntime 1.19.2, which knows opset 21, they are trained and run there by their bodies."""
+    young = model(f, "float32")
+    old = aged(young, 21)
+    assert max(o.version for o in young.opset_import) > 21 >= max(o.version for o in old.opset_import)
+    expected = 2 * in_torch(torch.tensor(X)).numpy()
+    for graph in (young, old):
+        found = Session(graph).run({"x": X.astype(np.float32)})["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_operator_that_no_body_helps():
+    x = variable("x", "float32", ["N", 4])
+    with pytest.raises(ModelError, match=r"CumProd> is of opset 26, this runtime knows opsets up to 21, and ONNX"):
+        aged(build([x], {"y": op.CumProd(x, 1)}), 21)
+
+
+def test_newer_forms_of_old_operators():
+    """What says no more than its form of opset 21 could say is written in that."""
+
+    def cast(**settings):
+        cast = helper.make_node("Cast", ["x"], ["y"], "c", to=TensorProto.FLOAT, **settings)
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "xy")
+        graph = helper.make_graph([cast], "cast", [x], [y])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
+
+    for settings in ({}, {"round_mode": "up"}):
+        found = aged(cast(**settings), 21)
+        assert (found.opset_import[0].version, len(found.graph.node[0].attribute)) == (21, 1)
+    with pytest.raises(ModelError, match="<Node c: Cast> cannot be written for opset 21, the runtime's newest: "):
+        aged(cast(round_mode="down"), 21)
+
+
+def test_a_new_operator_is_trained():
+    x, w = variable("x", "float32", ["N", 4]), constant(np.eye(4, dtype=np.float32), hint="w")
+    o = OrtGradientForwardBackwardOptimizer(build([x], {"y": op.Swish(x @ w)}), shuffle=False, max_iter=1, batch_size=8)
+    X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    w = torch.eye(4, dtype=torch.float64, requires_grad=True)
+    ((F.silu(torch.tensor(X, dtype=torch.float64) @ w) - 1) ** 2).mean().backward()
+    (found,) = o.fit(X, np.ones((8, 4))).get_state()
+    np.testing.assert_allclose(found, np.eye(4) - 0.01 * w.grad.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_not_float64_stays_as_it_is():
+    """Even its shapes, which may be declared and not inferred."""
+    x, d = variable("x", "float32", ["N"]), variable("d", "float64", ["N"])
+    model = build([x, d], {"y": op.HardSigmoid(x), "z": d + 1})
+    assert lower(model) is model

@@ -1,0 +1,217 @@
+"""Does a training in float16 keep float32 weights, find its scale, and skip steps that overflow, and nothing else?"""
+
+import copy
+import pickle
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from models import assert_close, data, images, linear, mlp, net, parameter, torch_linear, weights_of
+from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
+
+from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.exceptions import ConvergenceError, ModelError, SettingError
+from ortpartial.graph.build import build
+from ortpartial.graph.control_flow import cond
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
+from ortpartial.rewrites.mixed_precision import LossScale
+
+ENGINES = ["step", "epoch"]
+X, Y, _ = data(53)
+#: So large that the first gradients overflow float32, which happens on any runtime.
+HUGE = LossScale(init_scale=2.0**126, growth_interval=4)
+
+
+def optimizer(model=None, engine="step", **settings):
+    usual = {"random_state": 0, "max_iter": 4, "learning_rate": LearningRateAdam(0.01), "precision": "float16"}
+    return Optimizer(mlp() if model is None else model, engine=engine, **usual | settings)
+
+
+def everything(o):
+    return [o.train_losses_, *(a.tolist() for kind in ("weight", "optimizer", "buffer") for a in o.get_state(kind))]
+
+
+def stepped(o, x, y, **given):
+    """What the graph of a step gives by the interpreter of onnx, which rounds each result to its dtype."""
+    graph = o._engine.graphs()["step"]
+    feeds = {"x": x, "y_target": y, "iteration": np.array(1), **o._engine.snapshot()["arrays"], **given}
+    found = ReferenceEvaluator(graph).run(None, {i.name: feeds[i.name] for i in graph.graph.input})
+    return dict(zip([v.name for v in graph.graph.output], found, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in multiply")  # HardSigmoid as a mask: infinity becomes 1
+@pytest.mark.parametrize("model", [linear, mlp, net], ids=lambda f: f.__name__)
+def test_a_step_is_that_of_float32_within_the_rounding_of_float16(model):
+    x, y = (images(10) if model is net else (X[:10], Y[:10]))
+    kept = {"train_mode": model is net, "learning_rate": LearningRateSGD(0.1)}
+    low, high = (optimizer(model(), precision=p, loss_scale=s, **kept) for p, s in (("float16", 256.0), (None, None)))
+    found, expected = stepped(low, x, y), stepped(high, x, y)
+    before = high._engine.snapshot()["arrays"]
+    moves = [{n: a[f"{n}_new"] - before[n] for n in before} for a in (found, expected)]
+    assert all(found[f"{n}_new"].dtype == np.float32 for n in before)
+    assert_close(*moves, 20 * 2.0**-11)
+    assert any((moves[0][n] != moves[1][n]).any() for n in before)  # float16 it is
+
+
+def test_products_alone_are_low():
+    """A softmax, a mean and all that follows them, up to the next product, are of float32."""
+    x = variable("x", "float32", ["N", 4])
+    h = op.Relu(x @ parameter("U", 4, 4))
+    h = op.Softmax(h) * parameter("s", 4) + h
+    model = build([x], {"y": h @ parameter("V", 4, 2)})
+    graph = onnx.shape_inference.infer_shapes(optimizer(model)._engine.graphs()["step"])
+    types = {v.name: v.type.tensor_type.elem_type for v in [*graph.graph.value_info, *graph.graph.output]}
+    low = [n for n in graph.graph.node if types.get(n.output[0]) == TensorProto.FLOAT16]
+    assert {"MatMul", "Relu", "Gemm"} <= {n.op_type for n in low}
+    assert not {"Softmax", "Div", "ReduceMean"} & {n.op_type for n in low}
+    assert next(n for n in graph.graph.node if n.op_type == "Add") not in low
+
+
+def test_scale_of_torch():
+    """The scale, the steps that are skipped and the weights are those of a GradScaler with the same gradients."""
+    o = optimizer(linear(), loss_scale=HUGE, shuffle=False, batch_size=10, max_iter=1)
+    w = {n: torch.tensor(a, requires_grad=True) for n, a in weights_of(linear()).items()}
+    rate = torch.optim.Adam(w.values(), lr=0.01)
+    scale, row, skipped = 2.0**126, 0, 0
+    for epoch in range(4):
+        o.partial_fit(X[:50], 100 * Y[:50])
+        for i in range(0, 50, 10):
+            rate.zero_grad()
+            loss = ((torch_linear(w, torch.tensor(X[i : i + 10])) - torch.tensor(100 * Y[i : i + 10])) ** 2).mean()
+            (loss * scale).backward()
+            if all(torch.isfinite(v.grad).all() for v in w.values()):
+                for v in w.values():
+                    v.grad /= scale
+                rate.step()
+                row += 1
+                scale, row = (min(scale * 2, 2.0**126), 0) if row == 4 else (scale, row)
+            else:
+                scale, row, skipped = scale / 2, 0, skipped + 1
+        assert [float(a) for a in o.get_state("buffer")] == [scale, row, skipped], epoch
+    assert 0 < skipped < 20
+    assert_close(o.trained_coef_, {n: v.detach().numpy() for n, v in w.items()}, 2e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_that_overflows_changes_the_scale_alone(engine):
+    o = optimizer(net(), engine, train_mode=True, loss_scale=LossScale(init_scale=2.0**126))
+    x, y = images(10)
+    before = everything(o)
+    o.partial_fit(x, 1e3 * y)
+    after = everything(o)
+    n = len(o.get_state())
+    assert after[1 : n + 1] == before[1 : n + 1]  # weights
+    assert [a.tolist() for a in o.get_state("optimizer")[:-1]] == before[n + 1 : -len(o.get_state("buffer")) - 1]
+    *kept, scale, row, skipped = o.get_state("buffer")
+    assert [a.tolist() for a in kept] == before[-len(kept) - 3 : -3]  # running statistics and seed
+    assert (scale, row, skipped) == (2.0**125, 0, 1)
+    assert np.isfinite(o.train_losses_).all()
+
+
+@pytest.mark.parametrize("rows", [50, 53])
+@pytest.mark.parametrize("scale", [None, HUGE, 256.0])
+def test_step_and_epoch_are_the_same_to_the_last_bit(rows, scale):
+    a, b = (optimizer(engine=e, loss_scale=scale).fit(X[:rows], 100 * Y[:rows]) for e in ENGINES)
+    assert everything(a) == everything(b)
+    assert a.train_losses_[-1] < a.train_losses_[0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_going_on(engine):
+    whole = optimizer(engine=engine, loss_scale=HUGE).fit(X, 100 * Y)
+    part = optimizer(engine=engine, loss_scale=HUGE, max_iter=2).fit(X, 100 * Y)
+    other = optimizer(engine=engine, loss_scale=HUGE)
+    for kind in ("weight", "optimizer", "buffer"):
+        other.set_state(part.get_state(kind), kind)
+    other._rng = copy.deepcopy(part._rng)
+    for o in (pickle.loads(pickle.dumps(part)), part, other):
+        for _ in range(2):
+            o.partial_fit(X, 100 * Y)
+        assert everything(o)[1:] == everything(whole)[1:]
+    assert everything(whole.fit(X, 100 * Y)) == everything(optimizer(engine=engine, loss_scale=HUGE).fit(X, 100 * Y))
+
+
+def test_a_model_of_float64():
+    low, high = (optimizer(mlp(dtype="float64"), precision=p).fit(X, Y) for p in ("float16", None))
+    assert low.get_state()[0].dtype == np.float64
+    assert_close(low.trained_coef_, high.trained_coef_, 1e-2)
+    assert (low.get_state()[0] != high.get_state()[0]).any()
+
+
+def test_a_fixed_scale_skips_nothing():
+    with pytest.raises(ConvergenceError, match="the weights are those of iteration 0"):
+        optimizer(loss_scale=2.0**127).fit(X, Y)
+    assert optimizer(loss_scale=128).get_state("buffer") == []
+    assert optimizer(precision="bfloat16").get_state("buffer") == []
+
+
+def test_numbers_that_hide_stay_finite():
+    """-1e38, added where attention is not to look, is no infinity in float16: a row of them has no NaN."""
+    x = variable("x", "float32", ["N", 4])
+    model = build([x], {"y": x @ parameter("U", 4, 2) + constant(np.full(2, -1e38, np.float32))})
+    o = optimizer(model, weights_to_train=["U"], loss_scale=0.25)
+    assert stepped(o, X[:5], np.zeros((5, 2), np.float32))["loss"] < np.inf
+
+
+def test_what_comes_out():
+    o = optimizer().fit(X, Y)
+    trained = o.get_trained_onnx()
+    assert {t.data_type for t in trained.graph.initializer} == {TensorProto.FLOAT}
+    assert [n.op_type for n in trained.graph.node] == [n.op_type for n in mlp().graph.node]
+    assert (o.predict(X).dtype, o.get_state()[0].dtype) == (np.float32, np.float32)
+    assert o.set_params(precision=None).precision is None
+    assert o.get_params()["precision"] is None
+
+
+def test_bfloat16_needs_a_device():
+    with pytest.raises(ModelError, match=r"has no kernel for \w+ .* with inputs of bfloat16; use another dtype"):
+        optimizer(precision="bfloat16").fit(X, Y)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_cuda(precision, engine):
+    low, high = (optimizer(engine=engine, device="cuda", precision=p).fit(X, Y) for p in (precision, None))
+    assert_close(low.trained_coef_, high.trained_coef_, 5e-2)
+    assert any((a != b).any() for a, b in zip(low.get_state(), high.get_state(), strict=True))
+
+
+def branches():
+    x = variable("x", "float32", ["N", 4])
+    y = x @ parameter("U", 4, 1)
+    return build([x], {"y": cond(op.ReduceSum(x, keepdims=0) > 0, lambda: y, lambda: 2 * y)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"precision": "float8"}, SettingError, "precision is None, 'float16' or 'bfloat16', not 'float8'"),
+        ({"precision": None, "loss_scale": 2.0}, SettingError, "loss_scale belongs to precision='float16' or"),
+        ({"loss_scale": -1.0}, SettingError, "loss_scale is None, a LossScale or a number above 0, not -1.0"),
+        ({"loss_scale": "dynamic"}, SettingError, "loss_scale is None, a LossScale or a number above 0"),
+        ({"engine": "agent"}, SettingError, "precision='float16' trains with engine='step' or 'epoch', in one process"),
+        ({"distributed": True}, SettingError, "in one process, not distributed=True"),
+        ({"model": linear(dtype="float16")}, ModelError, "'coef' holds float16, and precision='float16' is for"),
+        ({"model": branches()}, ModelError, "has a graph inside, and precision='float16' trains none that has one"),
+    ],
+    ids=range(8),
+)
+def test_errors(settings, error, message):
+    with pytest.raises(error, match=message):
+        optimizer(**settings)
+
+
+@pytest.mark.parametrize("wrong", [{"init_scale": 0.0}, {"growth_factor": 0.5}, {"backoff_factor": 2.0},
+                                   {"growth_interval": 0}])  # fmt: skip
+def test_scales_that_are_none(wrong):
+    with pytest.raises(SettingError, match="needs a scale above 0"):
+        LossScale(**wrong)
+
+
+def test_it_is_not_written_into_a_model():
+    with pytest.raises(SettingError, match="precision='float16' is not written into a model"):
+        optimizer().get_training_onnx()

@@ -1,0 +1,311 @@
+"""Does a step give the same numbers in operators that take less time?"""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ortpartial.autodiff.grad import grad
+from ortpartial.graph.build import build
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.learning.losses import resolve_loss
+from ortpartial.learning.optimizers import resolve_rate
+from ortpartial.learning.penalties import resolve_penalty
+from ortpartial.model.load import load
+from ortpartial.rewrites.peephole import faster
+from ortpartial.runtime.session import Session
+from ortpartial.training.engine import Setup
+from ortpartial.training.step_engine import EpochEngine, StepEngine
+
+
+def real(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+CONV = [
+    ((4, 3, 4, 4), (5, 3, 3, 3), {"padding": 1}),
+    ((4, 3, 7, 5), (5, 3, 3, 2), {"stride": (2, 2), "padding": (1, 0)}),
+    ((2, 3, 9, 7), (4, 3, 3, 3), {"dilation": (2, 1), "stride": (3, 2)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("x", "w", "settings"), CONV)
+def test_conv_to_few_places_is_one_product(x, w, settings, bias):
+    arrays = {"x": real(*x), "w": real(*w, seed=1), **({"b": real(w[0], seed=2)} if bias else {})}
+    values = [variable(n, "float32", a.shape) for n, a in arrays.items()]
+    pads = np.broadcast_to(settings.get("padding", 0), 2).tolist() * 2
+    y = op.Conv(*values, pads=pads, strides=list(settings.get("stride", (1, 1))),
+                dilations=list(settings.get("dilation", (1, 1))))  # fmt: skip
+    model = build(values, faster([y]))
+    assert "Conv" not in [n.op_type for n in model.graph.node]
+    (found,) = Session(model).run(arrays).values()
+    expected = F.conv2d(*map(torch.tensor, arrays.values()), **settings)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("x", "w", "group"), [
+    ((1, 4, 4, 4), (4, 4, 3, 3), 1), ((2, 4, 4, 4), (4, 2, 3, 3), 2), ((2, 4, 9, 9), (4, 4, 3, 3), 1),
+    (("N", 4, 4, 4), (4, 4, 3, 3), 1), ((2, 4, 6), (4, 4, 3), 1),
+])  # fmt: skip
+def test_other_convolutions_stay(x, w, group):
+    y = op.Conv(variable("x", "float32", x), variable("w", "float32", w), group=group)
+    assert faster([y]) == [y]
+
+
+def convolution(seed=3):
+    """Two convolutions, a pool and a layer, on images of 8 x 8."""
+    x = variable("x", "float32", ["N", 2, 8, 8])
+    w = [constant(0.3 * real(*s, seed=seed + i), hint=f"w{i}") for i, s in
+         enumerate([(4, 2, 3, 3), (4,), (6, 4, 3, 3), (24, 3)])]  # fmt: skip
+    y = op.MaxPool(op.Relu(op.Conv(x, w[0], w[1], pads=[1] * 4)), kernel_shape=[2, 2], strides=[2, 2])
+    y = op.Relu(op.Conv(y, w[2]))
+    return build([x], {"y": op.Flatten(y) @ w[3]}), [f"w{i}" for i in range(4)]
+
+
+@pytest.mark.parametrize("rate", ["SGD", "Nesterov", "Adam"])
+def test_a_training_is_that_of_torch(rate):
+    proto, weights = convolution()
+    model, x, t = load(proto, variables=weights), real(12, 2, 8, 8, seed=20), real(12, 3, seed=21)
+    setup = Setup(model, tuple(weights), {"y": resolve_loss("square_error")}, resolve_penalty(None), resolve_rate(rate))
+    found = []
+    for kind in (StepEngine, EpochEngine):
+        engine = kind(setup)
+        engine.start({"x": x, "y_target": t})
+        losses = [engine.epoch(np.arange(12), 6) for _ in range(5)]
+        found.append([engine.get(w) for w in weights])
+    ws = [torch.tensor(model.arrays[w], requires_grad=True) for w in weights]
+    optimizer = {"SGD": lambda: torch.optim.SGD(ws, 0.01), "Adam": lambda: torch.optim.Adam(ws, 1e-3),
+                 "Nesterov": lambda: torch.optim.SGD(ws, 0.01, momentum=0.9, nesterov=True)}[rate]()  # fmt: skip
+    for i in range(10):
+        optimizer.zero_grad()
+        rows = slice(6 * (i % 2), 6 * (i % 2) + 6)
+        y = F.max_pool2d(F.relu(F.conv2d(torch.tensor(x[rows]), ws[0], ws[1], padding=1)), 2)
+        y = F.relu(F.conv2d(y, ws[2])).flatten(1) @ ws[3]
+        F.mse_loss(y, torch.tensor(t[rows])).backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    for a, b, w in zip(*found, ws, strict=True):
+        assert np.array_equal(a, b)
+        assert np.abs(a - w.detach().numpy()).max() <= 2e-5 * np.abs(a).max()
+
+
+def run(outputs, arrays):
+    """The values that expressions of variables have, in the faster form; and that form's operators."""
+    model = build(list(arrays), {f"y{i}": y for i, y in enumerate(faster(outputs))})
+    found = Session(model).run({v.hint: a for v, a in arrays.items()})
+    return list(found.values()), [n.op_type for n in model.graph.node]
+
+
+def test_a_product_takes_a_factor_in():
+    a, b, c = (variable(n, "float32", s) for n, s in (("a", (4, 3)), ("b", (3, 2)), ("c", (4, 2))))
+    arrays = {a: real(4, 3), b: real(3, 2, seed=1), c: real(4, 2, seed=2)}
+    spread = op.Expand(constant(np.float32(3)), [4, 3]) / 2  # all of one number
+    y = op.Gemm(spread * a, b * constant(np.full((3, 2), -1, np.float32)), c, alpha=2.0)
+    rows = op.MatMul(constant(np.ones(4, np.float32)), 0.5 * op.Gemm(a, b))
+    found, types = run([y, rows], arrays)
+    assert "Mul" not in types
+    na, nb, nc = arrays.values()
+    np.testing.assert_allclose(found[0], -3 * na @ nb + nc, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], 0.5 * (na @ nb).sum(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3, 4), ("N", 3, 4), (2, 2, 3, 4)])
+def test_a_layer_of_rows_in_many_axes_takes_its_bias_in(shape, first):
+    x, w, b = variable("x", "float32", shape), variable("w", "float32", (4, 5)), variable("b", "float32", (5,))
+    arrays = {x: real(*(2 if n == "N" else n for n in shape)), w: real(4, 5, seed=1), b: real(5, seed=2)}
+    (found,), types = run([x @ w + b if first else b + x @ w], arrays)
+    assert types == ["Flatten", "Gemm", "Reshape"]
+    nx, nw, nb = arrays.values()
+    np.testing.assert_allclose(found, nx @ nw + nb, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shapes", [
+    ((3, 4), (4, 5), (5,)), ((2, 3, 4), (2, 4, 5), (5,)), ((2, 3, 4), (4, 5), (3, 5)), ((2, 3, 4), (4, 5), (1,)),
+    (("N", "M", 4), (4, 5), (5,)), ((2, 3, 4), (4, "K"), (5,)), ((2, 3, 4), (4,), (3,)),
+])  # fmt: skip
+def test_other_layers_stay(shapes):
+    x, w, b = (variable(n, "float32", s) for n, s in zip("xwb", shapes, strict=True))
+    y = x @ w + b
+    assert faster([y]) == [y]
+
+
+def test_a_product_that_something_else_reads_is_computed_once():
+    x, w, b = variable("x", "float32", (2, 3, 4)), variable("w", "float32", (4, 5)), variable("b", "float32", (5,))
+    y = x @ w
+    assert faster([y + b, op.Exp(y)])[0].node.op_type == "Add"
+
+
+@pytest.mark.parametrize(("rows", "settings", "expected"), [
+    (128, {}, ["Reshape", "MatMul", "Add"]), (127, {}, ["Gemm"]), (200, {"alpha": 2.0}, ["Gemm"]),
+    ("N", {}, ["Gemm"]),
+])  # fmt: skip
+def test_one_output_of_many_rows_is_a_product_with_a_column(rows, settings, expected):
+    a, w, b = (variable(n, "float32", s) for n, s in (("a", (rows, 5)), ("w", (1, 5)), ("b", (1,))))
+    arrays = {a: real(200 if rows == "N" else rows, 5), w: real(1, 5, seed=1), b: real(1, seed=2)}
+    found, types = run([op.Gemm(a, w, b, transB=1, **settings)], arrays)
+    assert types == expected
+    na, nw, nb = arrays.values()
+    np.testing.assert_allclose(found[0], settings.get("alpha", 1) * na @ nw.T + nb, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [np.array([1, 2, 3], np.float32), np.ones((2, 1, 1), np.float32)])
+def test_other_factors_stay(factor):
+    a, b = variable("a", "float32", (4, 3)), variable("b", "float32", (3, 2))
+    y = op.MatMul(factor * a, b)
+    assert faster([y]) == [y]
+
+
+def test_a_factor_in_float64_stays_beside_a_gemm():
+    """The factors of a Gemm are float32 in the specification."""
+    a, b = variable("a", "float64", (4, 3)), variable("b", "float64", (3, 2))
+    y = op.Gemm(a * 0.1, b)
+    assert faster([y]) == [y]
+
+
+def test_a_difference_has_its_factor_behind_it():
+    a, b, w = (variable(n, "float32", s) for n, s in (("a", (4, 1)), ("b", (4, 1)), ("w", (4, 2))))
+    arrays = {a: real(4, 1), b: real(4, 1, seed=1), w: real(4, 2, seed=2)}
+    c = op.Expand(constant(np.float32(0.25)), [4, 1])
+    found, types = run([op.Gemm(c * a + (-c) * b, w, transA=1), op.Gemm(c * a - (-c) * b, w, transA=1)], arrays)
+    assert sorted(types) == ["Add", "Gemm", "Gemm", "Sub"]
+    na, nb, nw = arrays.values()
+    np.testing.assert_allclose(found[0], 0.25 * (na - nb).T @ nw, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], 0.25 * (na + nb).T @ nw, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), ()])
+def test_a_mean_of_squares_is_a_sum_of_squares(shape):
+    x = variable("x", "float32", shape)
+    arrays = {x: real(*shape)}
+    found, types = run([op.ReduceMean(x**2, keepdims=0)], arrays)
+    assert types == ["ReduceSumSquare", "Div"]
+    np.testing.assert_allclose(found[0], np.square(arrays[x]).mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("y", [
+    lambda x: op.ReduceMean(x**3, keepdims=0), lambda x: op.ReduceMean(x**2), lambda x: op.ReduceMean(x**2, [1]),
+    lambda x: op.ReduceMean(op.Cast(x, to=10) ** 2, keepdims=0),
+])  # fmt: skip
+def test_other_means_stay(y):
+    y = y(variable("x", "float32", (4, 3)))
+    assert faster([y]) == [y]
+
+
+@pytest.mark.parametrize("shape", [("N", 3, 4), (5, 4)])
+@pytest.mark.parametrize("axis", [[-1], "last"])
+def test_a_mean_of_products_with_a_row_is_a_product_with_a_column(shape, axis):
+    x, s = variable("x", "float32", shape), variable("s", "float32", (4,))
+    arrays = {x: real(*(2 if n == "N" else n for n in shape)), s: real(4, seed=1)}
+    axis = [len(shape) - 1] if axis == "last" else axis
+    for y in (op.ReduceMean(x * s, axis), op.ReduceMean(s * x, axis)):
+        found, types = run([y], arrays)
+        assert types == ["Div", "Unsqueeze", "MatMul"]
+        np.testing.assert_allclose(found[0], (arrays[x] * arrays[s]).mean(-1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def product(x=(5, 4), s=(4,), dtype="float32"):
+    return variable("x", dtype, x) * variable("s", dtype, s)
+
+
+READ_TWICE = product()
+
+
+@pytest.mark.parametrize("y", [
+    [op.ReduceMean(product(), [0])], [op.ReduceMean(product(), [-1], keepdims=0)], [op.ReduceMean(product())],
+    [op.ReduceMean(product(s=(1, 4)), [-1])], [op.ReduceMean(product(s=("M",)), [-1])],
+    [op.ReduceMean(product((5, 0), (0,)), [-1])], [op.ReduceMean(product(dtype="float16"), [-1])],
+    [op.ReduceMean(product(x=(4,)), [-1])], [op.ReduceMean(READ_TWICE, [-1]), READ_TWICE],
+])  # fmt: skip
+def test_other_means_of_products_stay(y):
+    assert faster(y) == y
+
+
+def test_a_mask_is_one_operator():
+    x, dy = variable("x", "float32", (8,)), variable("dy", "float32", (8,))
+    arrays = {x: np.array([-np.inf, -1, -1e-38, 0, 1.2e-38, 1e-30, 2, np.inf], np.float32), dy: real(8)}
+    found, types = run([grad(op.Relu(x), [x], [dy])[0]], arrays)
+    assert sorted(types) == ["HardSigmoid", "Mul", "Relu"]
+    np.testing.assert_array_equal(found[0], arrays[dy] * [0, 0, 0, 0, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("mask", [
+    lambda x: op.Cast(x > 1, to=1), lambda x: op.Cast(x >= 0, to=1), lambda x: op.Cast(x > 0, to=11),
+    lambda x: op.Cast(op.Cast(x, to=11) > 0, to=1), lambda x: op.Cast(x > np.zeros((2, 1), np.float32), to=1),
+])  # fmt: skip
+def test_other_masks_stay(mask):
+    y = mask(variable("x", "float32", (8,)))
+    assert faster([y]) == [y]
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_and_its_derivative_share_the_normal(approximate):
+    x = variable("x", "float32", (64,))
+    y = op.Gelu(x, approximate=approximate)
+    (g,) = grad(y, [x], [constant(np.ones(64, np.float32))])
+    arrays = {x: np.linspace(-6, 6, 64, dtype=np.float32)}
+    found, types = run([y, g], arrays)
+    assert "Gelu" not in types
+    assert types.count("Erf") + types.count("Tanh") == 1
+    t = torch.tensor(arrays[x], dtype=torch.float64, requires_grad=True)
+    expected = F.gelu(t, approximate=approximate)
+    expected.sum().backward()
+    np.testing.assert_allclose(found[0], expected.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], t.grad, rtol=1e-5, atol=3e-6)
+    assert run([y], arrays)[1] == ["Gelu"]
+
+
+@pytest.mark.parametrize(("shape", "perm"), [
+    ((8, 32, 4, 16), (0, 2, 1, 3)), ((32, 4, 32, 16), (2, 0, 1, 3)), ((32, 8, 4, 16), (1, 2, 0, 3)),
+    ((1, 64, 1, 32, 4), (3, 2, 1, 0, 4)), (("N", 32, 4, 16), (0, 2, 1, 3)), ((64, "N", 4, 16), (1, 2, 0, 3)),
+])  # fmt: skip
+def test_blocks_are_moved_to_the_right(shape, perm):
+    x = variable("x", "float32", shape)
+    arrays = {x: real(*(n if isinstance(n, int) else 6 for n in shape))}
+    y = op.Transpose(x, perm=list(perm))
+    assert faster([y]) != [y]
+    found, types = run([y], arrays)
+    assert types == ["Reshape", "Transpose", "Reshape"]
+    np.testing.assert_array_equal(found[0], arrays[x].transpose(perm))
+
+
+@pytest.mark.parametrize(("shape", "perm", "dtype"), [
+    ((8, 32, 4, 64), (0, 2, 1, 3), "float32"), ((8, 32, 4, 2), (0, 2, 1, 3), "float32"), ((256, 64), (1, 0), "float32"),
+    ((4, 8, 2, 16), (0, 2, 1, 3), "float32"), (("N", "M", 4, 16), (0, 2, 1, 3), "float32"),
+    ((64, 32, 5, 5), (1, 0, 2, 3), "float32"),
+    ((8, 32, 4, 16), (0, 2, 1, 3), "int64"), ((32, 4, 32, 16), (2, 1, 0, 3), "float32"), (None, (1, 0), "float32"),
+])  # fmt: skip
+def test_other_moves_stay(shape, perm, dtype):
+    y = op.Transpose(variable("x", dtype, shape), perm=list(perm))
+    assert faster([y]) == [y]
+
+
+def test_what_is_given_is_where_the_expressions_start():
+    x = variable("x", "float32", (4, 3))
+    scaled = 2 * x
+    y = op.Gemm(scaled, constant(np.ones((3, 2), np.float32)))
+    assert faster([y], [scaled]) == [y]
+    assert faster([y]) != [y]
+
+
+@pytest.mark.parametrize("y", [
+    lambda x, w: op.Gemm(x, w, np.ones(1, np.float32), transB=1), lambda x, w: op.MatMul(0 * x, w),
+    lambda x, w: op.Transpose(x, perm=[1, 0]), lambda x, w: op.ReduceMean(x**2, keepdims=0), lambda x, w: x + 2 * w,
+    lambda x, w: op.Gemm(0 * x, w), lambda x, w: op.Conv(x, w),
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [None, ["N", "M"]])
+def test_what_is_not_known_stays(y, shape):
+    y = y(variable("x", "float32", shape), variable("w", "float32", None))
+    assert faster([y]) == [y]
+
+
+def test_a_mask_of_unknown_shape():
+    (y,) = faster([op.Cast(variable("x", "float32", None) > 0, to=1)])
+    assert y.node.op_type == "HardSigmoid"
+
+
+def test_nothing_becomes_a_number_by_a_factor_of_0():
+    a, b = variable("a", "float32", (2, 3)), variable("b", "float32", (3, 2))
+    y = op.Gemm(constant(np.zeros((2, 3), np.float32)) * a, b)
+    assert faster([y]) == [y]

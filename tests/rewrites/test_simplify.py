@@ -1,0 +1,102 @@
+"""Does a model in fewer nodes compute the same, bit for bit?"""
+
+import numpy as np
+import onnx
+import pytest
+
+from ortpartial.graph.build import build
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.model.load import load
+from ortpartial.rewrites.simplify import simplified
+from ortpartial.runtime.session import Session
+
+
+def x_of(*shape):
+    return variable("x", "float32", shape)
+
+
+def types(model):
+    """The operators of a model, in order."""
+    return [n.op_type for n in build(model.inputs, model.outputs).graph.node]
+
+
+def three(x):
+    """Queries, keys and values."""
+    return [op.Gather(x, i, axis=1) for i in (0, -2, [2])]
+
+
+def picked(x):
+    a, b, c = three(x)
+    return a * b + op.Squeeze(c, [1])
+
+
+def sizes(x):
+    return op.Reshape(x, op.Concat(op.Gather(op.Shape(x), [0]), [-1], axis=0)) / op.Sqrt(
+        op.Cast(op.Gather(op.Shape(x), 1), to=onnx.TensorProto.FLOAT)
+    )
+
+
+def heads(shape, perm, last):
+    """Axes merged, moved and cut apart again."""
+    return lambda x: op.Reshape(op.Transpose(op.Reshape(x, shape), perm=perm), last)
+
+
+def packed(perm, squeezed=()):
+    """Slices of an axis that was moved to the front."""
+
+    def f(x):
+        y = op.Transpose(op.Unsqueeze(x, [0]) if squeezed else x, perm=perm)
+        y = op.Squeeze(y, list(squeezed)) if squeezed else y
+        return op.Concat(*(op.Gather(y, i, axis=0) * float(i + 1) for i in range(y.shape[0])), axis=0)
+
+    return f
+
+
+def pooled(x):
+    return op.MaxPool(x, kernel_shape=[2])
+
+
+CASES = {
+    "heads": (heads([2, 12], [1, 0], [3, 4, 2]), [2, 3, 4], ["Reshape", "Transpose"]),
+    "heads of a batch": (heads([2, 12, 1], [1, 0, 2], [3, 4, 2, 1]), [2, 3, 4], ["Reshape", "Transpose"]),
+    "heads, axes of one": (heads([6, 4], None, [1, 4, 2, 1, 3]), [2, 3, 4], ["Reshape", "Transpose"]),
+    "axes merged": (heads([6, 4], [1, 0], [24]), [2, 3, 4], ["Reshape", "Transpose", "Reshape"]),
+    "axes cut across": (heads([6, 4], [1, 0], [3, 8]), [2, 3, 4], ["Reshape", "Transpose", "Reshape"]),
+    "packed": (packed([1, 0, 2]), [2, 3, 4], ["Split"] + 3 * ["Squeeze", "Mul"] + ["Concat"]),
+    "packed by torch": (packed([2, 1, 0, 3], [2]), [2, 3, 4], ["Split"] + 3 * ["Squeeze", "Mul"] + ["Concat"]),
+    "packed, turned": (packed([1, 2, 0]), [2, 3, 4], ["Transpose", "Split"] + 3 * ["Squeeze", "Mul"] + ["Concat"]),
+    "picks": (picked, [2, 3, 4], ["Split", "Squeeze", "Squeeze", "Mul", "Squeeze", "Add"]),
+    "two of three": (lambda x: op.Add(*three(x)[:2]), [2, 3, 4], ["Gather", "Gather", "Add"]),
+    "picks of an unknown size": (lambda x: op.Add(*three(x)[:2]), [2, "M", 4], ["Gather", "Gather", "Add"]),
+    "sizes": (sizes, [2, 3, 4], ["Reshape", "Div"]),
+    "unknown sizes": (lambda x: op.Reshape(x, op.Shape(x)), ["N", 3, 4], ["Shape", "Reshape"]),
+    "idle Dropout": (lambda x: op.Exp(op.Dropout(x)), ["N", 3, 4], ["Exp"]),
+    "a Relu under a pool": (lambda x: pooled(op.Relu(x)), [2, 3, 4], ["MaxPool", "Relu"]),
+    "a Relu that something else reads, too": (
+        lambda x: op.Add(pooled(y := op.Relu(x)), op.ReduceSum(y)), [2, 3, 4], ["Relu", "MaxPool", "ReduceSum", "Add"]),
+    "a Relu under a pool that tells where": (
+        lambda x: op.Cast(op.MaxPool(op.Relu(x), kernel_shape=[2]).node.outputs[1], to=1), [2, 3, 4],
+        ["Relu", "MaxPool", "Cast"]),
+    "what cannot be computed": (
+        lambda x: x * op.Cast(op.Pow(constant(np.array([2])), constant(np.array([-1]))), to=1),
+        [2, 3, 4], ["Pow", "Cast", "Mul"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_simplified(name):
+    make, shape, expected = CASES[name]
+    x = x_of(*shape)
+    model = load(build([x], {"y": make(x)}))
+    found = simplified(model)
+    assert types(found) == expected
+    if name != "what cannot be computed":
+        a = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+        before, after = (Session(build(m.inputs, m.outputs)).run({"x": a})["y"] for m in (model, found))
+        np.testing.assert_array_equal(before, after)
+
+
+def test_dropout_stays_where_it_is_to_train():
+    x = x_of("N")
+    model = load(build([x], {"y": op.Dropout(x)}))
+    assert types(simplified(model, dropout=True)) == ["Dropout"]

@@ -1,0 +1,206 @@
+"""Does a session compute, does a binding follow what is bound to it, and do errors say what to do?"""
+
+import gc
+
+import numpy as np
+import pytest
+
+from ortpartial.exceptions import DataError
+from ortpartial.graph.build import build
+from ortpartial.graph.ops import op, variable
+from ortpartial.runtime.buffer import Buffer, as_numpy
+from ortpartial.runtime.session import Binding, Session
+
+
+def affine(shape=("N", 3), dtype="float32"):
+    """y = 2x + b, and the sum of all its elements."""
+    x, b = variable("x", dtype, shape), variable("b", dtype, [3])
+    y = 2 * x + b
+    return build([x, b], {"y": y, "total": op.ReduceSum(y, keepdims=0)})
+
+
+@pytest.fixture
+def session():
+    return Session(affine())
+
+
+X, B = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([1, 2, 3], np.float32)
+
+
+def bound(session, x=X, b=B):
+    binding = session.binding()
+    binding.bind_input("x", x)
+    binding.bind_input("b", b)
+    return binding
+
+
+# Session
+
+
+@pytest.mark.parametrize("threads", [1, 2, None])
+def test_session_runs(threads):
+    session = Session(affine().SerializeToString(), threads=threads)
+    assert (session.inputs, session.outputs) == (["x", "b"], ["y", "total"])
+    found = session.run({"x": X, "b": B})
+    np.testing.assert_array_equal(found["y"], 2 * X + B)
+    assert isinstance(found["total"], np.ndarray)
+    assert found["total"].shape == ()
+    assert "x, b -> y, total" in repr(session)
+
+
+def test_session_takes_scalars_strides_and_foreign_bytes():
+    x = variable("x", "float32", [])
+    session = Session(build([x], {"y": x + 1}))
+    for value in (np.float32(1), np.array(1, np.float32), np.array(1, ">f4")):
+        assert session.run({"x": value})["y"].tolist() == 2
+    wide = np.arange(24, dtype=np.float32).reshape(4, 6)
+    found = Session(affine()).run({"x": wide[:, ::2], "b": B.astype(">f4")})
+    np.testing.assert_array_equal(found["y"], 2 * wide[:, ::2] + B)
+
+
+def test_session_multiplies_transposed_matrices_of_float64():
+    a, b = (variable(name, "float64", [2, 3, 4]) for name in "ab")
+    values = {n: np.arange(24.0).reshape(2, 3, 4) for n in "ab"}
+    found = Session(build([a, b], {"y": a @ op.Transpose(b, perm=[0, 2, 1])})).run(values)["y"]
+    np.testing.assert_allclose(found, values["a"] @ values["b"].swapaxes(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({"x": X}, r"lacks an input named 'b'; the graph has: 'x', 'b'\."),
+        ({"x": X, "b": B, "c": B}, "has an input named 'c' which nobody reads"),
+        ({"x": X[:, :2], "b": B}, r"invalid dimensions for input: x .* Got: 2 Expected: 3"),
+        ({"x": X[0], "b": B}, r"Invalid rank for input: x Got: 1 Expected: 2"),
+        ({"x": X.astype(np.float64), "b": B}, r"Unexpected input data type\. Actual: \(tensor\(double\)\)"),
+    ],
+)
+def test_session_says_what_does_not_fit(session, feeds, message):
+    with pytest.raises(DataError, match=message):
+        session.run(feeds)
+
+
+# Binding
+
+
+def test_binding_reads_and_writes_in_place(session):
+    x, y = X.copy(), Buffer.empty(X.shape)
+    binding = bound(session, x)
+    binding.bind_output("y", y)
+    for factor in (1, 2):
+        x *= factor
+        binding.run()
+        np.testing.assert_array_equal(y.array, 2 * x + B)
+    assert binding.numpy()["total"] == y.array.sum()
+    assert binding.numpy()["total"].shape == ()
+
+
+def test_binding_follows_new_arrays(session):
+    binding = bound(session)
+    for rows in (4, 1, 7):
+        x = np.full((rows, 3), rows, np.float32)
+        binding.bind_input("x", x)
+        binding.run()
+        np.testing.assert_array_equal(binding.numpy()["y"], 2 * x + B)
+
+
+def test_binding_binds_again_only_what_changed(session, monkeypatch):
+    binding, calls = session.binding(), []
+    monkeypatch.setattr(Binding, "_bind", lambda self, name, value: calls.append(name))
+    x, buffer = X.copy(), Buffer(X)
+    binding.bind_input("x", x)
+    binding.bind_input("x", x)
+    assert len(calls) == 1
+    binding.bind_input("x", buffer)
+    binding.bind_input("x", buffer)
+    assert len(calls) == 2
+    binding.bind_input("x", x)
+    assert len(calls) == 3
+    x.resize((2, 6), refcheck=False)
+    binding.bind_input("x", x)
+    assert len(calls) == 4
+    binding.bind_input("x", buffer.ortvalue)
+    binding.bind_input("x", x)
+    assert len(calls) == 6
+    strided = np.zeros((4, 6), np.float32)[:, ::2]
+    binding.bind_input("x", strided)
+    binding.bind_input("x", strided)
+    assert len(calls) == 8, "a copy does not follow what is written to the array that it was made of"
+
+
+def test_binding_when_the_memory_of_a_freed_array_is_used_again(session):
+    binding, pointers = bound(session), set()
+    for k in range(200):
+        # Each array has the size of the one before, so that numpy hands out the same memory with another shape.
+        x = np.full((4, 3) if k % 2 else (2, 3), k, np.float32 if k % 3 else np.float64).astype(np.float32)
+        pointers.add(x.ctypes.data)
+        binding.bind_input("x", x)
+        del x
+        gc.collect(0)
+        binding.run()
+        found = binding.numpy()["y"]
+        assert found.shape == ((4, 3) if k % 2 else (2, 3))
+        np.testing.assert_array_equal(found, 2 * k + np.tile(B, (len(found), 1)))
+    assert len(pointers) < 200, "no memory was used again, so nothing was tested"
+
+
+def test_binding_keeps_alive_what_it_borrows(session):
+    binding = session.binding()
+    binding.bind_input("x", np.full((4, 3), 7, np.float32))
+    binding.bind_input("b", Buffer(np.full(3, 1, np.float32)))
+    binding.bind_output("y", Buffer.empty((4, 3)))
+    gc.collect()
+    noise = [np.full((4, 3), k, np.float32) for k in range(100)]
+    binding.run()
+    assert (binding.numpy()["y"] == 15).all()
+    assert len(noise) == 100
+
+
+def test_binding_results_handed_on_are_not_overwritten(session):
+    binding = bound(session)
+    binding.run()
+    first = binding.ortvalues()["y"]
+    binding.bind_input("x", X + 1)
+    binding.run()
+    np.testing.assert_array_equal(as_numpy(first), 2 * X + B)
+    np.testing.assert_array_equal(binding.numpy()["y"], 2 * X + 2 + B)
+    # The next session reads the result where it is.
+    following = session.binding()
+    following.bind_ortvalue_input("x", first)
+    following.bind_input("b", B)
+    del first, binding
+    gc.collect()
+    following.run()
+    np.testing.assert_array_equal(following.numpy()["y"], 2 * (2 * X + B) + B)
+
+
+def test_binding_outlives_its_session():
+    binding = bound(Session(affine()))
+    gc.collect()
+    binding.run()
+    np.testing.assert_array_equal(binding.numpy()["y"], 2 * X + B)
+
+
+def test_binding_says_what_is_wrong(session):
+    binding = session.binding()
+    with pytest.raises(DataError, match=r"has an input named 'z' which nobody reads; the graph has: 'x', 'b'\."):
+        binding.bind_input("z", X)
+    with pytest.raises(DataError, match=r"has an output named 'z' which nobody reads; the graph has: 'y', 'total'\."):
+        binding.bind_output("z")
+    binding.bind_input("x", X)  # A name that is refused must not spoil the binding.
+    with pytest.raises(DataError, match="lacks an input named 'b'"):
+        binding.run()
+    binding.bind_input("b", X)
+    with pytest.raises(DataError, match="Invalid rank for input: b Got: 2 Expected: 1"):
+        binding.run()
+    binding.bind_input("b", B.astype(np.float64))
+    with pytest.raises(DataError, match="Unexpected input data type"):
+        binding.run()
+    binding.bind_input("b", B)
+    binding.run()
+    binding.bind_output("y", Buffer.empty((5, 3)))
+    with pytest.raises(DataError, match=r"\{5,3\}"):
+        binding.run()
+    binding.bind_output("y", Buffer.empty((4, 3), np.float64))
+    with pytest.raises(DataError, match="Unexpected output data type"):
+        binding.run()

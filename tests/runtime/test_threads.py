@@ -1,0 +1,136 @@
+"""Do large nodes alone take several threads, and no more of them than the process may use?"""
+
+import os
+
+import numpy as np
+import pytest
+from models import data, linear, mlp
+
+from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.graph.control_flow import scan
+from ortpartial.graph.ops import op, variable
+from ortpartial.runtime.device import cores
+from ortpartial.runtime.session import Session
+from ortpartial.runtime.session_options import session_options
+from ortpartial.runtime.threads import largest, threads
+from ortpartial.training.step_engine import StepEngine
+
+
+def of(*shape):
+    return variable("x" + "_".join(map(str, shape)), "float32", shape)
+
+
+def counted(f, *arrays):
+    """Multiplications of a function of numpy: what it gives for ones, added up."""
+    return int(np.sum(f(*(np.ones(a) for a in arrays))))
+
+
+@pytest.mark.parametrize(
+    ("y", "count"),
+    [
+        (of(7, 50) @ of(50, 30), counted(np.matmul, (7, 50), (50, 30))),
+        (of(2, 3, 7, 50) @ of(2, 3, 50, 30), counted(np.matmul, (2, 3, 7, 50), (2, 3, 50, 30))),
+        (of(50) @ of(50), counted(np.matmul, 50, 50)),
+        (op.Gemm(of(50, 7), of(50, 30), transA=1), counted(np.matmul, (7, 50), (50, 30))),
+        (op.Gemm(of(7, 50), of(30, 50), transB=1), counted(np.matmul, (7, 50), (50, 30))),
+        (op.Gemm(of(0, 50), of(50, 30)), 0),
+        (op.Conv(of(2, 4, 6, 6), of(8, 4, 3, 3)), 2 * 8 * 16 * 4 * 9),
+        (op.Conv(of(2, 4, 6, 6), of(8, 1, 3, 3), group=4), 2 * 8 * 16 * 9),
+        (op.ConvTranspose(of(2, 8, 4, 4), of(8, 4, 3, 3)), 2 * 8 * 16 * 4 * 9),
+        (op.Exp(of(7, 50)), 16 * 7 * 50),
+        (op.Exp(of("N", 50)), 16 * 32 * 50),
+        (op.ReduceSum(of(7, 50) * 2, [0]), 16 * 7 * 50),
+        (scan(lambda s, x: s + op.Exp(x), of(50), of(9, 50)), 16 * 50),
+    ],
+    ids=str,
+)
+def test_largest(y, count):
+    assert largest([op.ReduceSum(y)]) == max(count, 16)
+
+
+def test_a_rank_that_is_not_known():
+    x, w = variable("x", "float32", None), variable("w", "float32", None)
+    assert [largest([v]) for v in (op.Exp(x), x @ w, op.Conv(x, w))] == [16 * 32, 32 * 32, 16 * 32]
+
+
+def test_many_small_nodes_are_not_divided_and_one_large_one_is():
+    y = of(64, 64)
+    for _ in range(100):
+        y = op.Tanh(y @ of(64, 64))
+    assert threads([y]) == 1
+    assert threads([y, op.Exp(of(300, 300))]) is None
+    assert threads([y, of(1000, 1000)]) is None  # a weight that is updated
+
+
+def test_few_weights_and_a_long_step():
+    """A convolution of 72 weights over large images takes all threads, one over a small image one."""
+    x = variable("x", "float32", ["N", 1, 64, 64])
+    y = op.Conv(x, variable("w", "float32", [8, 1, 3, 3]))
+    assert threads([y]) is None
+    assert threads([op.Conv(of(1, 1, 8, 8), variable("w", "float32", [8, 1, 3, 3]))]) == 1
+
+
+def test_sizes_that_are_not_known_are_those_of_the_rows():
+    x, w = variable("x", "float32", ["N", 100]), of(100, 30)
+    assert [largest([x @ w], rows) for rows in (7, 500)] == [counted(np.matmul, (n, 100), (100, 30)) for n in (7, 500)]
+    assert [threads([x @ w], rows) for rows in (1, 32, 500)] == [1, 1, None]
+    assert [threads([x @ of(100, 1000)], rows) for rows in (1, 500)] == [None, None]  # the one may be a long sequence
+
+
+@pytest.mark.parametrize("rows", [8, 10_000])
+def test_engines_choose_alike(monkeypatch, rows):
+    """The number follows from the size of the batch, in every engine."""
+    seen = []
+    opened = Session.__init__
+
+    def init(self, *args, **settings):
+        seen.append(settings.get("threads"))
+        opened(self, *args, **settings)
+
+    monkeypatch.setattr(Session, "__init__", init)
+    X, y, _ = data(rows)
+    for engine in ("step", "epoch"):
+        Optimizer(mlp(), engine=engine, batch_size=rows, max_iter=1).fit(X, y)
+    assert seen == [1 if rows == 8 else None] * 2
+
+
+def test_all_are_those_that_the_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
+    assert (cores(), session_options(None).intra_op_num_threads) == (3, 3)
+    assert session_options(1).intra_op_num_threads == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert cores() == session_options(None).intra_op_num_threads == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert cores() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks but on Linux")
+def test_no_thread_leaves_the_affinity_mask():
+    def running():
+        return set(os.listdir("/proc/self/task"))
+
+    mask = os.sched_getaffinity(0)
+    before = running()
+    try:
+        os.sched_setaffinity(0, {min(mask)})
+        alone = Session(linear(), threads=None)
+        assert running() <= before
+        pool = Session(linear(), threads=3)
+        made = running() - before
+        assert [os.sched_getaffinity(int(t)) for t in made] == [{min(mask)}] * 2
+    finally:
+        os.sched_setaffinity(0, mask)
+    X = data()[0]
+    assert (alone.run({"x": X})["y"] == pool.run({"x": X})["y"]).all()
+
+
+def test_the_same_weights_each_time():
+    """All threads, in both engines, twice: no bit differs."""
+    X, y, _ = data(1200, features=40)
+    model = mlp(features=40, hidden=300)
+    fits = [Optimizer(model, engine=e, batch_size=400, max_iter=3, random_state=0) for e in ("step", "epoch") * 2]
+    assert isinstance(fits[0]._engine, StepEngine)
+    assert fits[0]._engine.setup.threads(fits[0]._engine.setup.sized(400)) is None
+    states = [o.fit(X, y).get_state() for o in fits]
+    assert all((a == b).all() for s in states[1:] for a, b in zip(states[0], s, strict=True))

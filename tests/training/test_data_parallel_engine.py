@@ -1,0 +1,154 @@
+"""Do several processes take the steps that one takes, and does the death of one end the others?"""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import assert_close, data, mlp, two_in_two_out
+from paths import ROOT, environment
+
+from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.exceptions import SettingError
+from ortpartial.learning.penalties import ElasticLearningPenalty
+
+SCRIPT = """
+import datetime, os, pickle, signal, sys
+import torch.distributed as dist
+from test_data_parallel_engine import training
+
+rank, size, port, folder, *cases = sys.argv[1:]
+rank, size = int(rank), int(size)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
+                        timeout=datetime.timedelta(seconds=60))
+found = {}
+for case in cases:
+    made, arguments = training(case, distributed=True, rank=rank)
+    if case == "death" and rank == 1:
+        made.partial_fit(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+    made.fit(*arguments)
+    states = {str(i): a for i, a in enumerate(made.get_state("optimizer"))}
+    found[case] = made.trained_coef_, states, made.train_losses_, made.validation_losses_
+with open(f"{folder}/{rank}", "wb") as f:
+    pickle.dump(found, f)
+dist.destroy_process_group()
+"""
+#: What processes do together and one alone must do as well.
+SAME = ["weighted", "unweighted", "two outputs", "float64", "few"]
+
+
+def training(case, distributed=False, rank=0):
+    """An optimizer of a case, and what its fit is given."""
+    dtype = "float64" if case == "float64" else "float32"
+    X, y, w = data(53, dtype=dtype)
+    settings = {"max_iter": 4, "batch_size": 9, "random_state": 0, "learning_rate": "Adam", "distributed": distributed,
+                "learning_penalty": ElasticLearningPenalty(l1=0.01, l2=0.1)}  # fmt: skip
+    if case == "two outputs":
+        losses = {"price": "square_error", "kind": "softmax_cross_entropy"}
+        inputs, labels = {"a": X[:, :3], "b": X[:, 1:]}, (y[:, 0] > 0).astype(int)
+        return Optimizer(two_in_two_out(), learning_loss=losses, **settings), (inputs, {"price": y, "kind": labels}, w)
+    if case == "unseeded":  # Every process draws its own first weights and orders, and takes those of the first.
+        return Optimizer(mlp(), **{**settings, "random_state": rank or None, "init": "random"}), (X, y, w)
+    if case == "callbacks":
+        said = []
+
+        def stop(o):
+            assert rank == 0
+            said.append(o.n_iter_)
+            return len(said) == 2
+
+        return Optimizer(mlp(), callbacks=[stop], verbose=1, **settings), (X, y, w, X, y)
+    if case == "few":  # Batches of two for four processes: two of them have nothing to do.
+        return Optimizer(mlp(), **{**settings, "batch_size": 2}), (X, y, w)
+    if case == "other rows":
+        n = 53 - rank
+        return Optimizer(mlp(), **settings), (X[:n], y[:n])
+    return Optimizer(mlp(dtype=dtype), **settings), (X, y) if case == "unweighted" else (X, y, w)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def processes(cases, size, folder):
+    """Processes that train together, as torchrun starts them."""
+    port = str(free_port())
+    return [
+        subprocess.Popen([sys.executable, "-c", SCRIPT, str(rank), str(size), port, str(folder), *cases], text=True,
+                         env=environment(Path(__file__).parent), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for rank in range(size)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_steps_of_one_process(size, tmp_path):
+    """53 rows in batches of 9: processes differ by a row in each; in batches of 2, two of four have nothing to do."""
+    started = processes([*SAME, "unseeded", "callbacks"], size, tmp_path)
+    printed = [p.communicate(timeout=120)[1] for p in started]
+    assert [p.returncode for p in started] == [0] * size, printed
+    found = [np.load(tmp_path / str(rank), allow_pickle=True) for rank in range(size)]
+    for case in SAME:
+        made, arguments = training(case)
+        alone, tol = made.fit(*arguments), 1e-12 if case == "float64" else 1e-5
+        weights, states, losses, _ = found[0][case]
+        assert_close(weights, alone.trained_coef_, tol)
+        assert_close(states, {str(i): a for i, a in enumerate(alone.get_state("optimizer"))}, 10 * tol)
+        np.testing.assert_allclose(losses, alone.train_losses_, rtol=tol)
+    for other in found[1:]:
+        for case, (weights, _, losses, _) in other.items():
+            assert losses == found[0][case][2], case
+            assert all((w == found[0][case][0][n]).all() for n, w in weights.items()), "the very same weights"
+    assert all([len(losses) for losses in own["callbacks"][2:]] == [2, 2] for own in found)
+    assert ["epoch" in text for text in printed] == [True] + [False] * (size - 1), "the first alone is heard"
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("death", "ProcessError: Process 0 of 2 has lost the others: "),
+        ("other rows", "DataError: This process has 52 rows, the first one 53; every process is given all rows."),
+    ],
+)
+def test_what_ends_one_ends_all(case, message, tmp_path):
+    began = time.monotonic()
+    started = processes([case], 2, tmp_path)
+    printed = [p.communicate(timeout=90)[1] for p in started]
+    assert time.monotonic() - began < 60
+    assert 0 not in [p.returncode for p in started]
+    assert message in "".join(printed)
+    if case == "death":
+        assert started[1].returncode == -signal.SIGKILL
+        assert "One of them has ended or hangs, and its own error says why." in printed[0]
+
+
+def test_settings():
+    made, arguments = training("weighted", distributed=True)
+    with pytest.raises(SettingError, match=r"distributed=True needs torch\.distributed\.init_process_group\('gloo'\)"):
+        made.fit(*arguments)
+    with pytest.raises(SettingError, match="distributed=True trains with engine='step', not 'agent'"):
+        Optimizer(mlp(), distributed=True, engine="agent")
+    assert made.engine_reason_ == "several processes add their gradients between two graphs"
+    assert set(made.save_onnx_graph(bytes)) >= {"gradient", "update", "predict"}
+
+
+def test_example():
+    """The same script as one process and as two."""
+    script = ROOT / "examples" / "ddp_fit.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    printed = [
+        subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=True,
+                       env=environment()).stdout
+        for command in ([sys.executable], torchrun)
+    ]  # fmt: skip
+    found = [re.fullmatch(r"processes (\d): accuracy ([\d.]+), sum of weights ([\d.]+)\n", text) for text in printed]
+    assert [int(m[1]) for m in found] == [1, 2]
+    assert all(float(m[2]) > 0.85 for m in found)
+    assert np.isclose(float(found[0][3]), float(found[1][3]), rtol=1e-5)

@@ -1,0 +1,82 @@
+"""Is an epoch in one graph its steps, bit for bit, and what is computed only once?"""
+
+import numpy as np
+import pytest
+from models import linear, mlp
+
+from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial.graph.build import build
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.learning.losses import SquareLearningLoss
+from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
+from ortpartial.learning.penalties import NoLearningPenalty
+from ortpartial.model.load import load
+from ortpartial.training.epoch import epoch_graph
+from ortpartial.training.step_engine import EpochEngine, StepEngine
+
+
+def epoch(proto, weights, rate=None, batch=3, **settings):
+    """The graph around the steps, and that of a step."""
+    model = load(proto, variables=weights, batch=batch)
+    rate = rate or LearningRateSGD()
+    proto = epoch_graph(model, weights, {"y": SquareLearningLoss()}, NoLearningPenalty(), rate, **settings)
+    (scan,) = (n for n in proto.graph.node if n.op_type == "Scan")
+    return proto.graph, next(a.g for a in scan.attribute if a.name == "body")
+
+
+def types(graph):
+    return [n.op_type for n in graph.node]
+
+
+def test_a_step_of_a_linear_regression_has_six_nodes():
+    around, body = epoch(linear(3, 1), ["coef", "intercept"])
+    assert sorted(types(body)) == ["Add", "Gemm", "Gemm", "MatMul", "ReduceSumSquare", "Sub"]
+    assert sorted(types(around)) == ["Div", "Gather", "Gather", "Scan"]
+
+
+@pytest.mark.parametrize(("rate", "counted"), [
+    (LearningRateSGD(), False), (LearningRateSGD(schedule="invscaling"), True), (LearningRateAdam(), True),
+])  # fmt: skip
+def test_batches_are_counted_where_a_rate_reads_the_number(rate, counted):
+    around, _ = epoch(mlp(), ["W1"], rate)
+    (scan,) = (n for n in around.node if n.op_type == "Scan")
+    assert ("iteration" in scan.input) == counted
+
+
+def network(first, width=7):
+    """A weight behind an operator that reads the rows first."""
+    x, w = variable("x", "float32", ["N", width]), constant(np.ones((width, 1), np.float32) / 9, hint="w")
+    return build([x], {"y": first(x) @ w})
+
+
+FIRST = {
+    "sum": lambda x: x * op.ReduceSum(x, [1]),
+    "layer norm": lambda x: op.LayerNormalization(x, np.ones(7, np.float32)),
+    "softmax": lambda x: op.Softmax(op.Reshape(x, [-1, 7]), axis=1),
+    "exp": op.Exp,
+    "product": lambda x: op.Reshape(x, [0, 7]) * 2,
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("batch", [1, 3, 5])
+def test_an_epoch_is_its_steps(first, batch, weighted):
+    """Sums of onnxruntime depend on where in memory their numbers start."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(61, 7)).astype(np.float32), rng.normal(size=(61, 1)).astype(np.float32)
+    weight = rng.uniform(0.1, 1, 61).astype(np.float32) if weighted else None
+    one, all_ = (OrtGradientForwardBackwardOptimizer(network(FIRST[first]), ["w"], engine=e, batch_size=batch,
+                                                     max_iter=3, random_state=0, learning_rate=1e-3).fit(X, y, weight)
+                 for e in ("step", "epoch"))  # fmt: skip
+    assert (type(one._engine), type(all_._engine)) == (StepEngine, EpochEngine)
+    np.testing.assert_array_equal(all_.trained_coef_["w"], one.trained_coef_["w"])
+    np.testing.assert_allclose(all_.train_losses_, one.train_losses_, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("first", "width", "ahead"), [
+    ("product", 7, 2), ("exp", 7, 1), ("sum", 7, 1), ("sum", 16, 2),
+])  # fmt: skip
+def test_rows_are_gathered_ahead_where_that_changes_no_bit(first, width, ahead):
+    around, body = epoch(network(FIRST[first], width), ["w"])
+    assert (types(around).count("Gather"), types(body).count("Gather")) == (ahead, 2 - ahead)

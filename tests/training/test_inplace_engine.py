@@ -1,0 +1,136 @@
+"""Does a training that overwrites its weights come to the same ones, and does it leave none behind half changed?"""
+
+import gc
+import pickle
+import sys
+import weakref
+
+import numpy as np
+import onnx
+import pytest
+from models import data, mlp
+
+from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial import build, constant, load, op, variable
+from ortpartial.estimator import optimizer as optimizer_module
+from ortpartial.exceptions import ConvergenceError
+from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
+from ortpartial.model import external_data as weights
+from ortpartial.runtime.session_options import session_options
+from ortpartial.training.inplace_engine import LeanEngine, _is_finite, forward_bytes
+
+SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
+
+
+class Late(BaseLearningRate):
+    """A step that reads the state from before the step."""
+
+    state = ("v",)
+
+    def update(self, w, g, v, *, k):
+        return g + v, (0.5 * v + g,)
+
+
+@pytest.mark.parametrize("rate", [0.01, LearningRateSGDNesterov(0.01), LearningRateAdamW(), Late(0.01)])
+def test_as_with_two_copies(rate):
+    X, y, w = data(40)
+    plain = Optimizer(mlp(), engine="step", learning_rate=rate, **SETTINGS).fit(X, y, w)
+    lean = Optimizer(mlp(), checkpointing="auto", learning_rate=rate, **SETTINGS).fit(X, y, w)
+    assert lean._engine.overwrites != isinstance(rate, Late)
+    assert lean._engine.sides[0] is lean._engine.sides[1]
+    for kind in ("weight", "optimizer"):
+        for a, b in zip(lean.get_state(kind), plain.get_state(kind), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    again = pickle.loads(pickle.dumps(lean))
+    for a, b in zip(again.partial_fit(X, y).get_state(), lean.partial_fit(X, y).get_state(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_big_weights_are_trained_in_one_copy():
+    X, y, _ = data(8)
+    o = Optimizer(mlp(hidden=2**20), max_iter=1)
+    assert (o.engine_, o._engine.copies) == ("step", 1)
+    assert Optimizer(mlp(hidden=2**20), engine="epoch")._engine.copies == 2
+    assert np.isfinite(o.fit(X, y).train_losses_).all()
+
+
+def test_the_last_finite_step_stays():
+    X, y, _ = data(40)
+    o = Optimizer(mlp(), checkpointing="auto", learning_rate=1e-3, shuffle=False, **SETTINGS)
+    y = y.copy()
+    y[20] = 3e38
+    with pytest.raises(ConvergenceError, match=r"at iteration 2 .* those of iteration 1"):
+        o.fit(X, y)
+    expected = Optimizer(mlp(), engine="step", learning_rate=1e-3, shuffle=False, **{**SETTINGS, "max_iter": 1})
+    for a, b in zip(o.get_state(), expected.fit(X[:16], y[:16]).get_state(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("numbers", "finite"), [
+    ([1, 2], True), ([3e38, 3e38], True), ([3e38, 3e38, -3e38], True), ([], True), ([1, np.nan], False),
+    ([np.inf, -np.inf], False), ([-np.inf], False)])  # fmt: skip
+def test_is_finite(numbers, finite):
+    """Of all numbers, also of those whose sum is too large."""
+    assert _is_finite(np.array(numbers, np.float32)) is finite
+
+
+def test_first_weights_wait_in_a_file(monkeypatch):
+    X, y, _ = data(8)
+    monkeypatch.setattr(weights, "_MANY", 0)
+    proto = mlp(hidden=2**18)
+    o = Optimizer(proto, max_iter=1, random_state=0, learning_rate=1e-6)
+    assert o._model.file is not None
+    first = o.fit(X, y).get_state()
+    for a, b in zip(o.fit(X, y).get_state(), first, strict=True):
+        np.testing.assert_array_equal(a, b)
+    o.set_state([t * 0 for t in first])
+    o.set_params(warm_start=False)._reset()
+    assert o.get_trained_onnx() == proto
+    assert pickle.loads(pickle.dumps(o)).get_trained_onnx() == proto
+
+
+def test_bytes_of_the_forward_pass():
+    x, w = variable("x", "float32", [8, 4]), constant(np.ones((4, 16), np.float32), hint="w")
+    y = op.Relu(x @ w)
+    assert forward_bytes(load(build([x], {"y": y}))) == 2 * 8 * 16 * 4
+    n = variable("n", "float32", ["N", 4])
+    assert forward_bytes(load(build([n], {"y": op.Relu(n @ w)}))) == 0
+
+
+@pytest.mark.parametrize(("roomy", "expected"), [(False, {"arena_extend_strategy": 1}), (True, None)])
+def test_memory_that_lean_sessions_share(monkeypatch, roomy, expected):
+    """It is made once, in one piece or by what is asked for."""
+    made, options = [], sys.modules["ortpartial.runtime.session_options"]
+    monkeypatch.setattr(options, "_ARENAS", [])
+    monkeypatch.setattr(options.C, "OrtArenaCfg", lambda settings: made.append(settings))
+    monkeypatch.setattr(options.C, "create_and_register_allocator", lambda info, settings: None)
+    session_options(1, lean=True, roomy=roomy)
+    session_options(1, lean=True, roomy=not roomy)
+    assert len(made) == 1
+    if expected is None:
+        assert made[0]["arena_extend_strategy"] == 0
+        assert made[0]["initial_chunk_size_bytes"] > 2**28
+    else:
+        assert made[0] == expected
+
+
+def test_what_a_model_was_read_into_is_gone(tmp_path, monkeypatch):
+    """A training of big weights that come from a file holds them once."""
+    x, w = variable("x", "float32", ["N", 256]), constant(np.ones((256, 20_000), np.float32), hint="w")
+    path = tmp_path / "big.onnx"
+    onnx.save(build([x], {"y": x @ w}), path)
+    read, loading = [], optimizer_module.load
+
+    def watched(*arguments, **settings):
+        model = loading(*arguments, **settings)
+        read.extend(map(weakref.ref, model.arrays.values()))
+        return model
+
+    monkeypatch.setattr(optimizer_module, "load", watched)
+    gc.disable()
+    try:
+        o = Optimizer(str(path))
+        assert isinstance(o._engine, LeanEngine)
+        assert read[0]() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,310 @@
+"""Is a training that stands in a model run as it says, and as `fit` would?"""
+
+import numpy as np
+import onnx
+import pytest
+from models import assert_close, data, images, linear, mlp, net, weights_of
+from training_models import INFERENCE, WHOLE, by_hand, changed
+
+from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
+from ortpartial.exceptions import DataError, ModelError
+from ortpartial.learning.optimizers import (
+    LearningRateAdagrad,
+    LearningRateAdam,
+    LearningRateAdamW,
+    LearningRateRMSProp,
+    LearningRateSGD,
+    LearningRateSGDNesterov,
+)
+from ortpartial.learning.penalties import ElasticLearningPenalty
+from ortpartial.training_info.graphs import combined
+
+RATES = [
+    LearningRateSGD(0.05, schedule="invscaling"),
+    LearningRateSGDNesterov(0.01, schedule="invscaling"),
+    LearningRateSGDNesterov(0.01, nesterov=False),
+    LearningRateAdagrad(0.1),
+    LearningRateAdam(0.01),
+    LearningRateAdam(0.01, epsilon_hat=True, schedule="invscaling"),
+    LearningRateAdamW(0.01, weight_decay=0.1),
+    LearningRateRMSProp(0.01, momentum=0.9, centered=True),
+]
+
+
+@pytest.mark.parametrize("rate", RATES, ids=[f"{type(r).__name__}{i}" for i, r in enumerate(RATES)])
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_a_training_equals_fit_step_for_step(rate, style, dtype, weighted):
+    X, y, w = data(dtype=dtype)
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        mlp(dtype=dtype), learning_rate=rate, learning_penalty=ElasticLearningPenalty(0.001, 0.002), batch_size=20)
+    session = TrainingSession.from_model(optimizer.get_training_onnx(style, weighted=weighted))
+    for k in range(12):
+        rows = slice(k * 20 % 60, k * 20 % 60 + 20)
+        optimizer.shuffle = False
+        optimizer.partial_fit(X[rows], y[rows], w[rows] if weighted else None)
+        feeds = {"x": X[rows], "y_target": y[rows], **({"sample_weight": w[rows]} if weighted else {})}
+        loss = session.step(feeds)["loss"]
+        assert abs(loss - optimizer.train_losses_[-1]) <= 1e-6 * loss
+        for n, a in optimizer.trained_coef_.items():
+            assert abs(session.state[n] - a).max() <= 1e-6 * abs(a).max(), (k, n)
+    assert session.state["iteration"] == 12
+
+
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+@pytest.mark.parametrize("ratio", [None, 0.5])
+def test_a_training_in_training_mode_equals_fit(style, ratio):
+    """Masks and running statistics included, which go on where the optimizer is."""
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        net(ratio), learning_rate="Adam", shuffle=False, train_mode=True, random_state=0, max_iter=2)
+    X, y = images()
+    optimizer.fit(X, y)
+    model = optimizer.get_training_onnx(style)
+    onnx.checker.check_model(combined(model), full_check=True)
+    session = TrainingSession(model)
+    for k in range(12):
+        rows = slice(k * 10 % 100, k * 10 % 100 + 10)
+        optimizer.partial_fit(X[rows], y[rows])
+        loss = session.step({"x": X[rows], "y_target": y[rows]})["loss"]
+        assert abs(loss - optimizer.train_losses_[-1]) <= 1e-5 * loss
+    after = weights_of(optimizer.get_trained_onnx())
+    assert {"mean1", "var1", "mean2", "var2"} < set(session.state)
+    for n in after.keys() & session.state.keys():
+        assert abs(session.state[n] - after[n]).max() <= 2e-5 * abs(after[n]).max(), n
+    inference = weights_of(session.inference_model())
+    assert all((inference[n] == session.state[n]).all() for n in ("mean1", "var2", "W"))
+    seed = session.state.get("seed")
+    assert (seed is None) == (ratio is None)
+    seeds = [seed]
+    for again in (0, 0, 1):
+        session.initialize(again)
+        assert all((session.state[n] == weights_of(net())[n]).all() for n in ("mean1", "var2"))
+        seeds.append(session.state.get("seed"))
+    if ratio is not None:
+        assert (seeds[1] == seeds[2]).all()
+        assert len({s.tobytes() for s in seeds}) == 3
+
+
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+def test_initialize_and_what_is_saved_in_between(style, tmp_path):
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), learning_rate="Adam", max_iter=1).fit(X, y)
+    session = TrainingSession(optimizer.get_training_onnx(style))
+    session.initialize(seed=0)
+    first = session.state
+    bound = np.sqrt(6 / 12)
+    assert abs(first["W1"]).max() < bound
+    assert first["W1"].std() > 0.4 * bound
+    np.testing.assert_array_equal(first["b1"], weights_of(mlp())["b1"])
+    assert all((a == 0).all() for n, a in first.items() if n not in optimizer.weights_to_train)
+    feeds = {"x": X, "y_target": y}
+    losses = [session.step(feeds)["loss"].item() for _ in range(20)]
+    assert losses[-1] < losses[0]
+    session.save(tmp_path / "model.onnx")
+    again = TrainingSession(str(tmp_path / "model.onnx"))
+    for _ in range(3):
+        assert again.step(feeds)["loss"] == session.step(feeds)["loss"]
+    for each in (session, again):
+        each.initialize(seed=0)
+        assert all((each.state[n] == a).all() for n, a in first.items())
+    session.initialize(seed=1)
+    assert (session.state["W1"] != first["W1"]).all()
+
+
+def test_the_first_weights_may_be_those_of_the_model():
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(linear(), max_iter=1).fit(X, y)
+    session = TrainingSession(optimizer.get_training_onnx(init="model"))
+    session.initialize()
+    for n, a in weights_of(linear()).items():
+        np.testing.assert_array_equal(session.state[n], a)
+
+
+def test_a_training_goes_on_elsewhere():
+    X, y, _ = data()
+    settings = {"learning_rate": "Adam", "shuffle": False, "batch_size": 60, "warm_start": True}
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), max_iter=5, **settings).fit(X, y)
+    session = TrainingSession(optimizer.get_training_onnx())
+    for _ in range(5):
+        session.step({"x": X, "y_target": y})
+    optimizer.fit(X, y)
+    for n, a in optimizer.trained_coef_.items():
+        assert abs(session.state[n] - a).max() <= 1e-6 * abs(a).max()
+    inference = session.inference_model()
+    assert not inference.training_info
+    assert {n.name for n in inference.graph.initializer} == {n.name for n in mlp().graph.initializer}
+
+
+def test_random_numbers_of_the_nodes_themselves():
+    text = """start () => (float w0) {
+        a = RandomNormal <shape = [1], mean = 3.0, scale = 0.5%s> ()
+        none = Constant <value_ints = [0]> ()
+        w0 = Squeeze(a, none)
+    }"""
+
+    def values(seed, given=None):
+        session = TrainingSession(changed(text % seed))
+        found = []
+        for _ in range(100):
+            session.initialize(given)
+            found.append(session.state["w"].item())
+        return found
+
+    assert len(set(values(""))) > 90
+    assert abs(np.mean(values("")) - 3) < 0.3
+    assert len(set(values(", seed = 4.0"))) == 1
+    assert len(set(values("", 4))) == 1
+    assert values(", seed = 4.0", 5)[0] == values("", 5)[0]
+
+
+ONE = np.ones(1, np.float32)
+
+
+def test_by_hand():
+    session = TrainingSession(by_hand(WHOLE))
+    assert session.state == {"w": 2}
+    session.initialize()
+    assert session.state == {"w": 5}
+    out = session.step({"x": ONE, "t": ONE})
+    assert {n: a.tolist() for n, a in out.items()} == {"loss": 16, "y": [5]}  # the outputs are those before the update
+    assert session.state == {"w": 1}
+    assert repr(session) == "<TrainingSession x, t -> loss, y; w>"
+
+
+def test_entries_run_in_order_and_may_update_the_same_initializer():
+    # One document of the standard wants a key in one entry alone, the other describes descent in blocks.
+    second = "next (float[N] t) => (float w_twice) { two = Constant <value_float = 2.0> ()\n w_twice = Mul(w, two) }"
+    session = TrainingSession(by_hand(WHOLE, (None, second, [], [("w", "w_twice")])))
+    session.step({"x": ONE, "t": ONE})
+    assert session.state == {"w": 2 * (2 - 1)}
+
+
+def test_an_update_may_be_an_output_of_the_inference_graph():
+    # One document of the standard allows it, the other does not speak of it.
+    inference = INFERENCE.replace("float[N]", "float")
+    session = TrainingSession(by_hand((None, None, [], [("w", "y")]), inference=inference))
+    session.step({"x": np.float32(3)})
+    assert session.state == {"w": 6}
+    assert session.outputs == []
+
+
+def test_an_algorithm_sees_the_initializers_of_another_entry():
+    counting = """count (float z) => (int64 k_new) <int64 k = {0}> { one = Constant <value_int = 1> ()
+        k_new = Add(k, one) }"""
+    reading = """read (float u) => (float w_new) { c = Cast <to = 1> (k)
+        w_new = Mul(c, u) }"""
+    session = TrainingSession(by_hand((None, counting, [], [("k", "k_new")]), (None, reading, [], [("w", "w_new")])))
+    assert session.inputs == ["u"]
+    for _ in range(3):
+        session.step({"u": np.float32(10)})
+    assert session.state == {"w": 30, "k": 3}
+
+
+def test_whole_numbers_that_change_are_no_constants():
+    # The number of steps may decide about shapes, which are computed beforehand where they are constant.
+    counting = """count (float z) => (int64 n_new, float[M] ones) { one = Constant <value_int = 1> ()
+        n_new = Add(n, one)
+        axis = Constant <value_ints = [0]> ()
+        shape = Unsqueeze(n_new, axis)
+        ones = Expand(z, shape) }"""
+    session = TrainingSession(by_hand((None, counting, [], [("n", "n_new")])))
+    assert [session.step({"z": np.float32(1)})["ones"].size for _ in range(3)] == [4, 5, 6]
+
+
+def test_a_step_that_fails_leaves_the_state_as_it_was():
+    second = "next (float[3] v) => (float q) { q = ReduceSum <keepdims = 0> (v) }"
+    session = TrainingSession(by_hand(WHOLE, (None, second, [], [])))
+    with pytest.raises(DataError):
+        session.step({"x": ONE, "t": ONE, "v": np.ones(2, np.float32)})
+    assert session.state == {"w": 2}
+
+
+def test_two_entries_that_update_one_initializer_over_many_steps():
+    """Three buffers in turn; one that fails between them has no effect."""
+    inference = INFERENCE.replace("float[N]", "float[2]")
+    first = "a (float[2] t) => (float w_new, int64 n_new) { s = ReduceSum <keepdims = 0> (t)\n w_new = Add(w, s)\n" \
+            "n_new = Add(n, n) }"
+    second = """b (float[2] u, int64[1] i) => (float w_twice, float seen) {
+        two = Constant <value_float = 2.0> ()
+        w_twice = Mul(w, two)
+        g = Gather(u, i)
+        seen = ReduceSum <keepdims = 0> (g) }"""
+    session = TrainingSession(by_hand((None, first, [], [("w", "w_new"), ("n", "n_new")]),
+                                      (None, second, [], [("w", "w_twice")]), inference=inference))
+    x = np.ones(2, np.float32)
+    w, n = 2, 3
+    for k in range(7):
+        if k in (2, 3, 5):
+            with pytest.raises((DataError, ModelError)):
+                session.step({"t": 5 * x, "u": x, "i": [7]})
+        assert session.state == {"w": w, "n": n}
+        assert session.step({"t": k * x, "u": x, "i": [1]}) == {"seen": 1}
+        w, n = 2 * (w + 2 * k), 2 * n
+    session.initialize()
+    assert session.state == {"w": 2, "n": 3}
+
+
+def test_two_initializers_may_become_the_same():
+    both = "a (float[N] t) => (float w_new, float v_new) <float v = {7.0}> { v_new = Neg(w)\n w_new = Identity(v_new) }"
+    for update in ([("w", "w_new"), ("v", "v_new")], [("w", "v_new"), ("v", "v_new")]):
+        session = TrainingSession(by_hand((None, both, [], update)))
+        for sign in (-1, 1, -1):
+            session.step({"t": ONE} if "t" in session.inputs else {})
+            assert session.state == {"w": 2 * sign, "v": 2 * sign}
+
+
+def test_batches_of_every_size():
+    """A program for each of the first sizes, then one for all the others; all of them take the steps of `fit`."""
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), shuffle=False, batch_size=60)
+    session = TrainingSession(optimizer.get_training_onnx())
+    for rows in [*range(1, 12), *range(1, 12)]:
+        optimizer.partial_fit(X[:rows], y[:rows])
+        session.step({"x": X[:rows], "y_target": y[:rows]})
+        assert_close(session.state, optimizer.trained_coef_, 1e-5)
+    assert len(session._programs) == 9
+
+
+def test_inputs_are_read_and_outputs_are_given_anew():
+    session = TrainingSession(by_hand(WHOLE))
+    x, t = ONE.copy(), ONE.copy()
+    first = session.step({"x": x, "t": t})
+    x[:] = 3
+    second = session.step({"x": x, "t": t})
+    assert (first["loss"], first["y"], second["y"]) == (1, 2, 3)
+    assert session.step({"x": np.stack([x, x], 1)[:, 1], "t": t})["y"] == 3 * (1 - 0.5 * 2 * 2 * 3)
+
+
+@pytest.mark.parametrize(("feeds", "message"), [
+    ({"x": np.ones((1, 2), np.float32), "t": ONE}, r"The input 'x' has shape \(1, 2\), and the steps read \['N'\]"),
+    ({"x": ONE}, "The input 't' is missing; the steps read 'x', 't'"),
+    ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, and the steps read float32"),
+    ({"x": ONE, "t": ONE, "u": ONE}, "The steps read no input 'u'; they read 'x', 't'"),
+], ids=["shape", "missing", "type", "unknown"])  # fmt: skip
+def test_step_messages(feeds, message):
+    with pytest.raises(DataError, match=message):
+        TrainingSession(by_hand(WHOLE)).step(feeds)
+
+
+def test_inputs_may_be_of_another_precision():
+    session = TrainingSession(by_hand(WHOLE))
+    assert session.step({"x": [1.0], "t": np.ones(1, np.int32)})["loss"].dtype == np.float32
+
+
+def test_an_input_that_no_step_reads_may_be_given():
+    inference = INFERENCE.replace("(float[N] x)", "(float[N] x, float[N] other)")
+    session = TrainingSession(by_hand(WHOLE, inference=inference))
+    assert session.inputs == ["x", "t"]
+    assert session.step({"x": ONE, "t": ONE, "other": ONE})["loss"] == 1
+
+
+def test_the_model_given_is_not_written_to():
+    model = by_hand(WHOLE)
+    before = model.SerializeToString()
+    session = TrainingSession(model)
+    session.step({"x": ONE, "t": ONE})
+    assert session.training_model().SerializeToString() != before
+    assert model.SerializeToString() == before
+    session.state["w"][...] = 7
+    assert session.state == {"w": 1}
