@@ -43,7 +43,7 @@ from peers import PEERS
 from race import HERE, Cannot, Process, check, first, pinned, race
 
 PACKAGES = ("ortpartial", "onnxruntime", "onnxruntime-training-cpu", "onnxruntime-gpu", "onnx", "torch", "jax",
-            "onnxsim", "scikit-learn", "numpy")  # fmt: skip
+            "onnxsim", "scikit-learn", "numpy")
 #: For each axis along which cost grows: what is varied, and the models and steps of the points.
 GROWTH = {
     "rows": ("rows of an epoch, 20-100-1, batch 32", [("20-100-1", s) for s in (30, 300, 3000)]),
@@ -55,7 +55,7 @@ LIMITS = [
     ("torch", SMALL, (1, 10, 32), 0.06), ("torch", SMALL, (1024,), 0.5),
     ("jax scan", SMALL, (1, 10, 32, 256, 1024), 2.0), ("jax scan", SMALL, (256, 1024), 1.2),
     ("onnxsim", SMALL, (1, 10, 32), 0.15),
-    ("torch", ["encoder", "bert"], (8, 32), 0.85), ("torch", ["lenet", "resnet18"], (8, 64), 1.0)]  # fmt: skip
+    ("torch", ["encoder", "bert"], (8, 32), 0.85), ("torch", ["lenet", "resnet18"], (8, 64), 1.0)]
 #: How much of the time that others need for their first step, compilation included.
 FIRST = {"jax scan": 0.2, "torch.compile": 0.2}
 
@@ -67,7 +67,7 @@ class Bench:
         self.args, self.folder = args, folder
         self.found: dict[str, Any] = {"when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
                                       "machine": machine(), "settings": vars(args), "steps": [], "left_out": [],
-                                      "floors": [], "first": [], "growth": {}}  # fmt: skip
+                                      "floors": [], "first": [], "growth": {}}
         self.exported: set[str] = set()
 
     def task(self, name: str, rate: str, batch: int, steps: int | None = None) -> Task:
@@ -129,7 +129,7 @@ class Bench:
             batch = 32 if model(name).widths else model(name).batches[0]
             task, loss = self.task(name, self.args.rates[0], batch), None
             print(f"\n{model(name).title}, batch {batch}, new processes\n{'':16}{'import s':>10}{'first step s':>14}"
-                  f"{'to the same loss s':>20}{'megabytes':>12}", flush=True)  # fmt: skip
+                  f"{'to the same loss s':>20}{'megabytes':>12}", flush=True)
             for peer in sorted(self.args.peers, key=lambda p: p != "torch"):  # whose loss the others come to
                 try:
                     times = first(peer, task, 1, loss)
@@ -139,7 +139,7 @@ class Bench:
                 loss = times["loss"] if loss is None else loss
                 self.found["first"].append({"model": name, "peer": peer, **times})
                 print(f"{peer:16}{times['import']:10.2f}{times['first']:14.3f}{times['to_loss']:20.3f}"
-                      f"{times['megabytes']:12.0f}", flush=True)  # fmt: skip
+                      f"{times['megabytes']:12.0f}", flush=True)
 
     def growth(self) -> None:
         """How a step grows with rows, parameters and nodes, beside torch."""
@@ -161,7 +161,7 @@ class Bench:
         task = self.task(name, rate, batch)
         said = subprocess.run([sys.executable, str(HERE / "nodes.py"), self.folder, name, rate, str(batch)], check=True,
                               capture_output=True, text=True, preexec_fn=pinned(1),
-                              env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
         return {"name": task.name, **json.loads(said.stdout)}
 
     def targets(self) -> list[dict[str, Any]]:
@@ -173,17 +173,17 @@ class Bench:
             for name, rate, cores in groups:
                 at = [(e["batch"], self.us(p["epoch"]) / self.us(p[peer])) for e, p in cells
                       if (e["model"], e["rate"], e["cores"]) == (name, rate, cores) and peer in p
-                      and e["batch"] in batches and name in names]  # fmt: skip
+                      and e["batch"] in batches and name in names]
                 if at:
                     what = f"{name} {rate}, {cores} core{'s' * (cores > 1)}, batch {', '.join(str(b) for b, _ in at)}"
                     found.append({"target": f"epoch / {peer}: {what}", "most": most, "model": name, "rate": rate,
                                   "batch": max(at, key=lambda a: a[1])[0],
-                                  "measured": prod(r for _, r in at) ** (1 / len(at))})  # fmt: skip
+                                  "measured": prod(r for _, r in at) ** (1 / len(at))})
         times = {(f["model"], f["peer"]): f["first"] for f in self.found["first"]}
         for (name, peer), theirs in times.items():
             if peer in FIRST and (name, "epoch") in times:
                 found.append({"target": f"first step, epoch / {peer}: {name}", "most": FIRST[peer],
-                              "measured": times[name, "epoch"] / theirs})  # fmt: skip
+                              "measured": times[name, "epoch"] / theirs})
         return [{**f, "holds": f["measured"] <= f["most"]} for f in found]
 
     def conclude(self) -> None:
@@ -200,7 +200,7 @@ class Bench:
             print(f"\n{p['model']}, {p['rate']}, batch {p['batch']}: {p['nodes']} nodes a step")
             print("  " + ", ".join(f"{o['operator']} {o['us']:.0f} us {o['share']:.0%}" for o in p["operators"][:8]))
         share = statistics.median([t["cores"] / e["cores"] for e in self.found["steps"] for t in e["peers"].values()]
-                                  or [1.0])  # fmt: skip
+                                  or [1.0])
         if share < 0.95:
             print(f"\nOther programs took {1 - share:.0%} of the cores meanwhile: figures are too high, ratios rough.")
         greedy = {p for e in self.found["steps"] for p, t in e["peers"].items() if t["cores"] > 1.05 * e["cores"]}
@@ -225,7 +225,7 @@ def machine() -> dict[str, str]:
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else []
     found = {"cpu": names[0] if names else platform.processor() or platform.machine(), "cores": str(os.cpu_count()),
-             "python": platform.python_version()}  # fmt: skip
+             "python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
@@ -258,7 +258,7 @@ def main(given: Sequence[str] | None = None) -> None:
     args, start = arguments(given), time.perf_counter()
     unit = "of the processor " * args.cpu
     print(f"Microseconds {unit}a step, and as a multiple of torch's eager mode: medians of {args.rounds} rounds\n"
-          + ", ".join(f"{k} {v}" for k, v in machine().items()))  # fmt: skip
+          + ", ".join(f"{k} {v}" for k, v in machine().items()))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, folder)
         if "steps" in args.parts:

@@ -12,7 +12,7 @@ from models import model
 #: One colour for each contestant, ortpartial's beside one another.
 COLORS = {"epoch": "#c1121f", "step": "#e36414", "agent": "#f4a261", "auto": "#9b2226", "torch": "#1d3557",
           "torch.compile": "#457b9d", "torch graphs": "#a8dadc", "jax scan": "#2a9d8f", "jax step": "#8ab17d",
-          "onnxsim": "#7b2cbf", "sklearn": "#6c757d", "numpy": "#adb5bd"}  # fmt: skip
+          "onnxsim": "#7b2cbf", "sklearn": "#6c757d", "numpy": "#adb5bd"}
 
 
 def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
@@ -35,7 +35,7 @@ def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
         elif kind == "large":
             groups = {e["model"]: e["peers"] for e in large if e["cores"] == what}
             bars(a, {g: {p: t[us] / peers["torch"][us] for p, t in peers.items()}
-                     for g, peers in groups.items() if "torch" in peers}, base=1)  # fmt: skip
+                     for g, peers in groups.items() if "torch" in peers}, base=1)
             a.set(title=f"large models, {what} core{'s' * (what > 1)}", ylabel="a step, times torch's")
         elif kind == "first":
             names = list(dict.fromkeys(f["model"] for f in found["first"]))

@@ -22,12 +22,12 @@ def main() -> None:
     lacks = [what for what, found in (
         ("torch finds no CUDA device", torch.cuda.is_available()),
         ("onnxruntime has no CUDAExecutionProvider", "CUDAExecutionProvider" in onnxruntime.get_available_providers()))
-        if not found]  # fmt: skip
+        if not found]
     if lacks:
         print(f"Measured on the CPU, as {' and '.join(lacks)}.")
     peers = ["auto", "step", "torch graphs", "torch", "torch.compile"]
     bench.main(["--device", "cpu" if lacks else "cuda", "--peers", *peers, "--cores", "1", "--parts", "steps",
-                "--profiles", "0", *sys.argv[1:]])  # fmt: skip
+                "--profiles", "0", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

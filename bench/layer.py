@@ -65,7 +65,7 @@ def difference(a: nn.Module, b: nn.Module) -> float:
     """Largest difference of any gradient, relative to the largest of its tensor."""
     theirs = dict(b.named_parameters())
     return max(float((p.grad - theirs[n].grad).abs().max() / theirs[n].grad.abs().max().clamp(min=1e-6))
-               for n, p in a.named_parameters())  # fmt: skip
+               for n, p in a.named_parameters())
 
 
 def measure(runs: dict[str, nn.Module], x: torch.Tensor, rounds: int, times: int) -> dict[str, float]:
@@ -86,7 +86,7 @@ def measure(runs: dict[str, nn.Module], x: torch.Tensor, rounds: int, times: int
 def main(rounds: int = 15) -> None:
     torch.set_num_threads(1)
     print(f"Microseconds of a forward and backward, medians of {rounds} rounds, and as a multiple of torch eager\n"
-          f"torch {torch.__version__}, onnxruntime {runtime_version()}")  # fmt: skip
+          f"torch {torch.__version__}, onnxruntime {runtime_version()}")
     engines = ["step", "agent"] if has_training() else ["step"]
     missed = []
     for name, (make, sizes, batches, times) in NETS.items():

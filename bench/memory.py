@@ -87,7 +87,7 @@ def prepare(kind: str, folder: str) -> int:
     example = torch.from_numpy(data(kind, 2)[0][:2])
     with warnings.catch_warnings(action="ignore"):
         torch.onnx.export(net, (example,), f"{folder}/{kind}.onnx", dynamo=False, opset_version=17, input_names=["x"],
-                          output_names=["y"], dynamic_axes={"x": {0: "N"}, "y": {0: "N"}})  # fmt: skip
+                          output_names=["y"], dynamic_axes={"x": {0: "N"}, "y": {0: "N"}})
     return sum(p.numel() for p in net.parameters())
 
 
@@ -103,12 +103,12 @@ def train_torch(kind: str, _: str, rate: str, X: np.ndarray, y: np.ndarray, batc
 
     net = module(kind).train()
     make = {"SGD": lambda p: torch.optim.SGD(p, 1e-3), "momentum": lambda p: torch.optim.SGD(p, 1e-3, 0.9),
-            "Adam": lambda p: torch.optim.Adam(p, 1e-4)}  # fmt: skip
+            "Adam": lambda p: torch.optim.Adam(p, 1e-4)}
     optimizer, losses = make[rate](net.parameters()), []
     for i in range(0, len(X), batch):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(net(torch.from_numpy(X[i : i + batch])),
-                                                 torch.from_numpy(y[i : i + batch]))  # fmt: skip
+                                                 torch.from_numpy(y[i : i + batch]))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -121,10 +121,10 @@ def train_here(kind: str, folder: str, rate: str, X: np.ndarray, y: np.ndarray, 
     from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 
     rates = {"SGD": LearningRateSGD(1e-3), "momentum": LearningRateSGDNesterov(1e-3, nesterov=False),
-             "Adam": LearningRateAdam(1e-4)}  # fmt: skip
+             "Adam": LearningRateAdam(1e-4)}
     o = OrtGradientForwardBackwardOptimizer(
         f"{folder}/{kind}.onnx", learning_loss="softmax_cross_entropy", learning_rate=rates[rate], max_iter=1,
-        batch_size=batch, shuffle=False, **settings)  # fmt: skip
+        batch_size=batch, shuffle=False, **settings)
     return o.fit(X, y).train_losses_
 
 
@@ -167,7 +167,7 @@ def main(kinds: list[str]) -> None:
                         sys.exit(f"The contestants do not compute the same: losses of {losses}.")
                     grown = {name: f["peak"] - f["before"] for name, f in found.items()}
                     cells = (f"{name} {m:6.0f} ({found[name]['peak']:6.0f}) {m / grown['torch']:5.2f}x"
-                             for name, m in grown.items())  # fmt: skip
+                             for name, m in grown.items())
                     print(f"  batch {batch:3d} {rate:9} {'   '.join(cells)}", flush=True)
 
 

@@ -33,7 +33,7 @@ def lenet() -> nn.Module:
     """Two convolutions with pooling, then three layers."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))  # fmt: skip
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
 
 
 class Block(nn.Module):
@@ -114,7 +114,7 @@ def export(name: str, folder: Path) -> None:
         # Optimized, the statistics of BatchNormalization would be folded into Conv.
         torch.onnx.export(made, (x,), str(path), dynamo=True, input_names=["x"], output_names=["y"], verbose=False,
                           dynamic_shapes=({0: torch.export.Dim("N")},), external_data=False,
-                          optimize=name != "resnet18")  # fmt: skip
+                          optimize=name != "resnet18")
     proto = onnx.load(path)
     parameters = {n: p.detach().numpy() for n, p in made.named_parameters()}
     name_weights(proto, parameters)

@@ -44,7 +44,7 @@ def profile(task: Task, steps: int = 20) -> dict[str, Any]:
         run = session(f"{folder}/step.onnx", enable_profiling=True, profile_file_prefix=f"{folder}/profile")
         X, y = task.data
         given = {"x": X[: task.batch], "y_target": y[: task.batch], "iteration": np.int64(1),
-                 **{w: engine.get(w) for w in engine.setup.weights}}  # fmt: skip
+                 **{w: engine.get(w) for w in engine.setup.weights}}
         kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         feeds = {i.name: np.asarray(given.get(i.name, 0), kinds[i.type]) for i in run.get_inputs()}
         for i in run.get_inputs():
@@ -92,4 +92,4 @@ if __name__ == "__main__":
     found = profile(Task(name, rate, int(batch), 1, folder), *map(int, steps))
     one, more = floor()
     print(json.dumps({"model": model(name).title, "rate": rate, "batch": int(batch), **found,
-                      "floor": one + (found["nodes"] - 1) * more, "iteration": one, "node": more}))  # fmt: skip
+                      "floor": one + (found["nodes"] - 1) * more, "iteration": one, "node": more}))

@@ -58,7 +58,7 @@ def measure(name: str, batch: int, port: int) -> None:
     X = rng.normal(size=(rows, *row)).astype(np.float32)
     y = rng.normal(size=(rows, widths[-1])).astype(np.float32)
     o = OrtGradientForwardBackwardOptimizer(model_of(row, widths), learning_rate=1e-3, batch_size=batch, max_iter=1,
-                                            distributed=not alone, random_state=0, warm_start=True)  # fmt: skip
+                                            distributed=not alone, random_state=0, warm_start=True)
     o.fit(X, y)
     times = []
     for _ in range(EPOCHS):
@@ -80,9 +80,9 @@ def run(name: str, batch: int, size: int, alone: bool) -> float:
     for rank in range(size):
         # As many processes as there are cores on this machine, so that each has one thread.
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1",
-                       "LOCAL_WORLD_SIZE": str(os.cpu_count()), **({"ALONE": "1"} if alone else {})}  # fmt: skip
+                       "LOCAL_WORLD_SIZE": str(os.cpu_count()), **({"ALONE": "1"} if alone else {})}
         started.append(subprocess.Popen([sys.executable, __file__, name, str(batch), str(port)], env=environment,
-                                        stdout=subprocess.PIPE, text=True))  # fmt: skip
+                                        stdout=subprocess.PIPE, text=True))
     said = [p.communicate()[0] for p in started]
     if any(p.returncode for p in started):
         sys.exit("a process failed")

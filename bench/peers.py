@@ -33,13 +33,13 @@ class Ours:
 
         eta, parameters = RATES[task.rate], set(task.start)
         rate = {"sgd": LearningRateSGD(eta), "nesterov": LearningRateSGDNesterov(eta, momentum=MOMENTUM),
-                "adam": LearningRateAdam(eta, beta1=BETA1, beta2=BETA2, epsilon=task.epsilon)}[task.rate]  # fmt: skip
+                "adam": LearningRateAdam(eta, beta1=BETA1, beta2=BETA2, epsilon=task.epsilon)}[task.rate]
         loss = {"square": "square_error", "binary": "log_loss", "labels": "softmax_cross_entropy"}[task.model.loss]
         names = [n for n in initializers(task.onnx) if n.removesuffix(".T") in parameters and ".running_" not in n]
         self.task = task
         self.optimizer = OrtGradientForwardBackwardOptimizer(
             task.onnx, names, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch,
-            engine=engine, shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)  # fmt: skip
+            engine=engine, shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)
 
     def epoch(self) -> float:
         loss = self.optimizer.fit(*self.task.data).train_losses_[-1]
@@ -214,7 +214,7 @@ class Onnxsim:
         moved = MOMENTUM * v + g
         inputs, outputs = {
             "sgd": ([w, g, eta], [w - eta * g]), "adam": ([], []),
-            "nesterov": ([w, g, v, eta], [w - eta * (g + MOMENTUM * moved), moved])}[task.rate]  # fmt: skip
+            "nesterov": ([w, g, v, eta], [w - eta * (g + MOMENTUM * moved), moved])}[task.rate]
         step = build(inputs, {f"y{i}": v for i, v in enumerate(outputs)})
         step.opset_import[0].version = 17  # that of the graphs that onnxsim writes
         optimizer = CustomOptimizer(step, len(outputs) - 1) if outputs else "adam"
@@ -226,7 +226,7 @@ class Onnxsim:
     def epoch(self) -> float:
         eta = RATES[self.task.rate]
         return float(np.mean([self.loop({"x": self.X[rows], "t": self.y[rows]}, eta)
-                              for rows in self.task.order(self.rng)]))  # fmt: skip
+                              for rows in self.task.order(self.rng)]))
 
     def weights(self) -> dict[str, np.ndarray]:
         return {n.removesuffix(".T"): a.T if n.endswith(".T") else a for n, a in self.loop.parameters().items()}
@@ -242,7 +242,7 @@ def with_loss(task: Task) -> Any:
     x, y = made.inputs["x"], made.outputs["y"]
     t = variable("t", "float32", [task.batch, task.model.outputs])
     cost = {"square": lambda: (y - t) * (y - t), "binary": lambda: op.Softplus(y) - t * y,
-            "labels": lambda: -op.ReduceSum(t * op.Log(op.Softmax(y)), [1])}[task.model.loss]()  # fmt: skip
+            "labels": lambda: -op.ReduceSum(t * op.Log(op.Softmax(y)), [1])}[task.model.loss]()
     return build([x, t], {"loss": op.ReduceMean(cost, keepdims=0)})
 
 
@@ -275,7 +275,7 @@ class Sklearn:
         self.model = kind(
             hidden_layer_sizes=widths[1:-1], solver="adam" if task.rate == "adam" else "sgd", batch_size=task.batch,
             momentum=MOMENTUM * (task.rate == "nesterov"), nesterovs_momentum=task.rate == "nesterov", alpha=0,
-            learning_rate_init=eta, epsilon=task.epsilon, **common)  # fmt: skip
+            learning_rate_init=eta, epsilon=task.epsilon, **common)
         self.model.partial_fit(self.X[: task.batch], self.y[: task.batch], **self.known)
         del self.model._optimizer  # The first step made the weights, which are now those of the others.
         for i, (W, b) in enumerate(zip(self.model.coefs_, self.model.intercepts_, strict=True)):
@@ -344,12 +344,12 @@ def labels(y: np.ndarray, t: np.ndarray) -> tuple[float, np.ndarray]:
 
 #: The mean loss of a batch and its gradient.
 COSTS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]] = {
-    "square": square, "binary": binary, "labels": labels}  # fmt: skip
+    "square": square, "binary": binary, "labels": labels}
 
 OURS: dict[str, Callable[[Task], Peer]] = {e: partial(Ours, engine=e) for e in ("auto", "epoch", "step", "agent")}
 PEERS: dict[str, Callable[[Task], Peer]] = {
     **OURS, "torch": Torch, "torch.compile": TorchCompile, "torch graphs": TorchGraphs, "jax scan": Jax,
-    "jax step": partial(Jax, scan=False), "onnxsim": Onnxsim, "sklearn": Sklearn, "numpy": Numpy}  # fmt: skip
+    "jax step": partial(Jax, scan=False), "onnxsim": Onnxsim, "sklearn": Sklearn, "numpy": Numpy}
 IMPORTS = {**dict.fromkeys(OURS, "ortpartial"), "torch": "torch", "torch.compile": "torch._dynamo",
            "torch graphs": "torch", "jax scan": "jax",
-           "jax step": "jax", "onnxsim": "onnxsim", "sklearn": "sklearn.neural_network", "numpy": "numpy"}  # fmt: skip
+           "jax step": "jax", "onnxsim": "onnxsim", "sklearn": "sklearn.neural_network", "numpy": "numpy"}

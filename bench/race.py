@@ -49,7 +49,7 @@ class Process(AbstractContextManager["Process"]):
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py")], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=None if "BENCH_TRACE" in os.environ else subprocess.DEVNULL, preexec_fn=pinned(cores),
-            env={**os.environ, **threads, **compiled, **environment})  # fmt: skip
+            env={**os.environ, **threads, **compiled, **environment})
 
     def ask(self, **what: Any) -> dict[str, Any]:
         """Its answer."""
@@ -129,7 +129,7 @@ def race(processes: Iterable[Process], task: Task, rounds: int) -> dict[str, dic
     return {name: {**{what: statistics.median(a[key] for a in answers) / task.steps * 1e6
                       for what, key in (("us", "seconds"), ("cpu_us", "cpu"))},
                    "cores": sum(a["cpu"] for a in answers) / sum(a["seconds"] for a in answers)}
-            for name, answers in found.items()}  # fmt: skip
+            for name, answers in found.items()}
 
 
 def first(name: str, task: Task, cores: int, loss: float | None = None, epochs: int = 5) -> dict[str, float]:
@@ -152,4 +152,4 @@ def first(name: str, task: Task, cores: int, loss: float | None = None, epochs: 
         else:
             total = float("nan")
         return {"import": imported, "first": step, "to_loss": total, "loss": answer["loss"],
-                "megabytes": p.ask(memory=True)["memory"]}  # fmt: skip
+                "megabytes": p.ask(memory=True)["memory"]}

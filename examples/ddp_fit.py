@@ -31,7 +31,7 @@ if together:
     dist.init_process_group("gloo")
 optimizer = OrtGradientForwardBackwardOptimizer(
     model, learning_loss="softmax_cross_entropy", learning_rate="Adam", init="random", random_state=0, max_iter=20,
-    batch_size=64, distributed=together)  # fmt: skip
+    batch_size=64, distributed=together)
 optimizer.fit(X[train], y[train])
 if not together or dist.get_rank() == 0:
     size = dist.get_world_size() if together else 1

@@ -80,7 +80,7 @@ def linear_regression(rng):
     # Forward and backward of onnxruntime-training where it is installed; one graph a step gives the same numbers.
     optimizer = OrtGradientForwardBackwardOptimizer(
         model, ["coef", "intercept"], learning_rate=LearningRateSGDNesterov(0.02, schedule="invscaling"),
-        max_iter=40, validation_every=1, engine="agent" if has_training() else "step", random_state=0)  # fmt: skip
+        max_iter=40, validation_every=1, engine="agent" if has_training() else "step", random_state=0)
     predicted = sklearn.predict(test[0])
     score, loss = sklearn.score(*test), mean_squared_error(test[1], predicted)
     result = trained("diabetes: linear", "skl2onnx", "R²", optimizer, train, test, score, loss)
@@ -99,7 +99,7 @@ def logistic_regression(rng):
         started_anew(model, rng), ["coef", "intercept"],
         learning_loss={"probabilities": SoftmaxCrossEntropyLearningLoss()},
         learning_rate=0.05, learning_penalty=ElasticLearningPenalty(l2=1e-3),
-        max_iter=40, validation_every=1, random_state=0)  # fmt: skip
+        max_iter=40, validation_every=1, random_state=0)
     score, loss = sklearn.score(*test), log_loss(test[1], sklearn.predict_proba(test[0]))
     train, test = ((X, {"probabilities": y}) for X, y in (train, test))
     result = trained("breast cancer: logistic", "skl2onnx", "accuracy", optimizer, train, test, score, loss)
@@ -119,7 +119,7 @@ def network(rng):
     model = build([x], {"scores": hidden @ weight("W2", 64, 10) + weight("b2", 10)})
     optimizer = OrtGradientForwardBackwardOptimizer(
         model, learning_loss="softmax_cross_entropy", learning_rate=LearningRateAdam(3e-3),
-        max_iter=25, batch_size=32, validation_every=1, random_state=0)  # fmt: skip
+        max_iter=25, batch_size=32, validation_every=1, random_state=0)
     sklearn = MLPClassifier([64], learning_rate_init=3e-3, batch_size=32, tol=1e-3, n_iter_no_change=5, random_state=0)
     score, loss = sklearn.fit(*train).score(*test), log_loss(test[1], sklearn.predict_proba(test[0]))
     result = trained("digits: 64-64-10", "notation", "accuracy", optimizer, train, test, score, loss)
@@ -132,7 +132,7 @@ def part_of_a_network(model):
     train, test = (((1 - X), y) for X, y in split(load_digits, MaxAbsScaler()))
     optimizer = OrtGradientForwardBackwardOptimizer(
         model, ["W1", "b1"], learning_loss="softmax_cross_entropy", learning_rate=LearningRateAdam(3e-3),
-        max_iter=60, batch_size=32, validation_every=1, random_state=0)  # fmt: skip
+        max_iter=60, batch_size=32, validation_every=1, random_state=0)
     result = trained("negatives: layer 1 only", "saved ONNX", "accuracy", optimizer, train, test)
     old, new = ({t.name: t.raw_data for t in m.graph.initializer} for m in (model, optimizer.get_trained_onnx()))
     kept = [name for name in old if old[name] == new[name]]
@@ -147,7 +147,7 @@ def table(results):
         o = r.optimizer
         scores = ("-" if s is None else f"{s:.3f}" for s in (r.before, r.after, r.sklearn))
         rows.append([r.name, r.origin, o.engine_, " ".join(o.weights_to_train), str(o.n_iter_), f"{r.seconds:.2f}",
-                     r.metric, *scores])  # fmt: skip
+                     r.metric, *scores])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [f"{{:{side}{width}}}" for side, width in zip("<<<<>><>>>", widths, strict=True)]
     lines = ["  ".join(cells).format(*row).rstrip() for row in rows]
@@ -174,7 +174,7 @@ def draw(results, path):
             ax.axhline(r.sklearn_loss, color="tab:orange", linestyle=":", label="test rows, scikit-learn")
         beside = f"\nscikit-learn {r.sklearn:.3f}" if r.sklearn is not None else ""
         ax.text(0.97, 0.95, f"{r.metric} {r.before:.3f} → {r.after:.3f}{beside}", transform=ax.transAxes, ha="right",
-                va="top")  # fmt: skip
+                va="top")
         ax.set_title(f"{r.name[0].upper()}{r.name[1:]}", loc="left", fontweight="bold", fontsize=11)
         ax.set(xlabel="epoch", ylabel=LOSSES[r.metric])
         for axis, steps in ((ax.xaxis, [1, 2, 4]), (ax.yaxis, [1, 1.5, 2, 3, 5, 7])):

@@ -42,12 +42,12 @@ def with_ortpartial(batch, seed):
     model = build([x], {"scores": layer(op.Relu(layer(x, 1, 64, 100)), 2, 100, 10)})
     return OrtGradientForwardBackwardOptimizer(
         model, learning_loss="softmax_cross_entropy", learning_rate=LearningRateAdam(1e-3), max_iter=EPOCHS,
-        batch_size=batch, random_state=seed, device=DEVICE)  # fmt: skip
+        batch_size=batch, random_state=seed, device=DEVICE)
 
 
 def with_sklearn(batch, seed):
     return MLPClassifier(hidden_layer_sizes=[100], learning_rate_init=1e-3, alpha=0, max_iter=EPOCHS,
-                         n_iter_no_change=EPOCHS, batch_size=batch, random_state=seed)  # fmt: skip
+                         n_iter_no_change=EPOCHS, batch_size=batch, random_state=seed)
 
 
 libraries, seconds, scores = {"ortpartial": with_ortpartial, "scikit-learn": with_sklearn}, {}, {}

@@ -47,7 +47,7 @@ def with_ortpartial(batch, seed):
 
 def with_sklearn(batch, seed):
     return MLPRegressor(hidden_layer_sizes=[50], learning_rate_init=1e-3, alpha=0, max_iter=EPOCHS,
-                        n_iter_no_change=EPOCHS, batch_size=batch, random_state=seed)  # fmt: skip
+                        n_iter_no_change=EPOCHS, batch_size=batch, random_state=seed)
 
 
 libraries, seconds, scores = {"ortpartial": with_ortpartial, "scikit-learn": with_sklearn}, {}, {}

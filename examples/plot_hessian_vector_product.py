@@ -58,7 +58,7 @@ print("size   microseconds of  ∇f    H·v    H and H @ v in numpy")
 for n in sizes:
     at, vector = rng.normal(size=(2, n))
     rows.append([microseconds(gradient.run, {"x": at}), microseconds(times_vector.run, {"x": at, "v": vector}),
-                 microseconds(lambda x, v: exact(x) @ v, at, vector)])  # fmt: skip
+                 microseconds(lambda x, v: exact(x) @ v, at, vector)])
     print("{:4}  {:18.0f} {:6.0f} {:10.0f}".format(n, *rows[-1]))
 
 if len(sys.argv) > 1 and find_spec("matplotlib"):

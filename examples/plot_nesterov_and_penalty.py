@@ -35,20 +35,20 @@ hidden = op.Tanh(x @ weight("W1", 20, 50) + weight("b1", 50))
 model = build([x], {"y": hidden @ weight("W2", 50, 1) + weight("b2", 1)})
 
 rates = {"SGD": LearningRateSGD(0.01, schedule="constant"),
-         "Nesterov": LearningRateSGDNesterov(0.01, schedule="constant", momentum=0.9)}  # fmt: skip
+         "Nesterov": LearningRateSGDNesterov(0.01, schedule="constant", momentum=0.9)}
 penalties = {"no penalty": NoLearningPenalty(), "elastic penalty": ElasticLearningPenalty(l1=0.005, l2=0.005)}
 trained = {}
 for rate_name, rate in rates.items():
     for penalty_name, penalty in penalties.items():
         optimizer = OrtGradientForwardBackwardOptimizer(
             model, learning_rate=rate, learning_penalty=penalty, max_iter=100, validation_every=1,
-            random_state=0, device=[*sys.argv[2:], "cpu"][0])  # fmt: skip
+            random_state=0, device=[*sys.argv[2:], "cpu"][0])
         optimizer.fit(X[train], y[train], X_val=X[test], y_val=y[test])
         trained[rate_name, penalty_name] = optimizer
         size = np.abs(optimizer.trained_coef_["W1"]).mean(axis=1)
         loss, new = optimizer.train_losses_[-1], optimizer.validation_losses_[-1]
         print(f"{rate_name:8} {penalty_name:15}  square error: training rows {loss:.3f}, new rows {new:.3f};  "
-              f"weights of inputs that matter {size[:3].mean():.2f}, of others {size[3:].mean():.2f}")  # fmt: skip
+              f"weights of inputs that matter {size[:3].mean():.2f}, of others {size[3:].mean():.2f}")
 plain, penalised = (trained["Nesterov", p].validation_losses_[-1] for p in penalties)
 print(f"With momentum, the penalty divides the error on new rows by {plain / penalised:.2f}")
 
@@ -61,7 +61,7 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for (rate_name, penalty_name), optimizer in trained.items():
         look = {"color": {"SGD": "tab:blue", "Nesterov": "tab:orange"}[rate_name],
-                "linestyle": {"no penalty": "--", "elastic penalty": "-"}[penalty_name]}  # fmt: skip
+                "linestyle": {"no penalty": "--", "elastic penalty": "-"}[penalty_name]}
         axes[0].semilogy(optimizer.train_losses_, label=f"{rate_name}, {penalty_name}", **look)
         axes[1].plot(optimizer.validation_losses_, **look)
     axes[0].set(xlabel="epoch", ylabel="square error", title="Rows that are trained on")

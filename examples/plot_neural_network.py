@@ -40,7 +40,7 @@ model = build([x], {"scores": scores})
 
 optimizer = OrtGradientForwardBackwardOptimizer(
     model, learning_loss=SoftmaxCrossEntropyLearningLoss(), learning_rate=LearningRateAdam(0.004),
-    max_iter=100, batch_size=20, random_state=0, device=[*sys.argv[2:], "cpu"][0])  # fmt: skip
+    max_iter=100, batch_size=20, random_state=0, device=[*sys.argv[2:], "cpu"][0])
 print(f"before: accuracy {optimizer.score(X[test], label[test]):.3f} on points that were not trained on")
 optimizer.fit(X[train], label[train], X_val=X[test], y_val=label[test])
 print(f"after:  accuracy {optimizer.score(X[test], label[test]):.3f}, loss {optimizer.train_losses_[-1]:.3f}")

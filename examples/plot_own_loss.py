@@ -43,7 +43,7 @@ model = build([x], {"quantiles": 0.25 * hidden @ weight("W2", 16, 3) + weight("b
 
 optimizer = OrtGradientForwardBackwardOptimizer(
     model, learning_loss=PinballLearningLoss(), learning_rate=LearningRateAdam(0.01), max_iter=60,
-    random_state=0, device=[*sys.argv[2:], "cpu"][0])  # fmt: skip
+    random_state=0, device=[*sys.argv[2:], "cpu"][0])
 optimizer.fit(X, np.repeat(y, 3, axis=1))
 print(f"loss {optimizer.train_losses_[0]:.3f} -> {optimizer.train_losses_[-1]:.3f}")
 for q, share in zip(QUANTILES, (y < optimizer.predict(X)).mean(axis=0), strict=True):

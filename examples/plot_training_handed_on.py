@@ -34,7 +34,7 @@ network = build([x], {"scores": op.Relu(x @ W1 + b1) @ W2 + b2})
 
 trainer = OrtGradientForwardBackwardOptimizer(
     network, learning_loss="softmax_cross_entropy", learning_rate="Nesterov", batch_size=ROWS, shuffle=False,
-    max_iter=BEFORE, warm_start=True, device=device)  # fmt: skip
+    max_iter=BEFORE, warm_start=True, device=device)
 trainer.fit(X, y)
 
 with tempfile.TemporaryDirectory() as folder:

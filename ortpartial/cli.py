@@ -12,12 +12,12 @@ from zipfile import BadZipFile
 import numpy as np
 import onnx
 
-from .autodiff import grad, gradient_model, nodes_between, resolve_weights, support
+from .autodiff import grad, gradient_model, gradient_support, nodes_between, resolve_weights
 from .estimator import OrtGradientForwardBackwardOptimizer
 from .exceptions import DataError, ModelError, NoGradientError, OrtPartialError, SettingError
-from .graph import Node, nested, topological
+from .graph import Node, topological, walk_nodes
 from .model import Model, load
-from .runtime import TRUSTED, untrusted
+from .runtime import TRUSTED, find_untrusted
 from .training import forward_graph
 from .training_info import TrainingSession
 
@@ -72,20 +72,20 @@ def _parser() -> argparse.ArgumentParser:
     gradient.add_argument("--wrt", nargs="+", metavar="NAME", help="by these tensors; default: the weights")
     gradient.add_argument("--outputs", nargs="+", metavar="NAME", help="of these outputs; default: all of real numbers")
     gradient.add_argument("--cotangents", choices=("input", "ones"), default="input",
-                          help="the gradients of a loss by the outputs are inputs, or ones")  # fmt: skip
+                          help="the gradients of a loss by the outputs are inputs, or ones")
     gradient.add_argument("--suffix", default="_grad", help="what is added to names; default: _grad")
     info = command("info", _info, "Say by which operators of a model gradients flow, and what would be trained.")
     info.add_argument("--weights", nargs="+", metavar="NAME", help="initializers to train; default: all that can be")
     export = command("export", _export, "Write a model with its training inside, as the ONNX standard has it.")
     export.add_argument("-o", "--output", type=Path, required=True, help="path of the model to write")
     export.add_argument("--training", choices=("standard", "lowered"), default="standard",
-                        help="with the operators of the standard, or with plain ones; default: standard")  # fmt: skip
+                        help="with the operators of the standard, or with plain ones; default: standard")
     export.add_argument("--weights", nargs="+", metavar="NAME", help="initializers to train; default: all that can be")
     export.add_argument("--loss", default="square_error", help="what a prediction costs; default: square_error")
     export.add_argument("--rate", default="SGD", help="how a gradient becomes a step; default: SGD")
     export.add_argument("--eta0", type=float, help="the step size; default: that of the rate")
     export.add_argument("--init", choices=("random", "model"), default="random",
-                        help="how an initialization starts the weights; default: random")  # fmt: skip
+                        help="how an initialization starts the weights; default: random")
     export.add_argument("--train-mode", action="store_true", help="let Dropout and BatchNormalization train")
     train = command("run", _run, "Take training steps of a model that has its training inside.")
     train.add_argument("data", type=Path, help="path of an .npz file with an array for each input of a step")
@@ -119,12 +119,12 @@ def _info(args: argparse.Namespace) -> int:
     else:
         blocking = list(_blocking(model, weights, outputs))
         light = load(model, variables=weights)
-        refused = untrusted(forward_graph(light, weights, outputs), weights, input_grads=[])
+        refused = find_untrusted(forward_graph(light, weights, outputs), weights, input_grads=[])
     for line in _table(model, refused):
         print(line)
     sizes = {n: v.array.size for n, v in model.initializers.items() if v.is_float and v.array is not None}
     print(f"\ntrained: {len(weights)} of {len(sizes)} float initializers, {sum(sizes[w] for w in weights):,} of "
-          f"{sum(sizes.values()):,} numbers")  # fmt: skip
+          f"{sum(sizes.values()):,} numbers")
     alike = Counter(reason.split(" (")[0] for reason in refused)
     for reason in {reason.split(" (")[0]: reason for reason in reversed(refused)}.values():
         more = alike[reason.split(" (")[0]] - 1
@@ -137,13 +137,13 @@ def _info(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     """Write a model with its training."""
     optimizer = OrtGradientForwardBackwardOptimizer(args.model, args.weights, learning_loss=args.loss,
-                                                    learning_rate=args.rate, train_mode=args.train_mode)  # fmt: skip
+                                                    learning_rate=args.rate, train_mode=args.train_mode)
     if args.eta0 is not None:
         optimizer.set_params(learning_rate__eta0=args.eta0)
     onnx.save(optimizer.get_training_onnx(args.training, init=args.init), args.output)
     session = TrainingSession.from_model(args.output)
     print(f"{args.output}: a step reads {', '.join(session.inputs)}, gives {', '.join(session.outputs)}, and changes "
-          f"{', '.join(session.state)}")  # fmt: skip
+          f"{', '.join(session.state)}")
     return 0
 
 
@@ -187,7 +187,7 @@ def _read_data(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def _blocking(model: Model, weights: Sequence[str], outputs: Sequence[str]) -> Iterator[str]:
     """Why the weights cannot be trained: a sentence for each node that has no gradient."""
     ys, ws = [model.outputs[o] for o in outputs], [model.initializers[w] for w in weights]
-    stiff = [node for node in nested(nodes_between(ys, set(ws), ())) if support(node) == "none"]
+    stiff = [node for node in walk_nodes(nodes_between(ys, set(ws), ())) if gradient_support(node) == "none"]
     for node in stiff:
         where = f"node {node.name!r}" if node.name else f"the node of {node.outputs[0].hint!r}"
         yield f"{_operator(node)} ({where}) has no gradient."
@@ -200,8 +200,8 @@ def _blocking(model: Model, weights: Sequence[str], outputs: Sequence[str]) -> I
 
 def _table(model: Model, refused: Sequence[str]) -> Iterator[str]:
     """A line for each operator: how often it is there, how gradients flow through it, and what trains it."""
-    nodes = list(nested(topological(list(model.outputs.values()))))
-    counts, kinds = Counter(map(_operator, nodes)), {_operator(node): support(node) for node in nodes}
+    nodes = list(walk_nodes(topological(list(model.outputs.values()))))
+    counts, kinds = Counter(map(_operator, nodes)), {_operator(node): gradient_support(node) for node in nodes}
     named = {reason.split(" (")[0] for reason in refused}
     general = any(name not in counts for name in named)  # such as an opset that the agent does not know
     width = max(map(len, ("operator", *counts)))

@@ -164,7 +164,7 @@ def check_gradient(
         exact = _compile(g, given, dtype)(given)
         where = [f"argument {i} ({_kind(args[i])}), order {k}" for i in wrt]
         _compare_differences(forward, args, wrt, cotangents, exact, where, rng, directions, skip_kinks, step, rtol,
-                             np.finfo(dtype).eps)  # fmt: skip
+                             np.finfo(dtype).eps)
         if dtype == np.float64:
             single = _compile(g, given, np.float32, reference=not _runs(f, args, np.float32))(given)
             _compare("In float32", "in float64", single, exact, where, rtol_float32)
@@ -257,7 +257,7 @@ def _runs(f: Expression, args: Sequence[np.ndarray], dtype: type) -> bool:
 
 def _compare_differences(
     forward, args, wrt, cotangents, gradients, where, rng, directions, skip_kinks, step, rtol, eps
-) -> None:  # fmt: skip
+) -> None:
     """Gradients against central differences, along random directions of one argument at a time."""
 
     def total(i: int, x: np.ndarray) -> float:

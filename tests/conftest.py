@@ -62,14 +62,14 @@ def proof(outcomes: dict[str, list[pytest.TestReport]]) -> list[str]:
                 elif key == "count":
                     counts.append(f"* {value}")
     rows = [f"| {name} | {o['passed']} | {o['failed']} | {len(o['skipped'])} | {'; '.join(sorted(set(o['skipped'])))} |"
-            for name, o in sorted(operators.items())]  # fmt: skip
+            for name, o in sorted(operators.items())]
     numbers = ", ".join(f"{len(reports)} {outcome}" for outcome, reports in outcomes.items())
     return [f"# Proved on onnxruntime {onnxruntime.__version__}", "", f"Tests: {numbers}.", "", *sorted(counts), "",
             "## Gradients of the operator tests of onnx", "", "| operator | right | wrong | not run | why |",
             "|---|---|---|---|---|",
             *rows, "",
             "## Gradients of models, beside torch", "", "| model | largest relative error |", "|---|---|",
-            *sorted(models)]  # fmt: skip
+            *sorted(models)]
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ RULES = rows(
     ("RoiAlign", "RoiAlign", lambda x, r: op.RoiAlign(x, r, constant([0]), output_height=2, output_width=2),
      [real(1, 2, 6, 5), np.array([[0.31, 0.23, 4.13, 3.37]])]),
     ("RNN", "RNN", lambda *x: op.RNN(*x, hidden_size=2)[0], [real(3, 1, 2), real(1, 2, 2), real(1, 2, 2)]),
-)  # fmt: skip
+)
 
 
 # Which input of the operator an argument is, where constants stand between them.

@@ -28,7 +28,7 @@ def section() -> str:
     bodies = [s.name for s in others if s.has_function or s.has_context_dependent_function]
     none = [s.name for s in others if s.name not in bodies]
     table = {"by a rule": ["operators"], "---": ["---"], **families,
-             "**by its body in the specification**": bodies, "**not at all**": none}  # fmt: skip
+             "**by its body in the specification**": bodies, "**not at all**": none}
     return "".join(f"| {what} | {' '.join(names)} |\n" for what, names in table.items())
 
 

@@ -3,7 +3,7 @@
 from . import rules  # noqa: F401  (rules register themselves)
 from .grad import Gradient, backpropagate, composed, grad, nodes_between
 from .gradient_model import gradient_model
-from .registry import elementwise, has_rule, no_gradient, support, vjp
+from .registry import elementwise, gradient_support, has_rule, no_gradient, vjp
 from .rules.channels import channels
 from .rules.elementwise import normal_by_erf, normal_by_tanh
 from .rules.indexing import one_of
@@ -13,7 +13,7 @@ from .rules.reduction import elements
 from .rules.shape import size, vector
 from .rules.sliding import Window, columns, few, known
 from .rules.window import cropped, padded, window_transposed
-from .trainable import reached_by, resolve_weights, trainable
+from .trainable import find_reached_weights, find_trainable, resolve_weights
 
 __all__ = [
     "Gradient",
@@ -26,9 +26,12 @@ __all__ = [
     "elements",
     "elementwise",
     "few",
+    "find_reached_weights",
+    "find_trainable",
     "forwards",
     "grad",
     "gradient_model",
+    "gradient_support",
     "has_rule",
     "known",
     "lrn",
@@ -38,11 +41,8 @@ __all__ = [
     "normal_by_tanh",
     "one_of",
     "padded",
-    "reached_by",
     "resolve_weights",
     "size",
-    "support",
-    "trainable",
     "vector",
     "vjp",
     "window_transposed",

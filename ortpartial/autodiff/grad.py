@@ -8,9 +8,9 @@ from typing import Any
 
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Value, ones_like, unbroadcast, zeros_like
-from ortpartial.model import expand
+from ortpartial.model import expand_body
 
-from .registry import Gradients, Rule, has_rule, is_constant, registered, rule_of
+from .registry import Gradients, Rule, has_rule, is_constant, register_rule, rule_of
 
 __all__ = ["composed", "grad"]
 
@@ -56,7 +56,7 @@ def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], C
     ...     return x / (1 + op.Abs(x))
     """
 
-    return registered(Composition, op_type, domain)
+    return register_rule(Composition, op_type, domain)
 
 
 def grad(
@@ -189,7 +189,7 @@ def _carries(x: Value) -> bool:
 
 def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     """Cotangents of a node's inputs: by its rule, else through its body, else an error."""
-    body = None if has_rule(node.op_type, node.domain) else expand(node)
+    body = None if has_rule(node.op_type, node.domain) else expand_body(node)
     if body is None:
         return rule_of(node)(node, dys)
     found = _through(node, body, dys)

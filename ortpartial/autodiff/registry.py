@@ -9,9 +9,9 @@ from typing import Any
 
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import OPSET, Node, Value, schema_of
-from ortpartial.model import expand
+from ortpartial.model import expand_body
 
-__all__ = ["elementwise", "has_rule", "no_gradient", "support", "vjp"]
+__all__ = ["elementwise", "gradient_support", "has_rule", "no_gradient", "vjp"]
 
 Gradients = Sequence["Value | None"]
 
@@ -75,10 +75,10 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
     ...     return dy
     """
 
-    return registered(Rule, op_type, domain)
+    return register_rule(Rule, op_type, domain)
 
 
-def registered(kind: type[Rule], op_type: str, domain: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register_rule(kind: type[Rule], op_type: str, domain: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that registers a function as a rule of some kind."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,7 +159,7 @@ def has_rule(op_type: str, domain: str = "") -> bool:
     return (domain, op_type) in RULES or (domain, op_type) in CONSTANT
 
 
-def support(node: Node) -> str:
+def gradient_support(node: Node) -> str:
     """How gradients flow through a node.
 
     Parameters
@@ -176,12 +176,12 @@ def support(node: Node) -> str:
     --------
     >>> from ortpartial.graph import op, variable
     >>> x = variable("x", "float32", ["N"])
-    >>> [support(y.node) for y in (op.Exp(x), op.Mish(x), op.Floor(x))]
+    >>> [gradient_support(y.node) for y in (op.Exp(x), op.Mish(x), op.Floor(x))]
     ['rule', 'body', 'zero']
     """
     if has_rule(node.op_type, node.domain):
         return "zero" if is_constant(node) else "rule"
-    return "none" if expand(node) is None else "body"
+    return "none" if expand_body(node) is None else "body"
 
 
 def is_constant(node: Node) -> bool:

@@ -11,16 +11,16 @@ from ortpartial.model import Model
 from .grad import _carries, nodes_between
 from .registry import is_constant
 
-__all__ = ["reached_by", "resolve_weights", "trainable"]
+__all__ = ["find_reached_weights", "find_trainable", "resolve_weights"]
 
 
-def reached_by(outputs: Sequence[Value], targets: Iterable[Value]) -> set[Value]:
+def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> set[Value]:
     """Those of the targets that a gradient of the outputs comes to, be it zero by its value."""
     wanted = set(targets)
     return wanted & {*outputs, *(x for node in nodes_between(outputs, wanted, ()) for x in node.reads)}
 
 
-def trainable(outputs: Iterable[Value]) -> set[Value]:
+def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     """Constants of rank one or more on a differentiable path to the outputs, running statistics excepted."""
     found: set[Value] = set()
     seen: set[int] = set()
@@ -61,12 +61,12 @@ def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequen
         A name is unknown or holds no real numbers, is given twice, or there is nothing to train.
     """
     if weights is None:
-        found = trainable(model.outputs[o] for o in outputs)
+        found = find_trainable(model.outputs[o] for o in outputs)
         if chosen := [n for n, v in model.initializers.items() if v in found]:
             return chosen
         wanted = ", ".join(map(repr, outputs))
         raise ModelError(f"No float initializer of rank one or more leads to the outputs {wanted}; name the weights to "
-                         f"train.")  # fmt: skip
+                         f"train.")
     names = [weights] if isinstance(weights, str) else list(weights)
     floats = [n for n, v in model.initializers.items() if v.is_float]
     for n in names:

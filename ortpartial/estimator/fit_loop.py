@@ -11,10 +11,10 @@ import numpy as np
 from tqdm import tqdm
 
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
-from ortpartial.learning import drawn
+from ortpartial.learning import draw_weights
 
 from .predictor import Predicting
-from .prefetch import parts, prefetched
+from .prefetch import prefetch, split_batch
 
 __all__ = ["Fitting"]
 
@@ -169,7 +169,7 @@ class Fitting(Predicting):
     def _say_diverged(self, loss: float, at: int) -> None:
         """The error or the warning."""
         message = (f"The loss is {loss} at iteration {at} (epoch {self.n_iter_ + 1}) with {self.learning_rate!r}; the "
-                   f"weights are those of iteration {at - 1}. Lower the rate, or scale X and y.")  # fmt: skip
+                   f"weights are those of iteration {at - 1}. Lower the rate, or scale X and y.")
         if self.exc:
             raise ConvergenceError(message)
         warnings.warn(message, ConvergenceWarning, stacklevel=5)
@@ -180,7 +180,7 @@ class Fitting(Predicting):
             raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
         if iter(X) is X and self.max_iter > 1:
             raise DataError(f"X gives its batches once, and max_iter is {self.max_iter}: give what can be iterated "
-                            f"over again, such as a list or a DataLoader, or max_iter=1.")  # fmt: skip
+                            f"over again, such as a list or a DataLoader, or max_iter=1.")
         if self.distributed:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
@@ -189,9 +189,9 @@ class Fitting(Predicting):
         """Train on every batch once; whether all stayed finite."""
         total = weight = 0.0
         engine = self._engine
-        with closing(prefetched(batches)) as fetched:
+        with closing(prefetch(batches)) as fetched:
             for batch in fetched:
-                X, y, w = parts(batch)
+                X, y, w = split_batch(batch)
                 data, rows = self._data(X, y, w)
                 engine.start(data)
                 loss = engine.epoch(np.arange(rows), rows)
@@ -215,6 +215,6 @@ class Fitting(Predicting):
         """Bring the engine to where a training starts."""
         first = dict(self._model.arrays)
         if self.init == "random":
-            first |= drawn(self._model, self.weights_to_train, self._rng)
+            first |= draw_weights(self._model, self.weights_to_train, self._rng)
         seed = self._rng.integers(-(2**31), 2**31, 2).tolist() if self.train_mode else (0, 0)
         self._engine.reset(first, seed)

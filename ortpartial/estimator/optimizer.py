@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import reached_by, resolve_weights
+from ortpartial.autodiff import find_reached_weights, resolve_weights
 from ortpartial.exceptions import DataError, ModelError, SettingError
-from ortpartial.graph import read_by
+from ortpartial.graph import find_inputs
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -21,22 +21,28 @@ from ortpartial.learning import (
     resolve_penalty,
     resolve_rate,
 )
-from ortpartial.model import Model, index_ranges, lightened, load, whole
-from ortpartial.rewrites import LossScale, in_inference, own_statistics, resolve_checkpointing, resolve_precision
+from ortpartial.model import Model, index_ranges, load, offload_weights, restore_weights
+from ortpartial.rewrites import (
+    LossScale,
+    find_moving_statistics,
+    resolve_checkpointing,
+    resolve_precision,
+    to_inference_mode,
+)
 from ortpartial.runtime import Session
 from ortpartial.training import (
+    DataParallelEngine,
     Engine,
-    LeanEngine,
+    InplaceEngine,
     OrtGradientForwardBackward,
-    ParallelEngine,
-    Setup,
-    choose_for_device,
-    choose_for_fit,
-    leaner,
+    TrainingSpec,
+    prefers_inplace,
+    select_for_device,
+    select_for_fit,
 )
 
 from .fit_loop import Fitting
-from .params import checked
+from .params import validate_settings
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
@@ -179,21 +185,22 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         exc: bool = True,
     ):
         self._given = {"model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
-                       "learning_rate": learning_rate, "learning_penalty": learning_penalty}  # fmt: skip
+                       "learning_rate": learning_rate, "learning_penalty": learning_penalty}
         self.learning_rate = resolve_rate(learning_rate)
         self.learning_penalty = resolve_penalty(learning_penalty)
-        vars(self).update(checked(
+        vars(self).update(validate_settings(
             max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init, random_state=random_state,
             warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
-            verbose=verbose, exc=exc))  # fmt: skip
+            verbose=verbose, exc=exc))
         self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
         self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
         self._precision = resolve_precision(precision, loss_scale)
 
         if train_mode:
             given = model if isinstance(model, Model) else load(model)
-            model = load(in_inference(given.proto), straight_through=given.straight_through)
-        self._model = lightened(load(model))  # A copy: nothing that is done to the caller's own may change a training.
+            model = load(to_inference_mode(given.proto), straight_through=given.straight_through)
+        # A copy: nothing that the caller does to the model may change a training.
+        self._model = offload_weights(load(model))
         self.learning_loss = self._resolve_losses(learning_loss)
         self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
         self._check_reached()
@@ -207,19 +214,21 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
     def _check_reached(self) -> None:
         """Refuse weights that no gradient comes to."""
         trained = {n: self._model.initializers[n] for n in self.weights_to_train}
-        reached = reached_by([self._model.outputs[o] for o in self._losses], trained.values())
+        reached = find_reached_weights([self._model.outputs[o] for o in self._losses], trained.values())
         if still := [n for n, w in trained.items() if w not in reached]:
             raise ModelError(f"No gradient leads from {', '.join(map(repr, self._losses))} to the weight {still[0]!r}, "
-                             f"so that it would not be trained; leave it out.")  # fmt: skip
+                             f"so that it would not be trained; leave it out.")
 
     def _open(self) -> None:
         """What is derived from the model and never pickled."""
-        self._statistics = own_statistics(self._model, self._losses, self.weights_to_train) if self.train_mode else []
+        self._statistics = []
+        if self.train_mode:
+            self._statistics = find_moving_statistics(self._model, self._losses, self.weights_to_train)
         self._model = load(self._model, variables=self._moving)
         if self._model.file is not None:
             gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
         # A model may have inputs that the trained outputs do not depend on.
-        self._read = read_by([self._model.outputs[o] for o in self._losses], self._model.inputs)
+        self._read = find_inputs([self._model.outputs[o] for o in self._losses], self._model.inputs)
         if not self._read:
             raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
         self._ranges = index_ranges(self._read, [self._model.outputs[o] for o in self._losses])
@@ -243,28 +252,28 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         if len(floats) != 1:
             outputs = ", ".join(map(repr, self._model.outputs))
             raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
-                               f"to train with learning_loss={{output: loss}}.")  # fmt: skip
+                               f"to train with learning_loss={{output: loss}}.")
         self._losses = {floats[0]: loss}
         return loss
 
     def _start(self) -> None:
         """An engine that starts from the first weights."""
-        kind, reason = choose_for_fit(self.engine)
+        kind, reason = select_for_fit(self.engine)
         if self.distributed:
             if self.engine not in ("auto", "step"):
                 raise SettingError(f"distributed=True trains with engine='step', not {self.engine!r}.")
-            kind, reason = ParallelEngine, "several processes add their gradients between two graphs"
+            kind, reason = DataParallelEngine, "several processes add their gradients between two graphs"
         wants = ["train_mode=True"] * self.train_mode + [f"precision={self.precision!r}"] * bool(self.precision)
         if wants and (self.distributed or self.engine == "agent"):
             asked = "distributed=True" if self.distributed else "engine='agent'"
             raise SettingError(f"{wants[0]} trains with engine='step' or 'epoch', in one process, not {asked}.")
         self._rng = np.random.default_rng(self.random_state)
         gradient = resolve_checkpointing(self.checkpointing, self._model.values)
-        setup = Setup(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
+        setup = TrainingSpec(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
                       self.learning_rate, self.device, self.train_mode, tuple(self._statistics), gradient,
-                      self._precision)  # fmt: skip
-        if self.engine != "epoch" and leaner(kind, setup):
-            kind, reason = LeanEngine, "memory counts, so weights are overwritten where they are"
+                      self._precision)
+        if self.engine != "epoch" and prefers_inplace(kind, setup):
+            kind, reason = InplaceEngine, "memory counts, so weights are overwritten where they are"
         elif gradient is not None:
             missing = {
                 "in one process, not with distributed=True": self.distributed,
@@ -274,7 +283,7 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
             }
             raise SettingError(f"checkpointing trains {next(what for what, lacks in missing.items() if lacks)}.")
         elif self.engine == "auto" and not self.distributed:
-            kind, reason = choose_for_device(setup) or (kind, reason)
+            kind, reason = select_for_device(setup) or (kind, reason)
         self._engine: Engine = kind(setup)
         self._engine.reason = reason
         self._restart()
@@ -294,7 +303,7 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
             settings = {"device": self.device, "engine": self.engine}
-            self._layer = OrtGradientForwardBackward(whole(self._model), self._moving, **settings)
+            self._layer = OrtGradientForwardBackward(restore_weights(self._model), self._moving, **settings)
         self._layer.set_state(list(self._arrays().values()))
         return self._layer
 
@@ -345,14 +354,14 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         state["_given"] = {k: v for k, v in self._given.items() if k != "model"}
         state["straight_through"] = self._model.straight_through
         return {**state, "model": (self._model.proto.SerializeToString(), dict(self._model.arrays)),
-                "engine_state": self._engine.snapshot()}  # fmt: skip
+                "engine_state": self._engine.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         model, engine_state, rng = state.pop("model"), state.pop("engine_state"), state["_rng"]
         straight_through = state.pop("straight_through")
         vars(self).update(state)
         self._given["model"] = self._model = load(Model(ModelProto.FromString(model[0]), {}, {}, {}, model[1], {},
-                                                        straight_through))  # fmt: skip
+                                                        straight_through))
         self._open()
         self._start()
         self._rng = rng
@@ -363,10 +372,10 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
         built = (*self._given, "device", "engine", "distributed", "train_mode", "checkpointing", "precision",
-                 "loss_scale")  # fmt: skip
+                 "loss_scale")
         simple = {n: v for n, v in self.get_params(deep=False).items() if n not in built}
         if params.keys() <= simple.keys():
-            vars(self).update(checked(**{**simple, **params}))
+            vars(self).update(validate_settings(**{**simple, **params}))
             if "random_state" in params:
                 self._rng = np.random.default_rng(self.random_state)
             return
@@ -380,4 +389,4 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
 
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({', '.join(self.weights_to_train)}; learning_loss={self.learning_loss!r}, "
-                f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")  # fmt: skip
+                f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")

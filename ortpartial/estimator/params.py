@@ -95,14 +95,14 @@ class Configurable:
         if unknown := [n for n in names if n not in known]:
             own = ", ".join(n for n in known if "__" not in n)
             raise SettingError(f"{unknown[0]!r} is no setting of {type(self).__name__}; its settings are {own}, and "
-                               f"those of the pieces, such as learning_rate__eta0.")  # fmt: skip
+                               f"those of the pieces, such as learning_rate__eta0.")
 
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings that are known by name."""
         raise NotImplementedError
 
 
-def checked(
+def validate_settings(
     *,
     max_iter: int,
     batch_size: int,
@@ -135,7 +135,7 @@ def checked(
         "max_iter": _whole("max_iter", max_iter), "batch_size": _whole("batch_size", batch_size), "shuffle": shuffle,
         "init": init, "random_state": random_state, "warm_start": warm_start, "validation_every": validation_every,
         "callbacks": tuple(callbacks), "timeout": timeout, "verbose": verbose, "exc": exc,
-    }  # fmt: skip
+    }
 
 
 def _whole(name: str, number: Any) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Value
 from ortpartial.model import check_indices
-from ortpartial.runtime import Session, Watch, threads
+from ortpartial.runtime import Interrupt, Session, choose_threads
 from ortpartial.training import Names, forward_graph, row_loss_graph
 
 from .metrics import accuracy, r2
@@ -41,7 +41,7 @@ class Predicting(Trained):
             fixed = v.shape[0] if v.shape else None
             if isinstance(fixed, int) and rows % fixed:
                 raise DataError(f"Input {name!r} has a fixed batch dimension of {fixed} and there are {rows} rows; "
-                                f"export it with a dynamic one, or give a multiple of {fixed} rows.")  # fmt: skip
+                                f"export it with a dynamic one, or give a multiple of {fixed} rows.")
         return inputs, rows
 
     def _shape(self, output: str, inputs: Mapping[str, np.ndarray]) -> tuple[int | str | None, ...]:
@@ -70,7 +70,7 @@ class Predicting(Trained):
             classes = shape[1] if dtype.kind in "iu" and len(shape) > 1 else None
             what = "y" if len(self._losses) == 1 else f"y[{output!r}]"
             t = check_target(y[output], dtype, loss.target_shape(shape), rows, what,
-                             classes if isinstance(classes, int) else None)  # fmt: skip
+                             classes if isinstance(classes, int) else None)
             loss.check_target(t, what)
             found[Names.of(self._model).target(output)] = t
         return found
@@ -97,7 +97,7 @@ class Predicting(Trained):
     def _session(self, what: str, rows: int) -> Session:
         """A session that reads the weights as inputs, so that it need not be made anew when they change."""
         if rows not in self._threads:
-            self._threads[rows] = threads([self._model.outputs[o] for o in self._losses], rows)
+            self._threads[rows] = choose_threads([self._model.outputs[o] for o in self._losses], rows)
         key = what, self._threads[rows]
         if key not in self._sessions:
             if what == "predict":
@@ -203,7 +203,7 @@ class Predicting(Trained):
         if self._options is not None or not (always or self.timeout):
             yield
             return
-        with Watch(self.timeout) as watch:
+        with Interrupt(self.timeout) as watch:
             self._options = self._engine.options = watch.options
             try:
                 yield

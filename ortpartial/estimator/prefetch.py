@@ -1,4 +1,4 @@
-"""What if the data come batch by batch? `prefetched` makes the next ones ready while a step runs."""
+"""What if the data come batch by batch? `prefetch` makes the next ones ready while a step runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from ortpartial.exceptions import DataError
 
-__all__ = ["parts", "prefetched"]
+__all__ = ["prefetch", "split_batch"]
 
 _END = object()
 
 
-def prefetched(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, None]:
+def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, None]:
     """The elements of an iterable, the next ones fetched by a thread while the present one is used.
 
     Parameters
@@ -30,7 +30,7 @@ def prefetched(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, N
 
     Examples
     --------
-    >>> list(prefetched(range(3)))
+    >>> list(prefetch(range(3)))
     [0, 1, 2]
     """
     ready: queue.Queue[Any] = queue.Queue(ahead)
@@ -69,7 +69,7 @@ def prefetched(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, N
         thread.join()
 
 
-def parts(batch: Any) -> tuple[Any, Any, Any]:
+def split_batch(batch: Any) -> tuple[Any, Any, Any]:
     """X, y and the weights of the rows, if any, of one batch.
 
     Raises

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
-from ortpartial.model import Model, whole
+from ortpartial.model import Model, restore_weights
 from ortpartial.training import Engine, Names, row_loss_graph
 from ortpartial.training_info import to_training_info
 
@@ -115,7 +115,7 @@ class Trained(Configurable):
         -------
         onnx.ModelProto
         """
-        return whole(self._model, self._arrays())
+        return restore_weights(self._model, self._arrays())
 
     def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
         """The model with its trained weights and its training, which a `TrainingSession` goes on with.
@@ -149,7 +149,7 @@ class Trained(Configurable):
         dict of str to pathlib.Path or bytes
         """
         graphs = {"predict": self.get_trained_onnx(), **self._engine.graphs(),
-                  "losses": row_loss_graph(self._model, self._moving, self._losses)}  # fmt: skip
+                  "losses": row_loss_graph(self._model, self._moving, self._losses)}
         first = self._model.arrays[self.weights_to_train[0]]
         graphs.setdefault("learning_loss", self._engine.loss_graph())
         rate = self.learning_rate.build_onnx_function(dtype=first.dtype, shape=first.shape)

@@ -164,7 +164,7 @@ def _check_shape(shape: tuple[int, ...], declared: Sequence[int | str | None] | 
 
 
 def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | None, rows: int, what: str = "y",
-                 classes: int | None = None) -> np.ndarray:  # fmt: skip
+                 classes: int | None = None) -> np.ndarray:
     """The target of an output, in the shape that its loss expects.
 
     Parameters

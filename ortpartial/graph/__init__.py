@@ -1,7 +1,7 @@
 """The notation: Python arithmetic becomes values, and values become an ONNX model."""
 
 from .build import build
-from .control_flow import body_inputs, cond, loop, nested, scan, widened
+from .control_flow import body_inputs, cond, loop, scan, walk_nodes, widen_body
 from .ops import (
     CONTROL,
     OPSET,
@@ -10,19 +10,19 @@ from .ops import (
     Operators,
     Subgraph,
     Value,
+    attach_outputs,
     constant,
     make_node,
     op,
     topological,
     variable,
-    with_outputs,
 )
-from .rewriter import rewriting, rewritten
+from .rewriter import make_rewriter, rewrite
 from .schemas import attribute_value, check_required, defaults, onnx_type, schema_of
-from .shape_inference import without_zeros
+from .shape_inference import forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
 from .values import FLOATS, RANDOM, counter
-from .walk import boundary, reached, read_by
+from .walk import find_boundary, find_inputs, find_reached
 
 __all__ = [
     "CONTROL",
@@ -34,9 +34,9 @@ __all__ = [
     "Operators",
     "Subgraph",
     "Value",
+    "attach_outputs",
     "attribute_value",
     "body_inputs",
-    "boundary",
     "build",
     "cast",
     "check_required",
@@ -44,25 +44,25 @@ __all__ = [
     "constant",
     "counter",
     "defaults",
+    "find_boundary",
+    "find_inputs",
+    "find_reached",
+    "forget_zero_sizes",
     "loop",
     "make_node",
-    "nested",
+    "make_rewriter",
     "ones_like",
     "onnx_type",
     "op",
-    "reached",
-    "read_by",
     "reshape_like",
-    "rewriting",
-    "rewritten",
+    "rewrite",
     "scan",
     "schema_of",
     "shape_of",
     "topological",
     "unbroadcast",
     "variable",
-    "widened",
-    "with_outputs",
-    "without_zeros",
+    "walk_nodes",
+    "widen_body",
     "zeros_like",
 ]

@@ -11,7 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper
 
 from ortpartial.exceptions import GraphError
 
-from .control_flow import nested
+from .control_flow import walk_nodes
 from .ops import OPSET, SMALL, Node, Subgraph, Value, constant, op, topological
 from .values import RANDOM
 
@@ -69,7 +69,7 @@ def build(
     standard = [o for o in opsets if o.domain in ("", "ai.onnx.ml")]
     # The smallest IR version that the opset allows.
     model = helper.make_model(graph, opset_imports=opsets, producer_name="ortpartial",
-                              ir_version=helper.find_min_ir_version_for(standard))  # fmt: skip
+                              ir_version=helper.find_min_ir_version_for(standard))
     names.store(model.graph)
     return model
 
@@ -103,7 +103,7 @@ def _tapped(roots: Sequence[Value], order: Sequence[Node]) -> set[Node]:
     found: set[Node] = set()
     if not any(node.bodies for node in order):
         return found
-    for v in [*roots, *(v for node in nested(order) for v in node.reads)]:
+    for v in [*roots, *(v for node in walk_nodes(order) for v in node.reads)]:
         while v.inner is not None and v.node is not None:
             found.add(v.node)
             v = v.inner
@@ -157,7 +157,7 @@ class _Graph:
     """
 
     def __init__(self, shared: _Names, cut: Mapping[Value, str], order: Sequence[Node], parent: _Graph | None = None,
-                 stops: Mapping[Value, str] | None = None):  # fmt: skip
+                 stops: Mapping[Value, str] | None = None):
         self.shared, self.cut, self.parent = shared, cut, parent
         self.stops = cut if stops is None else stops
         self.names: dict[Value, str] = dict(cut)
@@ -190,7 +190,7 @@ class _Graph:
             self.protos[node] = node.protos()
             attributes = b"".join([a.SerializeToString(deterministic=True) for a in self.protos[node]])
             key = (node.domain, node.op_type, node.schema.since_version, arguments, attributes, len(node.outputs),
-                   *(self._structure(body, {}) for body in node.bodies))  # fmt: skip
+                   *(self._structure(body, {}) for body in node.bodies))
             self.representative[id(node)] = self.seen.setdefault(key, node)
 
     def _body(self, body: Subgraph) -> _Graph:
@@ -282,7 +282,7 @@ class _Graph:
             self.nodes, name,
             [helper.make_value_info(n, v.type) for n, v in inputs.items()],
             [helper.make_value_info(n, v.type) for n, v in outputs.items()],
-        )  # fmt: skip
+        )
 
     def _emit(self, node: Node) -> None:
         """Write one node: required outputs always, optional ones where somebody reads them."""

@@ -11,7 +11,7 @@ from ortpartial.exceptions import GraphError
 
 from .ops import CONTROL, Node, Subgraph, Value, constant, op, topological
 
-__all__ = ["body_inputs", "cond", "loop", "nested", "scan", "widened"]
+__all__ = ["body_inputs", "cond", "loop", "scan", "walk_nodes", "widen_body"]
 
 Shape = Sequence["int | str | None"]
 Typed = tuple[dict[str, Any], list[TypeProto]]
@@ -53,13 +53,13 @@ def _same_dtypes(where: str, pairs: Sequence[tuple[Value, Value]], what: str) ->
 
 def _if(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Typed:
     branches = dict(zip(("then_branch", "else_branch"),
-                        _bodies(where, attributes, ("then_branch", "else_branch")), strict=True))  # fmt: skip
+                        _bodies(where, attributes, ("then_branch", "else_branch")), strict=True))
     a, b = branches.values()
     _counted(where, "outputs of else_branch", len(b.outputs), f"{len(a.outputs)}, as many as of then_branch",
-             len(a.outputs) == len(b.outputs) > 0)  # fmt: skip
+             len(a.outputs) == len(b.outputs) > 0)
     for name, branch in branches.items():
         _counted(where, f"inputs of {name}", len(branch.inputs), "0: a branch reads what is around it",
-                 not branch.inputs)  # fmt: skip
+                 not branch.inputs)
     _same_dtypes(where, list(zip(a.outputs, b.outputs, strict=True)), "output")
     condition = [x for x in inputs if x is not None]
     for name, own, other in (("then_branch", a, b), ("else_branch", b, a)):
@@ -75,9 +75,9 @@ def _loop(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, A
     init = [x for x in inputs[2:] if x is not None]
     n = len(init)
     _counted(where, "inputs of the body", len(body.inputs), f"{2 + n}: iteration, condition and {n} values",
-             len(body.inputs) == 2 + n)  # fmt: skip
+             len(body.inputs) == 2 + n)
     _counted(where, "outputs of the body", len(body.outputs), f"{1 + n} or more: condition, {n} values, stacked ones",
-             len(body.outputs) >= 1 + n)  # fmt: skip
+             len(body.outputs) >= 1 + n)
     last = body.outputs[1 : 1 + n]
     _same_dtypes(where, list(zip(init, last, strict=True)), "the loop-carried value")
     stacked = [_kind(y, None if y.shape is None else [None, *y.shape]) for y in body.outputs[1 + n :]]
@@ -92,9 +92,9 @@ def _scan(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, A
     n = len(given) - attributes["num_scan_inputs"]
     init, xs = given[:n], given[n:]
     _counted(where, "inputs of the body", len(body.inputs), f"{len(given)}: {n} states and {len(xs)} slices",
-             len(body.inputs) == len(given) and n >= 0 and len(xs) > 0)  # fmt: skip
+             len(body.inputs) == len(given) and n >= 0 and len(xs) > 0)
     _counted(where, "outputs of the body", len(body.outputs), f"{n} or more: the states, then what is stacked",
-             len(body.outputs) >= n)  # fmt: skip
+             len(body.outputs) >= n)
     last, ys = body.outputs[:n], body.outputs[n:]
     _same_dtypes(where, list(zip(init, last, strict=True)), "state")
     for i, (x, y) in enumerate(zip(init, last, strict=True)):
@@ -124,7 +124,7 @@ CONTROL.update({"If": _if, "Loop": _loop, "Scan": _scan})
 
 
 def body_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
-                names: Sequence[str] = ()) -> list[Value]:  # fmt: skip
+                names: Sequence[str] = ()) -> list[Value]:
     """Inputs for the body of a Loop or a Scan with these inputs.
 
     Parameters
@@ -237,7 +237,7 @@ def loop(function: Callable[..., Any], trips: Any, *init: Any, going: Any = None
     def written(kinds: Sequence[Value]) -> Subgraph:
         return Subgraph.of(body, *body_inputs("Loop", [None, None, *kinds], {}))
 
-    made = widened(written, start)
+    made = widen_body(written, start)
     return op.Loop(trips, going, *start, body=made)
 
 
@@ -247,7 +247,7 @@ def _first(call: str, function: Any) -> None:
         raise GraphError(f"{call} takes a function first, and was given {function!r} in its place.")
 
 
-def widened(written: Callable[[Sequence[Value]], Subgraph], start: Sequence[Value]) -> Subgraph:
+def widen_body(written: Callable[[Sequence[Value]], Subgraph], start: Sequence[Value]) -> Subgraph:
     """The body of a Loop for carried values whose sizes may change from one iteration to the next.
 
     Parameters
@@ -307,7 +307,7 @@ def scan(function: Callable[..., Any], init: Any = (), xs: Any = (), *, reverse:
     return op.Scan(*init, *xs, body=body, **attributes)
 
 
-def nested(nodes: Iterable[Node]) -> Iterator[Node]:
+def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
     """Nodes, and those inside their bodies.
 
     Parameters

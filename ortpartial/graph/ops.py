@@ -12,7 +12,7 @@ from onnx import NodeProto, TypeProto, defs, helper, numpy_helper
 from ortpartial.exceptions import GraphError
 
 from .schemas import OPSET, check_required, np_dtype, onnx_type, parameter, schema_of
-from .shape_inference import mend
+from .shape_inference import fix_shapes
 from .values import Node, Subgraph, Value, topological
 
 __all__ = ["OPSET", "Node", "Operators", "Subgraph", "Value", "constant", "op", "topological", "variable"]
@@ -90,7 +90,7 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
                 known = bound.setdefault(p.type_str, a.dtype)
                 if known != a.dtype:
                     raise GraphError(f"{schema.name}: input {p.name!r} is {a.dtype} where {known} was expected, the "
-                                     f"type of another input; cast one of them.")  # fmt: skip
+                                     f"type of another input; cast one of them.")
             first = first or (a.dtype if a.is_float else None)
 
     def coerce(i: int, a: Any) -> Value | None:
@@ -137,7 +137,7 @@ def make_node(
     inputs = _coerce(schema, arguments)
     if schema.name in CONTROL and not schema.domain:
         attributes, kinds = CONTROL[schema.name](where, inputs, attributes)
-        return with_outputs(Node(schema, inputs, attributes, name), kinds, hints)
+        return attach_outputs(Node(schema, inputs, attributes, name), kinds, hints)
     node = Node(schema, inputs, attributes, name)
     if n_outputs is None:
         variadic = schema.outputs and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
@@ -159,11 +159,11 @@ def make_node(
         raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
     kinds = [found.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
     if not schema.domain:
-        mend(schema.name, [None if v is None else v.type for v in inputs], attributes, kinds)
-    return with_outputs(node, kinds, hints)
+        fix_shapes(schema.name, [None if v is None else v.type for v in inputs], attributes, kinds)
+    return attach_outputs(node, kinds, hints)
 
 
-def with_outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:
+def attach_outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:
     """The node with outputs of these types."""
     hint = dict(enumerate(hints))
     outputs = tuple(Value(kind, node, i, hint=hint.get(i, "")) for i, kind in enumerate(types))

@@ -1,4 +1,4 @@
-"""What is an expression with other values in it? `rewritten` puts them there, inside bodies as well."""
+"""What is an expression with other values in it? `rewrite` puts them there, inside bodies as well."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from .ops import Node, Subgraph, Value, make_node, topological
 from .values import counter
 
-__all__ = ["rewriting", "rewritten"]
+__all__ = ["make_rewriter", "rewrite"]
 
 Formula = Callable[[Node, Sequence["Value | None"]], "Sequence[Value] | None"]
 
 
-def rewritten(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
-              cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> list[Value]:  # fmt: skip
+def rewrite(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
+              cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> list[Value]:
     """Expressions with some values replaced by others, inside bodies as well.
 
     Parameters
@@ -37,24 +37,24 @@ def rewritten(outputs: Sequence[Value], new: Mapping[Value, Value], formula: For
     --------
     >>> from ortpartial.graph import op, variable
     >>> x, y = variable("x", "float32", [2]), variable("y", "float32", [3])
-    >>> rewritten([op.Exp(x)], {x: y})
+    >>> rewrite([op.Exp(x)], {x: y})
     [<Value Exp float32[3]>]
     """
-    current = rewriting(outputs, new, formula, cut, within)
+    current = make_rewriter(outputs, new, formula, cut, within)
     return [current(y) for y in outputs]
 
 
 Current = Callable[[Value], Value]
 
 
-def rewriting(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
-              cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> Current:  # fmt: skip
+def make_rewriter(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
+              cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> Current:
     """From a value to what stands for it once some outputs are written anew.
 
     Parameters
     ----------
     outputs, new, formula, cut, within : object
-        As for `rewritten`.
+        As for `rewrite`.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def _rewritten_body(body: Subgraph, around: Current, formula: Formula | None) ->
     captured = {v: w for v in body.captured if (w := around(v)) is not v}
     values = [*body.outputs, *(y for node in body.nodes for y in node.outputs)]
     since = next(counter)
-    current = rewriting(values, captured, formula, body.inputs, body.own)
+    current = make_rewriter(values, captured, formula, body.inputs, body.own)
     made = [current(v) for v in values]
     if all(a is b for a, b in zip(made, values, strict=True)):
         return body, current

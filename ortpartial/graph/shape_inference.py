@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import TensorShapeProto, TypeProto
 
-__all__ = ["mend", "without_zeros"]
+__all__ = ["fix_shapes", "forget_zero_sizes"]
 
 #: Operators whose first output has the shape of the first input.
 _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
@@ -16,8 +16,8 @@ _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _SAME_RANK = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "MaxUnpool"})
 
 
-def mend(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[str, Any],
-         outputs: Sequence[TypeProto]) -> None:  # fmt: skip
+def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[str, Any],
+         outputs: Sequence[TypeProto]) -> None:
     """Put the shapes into the types of a node's outputs that the inference of onnx 1.23.2 loses or gets wrong.
 
     It has no shape for some operators that are defined by their bodies, and no rank where a size of a window or the
@@ -39,7 +39,7 @@ def mend(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[s
     >>> from onnx import TensorProto, helper
     >>> x = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", 3])
     >>> y = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
-    >>> mend("MeanVarianceNormalization", [x], {}, [y])
+    >>> fix_shapes("MeanVarianceNormalization", [x], {}, [y])
     >>> y == x
     True
     """
@@ -47,7 +47,7 @@ def mend(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[s
     if first is None:
         return
     if op_type == "Attention" and not all(d.HasField("dim_value") for s in (first, *others) if s for d in s.dim):
-        without_zeros(outputs[0].tensor_type.shape)
+        forget_zero_sizes(outputs[0].tensor_type.shape)
         for y in outputs[1:]:
             y.tensor_type.shape.CopyFrom(_axes(4))
     if _has_shape(outputs[0]):
@@ -67,7 +67,7 @@ def _axes(n: int) -> TensorShapeProto:
     return TensorShapeProto(dim=[TensorShapeProto.Dimension() for _ in range(n)])
 
 
-def without_zeros(shape: TensorShapeProto) -> None:
+def forget_zero_sizes(shape: TensorShapeProto) -> None:
     """Forget sizes of 0, which say nothing where inference takes for 0 what it does not know.
 
     Parameters
@@ -78,7 +78,7 @@ def without_zeros(shape: TensorShapeProto) -> None:
     Examples
     --------
     >>> shape = TensorShapeProto(dim=[TensorShapeProto.Dimension(dim_value=n) for n in (0, 3)])
-    >>> without_zeros(shape)
+    >>> forget_zero_sizes(shape)
     >>> [d.WhichOneof("value") for d in shape.dim]
     [None, 'dim_value']
     """

@@ -19,7 +19,7 @@ __all__ = ["FLOATS", "RANDOM", "Node", "Subgraph", "Value", "topological"]
 
 #: Operators that draw random numbers: two equal calls are two draws, never one node.
 RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-                    "RandomUniformLike"})  # fmt: skip
+                    "RandomUniformLike"})
 
 #: Types of real numbers, which can have a gradient.
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -75,7 +75,7 @@ class Value:
             return None
         return tuple(
             d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim
-        )  # fmt: skip
+        )
 
     @property
     def rank(self) -> int:
@@ -253,7 +253,7 @@ class Node:
                                   attr_type=getattr(kinds[k].type, "value"))  # noqa: B009 - unknown to onnx's stubs
             for k, v in sorted(self.attributes.items())
             if not isinstance(v, Subgraph)
-        ]  # fmt: skip
+        ]
 
     def __repr__(self) -> str:
         return f"<Node {self.name or '(unnamed)'}: {self.op_type}>"
@@ -326,7 +326,7 @@ class Subgraph:
             # What is random was written inside to be drawn in every iteration.
             if every or (self.inside is not None and node.is_random) or any(
                 x in cut or x.node in inner for x in node.reads
-            ):  # fmt: skip
+            ):
                 inner[node] = None
         return tuple(inner)
 
@@ -344,7 +344,7 @@ class Subgraph:
 
 
 def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Collection[Node] | None = None,
-                also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:  # fmt: skip
+                also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:
     """Nodes that the roots need, each after those it reads, in the order in which expressions were written.
 
     The walk stops at values of `cut` and at nodes beyond `within`; `also` names nodes that are to come before others.

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from .ops import Value, topological
 
-__all__ = ["boundary", "reached", "read_by"]
+__all__ = ["find_boundary", "find_inputs", "find_reached"]
 
 
-def boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: Collection[Value]) -> list[Value]:
+def find_boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: Collection[Value]) -> list[Value]:
     """What gradients read of the forward expression: its leaves, and values that lead to its outputs.
 
     Parameters
@@ -39,7 +39,7 @@ def boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: Colle
     return list(read)
 
 
-def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
+def find_inputs(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
     """Those inputs that some values depend on.
 
     Parameters
@@ -63,7 +63,7 @@ def read_by(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, V
     return {n: v for n, v in inputs.items() if v in seen}
 
 
-def reached(roots: Iterable[Value], cut: Iterable[Value]) -> set[Value]:
+def find_reached(roots: Iterable[Value], cut: Iterable[Value]) -> set[Value]:
     """Those values of a cut that roots are computed from.
 
     Parameters

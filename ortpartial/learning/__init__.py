@@ -1,7 +1,7 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
-from .base import BaseLearningOnnx, number, resolve, row_losses, weighted_mean, weighted_sums
-from .initializers import bounds, drawn
+from .base import BaseLearningOnnx, check_number, resolve_piece, row_losses, weighted_mean, weighted_sums
+from .initializers import draw_weights, glorot_bounds
 from .losses import (
     AbsoluteLearningLoss,
     BaseLearningLoss,
@@ -36,7 +36,7 @@ from .schedules import (
     WarmUpSchedule,
     resolve_schedule,
 )
-from .update import descended
+from .update import descend
 
 __all__ = [
     "AbsoluteLearningLoss",
@@ -67,13 +67,13 @@ __all__ = [
     "SquareLearningLoss",
     "StepSchedule",
     "WarmUpSchedule",
-    "bounds",
-    "descended",
-    "drawn",
-    "number",
-    "resolve",
+    "check_number",
+    "descend",
+    "draw_weights",
+    "glorot_bounds",
     "resolve_loss",
     "resolve_penalty",
+    "resolve_piece",
     "resolve_rate",
     "resolve_schedule",
     "row_losses",

@@ -14,9 +14,9 @@ from onnx import ModelProto
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, op
 
-from .validation import number, resolve
+from .validation import check_number, resolve_piece
 
-__all__ = ["BaseLearningOnnx", "number", "resolve", "row_losses", "weighted_mean", "weighted_sums"]
+__all__ = ["BaseLearningOnnx", "check_number", "resolve_piece", "row_losses", "weighted_mean", "weighted_sums"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def inner_sizes(rows: Value) -> tuple[int | str | None, ...]:
     """Sizes of all axes but the first, which there must be."""
     if rows.rank == 0:
         raise GraphError(f"The loss {rows!r} is a scalar, one number an element or one a row was expected; leave the "
-                         f"mean over the rows to the library.")  # fmt: skip
+                         f"mean over the rows to the library.")
     return (rows.shape or ())[1:]
 
 

@@ -1,4 +1,4 @@
-"""Where do weights start? `drawn` gives those that something is multiplied with random numbers of the right size."""
+"""Initializers: Glorot-uniform values for the weights that something is multiplied with."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from ortpartial.graph import Value, topological
 from ortpartial.model import Model
 
-__all__ = ["bounds", "drawn"]
+__all__ = ["draw_weights", "glorot_bounds"]
 
 #: Operators with a sum of products, or a table, and which of their inputs are the factors that are drawn.
 _FACTORS = {"Conv": (1,), "ConvTranspose": (1,), "Einsum": (0, 1), "GRU": (1, 2), "Gather": (0,), "Gemm": (0, 1),
-            "LSTM": (1, 2), "MatMul": (0, 1), "RNN": (1, 2)}  # fmt: skip
+            "LSTM": (1, 2), "MatMul": (0, 1), "RNN": (1, 2)}
 
 #: Operators through which a factor is only looked at.
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
-def drawn(model: Model, weights: Collection[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
+def draw_weights(model: Model, weights: Collection[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """First values of weights: factors of products from U(-b, b), b = √(6 / (fan in + fan out)); others as they are.
 
     The factors are the weights of Gemm, MatMul, Einsum, convolutions and recurrent operators, and the table of Gather,
@@ -51,17 +51,17 @@ def drawn(model: Model, weights: Collection[str], rng: np.random.Generator) -> d
     >>> from ortpartial.graph import constant, variable
     >>> from ortpartial.model import load
     >>> x, w, b = variable("x", "float32", ["N", 2]), constant([[0.0], [0.0]], hint="w"), constant([7.0], hint="b")
-    >>> first = drawn(load(build([x], {"y": x @ w + b})), ["w", "b"], np.random.default_rng(0))
+    >>> first = draw_weights(load(build([x], {"y": x @ w + b})), ["w", "b"], np.random.default_rng(0))
     >>> bool((abs(first["w"]) < 2 ** 0.5).all() and first["w"].all()), first["b"].tolist()
     (True, [7.0])
     """
     first = {n: model.arrays[n] for n in weights}
-    for n, b in bounds(model, weights).items():
+    for n, b in glorot_bounds(model, weights).items():
         first[n] = rng.uniform(-b, b, first[n].shape).astype(first[n].dtype)
     return first
 
 
-def bounds(model: Model, weights: Collection[str]) -> dict[str, float]:
+def glorot_bounds(model: Model, weights: Collection[str]) -> dict[str, float]:
     """Which weights are drawn, and b, their bound.
 
     Parameters

@@ -14,11 +14,11 @@ from ortpartial.autodiff import grad
 from ortpartial.exceptions import DataError, GraphError, SettingError
 from ortpartial.graph import Value, build, constant, op, variable
 
-from .base import BaseLearningOnnx, number, resolve, weighted_mean
+from .base import BaseLearningOnnx, check_number, resolve_piece, weighted_mean
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "HingeLearningLoss", "HuberLearningLoss",
            "NegLogLearningLoss", "PoissonLearningLoss", "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss",
-           "resolve_loss"]  # fmt: skip
+           "resolve_loss"]
 
 Shape = Sequence["int | str | None"]
 
@@ -200,7 +200,7 @@ class ElasticLearningLoss(BaseLearningLoss):
     l2_weight: float = 0.5
 
     def __post_init__(self) -> None:
-        number(self, "l1_weight", "l2_weight", low=0)
+        check_number(self, "l1_weight", "l2_weight", low=0)
         if self.l1_weight == self.l2_weight == 0:
             raise SettingError("ElasticLearningLoss: l1_weight and l2_weight are both 0, one at least must be more.")
 
@@ -238,7 +238,7 @@ class HuberLearningLoss(BaseLearningLoss):
     delta: float = 1.0
 
     def __post_init__(self) -> None:
-        number(self, "delta", above=0)
+        check_number(self, "delta", above=0)
 
     def __call__(self, y: Value, t: Value) -> Value:
         e = y - t
@@ -361,7 +361,7 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
     def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:
         if len(output_shape) < 2:
             raise GraphError(f"SoftmaxCrossEntropyLearningLoss: the output has the shape {tuple(output_shape)}, "
-                             f"scores of shape (N, C) or (N, C, d, ...) were expected.")  # fmt: skip
+                             f"scores of shape (N, C) or (N, C, d, ...) were expected.")
         return (*output_shape[:1], *output_shape[2:])
 
     def __call__(self, y: Value, t: Value) -> Value:
@@ -389,7 +389,7 @@ _NAMES = {
     "elastic": ElasticLearningLoss, "huber": HuberLearningLoss, "poisson": PoissonLearningLoss,
     "hinge": HingeLearningLoss, "log_loss": NegLogLearningLoss,
     "softmax_cross_entropy": SoftmaxCrossEntropyLearningLoss, "cross_entropy": SoftmaxCrossEntropyLearningLoss,
-}  # fmt: skip
+}
 
 
 def resolve_loss(loss: BaseLearningLoss | type[BaseLearningLoss] | str) -> BaseLearningLoss:
@@ -414,4 +414,4 @@ def resolve_loss(loss: BaseLearningLoss | type[BaseLearningLoss] | str) -> BaseL
     >>> resolve_loss("elastic")
     ElasticLearningLoss(l1_weight=0.5, l2_weight=0.5)
     """
-    return resolve(BaseLearningLoss, loss, _NAMES)
+    return resolve_piece(BaseLearningLoss, loss, _NAMES)

@@ -12,12 +12,12 @@ from onnx import ModelProto
 
 from ortpartial.graph import Value, build, constant, op, variable
 
-from .base import BaseLearningOnnx, number, resolve
+from .base import BaseLearningOnnx, check_number, resolve_piece
 from .schedules import Schedule, resolve_schedule
-from .update import descended, one_minus_power
+from .update import descend, one_minus_power
 
 __all__ = ["BaseLearningRate", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
-           "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]  # fmt: skip
+           "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BaseLearningRate(BaseLearningOnnx):
     state: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        number(self, "eta0", above=0)
+        check_number(self, "eta0", above=0)
         object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
 
     @abstractmethod
@@ -82,7 +82,7 @@ class BaseLearningRate(BaseLearningOnnx):
         step, news = self.update(w, g, *state, k=k)
         assert isinstance(self.schedule, Schedule)
         eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
-        return descended(w, eta, step), *news
+        return descend(w, eta, step), *news
 
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).
@@ -166,7 +166,7 @@ class LearningRateSGDNesterov(BaseLearningRate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(self, "momentum", low=0, below=1)
+        check_number(self, "momentum", low=0, below=1)
 
     def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         v = self.momentum * v + g
@@ -214,8 +214,8 @@ class LearningRateAdam(BaseLearningRate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(self, "beta1", "beta2", low=0, below=1)
-        number(self, "epsilon", above=0)
+        check_number(self, "beta1", "beta2", low=0, below=1)
+        check_number(self, "epsilon", above=0)
 
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         m = self.beta1 * m + (1 - self.beta1) * g
@@ -263,7 +263,7 @@ class LearningRateAdamW(LearningRateAdam):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(self, "weight_decay", low=0)
+        check_number(self, "weight_decay", low=0)
 
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         step, state = super().update(w, g, m, v, k=k)
@@ -300,7 +300,7 @@ class LearningRateAdagrad(BaseLearningRate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(self, "epsilon", above=0)
+        check_number(self, "epsilon", above=0)
 
     def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         v = v + g * g
@@ -345,8 +345,8 @@ class LearningRateRMSProp(BaseLearningRate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(self, "alpha", "momentum", low=0, below=1)
-        number(self, "epsilon", above=0)
+        check_number(self, "alpha", "momentum", low=0, below=1)
+        check_number(self, "epsilon", above=0)
 
     @property
     def state(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -370,7 +370,7 @@ _NAMES = {
     "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "SGDNesterov": LearningRateSGDNesterov,
     "Adam": LearningRateAdam, "AdamW": LearningRateAdamW, "Adagrad": LearningRateAdagrad,
     "RMSProp": LearningRateRMSProp,
-}  # fmt: skip
+}
 
 
 def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) -> BaseLearningRate:
@@ -397,4 +397,4 @@ def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) 
     """
     if isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool):
         return LearningRateSGD(float(rate))
-    return resolve(BaseLearningRate, rate, _NAMES)
+    return resolve_piece(BaseLearningRate, rate, _NAMES)

@@ -13,7 +13,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, constant, op, variable
 
-from .base import BaseLearningOnnx, number, resolve
+from .base import BaseLearningOnnx, check_number, resolve_piece
 
 __all__ = ["BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty", "resolve_penalty"]
 
@@ -129,7 +129,7 @@ class ElasticLearningPenalty(BaseLearningPenalty):
     penalize_biases: bool = False
 
     def __post_init__(self) -> None:
-        number(self, "l1", "l2", low=0)
+        check_number(self, "l1", "l2", low=0)
 
     def __call__(self, w: Value) -> Value:
         terms = []
@@ -168,4 +168,4 @@ def resolve_penalty(penalty: BaseLearningPenalty | type[BaseLearningPenalty] | s
     >>> resolve_penalty(None)
     NoLearningPenalty()
     """
-    return resolve(BaseLearningPenalty, "none" if penalty is None else penalty, _NAMES)
+    return resolve_piece(BaseLearningPenalty, "none" if penalty is None else penalty, _NAMES)

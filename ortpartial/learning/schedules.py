@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from ortpartial.graph import Value, cast, constant, op
 
-from .validation import number, resolve, whole
+from .validation import check_integer, check_number, resolve_piece
 
 __all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule", "OptimalSchedule",
-           "Schedule", "StepSchedule", "WarmUpSchedule", "resolve_schedule"]  # fmt: skip
+           "Schedule", "StepSchedule", "WarmUpSchedule", "resolve_schedule"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class InvScalingSchedule(Schedule):
     power_t: float = 0.5
 
     def __post_init__(self) -> None:
-        number(self, "power_t", low=0)
+        check_number(self, "power_t", low=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
         return eta0 / cast(k, eta0) ** self.power_t
@@ -117,7 +117,7 @@ class OptimalSchedule(Schedule):
     alpha: float = 1e-4
 
     def __post_init__(self) -> None:
-        number(self, "alpha", above=0)
+        check_number(self, "alpha", above=0)
 
     @property
     def t0(self) -> float:
@@ -155,7 +155,7 @@ class WarmUpSchedule(Schedule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
-        whole(self, "n", low=1)
+        check_integer(self, "n", low=1)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
         assert isinstance(self.schedule, Schedule)
@@ -192,12 +192,12 @@ class CosineSchedule(Schedule):
     minimum: float = 0.0
 
     def __post_init__(self) -> None:
-        whole(self, "n", low=1)
-        number(self, "minimum", low=0)
+        check_integer(self, "n", low=1)
+        check_number(self, "minimum", low=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
         left = op.Max(self.n + 1 - k, 0)
-        return between(self.minimum, eta0, cast(left, eta0) / self.n)
+        return interpolate_cosine(self.minimum, eta0, cast(left, eta0) / self.n)
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ class StepSchedule(Schedule):
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        whole(self, "n", low=1)
-        number(self, "factor", above=0)
+        check_integer(self, "n", low=1)
+        check_number(self, "factor", above=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
         # Both are integers, and so is their quotient.
@@ -267,9 +267,9 @@ class OneCycleSchedule(Schedule):
     final_div_factor: float = 1e4
 
     def __post_init__(self) -> None:
-        whole(self, "n", low=1)
-        number(self, "pct_start", low=0, below=1)
-        number(self, "div_factor", "final_div_factor", above=0)
+        check_integer(self, "n", low=1)
+        check_number(self, "pct_start", low=0, below=1)
+        check_number(self, "div_factor", "final_div_factor", above=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
         a, last = self.pct_start * self.n - 1, self.n - 1
@@ -278,10 +278,10 @@ class OneCycleSchedule(Schedule):
         if a > 0:
             j = cast(k - 1, eta0)
             x, low = op.Min(j / a, x), op.Where(j <= a, eta0 / self.div_factor, low)
-        return between(low, eta0, x)
+        return interpolate_cosine(low, eta0, x)
 
 
-def between(low: Value | float, high: Value, x: Value) -> Value:
+def interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:
     """From low at x = 0 to high at x = 1 along a cosine: l + (h - l) ½(1 - cos(πx)), as a square that keeps digits."""
     s = op.Sin(math.pi / 2 * x)
     return low + (high - low) * (s * s)
@@ -291,7 +291,7 @@ def between(low: Value | float, high: Value, x: Value) -> Value:
 _NAMES: dict[str, type[Schedule]] = {
     "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
     "warmup": WarmUpSchedule, "cosine": CosineSchedule, "step": StepSchedule, "onecycle": OneCycleSchedule,
-}  # fmt: skip
+}
 
 
 def resolve_schedule(schedule: Schedule | type[Schedule] | str) -> Schedule:
@@ -316,4 +316,4 @@ def resolve_schedule(schedule: Schedule | type[Schedule] | str) -> Schedule:
     >>> resolve_schedule("invscaling")
     InvScalingSchedule(power_t=0.5)
     """
-    return resolve(Schedule, schedule, _NAMES)
+    return resolve_piece(Schedule, schedule, _NAMES)

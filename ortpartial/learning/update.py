@@ -8,10 +8,10 @@ import numpy as np
 
 from ortpartial.graph import Node, Value, cast, constant, op
 
-__all__ = ["descended", "one_minus_power"]
+__all__ = ["descend", "one_minus_power"]
 
 
-def descended(w: Value, eta: Value, step: Value) -> Value:
+def descend(w: Value, eta: Value, step: Value) -> Value:
     """w - η · step in fewer nodes where the step is a product of matrices, or the sum of rows, which is one as well.
 
     A Gemm has a factor and an addend itself; a sum of rows is the product with a vector that has the factor in it.

@@ -10,10 +10,10 @@ from typing import Any
 
 from ortpartial.exceptions import SettingError
 
-__all__ = ["number", "resolve", "whole"]
+__all__ = ["check_integer", "check_number", "resolve_piece"]
 
 
-def number(
+def check_number(
     piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None
 ) -> None:
     """Settings of a frozen piece as Python floats, once they are known to be finite and in their range.
@@ -44,10 +44,10 @@ def number(
                 object.__setattr__(piece, name, value)  # only its type changes, before anybody has seen it
                 continue
         raise SettingError(f"{type(piece).__name__}: {name} is {given!r}, a finite number"
-                           f"{' ' + expected if expected else ''} was expected.")  # fmt: skip
+                           f"{' ' + expected if expected else ''} was expected.")
 
 
-def whole(piece: Any, *names: str, low: int) -> None:
+def check_integer(piece: Any, *names: str, low: int) -> None:
     """Settings of a frozen piece as Python integers, once they are known to be whole numbers in their range.
 
     Parameters
@@ -68,11 +68,11 @@ def whole(piece: Any, *names: str, low: int) -> None:
         given = getattr(piece, name)
         if isinstance(given, bool) or not isinstance(given, Integral) or given < low:
             raise SettingError(f"{type(piece).__name__}: {name} is {given!r}, a whole number at least {low} was "
-                               f"expected.")  # fmt: skip
+                               f"expected.")
         object.__setattr__(piece, name, int(given))
 
 
-def resolve(kind: type, given: Any, table: Mapping[str, type]) -> Any:
+def resolve_piece(kind: type, given: Any, table: Mapping[str, type]) -> Any:
     """The piece that a user means by an object, a class or a name.
 
     Parameters
@@ -95,7 +95,7 @@ def resolve(kind: type, given: Any, table: Mapping[str, type]) -> Any:
 
     Examples
     --------
-    >>> resolve(Mapping, "nothing", {"nothing": dict})
+    >>> resolve_piece(Mapping, "nothing", {"nothing": dict})
     {}
     """
     if isinstance(given, kind):
@@ -111,6 +111,6 @@ def resolve(kind: type, given: Any, table: Mapping[str, type]) -> Any:
         close = difflib.get_close_matches(given.lower(), lower, n=1)
         guess = next((f" Did you mean {name!r}?" for name in known if close and name.lower() == close[0]), "")
         raise SettingError(f"{setting}: {given!r} is not known.{guess} Known are {', '.join(known)}; "
-                           f"an object of a subclass of {kind.__name__} will do, too.")  # fmt: skip
+                           f"an object of a subclass of {kind.__name__} will do, too.")
     raise SettingError(f"{setting}: {given!r} is a {type(given).__name__}; a name ({', '.join(table)}) or an object of "
-                       f"a subclass of {kind.__name__} was expected.")  # fmt: skip
+                       f"a subclass of {kind.__name__} was expected.")

@@ -1,26 +1,26 @@
 """Reading models: a file, bytes or a ModelProto becomes checked and upgraded values."""
 
-from .external_data import lightened, parted, replace_weights, whole
-from .function_bodies import expand
+from .external_data import offload_weights, replace_weights, restore_weights, split_external_data
+from .function_bodies import expand_body
 from .index_ranges import check_empty, check_indices, index_ranges
 from .load import Model, load, read
-from .prepare import bodies, graphs, prepared
-from .reader import EXPANDED
+from .prepare import bodies, prepare, walk_graphs
+from .reader import EXPANSIONS
 
 __all__ = [
-    "EXPANDED",
+    "EXPANSIONS",
     "Model",
     "bodies",
     "check_empty",
     "check_indices",
-    "expand",
-    "graphs",
+    "expand_body",
     "index_ranges",
-    "lightened",
     "load",
-    "parted",
-    "prepared",
+    "offload_weights",
+    "prepare",
     "read",
     "replace_weights",
-    "whole",
+    "restore_weights",
+    "split_external_data",
+    "walk_graphs",
 ]

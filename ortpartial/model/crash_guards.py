@@ -14,11 +14,11 @@ from ortpartial.graph import OPSET, Value, constant, make_node, op, schema_of
 
 from .validation import LARGEST_WINDOW
 
-__all__ = ["check_node", "guarded"]
+__all__ = ["check_node", "guard_inputs"]
 
 #: Operators that end or hang the process where a tensor has no elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
 NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "GRU", "LSTM", "RNN", "ReduceL1", "ReduceL2",
-                          "ReduceSumSquare"})  # fmt: skip
+                          "ReduceSumSquare"})
 
 #: Through these, the numbers of an input stay what they are.
 _UNCHANGED = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -48,7 +48,7 @@ def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Mapping
     """
     if op_type in NEVER_EMPTY and (empty := [x for x in inputs if x is not None and 0 in (x.shape or ())]):
         raise ModelError(f"{where} reads {empty[0]!r}, a tensor without elements, which ends or hangs some versions of "
-                         f"onnxruntime; leave the node out.")  # fmt: skip
+                         f"onnxruntime; leave the node out.")
     killer = KILLERS.get(op_type)
     if killer is not None and (reason := killer(*inputs, **_known(killer, attributes))):
         raise ModelError(f"{where} {reason}")
@@ -80,7 +80,7 @@ def _groups(x: Value, *_: Value, num_groups: int = 1) -> str | None:
 
 
 def _labels(x: Value, t: Value, *_: Value | None, ignore_index: int | None = None) -> str | None:
-    classes = classes_of(x)
+    classes = count_classes(x)
     if t.array is None or classes is None or not t.array.size:
         return None
     kept = t.array[t.array != ignore_index] if ignore_index is not None else t.array
@@ -109,7 +109,7 @@ def _rois(x: Value, rois: Value, batch: Value | None = None, *_: Value) -> str |
 
 
 def _unpooled(x: Value, i: Value, shape: Value | None = None, *, kernel_shape: Sequence[int] = (),
-              strides: Sequence[int] = (), pads: Sequence[int] = ()) -> str | None:  # fmt: skip
+              strides: Sequence[int] = (), pads: Sequence[int] = ()) -> str | None:
     if i.array is None:
         return "has indices that are computed, and any that is out of range ends the process; store them in the model."
     if x.shape is not None and x.is_static and i.array.shape != x.shape:
@@ -123,7 +123,7 @@ def _unpooled(x: Value, i: Value, shape: Value | None = None, *, kernel_shape: S
         size = math.prod(map(int, shape.array))
     else:
         window = zip(i.array.shape[2:], strides or [1] * n, kernel_shape, pads[:n] or [0] * n, pads[n:] or [0] * n,
-                     strict=False)  # fmt: skip
+                     strict=False)
         size = math.prod(i.array.shape[:2]) * math.prod((m - 1) * s + k - p - q for m, s, k, p, q in window)
     return None if i.array.max() < size else f"has indices up to {i.array.max()}, and its output has {size} elements."
 
@@ -145,13 +145,13 @@ KILLERS: dict[str, Callable[..., str | None]] = {
     "NegativeLogLikelihoodLoss": _labels, "SoftmaxCrossEntropyLoss": _labels,
     "RandomNormal": _normal, "RandomNormalLike": _normal, "RandomUniform": _uniform, "RandomUniformLike": _uniform,
     "RoiAlign": _rois,
-}  # fmt: skip
+}
 
 
 # -- what is only known when the graph runs
 
 
-def guarded(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
+def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
     """The inputs of a node, such that what would end the process ends the run with an error instead.
 
     A table of one element is read with the index 0, or with 1 where the numbers are those that kill: onnxruntime checks
@@ -180,7 +180,8 @@ def guarded(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[st
     if op_type in LOSSES:
         x, t = inputs[:2]
         # What comes straight from the user is checked on the host, and costs nothing here.
-        computed = t is not None and t.array is None and (leaf(t).node is not None or x is None or not classes_of(x))
+        checked = x is not None and count_classes(x) and t is not None and find_source(t).node is None
+        computed = t is not None and t.array is None and not checked
         if x is not None and t is not None and computed and _is_whole(t):
             classes = op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type)
             bad = op.Or(t < constant(0, t.dtype), t >= classes)
@@ -219,13 +220,13 @@ def _raised(bad: Value, like: Value, name: str) -> Value:
     return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
 
 
-def classes_of(x: Value) -> int | None:
+def count_classes(x: Value) -> int | None:
     """How many labels the scores of a loss are for."""
     size = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
     return size if isinstance(size, int) else None
 
 
-def leaf(v: Value) -> Value:
+def find_source(v: Value) -> Value:
     """Where the numbers of a value come from."""
     while v.node is not None and v.node.op_type in _UNCHANGED and v.node.inputs[0] is not None:
         v = v.node.inputs[0]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from .load import Model, stored
+from .load import Model, list_initializers
 
-__all__ = ["lightened", "parted", "replace_weights", "whole"]
+__all__ = ["offload_weights", "replace_weights", "restore_weights", "split_external_data"]
 
 #: Bytes that one protobuf message can hold are 2³¹ - 1; some are left for all that is not content of initializers.
 _MESSAGE = 2**31 - 2**26
@@ -44,7 +44,7 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
     """
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for t in stored(copy):
+    for t in list_initializers(copy):
         if t.name in weights:
             new = numpy_helper.from_array(np.ascontiguousarray(weights[t.name]).reshape(t.dims), t.name)
             for field in _DATA:
@@ -56,7 +56,7 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
     return copy
 
 
-def parted(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
+def split_external_data(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
     """A model that fits into one message of 2 GB, and the big initializers that had to be left out for that.
 
     Parameters
@@ -76,7 +76,7 @@ def parted(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
     >>> from ortpartial.graph import build
     >>> from ortpartial.graph import variable
     >>> x = variable("x", "float32", ["N"])
-    >>> parted(build([x], {"y": 2 * x}))[1]
+    >>> split_external_data(build([x], {"y": 2 * x}))[1]
     {}
     """
     if sum(map(_size, proto.graph.initializer)) < _MESSAGE:
@@ -105,8 +105,8 @@ def _emptied(proto: ModelProto) -> ModelProto:
     return light
 
 
-def lightened(model: Model) -> Model:
-    """The same model, whose proto is a copy without the content of big initializers: see `whole`.
+def offload_weights(model: Model) -> Model:
+    """The same model, whose proto is a copy without the content of big initializers: see `check_integer`.
 
     What a training starts from is read again when the next one does. Where there is much of it, it waits in a temporary
     file until then, and not in memory, if such a file can be written.
@@ -138,7 +138,7 @@ def lightened(model: Model) -> Model:
     return replace(light, arrays={**model.arrays, **apart}, file=file)
 
 
-def whole(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:
+def restore_weights(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:
     """The file of a model that was lightened, in which the initializers named have new content.
 
     Parameters
@@ -159,7 +159,7 @@ def whole(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> Mode
     >>> from ortpartial.graph import constant, variable
     >>> from ortpartial.model import load
     >>> proto = build([x := variable("x", "float32", ["N", 1])], {"y": x @ constant(np.ones((1, 2**18), np.float32))})
-    >>> whole(lightened(load(proto))) == proto
+    >>> check_integer(offload_weights(load(proto))) == proto
     True
     """
     left_out = {t.name for t in model.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL}

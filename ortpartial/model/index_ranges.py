@@ -10,7 +10,7 @@ import numpy as np
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Value, topological
 
-from .crash_guards import LOSSES, NEVER_EMPTY, classes_of, leaf
+from .crash_guards import LOSSES, NEVER_EMPTY, count_classes, find_source
 
 __all__ = ["Range", "check_empty", "check_indices", "index_ranges"]
 
@@ -46,12 +46,12 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
     for node in topological(list(outputs)) if names else ():
         if node.op_type not in (*LOSSES, "Gather", "GatherElements") or node.inputs[1] is None:
             continue
-        name, x = names.get(leaf(node.inputs[1])), node.inputs[0]
+        name, x = names.get(find_source(node.inputs[1])), node.inputs[0]
         if name is None or x is None or x.shape is None:
             continue
         called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
         labels, axis = node.op_type in LOSSES, node.attribute("axis")
-        size = classes_of(x) if labels else x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
+        size = count_classes(x) if labels else x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
         if not isinstance(size, int):
             continue
         ignored = node.attribute("ignore_index") if labels else None
@@ -86,7 +86,7 @@ def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray])
             low, high = (kept.min(), kept.max()) if kept.size else (r.low, r.low)
         if not (r.low <= low and high <= r.high):
             raise DataError(f"Input {name!r} has {r.what} from {low} to {high}, where {r.low} to {r.high} were "
-                            f"expected by {r.node}.")  # fmt: skip
+                            f"expected by {r.node}.")
 
 
 def check_empty(outputs: Collection[Value], arrays: Mapping[str, np.ndarray]) -> None:

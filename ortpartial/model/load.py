@@ -17,9 +17,9 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value, constant, variable
 
-from .prepare import check, graphs, prepared, shapes
+from .prepare import check_graph, infer_types, prepare, walk_graphs
 from .reader import Reader
-from .sparse import densified
+from .sparse import densify
 from .validation import check_size
 
 __all__ = ["Model", "load", "read"]
@@ -44,7 +44,7 @@ class Model:
     straight_through : bool
         Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
     file : mmap.mmap, optional
-        A file without a name, in which the content of big initializers waits until somebody reads it: see `lightened`.
+        A file without a name, in which the content of big initializers waits until it is read: see `offload_weights`.
 
     Examples
     --------
@@ -121,12 +121,12 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
         raise ModelError(f"{what} no ONNX model, or one that was cut short.")
     if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
         raise ModelError(f"The data of {apart[0]!r} stand in another file (external data); give the path of the model.")
-    return densified(model)
+    return densify(model)
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
-         straight_through: bool | None = None) -> Model:  # fmt: skip
+         straight_through: bool | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Sparse initializers are read as dense ones, trained as dense weights and written as such.
@@ -164,8 +164,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     """
     known = source if isinstance(source, Model) else None
     proto = known.proto if known else read(source)  # type: ignore[arg-type]
-    graph, opsets = prepared(proto, batch)
-    arrays = known.arrays if known else {t.name: numpy_helper.to_array(t) for t in stored(proto)}
+    graph, opsets = prepare(proto, batch)
+    arrays = known.arrays if known else {t.name: numpy_helper.to_array(t) for t in list_initializers(proto)}
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
@@ -179,16 +179,16 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     values: dict[str, Value] = {**inputs, **initializers}
     if straight_through is None:
         straight_through = known is not None and known.straight_through
-    reader = Reader(opsets, shapes(graph, opsets), initializers, straight_through)
+    reader = Reader(opsets, infer_types(graph, opsets), initializers, straight_through)
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
     if known is None:
-        check(graph, opsets)  # at last, since our own errors say more
+        check_graph(graph, opsets)  # at last, since our own errors say more
     return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, known.file if known else None)
 
 
-def stored(proto: ModelProto) -> list[TensorProto]:
+def list_initializers(proto: ModelProto) -> list[TensorProto]:
     """The initializers of a model, and those of its bodies whose names they share with no other."""
-    every = [t for g in graphs(proto.graph) for t in g.initializer]
+    every = [t for g in walk_graphs(proto.graph) for t in g.initializer]
     counts = Counter(t.name for t in every)
     own = len(proto.graph.initializer)
     return [*every[:own], *(t for t in every[own:] if counts[t.name] == 1)]

@@ -11,14 +11,14 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inl
 from onnx.reference import ReferenceEvaluator
 
 from ortpartial.exceptions import GraphError, ModelError
-from ortpartial.graph import OPSET, SMALL, Value, attribute_value, constant, without_zeros
+from ortpartial.graph import OPSET, SMALL, Value, attribute_value, constant, forget_zero_sizes
 
 from .validation import check_proto
 
-__all__ = ["bodies", "check", "constant_of", "folded", "graphs", "prepared", "shapes"]
+__all__ = ["bodies", "check_graph", "fold_node", "infer_types", "prepare", "read_constant", "walk_graphs"]
 
 
-def prepared(
+def prepare(
     proto: ModelProto, batch: int | Mapping[str, Sequence[int]] | None = None
 ) -> tuple[onnx.GraphProto, Mapping[str, int]]:
     """A graph with functions inlined and opset 21 or later, in which big initializers became inputs, and its opsets.
@@ -41,7 +41,7 @@ def prepared(
     """
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
-    for nodes in (*(g.node for g in graphs(light.graph)), *(f.node for f in light.functions)):
+    for nodes in (*(g.node for g in walk_graphs(light.graph)), *(f.node for f in light.functions)):
         _refer(nodes)
     check_proto(light)
     if light.functions:
@@ -50,7 +50,7 @@ def prepared(
         stored = light.graph.initializer
         light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
         # And for the types of what is inside of bodies.
-        _, *inside = graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
+        _, *inside = walk_graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
         light.graph.value_info.extend(v for g in inside for v in [*g.input, *g.output, *g.value_info])
         try:
             light = inliner.inline_local_functions(light, convert_version=True)
@@ -70,7 +70,7 @@ def prepared(
     return light.graph, opsets
 
 
-def check(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
     """What onnx's own checker says, without the shapes that are declared inside, which exporters get wrong.
 
     Parameters
@@ -129,7 +129,7 @@ def _refer(nodes: Any) -> None:
             named = [n.decode() for n in (*found.get("xs", ()), *found.get("zs", ()))]
             if len(named) != len(node.input):
                 raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names {len(named)} tensors in xs and zs, "
-                                 f"and has {len(node.input)} inputs; one for each was expected.")  # fmt: skip
+                                 f"and has {len(node.input)} inputs; one for each was expected.")
             node.input.extend([*named, found.get("y", b"").decode()])
             late = late or not here.issuperset({*node.input} & {o for n in nodes for o in n.output})
         here.update(node.output)
@@ -146,7 +146,7 @@ def _put_in_order(nodes: Any) -> None:
     while waiting:
         left = []
         for node in waiting:
-            inside = (n for b in bodies(node) for g in graphs(b) for n in g.node)
+            inside = (n for b in bodies(node) for g in walk_graphs(b) for n in g.node)
             if known.issuperset(made & {i for n in (node, *inside) for i in n.input}):
                 known.update(node.output)
                 place[tuple(node.output)] = len(place)
@@ -192,7 +192,7 @@ def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int], around: Mapping[str
                 node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
 
 
-def folded(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
+def fold_node(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
     """The whole numbers that a node computes from whole numbers; None where it does not, or where they are many.
 
     Parameters
@@ -245,7 +245,7 @@ def bodies(node: NodeProto) -> list[onnx.GraphProto]:
     return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph and all graphs inside it.
 
     Parameters
@@ -260,7 +260,7 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for body in bodies(node):
-            yield from graphs(body)
+            yield from walk_graphs(body)
 
 
 def _has_bodies(model: ModelProto) -> bool:
@@ -274,7 +274,7 @@ def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
         count = (last - first) / step if step else 0.0
     if not count <= SMALL**2 * 16:
         raise ModelError(f"Node {node.name or '(unnamed)'} (Range, output {node.output[0]!r}) counts from {first} to "
-                         f"{last}, {count:.0f} numbers, where {SMALL**2 * 16} are the most.")  # fmt: skip
+                         f"{last}, {count:.0f} numbers, where {SMALL**2 * 16} are the most.")
 
 
 #: The arithmetic of shapes: what is computed in Python, since it takes no time.
@@ -283,7 +283,7 @@ _EASY = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSu
                    "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax",
                    "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape",
                    "Sign", "Size", "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where",
-                   "Xor"})  # fmt: skip
+                   "Xor"})
 
 
 def _is_easy(node: NodeProto, known: Mapping[str, np.ndarray]) -> bool:
@@ -295,7 +295,7 @@ def _is_easy(node: NodeProto, known: Mapping[str, np.ndarray]) -> bool:
         return bool(arrays) and float(np.prod(arrays[-1].astype(float))) * arrays[0].size <= SMALL**2
     if node.op_type == "Range":
         return len(arrays) == 3 and bool(arrays[2].all()) and (
-            abs((float(arrays[1].min()) - float(arrays[0].min())) / float(arrays[2].min())) <= SMALL)  # fmt: skip
+            abs((float(arrays[1].min()) - float(arrays[0].min())) / float(arrays[2].min())) <= SMALL)
     return bool(arrays) and node.op_type in _EASY
 
 
@@ -303,12 +303,12 @@ def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[
     """What a node gives for known inputs; None where it cannot be computed."""
     if node.op_type == "Constant":
         try:
-            return constant_of({a.name: attribute_value(a) for a in node.attribute}).array
+            return read_constant({a.name: attribute_value(a) for a in node.attribute}).array
         except GraphError:
             return None
     graph = helper.make_graph(
         [node], "fold", [onnx.ValueInfoProto(name=i) for i in dict.fromkeys(node.input) if i],
-        [onnx.ValueInfoProto(name=node.output[0])])  # fmt: skip
+        [onnx.ValueInfoProto(name=node.output[0])])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
     try:
         with np.errstate(all="ignore"):
@@ -318,7 +318,7 @@ def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[
     return np.asarray(found)
 
 
-def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
+def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
     """Types that inference over the whole graph finds, with the arithmetic of shapes, which one node does not show.
 
     Parameters
@@ -337,7 +337,7 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
     bare.CopyFrom(graph)
     del bare.value_info[:]
     model = helper.make_model(bare, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
-    main, *inside = graphs(model.graph)
+    main, *inside = walk_graphs(model.graph)
     for g in inside:
         del g.value_info[:]
     # Exporters declare wrong sizes now and then; what a body is given follows from its node.
@@ -353,15 +353,15 @@ def shapes(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.
     except Exception:
         return {}
     types: dict[str, onnx.TypeProto] = {}
-    for v in (v for g in graphs(inferred.graph) for v in [*g.value_info, *g.output]):
-        without_zeros(v.type.tensor_type.shape)
+    for v in (v for g in walk_graphs(inferred.graph) for v in [*g.value_info, *g.output]):
+        forget_zero_sizes(v.type.tensor_type.shape)
         if v.name in types and types[v.name] != v.type:  # two branches may each have a value of the same name
             types[v.name] = onnx.TypeProto()
         types.setdefault(v.name, v.type)
     return types
 
 
-def constant_of(attributes: dict[str, Any]) -> Value:
+def read_constant(attributes: dict[str, Any]) -> Value:
     """The value of a Constant node, whichever of its attributes holds it.
 
     Parameters
@@ -379,7 +379,7 @@ def constant_of(attributes: dict[str, Any]) -> Value:
         It is no tensor of numbers.
     """
     for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
-                       ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
+                       ("value_int", np.int64), ("value_ints", np.int64)):
         if key in attributes:
             value = attributes[key]
             return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))

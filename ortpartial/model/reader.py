@@ -24,19 +24,19 @@ from ortpartial.graph import (
     defaults,
     make_node,
     schema_of,
-    widened,
+    widen_body,
 )
 
-from .crash_guards import check_node, guarded
-from .prepare import bodies, constant_of
-from .sequences import part_of, pieces
-from .straight_through import straight
+from .crash_guards import check_node, guard_inputs
+from .prepare import bodies, read_constant
+from .sequences import read_element, sequence_elements
+from .straight_through import pass_straight_through
 from .validation import check_size
 
-__all__ = ["EXPANDED", "Reader"]
+__all__ = ["EXPANSIONS", "Reader"]
 
 #: Operators that are read as what they compute: from inputs, attributes and which outputs are wanted to the outputs.
-EXPANDED: dict[tuple[str, str], Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], list[Value | None]]] = {}
+EXPANSIONS: dict[tuple[str, str], Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], list[Value | None]]] = {}
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Reader:
         return [values[o.name] for o in graph.output]
 
     def bodies(self, node: NodeProto, inputs: list[Value | None], attributes: dict[str, Any],
-               values: MutableMapping[str, Value]) -> dict[str, Subgraph]:  # fmt: skip
+               values: MutableMapping[str, Value]) -> dict[str, Subgraph]:
         """The graphs among the attributes of a node."""
         found = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
         return {name: self.body(node.op_type, graph, inputs, attributes, values) for name, graph in found.items()}
 
     def body(self, op_type: str, graph: onnx.GraphProto, inputs: Sequence[Value | None], attributes: dict[str, Any],
-             values: MutableMapping[str, Value]) -> Subgraph:  # fmt: skip
+             values: MutableMapping[str, Value]) -> Subgraph:
         """A graph inside a node that has these inputs, in which values are known by their names."""
         names = [i.name for i in graph.input]
 
@@ -81,7 +81,7 @@ class Reader:
             return Subgraph.of(outputs, *body_inputs("Loop", [None, None, *kinds], {}, names))
 
         if op_type == "Loop":
-            return widened(loop, [x for x in inputs[2:] if x is not None])
+            return widen_body(loop, [x for x in inputs[2:] if x is not None])
         return Subgraph.of(outputs, *(body_inputs(op_type, inputs, attributes, names) if op_type == "Scan" else ()))
 
 
@@ -96,20 +96,20 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: Read
         raise ModelError(f"{where} reads {unknown[0]!r}, which nothing computes before it.")
     try:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-            content = constant_of(attributes)
+            content = read_constant(attributes)
             values[node.output[0]] = Value(content.type, array=content.array, hint=node.output[0])
             return
         domain = "" if node.domain == "ai.onnx" else node.domain
         schema = schema_of(node.op_type, domain, opsets.get(node.domain, OPSET))
         inputs = [values[i] if i else None for i in node.input]
-        if (schema.domain, schema.name) in EXPANDED:
+        if (schema.domain, schema.name) in EXPANSIONS:
             found = _expanded(node, schema, inputs, attributes)
             values.update((n, v) for n, v in zip(node.output, found, strict=False) if n and v is not None)
             return
         check_required(schema, inputs, schema.name)
         if not schema.domain:
             check_node(schema.name, inputs, attributes, where)
-            inputs = guarded(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
+            inputs = guard_inputs(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
         if node.op_type == "If" and (condition := inputs[0]) is not None and condition.array is not None:
             # Exporters write conditions that they could have decided.
             name = "then_branch" if condition.array.item() else "else_branch"
@@ -118,20 +118,20 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: Read
             return
         if inputs and inputs[0] in reader.sequences:
             known_parts = reader.sequences[inputs[0]]
-            if (part := part_of(schema.name, known_parts, inputs, attributes)) is not None:
+            if (part := read_element(schema.name, known_parts, inputs, attributes)) is not None:
                 values[node.output[0]] = part
                 return
         attributes |= reader.bodies(node, inputs, attributes, values)
         owned = max(len(node.output), _owned(schema, attributes))
         made = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, hints=node.output)
-        if not schema.domain and (parts := pieces(schema.name, inputs, attributes)) is not None:
+        if not schema.domain and (parts := sequence_elements(schema.name, inputs, attributes)) is not None:
             reader.sequences[made.outputs[0]] = parts
     except GraphError as e:
         raise ModelError(f"{where} cannot be read: {e}") from None
     for name, v in zip(node.output, made.outputs, strict=False):
         if name:
             if reader.straight_through and schema.name == "DequantizeLinear" and (q := inputs[0]) is not None:
-                v = straight(q.node, v) if q.node is not None and q.node.op_type == "QuantizeLinear" else v
+                v = pass_straight_through(q.node, v) if q.node is not None and q.node.op_type == "QuantizeLinear" else v
             known = types.get(name)
             if known is not None and known.tensor_type.elem_type == v.type.tensor_type.elem_type:
                 shape = Value(known).shape
@@ -163,14 +163,14 @@ def _reshaped(x: Value | None, shape: tuple[int | str | None, ...] | None) -> tu
 
 
 def _expanded(node: NodeProto, schema: onnx.defs.OpSchema, inputs: Sequence[Value | None],
-              attributes: Mapping[str, Any]) -> list[Value | None]:  # fmt: skip
-    """What an operator of `EXPANDED` computes, once it has the inputs and attributes that it needs."""
+              attributes: Mapping[str, Any]) -> list[Value | None]:
+    """What an operator of `EXPANSIONS` computes, once it has the inputs and attributes that it needs."""
     given = {**defaults(schema), **attributes}
     if wrong := sorted(set(given) ^ {n for n, a in schema.attributes.items() if a.required or n in given}):
         raise GraphError(f"{schema.name} {'has no' if wrong[0] in given else 'needs the'} attribute {wrong[0]!r}.")
     if len(inputs) < schema.min_input:
         raise GraphError(f"{schema.name} takes {schema.min_input} or more inputs, {len(inputs)} given.")
-    found = EXPANDED[schema.domain, schema.name](inputs, given, [bool(o) for o in node.output])
+    found = EXPANSIONS[schema.domain, schema.name](inputs, given, [bool(o) for o in node.output])
     if len(node.output) > len(found):
         raise GraphError(f"{schema.name} has {len(found)} outputs and not {len(node.output)}.")
     return found

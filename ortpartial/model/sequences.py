@@ -9,10 +9,11 @@ import numpy as np
 
 from ortpartial.graph import Value, constant, op
 
-__all__ = ["part_of", "pieces"]
+__all__ = ["read_element", "sequence_elements"]
 
 
-def pieces(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Value] | None:
+def sequence_elements(op_type: str, inputs: Sequence[Value | None],
+                      attributes: Mapping[str, Any]) -> list[Value] | None:
     """The tensors of the sequence that an operator makes, where their number is known.
 
     Parameters
@@ -31,7 +32,7 @@ def pieces(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str
     Examples
     --------
     >>> from ortpartial.graph import variable
-    >>> pieces("SplitToSequence", [variable("x", "float32", ["N", 3]), constant([2, 1])], {"axis": 1})
+    >>> sequence_elements("SplitToSequence", [variable("x", "float32", ["N", 3]), constant([2, 1])], {"axis": 1})
     [<Value Split float32[Nx2]>, <Value Split float32[Nx1]>]
     """
     if op_type == "SequenceConstruct":
@@ -60,8 +61,8 @@ def _sizes(n: int | str | None, split: Value | None) -> list[int] | None:
     return None if k < 1 else [min(k, n - start) for start in range(0, n, k)]
 
 
-def part_of(op_type: str, parts: Sequence[Value], inputs: Sequence[Value | None], attributes: Mapping[str, Any]
-            ) -> Value | None:  # fmt: skip
+def read_element(op_type: str, parts: Sequence[Value], inputs: Sequence[Value | None], attributes: Mapping[str, Any]
+            ) -> Value | None:
     """What an operator reads of a sequence of known tensors; None if that is not known.
 
     Parameters
@@ -83,7 +84,7 @@ def part_of(op_type: str, parts: Sequence[Value], inputs: Sequence[Value | None]
     --------
     >>> from ortpartial.graph import variable
     >>> x, y = variable("x", "float32", [2]), variable("y", "float32", [3])
-    >>> part_of("SequenceAt", [x, y], [None, constant(-1)], {})
+    >>> read_element("SequenceAt", [x, y], [None, constant(-1)], {})
     <Value y float32[3]>
     """
     if op_type == "SequenceLength":

@@ -1,4 +1,4 @@
-"""What do sparse initializers hold? `densified` writes them out, so that all others know dense ones alone."""
+"""What do sparse initializers hold? `densify` writes them out, so that all others know dense ones alone."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onnx import GraphProto, ModelProto, SparseTensorProto, helper, numpy_helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import variable
 
-from .prepare import graphs
+from .prepare import walk_graphs
 from .validation import check_size
 
-__all__ = ["dense", "densified"]
+__all__ = ["densify", "to_dense"]
 
 
-def densified(proto: ModelProto) -> ModelProto:
+def densify(proto: ModelProto) -> ModelProto:
     """The model with its sparse initializers, and those of Constant nodes, as dense ones.
 
     They are trained as such: zeros become what a gradient makes of them.
@@ -43,7 +43,7 @@ def densified(proto: ModelProto) -> ModelProto:
     >>> from onnx import parser
     >>> model = parser.parse_model('<ir_version: 8, opset_import: ["": 18]> g (float[3] x) => (float[3] y) '
     ...                            '{ y = Identity (x) }')
-    >>> densified(model) is model
+    >>> densify(model) is model
     True
     """
     if not any(g.sparse_initializer or any(_constants(g)) for g in _all(proto)):
@@ -51,10 +51,10 @@ def densified(proto: ModelProto) -> ModelProto:
     found = ModelProto()
     found.CopyFrom(proto)
     for g in _all(found):
-        g.initializer.extend(numpy_helper.from_array(dense(t), t.values.name) for t in g.sparse_initializer)
+        g.initializer.extend(numpy_helper.from_array(to_dense(t), t.values.name) for t in g.sparse_initializer)
         g.ClearField("sparse_initializer")
         for node in _constants(g):
-            value = numpy_helper.from_array(dense(node.attribute[0].sparse_tensor, node.output[0]))
+            value = numpy_helper.from_array(to_dense(node.attribute[0].sparse_tensor, node.output[0]))
             node.attribute[0].CopyFrom(helper.make_attribute("value", value))
     return found
 
@@ -62,7 +62,7 @@ def densified(proto: ModelProto) -> ModelProto:
 def _all(proto: ModelProto) -> Iterator[GraphProto]:
     """All graphs of a model, those of its training included."""
     for g in (proto.graph, *(g for info in proto.training_info for g in (info.initialization, info.algorithm))):
-        yield from graphs(g)
+        yield from walk_graphs(g)
 
 
 def _constants(graph: GraphProto) -> Iterator[Any]:
@@ -72,7 +72,7 @@ def _constants(graph: GraphProto) -> Iterator[Any]:
             yield node
 
 
-def dense(t: SparseTensorProto, name: str = "") -> np.ndarray:
+def to_dense(t: SparseTensorProto, name: str = "") -> np.ndarray:
     """A sparse tensor as an array.
 
     Parameters
@@ -96,7 +96,7 @@ def dense(t: SparseTensorProto, name: str = "") -> np.ndarray:
     Examples
     --------
     >>> values, places = helper.make_tensor("w", 1, [2], [5.0, 7.0]), helper.make_tensor("", 7, [2, 2], [0, 1, 1, 0])
-    >>> dense(helper.make_sparse_tensor(values, places, [2, 3]))
+    >>> to_dense(helper.make_sparse_tensor(values, places, [2, 3]))
     array([[0., 5., 0.],
            [7., 0., 0.]], dtype=float32)
     """
@@ -113,7 +113,7 @@ def dense(t: SparseTensorProto, name: str = "") -> np.ndarray:
     n, axes = len(values), shape if places.ndim == 2 else (math.prod(shape),)
     if places.dtype != np.int64 or places.shape not in ((n,), (n, len(shape))):
         raise ModelError(f"{what} has indices of {places.dtype} and shape {places.shape}, where int64 and {(n,)} or "
-                         f"{(n, len(shape))} were expected for its {n} values.")  # fmt: skip
+                         f"{(n, len(shape))} were expected for its {n} values.")
     rows = places.reshape(n, len(axes))
     if (outside := ((rows < 0) | (rows >= axes)).any(axis=1)).any():
         raise ModelError(f"{what} has the index {places[outside][0].tolist()}, which is outside of the shape {shape}.")

@@ -6,10 +6,10 @@ import numpy as np
 
 from ortpartial.graph import Node, Value, constant, op
 
-__all__ = ["held", "straight"]
+__all__ = ["pass_straight_through", "stop_gradient"]
 
 
-def held(x: Value) -> Value:
+def stop_gradient(x: Value) -> Value:
     """x itself, by which nothing is differentiated.
 
     Round has no gradient, and x · 2⁶⁴ is a whole number already, or x is so small that 2⁻⁶⁵ is all that is lost.
@@ -26,13 +26,13 @@ def held(x: Value) -> Value:
     Examples
     --------
     >>> from ortpartial.graph import variable
-    >>> held(variable("x", "float32", ["N"]))
+    >>> stop_gradient(variable("x", "float32", ["N"]))
     <Value Mul float32[N]>
     """
     return op.Round(x * 2.0**64) * 2.0**-64
 
 
-def straight(quantize: Node, y: Value) -> Value:
+def pass_straight_through(quantize: Node, y: Value) -> Value:
     """The same y, whose gradient is that of the quantized x where x is in the range of its quantization, and 0 beyond.
 
     Parameters
@@ -51,7 +51,7 @@ def straight(quantize: Node, y: Value) -> Value:
     >>> from ortpartial.graph import variable
     >>> x = variable("x", "float32", ["N"])
     >>> q = op.QuantizeLinear(x, 0.5, constant(0, np.int8))
-    >>> straight(q.node, op.DequantizeLinear(q, 0.5, constant(0, np.int8)))
+    >>> pass_straight_through(q.node, op.DequantizeLinear(q, 0.5, constant(0, np.int8)))
     <Value Add float32[N]>
     """
     x, scale, *zero = quantize.inputs
@@ -68,4 +68,4 @@ def straight(quantize: Node, y: Value) -> Value:
     point = around(op.Cast(zero[0], to=x.type.tensor_type.elem_type)) if zero and zero[0] is not None else 0.0
     low, high = ((constant(float(end), x.dtype) - point) * around(scale) for end in ends)
     inside = x * op.Cast(op.And(x >= low, x <= high), to=x.type.tensor_type.elem_type)
-    return held(y) + (inside - held(inside))
+    return stop_gradient(y) + (inside - stop_gradient(inside))

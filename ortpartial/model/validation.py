@@ -20,7 +20,7 @@ _ANY_NUMBER = frozenset({"ends", "ignore_index", "starts", "value_int", "value_i
 #: Attributes that are sizes, steps or numbers of groups, which onnx and onnxruntime divide by or count with.
 _POSITIVE = frozenset({"blocksize", "dilations", "group", "hidden_size", "kernel_shape", "num_groups", "num_outputs",
                        "offset_group", "output_height", "output_width", "pooled_shape", "sample_size",
-                       "strides"})  # fmt: skip
+                       "strides"})
 
 #: No window is larger than this along an axis, nor is its padding; larger ones overflow, or take hours.
 _WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "sampling_ratio", "strides"})
@@ -87,7 +87,7 @@ class _Expansion:
                     total += self.count(graph.node, calls)
         if total > _FUNCTION_NODES:
             raise ModelError(f"The functions of the model would be inlined into {total} nodes; {_FUNCTION_NODES} are "
-                             f"the most that is taken.")  # fmt: skip
+                             f"the most that is taken.")
         return total
 
     def _function(self, key: tuple[str, str], calls: tuple[tuple[str, str], ...]) -> int:
@@ -96,7 +96,7 @@ class _Expansion:
             raise ModelError(f"The function {name!r} calls itself, which ONNX does not allow; write it as a Loop.")
         if len(calls) >= _FUNCTION_DEPTH:
             raise ModelError(f"The function {name!r} is called at a depth of more than {_FUNCTION_DEPTH} functions; "
-                             f"inline some of them.")  # fmt: skip
+                             f"inline some of them.")
         if key not in self.known:
             self.known[key] = self.count(self.functions[key].node, (*calls, key))
         return self.known[key]
@@ -126,13 +126,13 @@ def _check_equation(node: NodeProto) -> None:
         for term in a.s.decode("utf-8", "replace").replace("->", ",").split(","):
             if term.count(".") not in (0, 3) or (term.count(".") and "..." not in term.replace(" ", "")):
                 raise ModelError(f"{_named(node)} has the equation {a.s.decode('utf-8', 'replace')!r}, a term of which "
-                                 f"has {term.count('.')} dots, where one ellipsis of three was expected.")  # fmt: skip
+                                 f"has {term.count('.')} dots, where one ellipsis of three was expected.")
 
 
 def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:
     """A Loop must be able to end: with a count, or with a condition that its body computes."""
     stored = {t.name: numpy_helper.to_array(t) for t in getattr(container, "initializer", ()) if not any(
-        d > 1 for d in t.dims)}  # fmt: skip
+        d > 1 for d in t.dims)}
     for other in container.node:
         if other.op_type == "Constant" and other.attribute and other.attribute[0].name == "value":
             stored[other.output[0]] = numpy_helper.to_array(other.attribute[0].t)
@@ -153,7 +153,7 @@ def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:
     handed_on = len(body.input) > 1 and name == body.input[1].name
     if handed_on or name in stored or (name in stored_inside and stored_inside[name].all()):
         raise ModelError(f"{_named(node)} can never end: it has no trip count, and its condition is always true. Give "
-                         f"it a trip count.")  # fmt: skip
+                         f"it a trip count.")
 
 
 # -- before a tensor becomes part of a graph
@@ -180,7 +180,7 @@ def check_size(value: Value, what: str) -> None:
         return
     if (needed := math.prod(sizes) * value.dtype.itemsize) > (memory := _memory()):
         raise ModelError(f"{what} has the shape {value.shape} and needs {needed / 2**30:.1f} GiB, where "
-                         f"{memory / 2**30:.1f} GiB are all that there is.")  # fmt: skip
+                         f"{memory / 2**30:.1f} GiB are all that there is.")
 
 
 def _memory() -> int:

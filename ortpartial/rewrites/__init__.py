@@ -1,31 +1,40 @@
 """Rewrites: a graph becomes an equal graph in other operators."""
 
-from .checkpointing import cheaply, checkpointed, resolve_checkpointing
-from .lowering import aged, lower
-from .mixed_precision import LossScale, Precision, all_finite, in_precision, resolve_precision
-from .peephole import faster
-from .simplify import simplified
-from .train_mode import Mask, Statistic, Training, in_dtype, in_inference, in_training, own_statistics, statistics
+from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
+from .lowering import downgrade_opset, lower
+from .mixed_precision import LossScale, Precision, all_finite, resolve_precision, to_mixed_precision
+from .peephole import apply_peepholes
+from .simplify import simplify
+from .train_mode import (
+    Mask,
+    Statistic,
+    TrainingModel,
+    find_moving_statistics,
+    find_statistics,
+    to_dtype,
+    to_inference_mode,
+    to_training_mode,
+)
 
 __all__ = [
     "LossScale",
     "Mask",
     "Precision",
     "Statistic",
-    "Training",
-    "aged",
+    "TrainingModel",
     "all_finite",
-    "cheaply",
-    "checkpointed",
-    "faster",
-    "in_dtype",
-    "in_inference",
-    "in_precision",
-    "in_training",
+    "apply_peepholes",
+    "checkpoint_gradient",
+    "downgrade_opset",
+    "find_moving_statistics",
+    "find_statistics",
     "lower",
-    "own_statistics",
+    "recompute_cheap",
     "resolve_checkpointing",
     "resolve_precision",
-    "simplified",
-    "statistics",
+    "simplify",
+    "to_dtype",
+    "to_inference_mode",
+    "to_mixed_precision",
+    "to_training_mode",
 ]

@@ -12,9 +12,9 @@ from onnx import TensorProto
 
 from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import SettingError
-from ortpartial.graph import Node, Value, boundary, op, rewritten, shape_of, topological
+from ortpartial.graph import Node, Value, find_boundary, op, rewrite, shape_of, topological
 
-__all__ = ["cheaply", "checkpointed", "resolve_checkpointing"]
+__all__ = ["checkpoint_gradient", "recompute_cheap", "resolve_checkpointing"]
 
 #: From the nodes of the forward pass and what the backward pass reads of them to what is kept.
 Choice = Callable[[Sequence[Node], Sequence[Value]], Collection[Value]]
@@ -23,7 +23,7 @@ Choice = Callable[[Sequence[Node], Sequence[Value]], Collection[Value]]
 CHEAP = frozenset({"Abs", "Add", "Cast", "Clip", "Div", "Elu", "Equal", "Erf", "Exp", "Greater", "GreaterOrEqual",
                    "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Min",
                    "Mul", "Neg", "Not", "Pow", "Reciprocal", "Relu", "Reshape", "Sigmoid", "Softplus", "Sqrt",
-                   "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"})  # fmt: skip
+                   "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"})
 
 
 def resolve_checkpointing(checkpointing: Any, names: Collection[str] = ()) -> Gradient | None:
@@ -48,17 +48,17 @@ def resolve_checkpointing(checkpointing: Any, names: Collection[str] = ()) -> Gr
     if checkpointing is None or checkpointing is False:
         return None
     if checkpointing is True or checkpointing == "auto":
-        return checkpointed(_segments)
+        return checkpoint_gradient(_segments)
     listed = isinstance(checkpointing, Sequence) and not isinstance(checkpointing, str)
     if not listed or not all(isinstance(n, str) for n in checkpointing):
         raise SettingError(f"checkpointing is None, 'auto' or a list of tensors to keep, not {checkpointing!r}.")
     if unknown := [n for n in checkpointing if n not in names]:
         raise SettingError(f"checkpointing names {unknown[0]!r}, which is no tensor of the model.")
     chosen = frozenset(checkpointing)
-    return checkpointed(lambda forward, read: {v for node in forward for v in node.outputs if v.hint in chosen})
+    return checkpoint_gradient(lambda forward, read: {v for node in forward for v in node.outputs if v.hint in chosen})
 
 
-def checkpointed(choice: Choice) -> Gradient:
+def checkpoint_gradient(choice: Choice) -> Gradient:
     """A gradient that keeps some values of the forward pass and computes the others once more when it needs them.
 
     A second computation reads what was kept through a Reshape whose shape depends on the cotangent of the next value
@@ -82,7 +82,7 @@ def checkpointed(choice: Choice) -> Gradient:
     >>> from ortpartial.graph import variable
     >>> x, w = variable("x", "float32", [2]), variable("w", "float32", [2])
     >>> y = op.Exp(op.Exp(op.Exp(w * x)))
-    >>> gradient = checkpointed(lambda forward, read: [forward[2].outputs[0]])
+    >>> gradient = checkpoint_gradient(lambda forward, read: [forward[2].outputs[0]])
     >>> model = build([x, w], {"w_grad": gradient(op.ReduceSum(y), [w])[0]})
     >>> [node.op_type for node in model.graph.node].count("Exp")
     4
@@ -90,7 +90,7 @@ def checkpointed(choice: Choice) -> Gradient:
 
     def gradient(objective: Value, wrt: Sequence[Value]) -> list[Value]:
         forward = topological([objective])
-        read = [v for v in boundary(grad(objective, wrt), [objective], wrt) if v.node is not None]
+        read = [v for v in find_boundary(grad(objective, wrt), [objective], wrt) if v.node is not None]
         fixed = (v for node in forward if node.bodies or node.is_random for v in node.outputs)
         kept = {*choice(forward, read), *fixed, *(v for v in read if v.inner is not None)}
         return _again(objective, wrt, forward, [v for v in read if v not in kept], kept)
@@ -99,7 +99,7 @@ def checkpointed(choice: Choice) -> Gradient:
 
 
 def _again(objective: Value, wrt: Sequence[Value], forward: Sequence[Node], read: Sequence[Value],
-           kept: Collection[Value]) -> list[Value]:  # fmt: skip
+           kept: Collection[Value]) -> list[Value]:
     """The gradients, for which what is read and not kept is computed once more."""
     at = {v: i for i, node in enumerate(forward) for v in node.outputs}
     last = at | {x: i for i, node in enumerate(forward) for x in node.reads}
@@ -116,21 +116,21 @@ def _again(objective: Value, wrt: Sequence[Value], forward: Sequence[Node], read
     for v in read:
         if (i := bisect_left(places, last[v])) < len(marks):
             behind.setdefault(i, []).append(v)
-    stops = [*wrt, *(v for v in boundary(found, [objective], wrt))]
+    stops = [*wrt, *(v for v in find_boundary(found, [objective], wrt))]
     new: dict[Value, Value] = {}  # of the backward pass
     again: dict[Value, Value] = {}  # of the forward pass
     for i in sorted(behind, reverse=True):
-        new[cotangents[i]] = rewritten([cotangents[i]], new, cut=stops)[0]
+        new[cotangents[i]] = rewrite([cotangents[i]], new, cut=stops)[0]
         again |= _copies(behind[i], again, {*kept, *wrt}, set(wrt), new[cotangents[i]])
         new |= {v: again[v] for v in behind[i]}
     # In the order in which they were written, which is the order in which they are computed.
     written = sorted(dict.fromkeys(gradients), key=lambda g: g.node.serial if g.node else -1)
-    made = dict(zip(written, rewritten(written, new, cut=stops), strict=True))
+    made = dict(zip(written, rewrite(written, new, cut=stops), strict=True))
     return [made[g] for g in gradients]
 
 
 def _copies(values: Sequence[Value], known: Mapping[Value, Value], stops: set[Value], wrt: set[Value],
-            cotangent: Value) -> dict[Value, Value]:  # fmt: skip
+            cotangent: Value) -> dict[Value, Value]:
     """By the value, what computes it and all on the way to it once more, as soon as a cotangent is known."""
     nodes = topological(values, {*known, *stops})
     number = op.Cast(op.Slice(op.Reshape(cotangent, [-1]), [0], [1]), to=TensorProto.FLOAT)
@@ -142,10 +142,10 @@ def _copies(values: Sequence[Value], known: Mapping[Value, Value], stops: set[Va
     sources = dict.fromkeys(x for node in nodes for x in node.reads if x in stops or x.node is None)
     given = {x: later(x) for x in sources if x not in wrt and x.array is None}
     made = [v for node in nodes for v in node.outputs]
-    return dict(zip(made, rewritten(made, {**known, **given}, cut=list(wrt)), strict=True))
+    return dict(zip(made, rewrite(made, {**known, **given}, cut=list(wrt)), strict=True))
 
 
-def cheaply(forward: Sequence[Node], read: Sequence[Value]) -> Collection[Value]:
+def recompute_cheap(forward: Sequence[Node], read: Sequence[Value]) -> Collection[Value]:
     """All but what cheap operators compute of one single value that is kept anyway."""
     wanted = set(read)
     source: dict[Value, Value] = {}

@@ -117,7 +117,7 @@ def unknown(node: Node, what: str, x: Value) -> NoGradientError:
 
 
 def joined(x: Value, image: Value, block: Value, *, node: Node, strides: Sequence[int], dilations: Sequence[int],
-           pads: Sequence[int]) -> Value:  # fmt: skip
+           pads: Sequence[int]) -> Value:
     """Col2Im: a transposed convolution, whose kernel for each place of a block is 1 there and 0 elsewhere.
 
     Parameters
@@ -147,7 +147,7 @@ def joined(x: Value, image: Value, block: Value, *, node: Node, strides: Sequenc
     y = op.ConvTranspose(
         op.Reshape(x, [-1, places, *stops]), np.eye(places, dtype=x.dtype).reshape(places, 1, *k),
         strides=window.strides, dilations=window.dilations, pads=window.pads,
-        output_padding=[f % s for f, s in zip(free, window.strides, strict=True)])  # fmt: skip
+        output_padding=[f % s for f, s in zip(free, window.strides, strict=True)])
     return op.Reshape(y, vector(size(x, 0, 1), constant([-1, *n])))
 
 

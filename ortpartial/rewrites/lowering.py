@@ -1,4 +1,4 @@
-"""What if a runtime lacks an operator? `lower` is for those without a float64 kernel, `aged` for younger ones."""
+"""Lowering: operators without a float64 kernel, or younger than the runtime, in operators that it has."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ortpartial.graph import (
     cast,
     defaults,
     make_node,
-    nested,
     op,
-    rewritten,
+    rewrite,
     schema_of,
     topological,
+    walk_nodes,
 )
-from ortpartial.model import expand, graphs, load
+from ortpartial.model import expand_body, load, walk_graphs
 
 from .im2col import average, convolution, joined, transposed_convolution
 
-__all__ = ["LOWERED", "aged", "lower"]
+__all__ = ["LOWERED", "downgrade_opset", "lower"]
 
 
 def spatial(x: Value) -> list[int]:
@@ -115,7 +115,7 @@ def lower(model: ModelProto) -> ModelProto:
     >>> [node.op_type for node in lower(build([x], {"y": op.Mean(x, x)})).graph.node]
     ['Sum', 'Div']
     """
-    nodes = (node for graph in graphs(model.graph) for node in graph.node)
+    nodes = (node for graph in walk_graphs(model.graph) for node in graph.node)
     if not any(node.op_type in LOWERED and not node.domain for node in nodes) or not _has_float64(model):
         return model
     try:
@@ -127,7 +127,7 @@ def lower(model: ModelProto) -> ModelProto:
     before = -1
     while len(written) != before:  # What is written in place of a node may lack a kernel as well.
         before = len(written)
-        outputs = rewritten(outputs, {}, lambda node, inputs: _lowered(node, inputs, written))
+        outputs = rewrite(outputs, {}, lambda node, inputs: _lowered(node, inputs, written))
     if not written:
         return model
     return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
@@ -154,14 +154,14 @@ def _apply(formula: Formula, node: Node, inputs: Sequence[Any]) -> Value | Seque
 def _has_float64(model: ModelProto) -> bool:
     """Whether anything that is declared is float64, or something is cast to it."""
     found: set[int] = set()
-    for graph in graphs(model.graph):
+    for graph in walk_graphs(model.graph):
         found |= {v.type.tensor_type.elem_type for v in [*graph.input, *graph.output, *graph.value_info]}
         found |= {a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
         found |= {t.data_type for t in graph.initializer}
     return TensorProto.DOUBLE in found
 
 
-def aged(model: ModelProto, newest: int) -> ModelProto:
+def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
     """The model in the operators that there were at an opset: in their form of then, or by their bodies.
 
     Parameters
@@ -184,13 +184,13 @@ def aged(model: ModelProto, newest: int) -> ModelProto:
     --------
     >>> from ortpartial.graph import variable
     >>> x = variable("x", "float32", ["N"])
-    >>> [node.op_type for node in aged(build([x], {"y": op.Swish(x)}), 21).graph.node]
+    >>> [node.op_type for node in downgrade_opset(build([x], {"y": op.Swish(x)}), 21).graph.node]
     ['CastLike', 'Mul', 'Sigmoid', 'Mul']
     """
     loaded = load(model)
     outputs = list(loaded.outputs.values())
-    while any(_is_young(node, newest) for node in nested(topological(outputs))):
-        outputs = rewritten(outputs, {}, lambda node, inputs: _older(node, inputs, newest))
+    while any(_is_young(node, newest) for node in walk_nodes(topological(outputs))):
+        outputs = rewrite(outputs, {}, lambda node, inputs: _older(node, inputs, newest))
     return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
 
 
@@ -211,7 +211,7 @@ def _older(node: Node, inputs: Sequence[Value | None], newest: int) -> list[Valu
             return list(make(old, attributes=given).outputs)
         except GraphError as e:
             raise ModelError(f"{node!r} cannot be written for opset {newest}, the runtime's newest: {e}") from None
-    body = expand(make(node.schema, attributes=node.attributes))
+    body = expand_body(make(node.schema, attributes=node.attributes))
     if body is None:
         raise ModelError(
             f"{node!r} is of opset {node.schema.since_version}, this runtime knows opsets up to {newest}, and ONNX has "

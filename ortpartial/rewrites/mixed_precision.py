@@ -11,11 +11,11 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.graph import Node, Value, cast, constant, make_node, onnx_type, op, rewriting
+from ortpartial.graph import Node, Value, cast, constant, make_node, make_rewriter, onnx_type, op
 
-from .train_mode import Training, _attribute
+from .train_mode import TrainingModel, _attribute
 
-__all__ = ["LossScale", "Precision", "in_precision", "resolve_precision"]
+__all__ = ["LossScale", "Precision", "resolve_precision", "to_mixed_precision"]
 
 #: Always in the low dtype: where the time goes, and where devices have units for it.
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
@@ -25,7 +25,7 @@ WIDE = frozenset({"BatchNormalization", "CumProd", "CumSum", "Exp", "GroupNormal
                   "InstanceNormalization", "LayerNormalization", "Log", "LogSoftmax", "LpNormalization", "Mean",
                   "MeanVarianceNormalization", "NegativeLogLikelihoodLoss", "Pow", "RMSNormalization",
                   "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd",
-                  "ReduceSum", "ReduceSumSquare", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "Sum"})  # fmt: skip
+                  "ReduceSum", "ReduceSumSquare", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "Sum"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class LossScale:
         fits = 0 < self.init_scale < np.inf and 1 <= self.growth_factor < np.inf and 0 < self.backoff_factor <= 1
         if not fits or self.growth_interval < 1:
             raise SettingError(f"{self!r} needs a scale above 0, a growth of at least 1 after at least one step, and a "
-                               f"backoff from 0 to 1.")  # fmt: skip
+                               f"backoff from 0 to 1.")
 
     def first(self) -> list[np.ndarray]:
         """The state before the first step: s, the steps in a row, and how many were skipped."""
@@ -76,7 +76,7 @@ class LossScale:
         grows = in_row >= self.growth_interval
         grown = op.Min(scale * self.growth_factor, 2.0**126)  # an infinite s would stay so
         return [op.Where(finite, op.Where(grows, grown, scale), scale * self.backoff_factor),
-                op.Where(op.And(finite, op.Not(grows)), in_row, 0), op.Where(finite, skipped, skipped + 1)]  # fmt: skip
+                op.Where(op.And(finite, op.Not(grows)), in_row, 0), op.Where(finite, skipped, skipped + 1)]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
     return Precision(dtypes[precision], loss_scale)
 
 
-def in_precision(training: Training, dtype: np.dtype) -> Training:
+def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingModel:
     """The model with its products in a low dtype; its inputs, initializers and outputs stay what they are.
 
     A product reads its inputs in the low dtype; sums of many numbers and functions that leave its range are computed in
@@ -193,13 +193,13 @@ def in_precision(training: Training, dtype: np.dtype) -> Training:
         takes = [spelled in formal[min(i, len(formal) - 1)].types for i in range(len(inputs))]
         low = low and takes[0]
         new = [x if x is None or was is None or not x.is_float else lowered(x) if low and takes[i] else cast(x, was)
-               for i, (x, was) in enumerate(zip(inputs, node.inputs, strict=True))]  # fmt: skip
+               for i, (x, was) in enumerate(zip(inputs, node.inputs, strict=True))]
         attributes = {k: _attribute(node, k, v, kind) for k, v in node.attributes.items()} if low else node.attributes
         return list(make_node(node.schema, new, attributes, n_outputs=len(node.outputs), name=node.name,
-                              hints=[y.hint for y in node.outputs]).outputs)  # fmt: skip
+                              hints=[y.hint for y in node.outputs]).outputs)
 
     statistics = [s.batch for s in training.statistics]
-    current = rewriting([*model.outputs.values(), *statistics], {}, change)
+    current = make_rewriter([*model.outputs.values(), *statistics], {}, change)
     outputs = {n: cast(current(v), v) for n, v in model.outputs.items()}
     moved = [replace(s, batch=cast(current(s.batch), s.batch)) for s in training.statistics]
     return replace(training, model=replace(model, outputs=outputs), statistics=moved)

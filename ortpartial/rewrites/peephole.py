@@ -1,4 +1,4 @@
-"""Which values of a whole step are found faster in another form? `faster` says so, once the gradient is there."""
+"""Peephole optimization: a whole step, its gradient included, in operators that take less time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ortpartial.autodiff import columns, few, known, normal_by_erf, normal_by_tanh, padded
-from ortpartial.graph import Node, Value, constant, op, rewritten, topological
+from ortpartial.graph import Node, Value, constant, op, rewrite, topological
 
-__all__ = ["faster"]
+__all__ = ["apply_peepholes"]
 
 Shape = Sequence["int | str | None"]
 #: From a node, its new inputs, and what is known of all nodes.
@@ -29,7 +29,7 @@ _TALL = 128
 _SUMMED = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-def faster(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
+def apply_peepholes(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
     """The same values, in operators that take less time.
 
     It comes after the gradient: what it writes is run, and not differentiated.
@@ -49,7 +49,7 @@ def faster(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
     --------
     >>> from ortpartial.graph import variable
     >>> x, w = variable("x", "float32", [8, 4, 3, 3]), variable("w", "float32", [5, 4, 3, 3])
-    >>> (y,) = faster([op.Conv(x, w)])
+    >>> (y,) = apply_peepholes([op.Conv(x, w)])
     >>> y.node.inputs[0].node.op_type
     'Reshape'
     """
@@ -66,7 +66,7 @@ def faster(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
         y = _FORMS[node.op_type](node, inputs, maker)
         return None if y is None else [y]
 
-    found = dict(zip(ranked, rewritten(roots, {}, change, cut), strict=True))
+    found = dict(zip(ranked, rewrite(roots, {}, change, cut), strict=True))
     return [found[i] for i in range(len(outputs))]
 
 
@@ -292,7 +292,7 @@ def _sloped(outputs: Sequence[Value], cut: Sequence[Value]) -> set[Node]:
     """Every Gelu whose derivative is among the values: the same Erf or Tanh is to be found there."""
     nodes = topological(outputs, cut)
     inside = {(n.op_type, x) for n in nodes if n.op_type in ("Erf", "Tanh") for m in _makers(n)
-              for x in [*m.reads, *(x for n in _makers(m) for x in n.reads)]}  # fmt: skip
+              for x in [*m.reads, *(x for n in _makers(m) for x in n.reads)]}
     kind = {"none": "Erf", "tanh": "Tanh"}
     return {n for n in nodes if n.op_type == "Gelu" and (kind[n.attribute("approximate")], n.inputs[0]) in inside}
 
@@ -304,7 +304,7 @@ def _makers(node: Node) -> list[Node]:
 
 _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
-    "Reshape": float, "Squeeze": float, "Unsqueeze": float}  # fmt: skip
+    "Reshape": float, "Squeeze": float, "Unsqueeze": float}
 _FORMS: dict[str, Form] = {"Add": _sum, "Cast": _mask, "Conv": _product, "Gelu": _from_normal, "Gemm": _gemm,
                            "MatMul": _scaled, "ReduceMean": _mean, "Sub": _difference,
-                           "Transpose": _to_the_right}  # fmt: skip
+                           "Transpose": _to_the_right}

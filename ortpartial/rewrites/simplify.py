@@ -1,4 +1,4 @@
-"""How does a model compute the same in fewer nodes? `simplified`, before it is differentiated."""
+"""How does a model compute the same in fewer nodes? `simplify`, before it is differentiated."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 
 from ortpartial.autodiff import one_of
-from ortpartial.graph import Node, Value, build, constant, make_node, op, rewriting, topological
+from ortpartial.graph import Node, Value, build, constant, make_node, make_rewriter, op, topological
 from ortpartial.model import Model
 
-from .transposes import unmoved
+from .transposes import cancel_transposes
 
-__all__ = ["simplified"]
+__all__ = ["simplify"]
 
 #: Operators that are computed when all they read is constant and no longer than this; sizes, mostly.
 _FEW = 64
 _FOLDED = frozenset({"Abs", "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather",
                      "Greater", "Identity", "Less", "Max", "Min", "Mul", "Neg", "Not", "Pow", "Range", "Reciprocal",
                      "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
-                     "Where"})  # fmt: skip
+                     "Where"})
 
 
-def simplified(model: Model, *, dropout: bool = False) -> Model:
+def simplify(model: Model, *, dropout: bool = False) -> Model:
     """The same function in fewer nodes.
 
     What sizes alone decide is computed now: onnxruntime does so, too, but for each graph apart, and a backward graph
@@ -82,8 +82,8 @@ def simplified(model: Model, *, dropout: bool = False) -> Model:
         found = np.asarray(found)
         return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
 
-    new = rewriting(list(model.outputs.values()), {}, change)
-    return replace(model, outputs=unmoved({n: new(v) for n, v in model.outputs.items()}))
+    new = make_rewriter(list(model.outputs.values()), {}, change)
+    return replace(model, outputs=cancel_transposes({n: new(v) for n, v in model.outputs.items()}))
 
 
 def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:
@@ -99,7 +99,7 @@ def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:
             if indices is not None and (alone := one_of(x, indices, axis)) is not None:
                 found.setdefault((x, axis), {}).setdefault(alone[0], []).append(node)
     return {id(node): (x, axis, i, len(slices)) for (x, axis), slices in found.items()
-            if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}  # fmt: skip
+            if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}
 
 
 def _moved(y: Value, shape: Sequence[int] | None) -> Value | None:
@@ -194,7 +194,7 @@ def _pooled(model: Model) -> set[Node]:
     times = Counter([*roots, *(v for node in nodes for v in node.reads)])
     pools = (node for node in nodes if node.op_type == "MaxPool" and not node.domain)
     return {n for n in pools if (x := n.reads[0]).node and x.node.op_type == "Relu" and times[x] == 1
-            and not times[n.outputs[1]]}  # fmt: skip
+            and not times[n.outputs[1]]}
 
 
 def _is_idle(inputs: Sequence[Value | None]) -> bool:

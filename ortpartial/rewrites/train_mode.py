@@ -1,4 +1,4 @@
-"""What does a graph compute while it trains, or in another dtype? `in_training`, `in_dtype`, the graph rewritten."""
+"""Training mode and dtype of a graph: Dropout and BatchNormalization that train, and models cast to another dtype."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from ortpartial.graph import (
     cast,
     constant,
     make_node,
+    make_rewriter,
     onnx_type,
     op,
-    rewriting,
     topological,
     variable,
 )
 from ortpartial.model import Model
 
-__all__ = ["Mask", "Statistic", "Training", "in_dtype", "in_inference", "in_training", "own_statistics", "statistics"]
+__all__ = ["Mask", "Statistic", "TrainingModel", "find_moving_statistics", "find_statistics", "to_dtype",
+           "to_inference_mode", "to_training_mode"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Statistic:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingModel:
     """A model as it computes while it trains.
 
     Parameters
@@ -88,7 +89,7 @@ class Training:
     statistics: list[Statistic] = field(default_factory=list)
 
 
-def statistics(model: Model) -> list[str]:
+def find_statistics(model: Model) -> list[str]:
     """The initializers that are a mean or a variance of a BatchNormalization.
 
     Parameters
@@ -105,7 +106,7 @@ def statistics(model: Model) -> list[str]:
     return [n for n, v in model.initializers.items() if v in read]
 
 
-def own_statistics(model: Model, outputs: Collection[str], weights: Collection[str]) -> list[str]:
+def find_moving_statistics(model: Model, outputs: Collection[str], weights: Collection[str]) -> list[str]:
     """The running statistics that lead to some outputs, once it is sure that they are nothing else.
 
     Parameters
@@ -127,19 +128,19 @@ def own_statistics(model: Model, outputs: Collection[str], weights: Collection[s
         One is trained as a weight, or read by something else: exporters merge initializers of the same content.
     """
     model = replace(model, outputs={o: model.outputs[o] for o in outputs})
-    names = {model.initializers[n]: n for n in statistics(model)}
+    names = {model.initializers[n]: n for n in find_statistics(model)}
     if both := [n for n in names.values() if n in weights]:
         raise ModelError(f"{both[0]!r} is a running statistic, which train_mode=True moves by itself, and is among the "
-                         f"weights to train; leave it out.")  # fmt: skip
+                         f"weights to train; leave it out.")
     for node in topological(list(model.outputs.values())):
         for x in node.inputs[: 3 if node.op_type == "BatchNormalization" else None]:
             if x in names:
                 raise ModelError(f"{names[x]!r} is a running statistic, and {node!r} reads it for something else; give "
-                                 f"each an initializer of its own.")  # fmt: skip
+                                 f"each an initializer of its own.")
     return list(names.values())
 
 
-def in_training(model: Model, mask: Callable[[Value, float, int], Value] | None = None) -> Training:
+def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | None = None) -> TrainingModel:
     """The model with Dropout and BatchNormalization as they are while it trains, in ordinary operators.
 
     Dropout multiplies by a mask that is an input, so that the numbers are drawn where their state can be saved;
@@ -162,7 +163,7 @@ def in_training(model: Model, mask: Callable[[Value, float, int], Value] | None 
     ModelError
         The ratio of a Dropout is computed by the graph, or a BatchNormalization is inside of a body.
     """
-    found = Training(model)
+    found = TrainingModel(model)
     names = {v: n for n, v in model.initializers.items()}
     outside = frozenset(topological(list(model.outputs.values())))
     count = itertools.count()
@@ -202,7 +203,7 @@ def in_training(model: Model, mask: Callable[[Value, float, int], Value] | None 
         running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in ((mean, m), (var, v)))
         return [xc * channels(k, x) + channels(cast(b, x), x), *(cast(r, mean) for r in running)]
 
-    new = rewriting(list(model.outputs.values()), {}, change)
+    new = make_rewriter(list(model.outputs.values()), {}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}
     inputs = {**model.inputs, **{n: m.value for n, m in found.masks.items()}}
     return replace(found, model=replace(model, inputs=inputs, outputs=outputs))
@@ -213,7 +214,7 @@ def _decimal(number: Any) -> float:
     return float(str(np.float32(number)))
 
 
-def in_inference(proto: ModelProto) -> ModelProto:
+def to_inference_mode(proto: ModelProto) -> ModelProto:
     """A model that was exported in training mode, with Dropout and BatchNormalization turned off.
 
     Parameters
@@ -237,7 +238,7 @@ def in_inference(proto: ModelProto) -> ModelProto:
     return copy
 
 
-def in_dtype(model: Model, dtype: Any) -> Model:
+def to_dtype(model: Model, dtype: Any) -> Model:
     """The model with all real numbers in one dtype.
 
     Parameters
@@ -257,7 +258,7 @@ def in_dtype(model: Model, dtype: Any) -> Model:
     roots = list(model.outputs.values())
     read = [x for node in topological(roots) for x in node.inputs if x is not None]
     old = {v for v in [*read, *roots, *model.inputs.values(), *model.initializers.values()]
-           if v.node is None and v.is_float}  # fmt: skip
+           if v.node is None and v.is_float}
     leaves = {v: _leaf(v, dtype) for v in old}
 
     def change(node: Node, given: Sequence[Value | None]) -> list[Value]:
@@ -270,16 +271,16 @@ def in_dtype(model: Model, dtype: Any) -> Model:
                 inputs[i] = was if was.array is not None else cast(x, was)
         attributes = {k: _attribute(node, k, v, kind) for k, v in node.attributes.items()}
         made = make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name,
-                         hints=[y.hint for y in node.outputs])  # fmt: skip
+                         hints=[y.hint for y in node.outputs])
         return [op.Cast(y, to=kind) if y.is_float and y.dtype != dtype else y for y in made.outputs]
 
-    new = rewriting(roots, leaves, change)
+    new = make_rewriter(roots, leaves, change)
 
     def mapped(values: Mapping[str, Value]) -> dict[str, Value]:
         return {n: new(v) for n, v in values.items()}
 
     return replace(model, inputs=mapped(model.inputs), outputs=mapped(model.outputs),
-                   initializers=mapped(model.initializers))  # fmt: skip
+                   initializers=mapped(model.initializers))
 
 
 def _leaf(v: Value, dtype: np.dtype) -> Value:

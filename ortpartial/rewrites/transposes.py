@@ -1,4 +1,4 @@
-"""How does a value lie in memory? `unmoved` computes on elements where they are instead of moving them first."""
+"""Transpose elimination: compute on elements where they are instead of moving their axes and moving them back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ortpartial.graph import Node, Value, make_node, op, rewriting, topological
+from ortpartial.graph import Node, Value, make_node, make_rewriter, op, topological
 
-__all__ = ["unmoved"]
+__all__ = ["cancel_transposes"]
 
 Axes = tuple[int, ...]
 
 
-def unmoved(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
+def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
     """The same values with fewer moves of axes, where there are such.
 
     A Transpose is not computed, but remembered: a linear layer does not mind the order of its rows, nor a bias that of
@@ -35,7 +35,7 @@ def unmoved(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
     >>> from ortpartial.graph import variable
     >>> x, w = variable("x", "float32", [2, 3, 4]), variable("w", "float32", [4, 5])
     >>> turned = op.Transpose(op.Transpose(x, perm=[1, 0, 2]) @ w, perm=[1, 0, 2])
-    >>> [node.op_type for node in topological(list(unmoved({"y": turned}).values()))]
+    >>> [node.op_type for node in topological(list(cancel_transposes({"y": turned}).values()))]
     ['MatMul']
     """
     views: dict[Value, _View] = {}
@@ -53,7 +53,7 @@ def unmoved(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
         views.update((v, view) for v, view in zip(values, found, strict=True) if v is not view.base)
         return values
 
-    new = rewriting(list(outputs.values()), {}, change)
+    new = make_rewriter(list(outputs.values()), {}, change)
     found = {name: new(v) for name, v in outputs.items()}
     return found if _moves(found.values()) < _moves(outputs.values()) else outputs
 
@@ -240,4 +240,4 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(["Cast", "Elu", "Erf", "Gelu", "HardSwish", "LeakyRelu", "Neg", "Relu", "Selu", "Sigmoid",
                      "Softplus", "Tanh"], _pointwise),
     **dict.fromkeys(["Add", "Div", "Mul", "Sub"], _pair),
-    **dict.fromkeys(["Gemm", "LayerNormalization", "LogSoftmax", "MatMul", "Softmax"], _rows)}  # fmt: skip
+    **dict.fromkeys(["Gemm", "LayerNormalization", "LogSoftmax", "MatMul", "Softmax"], _rows)}

@@ -1,32 +1,32 @@
 """The only room that knows onnxruntime: a model and arrays become arrays."""
 
-from .agent_support import TRUSTED, untrusted
+from .agent_support import TRUSTED, find_untrusted
 from .buffer import Buffer, as_numpy
 from .device import CPU, C, Device, cores, has_training, runtime_version
-from .interrupt import Watch
-from .process_group import Group
+from .interrupt import Interrupt
+from .process_group import ProcessGroup
 from .session import Binding, Session
 from .session_options import session_options
-from .threads import threads
-from .training_agent import Agent, Fed
+from .threads import choose_threads
+from .training_agent import TrainingAgent, TypedOrtValue
 
 __all__ = [
     "CPU",
     "TRUSTED",
-    "Agent",
     "Binding",
     "Buffer",
     "C",
     "Device",
-    "Fed",
-    "Group",
+    "Interrupt",
+    "ProcessGroup",
     "Session",
-    "Watch",
+    "TrainingAgent",
+    "TypedOrtValue",
     "as_numpy",
+    "choose_threads",
     "cores",
+    "find_untrusted",
     "has_training",
     "runtime_version",
     "session_options",
-    "threads",
-    "untrusted",
 ]

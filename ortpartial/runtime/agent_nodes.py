@@ -1,4 +1,4 @@
-"""What is known about a node where it stands? A `Site` in a graph, of which a part is `Wanted` for a gradient."""
+"""The nodes of a graph as the TrainingAgent meets them: types, constants, and which tensors need a gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ortpartial.exceptions import ModelError
 
-__all__ = ["Site", "Wanted", "dims"]
+__all__ = ["AgentGraph", "AgentNode", "dims"]
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -26,7 +26,7 @@ def dims(tensor: Any) -> tuple[int | str | None, ...] | None:
     return tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim)
 
 
-class Wanted:
+class AgentGraph:
     """Which tensors of a graph need a gradient, and what is known about their types."""
 
     def __init__(self, model: ModelProto, wanted: Iterable[str]):
@@ -59,7 +59,7 @@ class Wanted:
         self.needed = reached & live
         self.fixed = set(self.arrays) - set(wanted)
         self.readers = {i for node in graph.node for i in _read(node)} | self.outputs
-        self.sites = [Site(n, self) for n in graph.node if self.needed & {*_read(n)} and self.needed & {*n.output}]
+        self.sites = [AgentNode(n, self) for n in graph.node if self.needed & {*_read(n)} and self.needed & {*n.output}]
 
     def is_float(self, name: str) -> bool:
         """Whether a tensor can have a gradient; one of unknown type is taken to."""
@@ -76,10 +76,10 @@ def _read(node: NodeProto) -> Iterator[str]:
                 yield from _read(inner)
 
 
-class Site:
+class AgentNode:
     """A node where it stands."""
 
-    def __init__(self, node: NodeProto, graph: Wanted):
+    def __init__(self, node: NodeProto, graph: AgentGraph):
         self.node, self.graph, self.op_type = node, graph, node.op_type
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which graphs does onnxruntime-training differentiate rightly? `untrusted` says why not, `prepare` helps it."""
+"""Operator support of the TrainingAgent: which graphs it differentiates rightly, and how to prepare them for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_help
 
 from ortpartial.exceptions import ModelError
 
-from .agent_nodes import FLOATS, Site, Wanted
+from .agent_nodes import FLOATS, AgentGraph, AgentNode
 
-__all__ = ["TRUSTED", "needed", "prepare", "untrusted"]
+__all__ = ["TRUSTED", "find_needed", "find_untrusted", "prepare_for_agent"]
 
-#: Operators whose gradient tests/test_agent.py holds against torch's; `untrusted` says where even they are not sure.
+#: Operators whose gradient tests/runtime/test_training_agent.py holds against torch's; see `find_untrusted` for limits.
 TRUSTED = frozenset({
     "Abs", "Add", "AveragePool", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten",
     "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "Identity", "LayerNormalization",
@@ -24,12 +24,12 @@ TRUSTED = frozenset({
     "ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "Relu", "Reshape", "ScatterElements", "ScatterND",
     "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "TopK", "Transpose",
     "Trilu", "Unsqueeze", "Where",
-})  # fmt: skip
+})
 
 #: Opsets that onnxruntime-training 1.19.2 differentiates, and the oldest that the tests cover.
 _OPSETS, _TESTED_OPSET, _IR = range(12, 22), 18, 10
 
-def prepare(model: ModelProto) -> ModelProto:
+def prepare_for_agent(model: ModelProto) -> ModelProto:
     """The same function, written so that onnxruntime-training 1.19.2 can differentiate it.
 
     Functions are inlined, Transpose is given its perm, LayerNormalization and SoftmaxCrossEntropyLoss all their
@@ -64,7 +64,7 @@ def prepare(model: ModelProto) -> ModelProto:
     inputs = [i for i in graph.input if i.name not in stored]
     del graph.input[:]
     graph.input.extend(inputs)
-    types = Wanted(model, ())
+    types = AgentGraph(model, ())
     taken = {n for node in graph.node for n in [*node.input, *node.output]} | stored | {i.name for i in inputs}
     if given := [o.name for o in graph.output if o.name in stored or o.name in {i.name for i in inputs}]:
         # The builder of 1.19.2 ends the process.
@@ -80,7 +80,7 @@ def prepare(model: ModelProto) -> ModelProto:
 
     nodes: list[NodeProto] = []
     for node in graph.node:
-        site = Site(node, types)
+        site = AgentNode(node, types)
         for i, name in enumerate(node.input):
             if name and name in list(node.input)[:i]:
                 node.input[i] = free(f"{name}_again")
@@ -106,11 +106,11 @@ def prepare(model: ModelProto) -> ModelProto:
     return model
 
 
-def _same(s: Site) -> bool:
+def _same(s: AgentNode) -> bool:
     return s.attribute("auto_pad", "NOTSET").startswith("SAME")
 
 
-def _pooled(s: Site) -> str | None:
+def _pooled(s: AgentNode) -> str | None:
     shape = s.shape(0)
     if s.op_type == "MaxPool":
         if s.attribute("storage_order", 0):
@@ -132,7 +132,7 @@ def _sizes(shape: Sequence[int | str | None] | None) -> str:
     return "of unknown rank" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
 
-def _where(s: Site) -> str | None:
+def _where(s: AgentNode) -> str | None:
     shapes = [s.shape(i) for i in range(3)]
     for i in (1, 2):
         for other in shapes:
@@ -152,25 +152,25 @@ def _aligned(own: Sequence[Any], other: Sequence[Any]) -> Iterator[tuple[Any, An
     return zip(reversed(own), reversed(other), strict=False)
 
 
-def _normalized(s: Site) -> str | None:
+def _normalized(s: AgentNode) -> str | None:
     if s.read(1) or s.read(2):
         return "the gradient of its outputs after the first is wrong"
     return None if s.given(2) else "it has no bias, and the shape of its scale is not declared"
 
 
-def _matmul(s: Site) -> str | None:
+def _matmul(s: AgentNode) -> str | None:
     shapes = s.shape(0), s.shape(1)
     one = any(shape is not None and len(shape) == 1 for shape in shapes)
     return "the gradient of operands with one axis is wrong" if one else None
 
 
-def _reduced_l2(s: Site) -> str | None:
+def _reduced_l2(s: AgentNode) -> str | None:
     axes = s.attribute("axes") or s.array(1)
     several = (axes is None or len(axes) != 1) and not s.attribute("keepdims", 1)
     return "keepdims=0 over several axes gives a gradient of a wrong shape" if several else None
 
 
-def _scattered(s: Site) -> str | None:
+def _scattered(s: AgentNode) -> str | None:
     return _when(s.attribute("reduction", "none") != "none", "a reduction gives a wrong gradient")
 
 
@@ -179,7 +179,7 @@ def _when(found: bool, reason: str) -> str | None:
 
 
 #: Where the agent of onnxruntime-training 1.19.2 is wrong without saying so, or ends the process.
-_REFUSED: dict[str, Callable[[Site], str | None]] = {
+_REFUSED: dict[str, Callable[[AgentNode], str | None]] = {
     "AveragePool": _pooled,
     "BatchNormalization": lambda s: _when(
         not s.attribute("training_mode", 0), "it is differentiated, and even computed, as if training_mode were 1"
@@ -207,13 +207,13 @@ _REFUSED: dict[str, Callable[[Site], str | None]] = {
 }
 
 
-def needed(model: ModelProto, wanted: Sequence[str]) -> set[str]:
+def find_needed(model: ModelProto, wanted: Sequence[str]) -> set[str]:
     """The tensors whose gradient is needed on the way from the outputs to those that are wanted.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        A graph that `prepare` has returned.
+        A graph that `prepare_for_agent` has returned.
     wanted : sequence of str
         Initializers and inputs.
 
@@ -227,14 +227,14 @@ def needed(model: ModelProto, wanted: Sequence[str]) -> set[str]:
     ModelError
         onnxruntime-training is wrong about a node on the way; the message names it.
     """
-    graph = Wanted(model, wanted)
+    graph = AgentGraph(model, wanted)
     for site in graph.sites:
         if reason := _refused(site):
             raise ModelError(f"The agent cannot differentiate {site}: {reason}. Use engine='step' instead.")
     return graph.needed
 
 
-def _refused(s: Site) -> str | None:
+def _refused(s: AgentNode) -> str | None:
     """Why the agent must not differentiate a node."""
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in s.node.attribute):
         return "graphs inside nodes have no gradient"
@@ -243,12 +243,12 @@ def _refused(s: Site) -> str | None:
     return _REFUSED[s.op_type](s) if s.op_type in _REFUSED else None
 
 
-def _unsure(s: Site) -> str | None:
+def _unsure(s: AgentNode) -> str | None:
     """Why a node is beyond what the tests cover."""
     if s.op_type not in TRUSTED or s.node.domain not in ("", "ai.onnx"):
         return "no test covers its gradient"
     kinds = {s.graph.types[n].elem_type if n in s.graph.types else 0 for n in [*s.node.input, *s.node.output]
-             if n in s.graph.needed}  # fmt: skip
+             if n in s.graph.needed}
     if kinds != {TensorProto.FLOAT}:
         return "the tests cover float32 alone"
     if s.op_type in ("Add", "Div", "Gemm", "MatMul", "Max", "Min", "Mul", "Pow", "Sub", "Where"):
@@ -265,7 +265,7 @@ def _unsure(s: Site) -> str | None:
     return _untested(s)
 
 
-def _untested(s: Site) -> str | None:
+def _untested(s: AgentNode) -> str | None:
     """Attributes and inputs that the tests do not cover, most of which the builder refuses."""
     if s.op_type in ("Clip", "Pow") and (s.needed(1) or s.needed(2)):
         return "the tests cover the gradient of its first input alone"
@@ -295,7 +295,7 @@ def _certain(own: Sequence[Any], other: Sequence[Any], strict: bool) -> bool:
     return all((d == 1 and not strict) or e == 1 or (d is not None and d == e) for d, e in _aligned(own, other))
 
 
-def untrusted(
+def find_untrusted(
     model: ModelProto, weights: Sequence[str] | None = None, *, input_grads: Sequence[str] | None = None
 ) -> list[str]:
     """Why the agent had better not differentiate a graph; empty if tests vouch for every node on the way.
@@ -305,9 +305,9 @@ def untrusted(
     model : onnx.ModelProto
         The graph.
     weights : sequence of str, optional
-        As for `Agent`; None for all initializers of a floating-point type and of rank one or more.
+        As for `TrainingAgent`; None for all initializers of a floating-point type and of rank one or more.
     input_grads : sequence of str, optional
-        As for `Agent`; None for all inputs of a floating-point type.
+        As for `TrainingAgent`; None for all inputs of a floating-point type.
 
     Returns
     -------
@@ -319,19 +319,19 @@ def untrusted(
     >>> from ortpartial.graph import build
     >>> from ortpartial.graph import op, variable
     >>> x = variable("x", "float32", ["N"])
-    >>> untrusted(build([x], {"y": op.Relu(x)})), untrusted(build([x], {"y": op.Elu(x)}))
+    >>> find_untrusted(build([x], {"y": op.Relu(x)})), find_untrusted(build([x], {"y": op.Elu(x)}))
     ([], ["Elu (node 'Elu_node_0'): no test covers its gradient."])
     """
     try:
-        model = prepare(model)
+        model = prepare_for_agent(model)
         if next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")) < _TESTED_OPSET:
             return [f"The tests cover opsets {_TESTED_OPSET} to {_OPSETS[-1]} alone."]
-        types = Wanted(model, ())
+        types = AgentGraph(model, ())
         if weights is None:
             weights = [t.name for t in model.graph.initializer if t.dims and types.is_float(t.name)]
         if input_grads is None:
             input_grads = [i.name for i in model.graph.input if types.is_float(i.name) and i.name not in weights]
-        graph = Wanted(model, [*weights, *input_grads])
+        graph = AgentGraph(model, [*weights, *input_grads])
     except ModelError as e:
         return [str(e)]
     reasons = ((s, _refused(s) or _unsure(s)) for s in graph.sites)

@@ -10,12 +10,12 @@ import numpy as np
 from ortpartial.exceptions import DataError
 
 from .device import CPU, C, Device
-from .errors import sentence
+from .errors import clean_message
 
-__all__ = ["Buffer", "as_numpy", "borrowable", "to_ortvalue"]
+__all__ = ["Buffer", "as_numpy", "make_borrowable", "to_ortvalue"]
 
 
-def borrowable(array: np.ndarray) -> np.ndarray:
+def make_borrowable(array: np.ndarray) -> np.ndarray:
     """The array itself if onnxruntime can read its memory, else a copy that it can.
 
     onnxruntime 1.19 to 1.31 takes an array of foreign byte order as if it were of its own, and a numpy scalar not at
@@ -30,7 +30,7 @@ def to_ortvalue(array: np.ndarray, device: Device) -> Any:
     try:
         return C.OrtValue.ortvalue_from_numpy(array, device.ort)
     except Exception as e:  # a dtype without an ONNX counterpart, or strings
-        raise DataError(f"onnxruntime takes no array of {array.dtype}: {sentence(e)}") from None
+        raise DataError(f"onnxruntime takes no array of {array.dtype}: {clean_message(e)}") from None
 
 
 class Buffer:
@@ -64,7 +64,7 @@ class Buffer:
     __slots__ = ("array", "device", "dtype", "ortvalue", "shape")
 
     def __init__(self, array: np.ndarray, device: str | Device = CPU):
-        array = borrowable(array)
+        array = make_borrowable(array)
         self.device = Device.parse(device)
         self.ortvalue = to_ortvalue(array, self.device)
         self.array = array if self.device.shares_memory else None
@@ -81,7 +81,7 @@ class Buffer:
 
     def fill(self, array: np.ndarray) -> None:
         """Overwrite the content with an array of the same shape and dtype."""
-        array = borrowable(array)
+        array = make_borrowable(array)
         if array.shape != self.shape or array.dtype != self.dtype:
             raise DataError(f"A buffer of {self.dtype}{list(self.shape)} cannot take {array.dtype}{list(array.shape)}.")
         if self.array is None:

@@ -107,7 +107,7 @@ class Device:
         provider, found = _PROVIDERS[match[1]], onnxruntime.get_available_providers()
         if provider not in found:
             raise DeviceError(f"The device {text!r} needs {provider}, onnxruntime {runtime_version()} has "
-                              f"{', '.join(found)}: install ortpartial[cuda] instead of this runtime.")  # fmt: skip
+                              f"{', '.join(found)}: install ortpartial[cuda] instead of this runtime.")
         return Device(match[1], int(match[2] or 0))
 
     def __str__(self) -> str:

@@ -7,24 +7,24 @@ import re
 from onnx import helper
 
 from ortpartial.exceptions import DataError, ModelError, OrtPartialError
-from ortpartial.graph import nested
+from ortpartial.graph import walk_nodes
 from ortpartial.model import load
 
 from .device import C, runtime_version
 
-__all__ = ["load_error", "newest_opset", "run_error", "sentence"]
+__all__ = ["clean_message", "load_error", "newest_opset", "run_error"]
 
 
-def sentence(e: Exception) -> str:
+def clean_message(e: Exception) -> str:
     """What onnxruntime says about an error, without its codes and places in its source."""
     text = " ".join(str(e).split())
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = text.removeprefix("Error in execution: ")
     text = re.sub(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
-                  r"Status Message: ", r"\1 node '\2': ", text)  # fmt: skip
+                  r"Status Message: ", r"\1 node '\2': ", text)
     # A place in the source: its path, and then the signature of the function up to its closing parenthesis.
     text = re.sub(r"/?\S*onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\)( const)?( \[with [^\]]*\])? ?", "",
-                  text)  # fmt: skip
+                  text)
     if newer := re.search(r"Opset (\d+) is under development .* till opset (\d+)", text):
         text = f"the model has opset {newer[1]}, and the newest that it knows is {newer[2]}"
     return text.strip().rstrip(".") + "."
@@ -33,24 +33,24 @@ def sentence(e: Exception) -> str:
 def run_error(e: Exception) -> Exception:
     """What was given does not fit, or the graph cannot be run: a `DataError` or a `ModelError`."""
     if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
-        return DataError(f"onnxruntime {runtime_version()} refuses what it is given: {sentence(e)}")
-    return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {sentence(e)}")
+        return DataError(f"onnxruntime {runtime_version()} refuses what it is given: {clean_message(e)}")
+    return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {clean_message(e)}")
 
 
 def load_error(e: Exception, data: bytes) -> ModelError:
     """Why a graph is refused; a missing kernel with the operator, the node and the dtypes that it is given."""
     missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '(.*?)'", str(e))
     if missing is None:
-        return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {sentence(e)}")
+        return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {clean_message(e)}")
     operator, version, name = missing.groups()
     try:
-        nodes = {n.name: n for n in nested(v.node for v in load(data).values.values() if v.node is not None)}
+        nodes = {n.name: n for n in walk_nodes(v.node for v in load(data).values.values() if v.node is not None)}
         dtypes = sorted({str(x.dtype) for x in nodes[name].inputs if x is not None})
     except (KeyError, OrtPartialError):
         dtypes = []
     given = f" with inputs of {' and '.join(dtypes)}" if dtypes else ""
     return ModelError(f"onnxruntime {runtime_version()} has no kernel for {operator} (since opset {version}, node "
-                      f"{name!r}){given}; use another dtype, such as float32, or a runtime that has it.")  # fmt: skip
+                      f"{name!r}){given}; use another dtype, such as float32, or a runtime that has it.")
 
 
 def newest_opset(e: Exception) -> int | None:

@@ -1,4 +1,4 @@
-"""How does a run end before it is done? A `Watch` turns a deadline, or Ctrl-C, into onnxruntime's own termination."""
+"""Interruption of a run: a deadline, or Ctrl-C, becomes onnxruntime's own termination."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortpartial.exceptions import DeadlineError, OrtPartialError
 
 from .device import C
 
-__all__ = ["Watch"]
+__all__ = ["Interrupt"]
 
 _WAKE = b"\0"  # No signal has the number 0.
 
@@ -29,7 +29,7 @@ class _Listener:
         os.set_blocking(self.reader, False)
         os.set_blocking(self.writer, False)
         self.lock = threading.Lock()
-        self.watches: list[Watch] = []
+        self.watches: list[Interrupt] = []
         threading.Thread(target=self._wait, name="ortpartial watch", daemon=True).start()
 
     def _wait(self) -> None:
@@ -50,14 +50,14 @@ class _Listener:
         for watch in self.watches:
             watch._hear(told, now)
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: Interrupt) -> None:
         """Listen for one more watch."""
         with self.lock:
             self.watches.append(watch)
         if watch.end is not None:
             os.write(self.writer, _WAKE)
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: Interrupt) -> None:
         """Listen no more; what was told until now is for this watch and not for the next one."""
         with self.lock:
             self._hear()
@@ -70,7 +70,7 @@ def _listener(process: int) -> _Listener:
     return _Listener()
 
 
-class Watch:
+class Interrupt:
     """A context in which runs that are given its `options` end at a deadline or at Ctrl-C, between two nodes.
 
     While onnxruntime runs a graph, Python handles no signal. But the C handler of Python writes the number of every
@@ -93,7 +93,7 @@ class Watch:
 
     Examples
     --------
-    >>> with Watch(seconds=60) as watch:
+    >>> with Interrupt(seconds=60) as watch:
     ...     watch.options.terminate
     False
     """
@@ -105,7 +105,7 @@ class Watch:
         self.end: float | None = None
         self._expired = False
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Interrupt:
         self._listener = _listener(os.getpid())
         # A handler that somebody else set may not want the run to end; and signals reach the main thread alone.
         self._signals = (

@@ -1,4 +1,4 @@
-"""Which processes train together? A `Group` adds up what they computed and says what the first one says."""
+"""Which processes train together? A `ProcessGroup` adds up what they computed and says what the first one says."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ortpartial.exceptions import ProcessError, RuntimeMissingError, SettingErro
 
 from .buffer import Buffer
 
-__all__ = ["Group"]
+__all__ = ["ProcessGroup"]
 
 #: Seconds after which a process that waits for another one gives up.
 _PATIENCE = 300
 
 
-class Group:
+class ProcessGroup:
     """The processes that ``torch.distributed`` connects.
 
     Attributes
@@ -39,7 +39,7 @@ class Group:
             raise RuntimeMissingError("distributed=True needs torch: run `pip install ortpartial[torch]`.") from None
         if not dist.is_available() or not dist.is_initialized():
             raise SettingError("distributed=True needs torch.distributed.init_process_group('gloo') before fit, in a "
-                               "script that `torchrun --nproc_per_node=2 script.py` starts.")  # fmt: skip
+                               "script that `torchrun --nproc_per_node=2 script.py` starts.")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._torch, self._dist = torch, dist
         self._group = dist.new_group(timeout=timedelta(seconds=_PATIENCE))
@@ -74,4 +74,4 @@ class Group:
     def _lost(self, e: Exception) -> ProcessError:
         first = str(e).strip().splitlines()[0]
         return ProcessError(f"Process {self.rank} of {self.size} has lost the others: {first} One of them has ended or "
-                            f"hangs, and its own error says why. What was trained until then is kept.")  # fmt: skip
+                            f"hangs, and its own error says why. What was trained until then is kept.")

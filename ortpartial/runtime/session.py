@@ -10,10 +10,10 @@ import onnxruntime
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, DeviceError
-from ortpartial.model import parted
-from ortpartial.rewrites import aged, lower
+from ortpartial.model import split_external_data
+from ortpartial.rewrites import downgrade_opset, lower
 
-from .buffer import Buffer, as_numpy, borrowable, to_ortvalue
+from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .device import CPU, C, Device, has_training, runtime_version
 from .errors import load_error, newest_opset, run_error
 from .session_options import session_options
@@ -42,7 +42,7 @@ class Session:
         Threads that one operator may use; None for as many as the process has `cores`. For small graphs one is the
         fastest.
     options : onnxruntime.SessionOptions, optional
-        Instead of `threads` and `planned`, all the options.
+        Instead of `choose_threads` and `planned`, all the options.
     planned : bool
         Whether values on the way have places of their own. Without, each takes that of one that was just freed, which
         is near, but has to be looked for: slower where nodes are small.
@@ -82,13 +82,13 @@ class Session:
             self._python = self._load(model, options)
         except _Young as e:
             try:
-                self._python = self._load(aged(model, e.newest), options)  # type: ignore[arg-type]
+                self._python = self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
             except _Young as e:  # The IR version, which the runtime looks at first, goes with several opsets.
-                self._python = self._load(aged(model, e.newest), options)  # type: ignore[arg-type]
+                self._python = self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
         used = self._python.get_providers()
         if self.device.providers[0][0] not in used:
             raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "
-                              f"graph on {', '.join(used)}. Is the driver of the device installed?")  # fmt: skip
+                              f"graph on {', '.join(used)}. Is the driver of the device installed?")
         # The Python object around it checks names again at each run: the loop of a training talks to the one below.
         self._sess = self._python._sess
         self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
@@ -101,7 +101,7 @@ class Session:
             options = session_options(self.threads, graph, planned=self._planned)
         if isinstance(model, ModelProto):
             # onnxruntime borrows the memory of what is too big for one message.
-            light, self._apart = parted(lower(model))
+            light, self._apart = split_external_data(lower(model))
             if self._apart:
                 values = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in self._apart.values()]
                 options.add_external_initializers(list(self._apart), values)
@@ -127,7 +127,7 @@ class Session:
         return onnxruntime.InferenceSession(
             data, options, providers=self.device.providers, enable_fallback=0,
             disabled_optimizers=disabled,
-        )  # fmt: skip
+        )
 
     def run(self, feeds: Mapping[str, np.ndarray], options: Any = None) -> dict[str, np.ndarray]:
         """The outputs of the graph for some inputs.
@@ -137,7 +137,7 @@ class Session:
         feeds : mapping of str to numpy.ndarray
             An array for each input.
         options : onnxruntime.RunOptions, optional
-            Those of a `Watch`, which ends the run at a deadline or at Ctrl-C with an error.
+            Those of a `Interrupt`, which ends the run at a deadline or at Ctrl-C with an error.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class Session:
         if feeds.keys() != set(self.inputs):
             raise DataError(_names("an input", self.inputs, feeds))
         try:
-            found = self._sess.run(self.outputs, {n: borrowable(v) for n, v in feeds.items()}, options)
+            found = self._sess.run(self.outputs, {n: make_borrowable(v) for n, v in feeds.items()}, options)
         except Exception as e:
             raise run_error(e) from None
         return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, found, strict=True)}
@@ -263,7 +263,7 @@ class Binding:
         if isinstance(value, C.OrtValue):
             self.bind_ortvalue_input(name, value)
             return
-        array = borrowable(value)
+        array = make_borrowable(value)
         self._bind(name, to_ortvalue(array, self._device))
         # A copy, here or on another device, would not follow what is written to the array later: bind again next time.
         same = array is value and self._device.shares_memory
@@ -308,7 +308,7 @@ class Binding:
         Parameters
         ----------
         options : onnxruntime.RunOptions, optional
-            Those of a `Watch`, which ends the run at a deadline or at Ctrl-C with an error.
+            Those of a `Interrupt`, which ends the run at a deadline or at Ctrl-C with an error.
 
         Raises
         ------

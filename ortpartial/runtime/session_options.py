@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx import GraphProto
 
-from ortpartial.model import graphs
+from ortpartial.model import walk_graphs
 
 from .device import C, cores
 
@@ -24,7 +24,7 @@ _LARGE = 10_000
 
 
 def session_options(threads: int | None, graph: GraphProto | None = None, *, planned: bool = True, lean: bool = False,
-                    spare: bool = False, roomy: bool = False) -> Any:  # fmt: skip
+                    spare: bool = False, roomy: bool = False) -> Any:
     """Session options: no errors in the log, as they are raised, and no thread pool that spins for one thread.
 
     Nodes are computed in the order of the graph, in which a gradient is used where it was just written. Left to itself,
@@ -62,7 +62,7 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, pla
 
 def _slides(graph: GraphProto) -> bool:
     """Whether a graph has convolutions."""
-    return any(node.op_type in ("Conv", "ConvTranspose") for g in graphs(graph) for node in g.node)
+    return any(node.op_type in ("Conv", "ConvTranspose") for g in walk_graphs(graph) for node in g.node)
 
 
 _ARENAS: list[dict[str, int]] = []
@@ -74,7 +74,7 @@ def _share_arena(roomy: bool) -> None:
         return
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 if roomy and hasattr(os, "sysconf") else 0
     _ARENAS.append({"arena_extend_strategy": 0, "initial_chunk_size_bytes": half} if half else
-                   {"arena_extend_strategy": 1})  # fmt: skip
+                   {"arena_extend_strategy": 1})
     info = C.OrtMemoryInfo("Cpu", C.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, C.OrtMemType.DEFAULT)
     with suppress(RuntimeError):  # Somebody else has made one, which serves as well.
         C.create_and_register_allocator(info, C.OrtArenaCfg(_ARENAS[0]))

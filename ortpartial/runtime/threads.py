@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ortpartial.graph import Node, Value, nested, topological
+from ortpartial.graph import Node, Value, topological, walk_nodes
 
-__all__ = ["largest", "threads"]
+__all__ = ["choose_threads", "largest_cost"]
 
 #: A node of so many multiplications is worth dividing: one thread takes about 15 us for it.
 _WORTH = 2**20
@@ -27,7 +27,7 @@ _PRODUCTS = {
 }
 
 
-def largest(values: Sequence[Value], rows: int = _UNKNOWN) -> int:
+def largest_cost(values: Sequence[Value], rows: int = _UNKNOWN) -> int:
     """Multiplications of the largest node that values depend on; all else is counted as what takes as long.
 
     Parameters
@@ -45,14 +45,14 @@ def largest(values: Sequence[Value], rows: int = _UNKNOWN) -> int:
     --------
     >>> from ortpartial.graph import op, variable
     >>> x, w = variable("x", "float32", [10, 100]), variable("w", "float32", [100, 200])
-    >>> largest([op.Relu(x @ w)])
+    >>> largest_cost([op.Relu(x @ w)])
     200000
     """
-    costs = (_cost(n, rows) for n in nested(topological(values)))
+    costs = (_cost(n, rows) for n in walk_nodes(topological(values)))
     return max([*(_ELEMENT * prod(_shape(v, rows)) for v in values), *costs])
 
 
-def threads(values: Sequence[Value], rows: int = _UNKNOWN) -> int | None:
+def choose_threads(values: Sequence[Value], rows: int = _UNKNOWN) -> int | None:
     """One thread where no node is worth dividing, else None, all of them.
 
     It follows from the graph and is not measured: with another number of threads, products of onnxruntime 1.19 to 1.31
@@ -61,7 +61,7 @@ def threads(values: Sequence[Value], rows: int = _UNKNOWN) -> int | None:
     Parameters
     ----------
     values : sequence of Value
-        As for `largest`.
+        As for `largest_cost`.
     rows : int
         How many rows there are; a size that is not known may be another than theirs, and counts as 32 at least.
 
@@ -69,7 +69,7 @@ def threads(values: Sequence[Value], rows: int = _UNKNOWN) -> int | None:
     -------
     int or None
     """
-    return 1 if largest(values, max(rows, _UNKNOWN)) < _WORTH else None
+    return 1 if largest_cost(values, max(rows, _UNKNOWN)) < _WORTH else None
 
 
 def _shape(v: Value | None, rows: int) -> tuple[int, ...]:

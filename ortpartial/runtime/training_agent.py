@@ -1,4 +1,4 @@
-"""How does onnxruntime-training differentiate a graph? `Agent`: forward, then backward, in its `TrainingAgent`."""
+"""Forward and backward by the TrainingAgent of onnxruntime-training."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from onnx import ModelProto, ValueInfoProto, helper
 from ortpartial.exceptions import DataError, ModelError, RuntimeMissingError
 
 from .agent_nodes import dims
-from .agent_support import TRUSTED, needed, prepare, untrusted
+from .agent_support import TRUSTED, find_needed, find_untrusted, prepare_for_agent
 from .buffer import Buffer
 from .device import CPU, C, Device, has_training, runtime_version
-from .errors import run_error, sentence
+from .errors import clean_message, run_error
 from .session import Session
 from .session_options import session_options
 
-__all__ = ["TRUSTED", "Agent", "Fed", "State", "prepare", "untrusted"]
+__all__ = ["TRUSTED", "AgentState", "TrainingAgent", "TypedOrtValue", "find_untrusted", "prepare_for_agent"]
 
 
-class Agent:
+class TrainingAgent:
     """Forward and backward of a graph through the `TrainingAgent` of onnxruntime-training.
 
     Any number of forwards may wait for their backward, in any order. Tensors go in as buffers or arrays, whose memory
@@ -71,10 +71,10 @@ class Agent:
                 f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
                 f"`pip install ortpartial[training]` (Python 3.12 at most), or use engine='step' instead."
             )
-        self._model, self._weights = prepare(model), list(dict.fromkeys(weights))
+        self._model, self._weights = prepare_for_agent(model), list(dict.fromkeys(weights))
         self._device, self._threads = Device.parse(device), threads
         wanted = list(dict.fromkeys([*weights, *input_grads]))
-        reached = needed(self._model, wanted)
+        reached = find_needed(self._model, wanted)
         self.inputs = [i.name for i in self._model.graph.input if i.name not in self._weights]
         self.outputs = [o.name for o in self._model.graph.output]
         self.gradient_onnx, info = _gradient(self._model, self._weights, [n for n in wanted if n in reached])
@@ -94,7 +94,7 @@ class Agent:
         self._agent = C.TrainingAgent(
             self._session._sess, self._order, device_of * len(self.outputs), found, device_of * len(found),
             self._device.index,
-        )  # fmt: skip
+        )
         # Shapes and types that were fed last, how often they changed, and for which change a backward was checked.
         self._seen: dict[str, Any] = {}
         self._changes = self._checked = 0
@@ -104,7 +104,7 @@ class Agent:
 
     def forward(
         self, inputs: Mapping[str, Any], weights: Mapping[str, Any], *, training: bool = True
-    ) -> tuple[list[Any], State | None]:
+    ) -> tuple[list[Any], AgentState | None]:
         """The outputs of the graph, and what a backward needs.
 
         Parameters
@@ -135,8 +135,8 @@ class Agent:
         try:
             for name in self._order:
                 value = weights[name] if name in weights else inputs[name]
-                if not isinstance(value, (Buffer, Fed)):
-                    value = Fed(value) if isinstance(value, C.OrtValue) else Buffer(value, self._device)
+                if not isinstance(value, (Buffer, TypedOrtValue)):
+                    value = TypedOrtValue(value) if isinstance(value, C.OrtValue) else Buffer(value, self._device)
                 # onnxruntime 1.19.2 does not look at types and shapes here, and reads what is not there.
                 key = value.shape, value.dtype
                 if seen.get(name) != key:
@@ -156,10 +156,10 @@ class Agent:
             borrowed = {v.ortvalue.data_ptr() for v in kept}
             self._borrowed = [i for i, y in enumerate(outputs) if y.data_ptr() in borrowed]
         for i in self._borrowed:
-            outputs[i] = self._own(Fed(outputs[i]), outputs[i].numpy())
-        return outputs, State(state, outputs, kept, self._changes)
+            outputs[i] = self._own(TypedOrtValue(outputs[i]), outputs[i].numpy())
+        return outputs, AgentState(state, outputs, kept, self._changes)
 
-    def backward(self, output_gradients: Sequence[Any], state: State) -> dict[str, Any]:
+    def backward(self, output_gradients: Sequence[Any], state: AgentState) -> dict[str, Any]:
         """The gradients of the weights, and of the inputs that were asked for.
 
         Parameters
@@ -191,7 +191,7 @@ class Agent:
             given, output = output_gradients[i], outputs[i]
             shape = output.shape()
             if given is None:
-                given = self._own(Fed(output))
+                given = self._own(TypedOrtValue(output))
             elif not isinstance(given, (Buffer, C.OrtValue)):
                 given = Buffer(given, self._device)
             kept.append(given)
@@ -228,13 +228,13 @@ class Agent:
         bound.run()
         return list(bound.ortvalues().values())
 
-    def _check(self, name: str, value: Buffer | Fed) -> None:
+    def _check(self, name: str, value: Buffer | TypedOrtValue) -> None:
         """Is a tensor what the graph declares?"""
         dtype, shape = self._specs[name]
         fits = shape is None or (
             len(shape) == len(value.shape)
             and all(d is None or d == e for d, e in zip(shape, value.shape, strict=True))
-        )  # fmt: skip
+        )
         if not fits or value.dtype != dtype:
             wanted = "of any shape" if shape is None else str(["?" if d is None else d for d in shape])
             raise DataError(f"{name!r} is {value.dtype}{list(value.shape)}, the graph takes {dtype}{wanted}.")
@@ -249,7 +249,7 @@ class Agent:
                     f"without a declared size was broadcast. Declare it, or use engine='step' instead."
                 )
 
-    def _own(self, like: Buffer | Fed, array: np.ndarray | None = None) -> Any:
+    def _own(self, like: Buffer | TypedOrtValue, array: np.ndarray | None = None) -> Any:
         """A tensor of some shape and type in memory of its own, of zeros or of what an array holds."""
         made = C.OrtValue.ortvalue_from_shape_and_type(list(like.shape), like.dtype, self._device.ort)
         made.update_inplace(np.zeros(like.shape, like.dtype) if array is None else np.asarray(array))
@@ -259,7 +259,7 @@ class Agent:
         return f"<Agent {', '.join(self.inputs)} -> {', '.join(self.outputs)}, trains {', '.join(self._weights)}>"
 
 
-class State:
+class AgentState:
     """What a forward leaves for its backward: activations, the outputs, and the memory that was borrowed.
 
     Attributes
@@ -281,7 +281,7 @@ class State:
         self._state, self._kept = None, []
 
 
-class Fed:
+class TypedOrtValue:
     """An OrtValue with its shape and dtype, which who knows them need not ask onnxruntime for.
 
     Parameters
@@ -330,7 +330,7 @@ def _gradient(model: ModelProto, weights: Sequence[str], wanted: Sequence[str]) 
         # The configuration of 1.19.2 has no graph_transformer_config any more; it goes to `build`.
         builder.build(C.TrainingGraphTransformerConfiguration())
     except Exception as e:  # of many classes, IndexError among them
-        text = sentence(e)
+        text = clean_message(e)
         if missing := re.search(r"has not been registered: (\w+)", text):
             text = f"it has no gradient for the operator {missing[1]}."
         raise ModelError(

@@ -13,10 +13,10 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value
-from ortpartial.runtime import Agent, C, Device, Fed, Session
-from ortpartial.training import choose_for_backward
+from ortpartial.runtime import C, Device, Session, TrainingAgent, TypedOrtValue
+from ortpartial.training import select_for_backward
 
-from .program import Mode, Program, Tape
+from .program import ModeProgram, Program, Tape
 
 __all__ = ["Compiled", "Function", "Place"]
 
@@ -111,7 +111,7 @@ class Function:
         if engine != "step":
             graph = program.graph()
             wanted = [i.name for i in graph.graph.input if program.sources[i.name].is_float]
-            self.engine_, self.engine_reason_ = choose_for_backward(engine, graph, wanted, [])
+            self.engine_, self.engine_reason_ = select_for_backward(engine, graph, wanted, [])
         self._plain: _Graph | None = None
         self._tapes: dict[tuple[bool, ...], _StepTape | _AgentTape] = {}
 
@@ -199,7 +199,7 @@ class _StepTape:
         if found is None:  # What these alone would read was not kept: the others are zeros.
             like = next(d for d in dys if d is not None)
             dys = [torch.zeros(shapes[i], dtype=getattr(torch, self.function.program.outputs[o].dtype.name),
-                               device=like.device) if dys[i] is None else dys[i] for i, o in self.seeds]  # fmt: skip
+                               device=like.device) if dys[i] is None else dys[i] for i, o in self.seeds]
             found = self.derived(tuple(i for i, _ in self.seeds))
             assert found is not None
         function, places = found
@@ -230,7 +230,7 @@ class _AgentTape:
         read = [i.name for i in graph.graph.input]
         self.wanted = [n for n in wanted if n in read]
         place = function.place
-        self.agent = Agent(graph, self.wanted, device=place.device, threads=place.threads)
+        self.agent = TrainingAgent(graph, self.wanted, device=place.device, threads=place.threads)
         self.dtypes = {n: v.dtype for n, v in function.program.sources.items() if n in read}
         self.bools = [y.dtype == bool for y in function.program.outputs.values()]
         self.places = [self.wanted.index(n) if n in self.wanted else -1 for n in function.leaves]
@@ -245,7 +245,7 @@ class _AgentTape:
         feeds = {}
         for n, t in zip(self.function.sources, sources, strict=True):
             if n in self.dtypes:
-                feeds[n] = Fed(_ortvalue(t), t.shape, self.dtypes[n])
+                feeds[n] = TypedOrtValue(_ortvalue(t), t.shape, self.dtypes[n])
         outputs, state = self.agent.forward(feeds, {})
         tensors = [_tensor(y, b) for y, b in zip(outputs, self.bools, strict=True)]
         return tensors, list(sources), [state, [y.shape for y in tensors]]
@@ -255,7 +255,7 @@ class _AgentTape:
         if torch.is_grad_enabled():
             if self.function.asked == "agent":
                 raise SettingError("engine='agent' has no second derivative, which create_graph=True asks for; use "
-                                   "engine='step' or 'auto'.")  # fmt: skip
+                                   "engine='step' or 'auto'.")
             return self.again.backward(kept, dys, state[1])
         run, _ = state
         if run.used:  # The state of the agent serves one backward; retain_graph=True asks for another.
@@ -287,7 +287,7 @@ class Compiled:
         Whether the size of a mask follows from those of the inputs in a way that only shape inference tells.
     """
 
-    def __init__(self, mode: Mode, place: Place, engine: str):
+    def __init__(self, mode: ModeProgram, place: Place, engine: str):
         self.function, self.device = Function(mode.program, place, engine), place.device
         self.masks, self.statistics, self.fed = mode.masks, mode.statistics, mode.fed
         inputs = [v for n, v in mode.program.leaves.items() if n not in mode.masks and n not in mode.fed]
@@ -297,7 +297,7 @@ class Compiled:
         axes = {d: (i, a) for i, v in enumerate(inputs) for a, d in enumerate(v.shape or ()) if isinstance(d, str)}
         # For every mask its sizes, each a number or where among the inputs it is found.
         self._sizes = [[d if isinstance(d, int) else axes.get(d or "") for d in _shape(m.value)]
-                       for m in self.masks.values()]  # fmt: skip
+                       for m in self.masks.values()]
         self.needs_sizes = any(None in sizes for sizes in self._sizes)
 
     def often(self, shapes: Any) -> bool:
@@ -315,7 +315,7 @@ class Compiled:
             shape = [d if isinstance(d, int) else inputs[d[0]].shape[d[1]] for d in sizes if d is not None]
             if len(shape) < len(sizes):
                 raise ModelError(f"The size of the mask {mask.value!r} of a Dropout does not follow from those of the "
-                                 f"inputs; call eval().")  # fmt: skip
+                                 f"inputs; call eval().")
             drawn = torch.empty(shape, dtype=getattr(torch, mask.value.dtype.name), device=device)
             found.append(drawn.bernoulli_(mask.keep).div_(mask.keep or 1))
         return found

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from onnx import ModelProto, helper
 
-from ortpartial.autodiff import resolve_weights, trainable
+from ortpartial.autodiff import find_trainable, resolve_weights
 from ortpartial.model import Model, replace_weights
-from ortpartial.rewrites import in_inference, statistics
+from ortpartial.rewrites import find_statistics, to_inference_mode
 
-__all__ = ["as_array", "as_tensor", "chosen", "exported_by_torch", "home", "register"]
+__all__ = ["as_array", "as_tensor", "choose_state", "export_module", "find_owner", "register"]
 
 
-def chosen(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
+def choose_state(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The initializers that become parameters, and those that become buffers.
 
     Parameters
@@ -34,10 +34,10 @@ def chosen(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[s
     tuple of list of str and list of str
     """
     outputs = [n for n, v in model.outputs.items() if v.is_float]
-    reached = trainable(model.outputs[o] for o in outputs)
+    reached = find_trainable(model.outputs[o] for o in outputs)
     usual = [n for n, v in model.initializers.items() if v in reached]
     parameters = usual if names is None else resolve_weights(model, names, outputs) if len(names) else []
-    running = statistics(model)
+    running = find_statistics(model)
     buffers = [n for n in model.initializers if (n in usual or n in running) and n not in parameters]
     return parameters, buffers
 
@@ -83,7 +83,7 @@ def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parame
     return ".".join([*found, last])
 
 
-def home(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict[str, Any], str]:
+def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict[str, Any], str]:
     """Where a module holds a tensor.
 
     Parameters
@@ -139,7 +139,7 @@ def as_array(t: torch.Tensor, kind: int) -> np.ndarray:
     return (t.float() if t.dtype is torch.bfloat16 else t).numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
 
 
-def exported_by_torch(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelProto:
+def export_module(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelProto:
     """A module as torch's TorchScript exporter writes it, in inference mode, but with all that trains in it.
 
     Parameters
@@ -161,7 +161,7 @@ def exported_by_torch(module: torch.nn.Module, example: tuple[Any, ...]) -> Mode
         torch.onnx.export(
             traced, example, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
             input_names=names, dynamic_axes={n: {0: "N"} for n, t in zip(names, example, strict=True) if t.dim()},
-            opset_version=17, verbose=False)  # fmt: skip
-    model, state = in_inference(ModelProto.FromString(stream.getvalue())), module.state_dict()
+            opset_version=17, verbose=False)
+    model, state = to_inference_mode(ModelProto.FromString(stream.getvalue())), module.state_dict()
     sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
     return replace_weights(model, {n: t.numpy(force=True) for n, t in state.items() if sizes.get(n) == tuple(t.shape)})

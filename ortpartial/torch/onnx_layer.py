@@ -11,12 +11,12 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError
 from ortpartial.model import load, read, replace_weights
-from ortpartial.runtime import Device, cores, threads
-from ortpartial.training import choose_for_fit
+from ortpartial.runtime import Device, choose_threads, cores
+from ortpartial.training import select_for_fit
 
 from .autograd import Compiled, Place
-from .module_state import as_array, as_tensor, chosen, exported_by_torch, home, register
-from .program import mode
+from .module_state import as_array, as_tensor, choose_state, export_module, find_owner, register
+from .program import make_program
 
 __all__ = ["OnnxLayer"]
 
@@ -67,7 +67,7 @@ class OnnxLayer(torch.nn.Module):
     Raises
     ------
     ModelError, SettingError
-        The model, a name in `trainable` or the engine is not one that can be used.
+        The model, a name in `find_trainable` or the engine is not one that can be used.
 
     Examples
     --------
@@ -96,10 +96,10 @@ class OnnxLayer(torch.nn.Module):
     ):
         super().__init__()
         self._onnx, self._engine, self._return_dict = read(model), engine, return_dict
-        choose_for_fit(engine)
+        select_for_fit(engine)
         loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
-        parameters, buffers = chosen(loaded, trainable)
+        parameters, buffers = choose_state(loaded, trainable)
         # It follows the module from dtype to dtype and from device to device where there is no parameter that does.
         kinds = [loaded.initializers[n].dtype for n in parameters + buffers]
         kinds += [v.dtype for v in [*loaded.inputs.values(), *loaded.outputs.values()] if v.is_float]
@@ -138,7 +138,7 @@ class OnnxLayer(torch.nn.Module):
         >>> list(OnnxLayer.from_torch(module, torch.ones(1, 2)).state_dict())
         ['0.weight', '0.bias']
         """
-        exported = exported_by_torch(module, example if isinstance(example, tuple) else (example,))
+        exported = export_module(module, example if isinstance(example, tuple) else (example,))
         kept = {t.name for t in exported.graph.initializer}
         settings.setdefault("trainable", [n for n, p in module.named_parameters() if n in kept and p.requires_grad])
         layer = cls(exported, **settings)
@@ -192,7 +192,7 @@ class OnnxLayer(torch.nn.Module):
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by the names of the initializers, whoever has put others in their place."""
         if not self._homes:
-            self._homes = [(n, *home(self, key)) for n, key in self.state_names.items()]
+            self._homes = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
         found = {}
         for name, module, held, key in self._homes:
             t = held.get(key)
@@ -216,11 +216,11 @@ class OnnxLayer(torch.nn.Module):
             _, training, dtype, device, stream = key
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
-            made = mode(self._onnx, list(self.state_names), training=training, dtype=name, sizes=sizes)
+            made = make_program(self._onnx, list(self.state_names), training=training, dtype=name, sizes=sizes)
             program = made.program
-            number = threads([*program.outputs.values(), *(program.leaves[n] for n in made.fed)])
+            number = choose_threads([*program.outputs.values(), *(program.leaves[n] for n in made.fed)])
             place = Place(Device(Device.parse(device.type).kind, device.index or 0, stream),
-                          number or min(torch.get_num_threads(), cores()))  # fmt: skip
+                          number or min(torch.get_num_threads(), cores()))
             found = self._modes[key] = Compiled(made, place, self._engine)
         return found
 

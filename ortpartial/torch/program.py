@@ -10,15 +10,15 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import backpropagate
 from ortpartial.exceptions import NoGradientError
-from ortpartial.graph import RANDOM, Value, boundary, build, reached, topological, variable
+from ortpartial.graph import RANDOM, Value, build, find_boundary, find_reached, topological, variable
 from ortpartial.model import load
-from ortpartial.rewrites import Mask, Statistic, Training, faster, in_dtype, in_training, simplified
+from ortpartial.rewrites import Mask, Statistic, TrainingModel, apply_peepholes, simplify, to_dtype, to_training_mode
 
-__all__ = ["Mode", "Program", "Tape", "mode"]
+__all__ = ["ModeProgram", "Program", "Tape", "make_program"]
 
 #: Operators whose output a backward graph computes again from their input, where that is kept anyway.
 _CHEAP = frozenset({"Add", "Cast", "Div", "Flatten", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
-                    "Mul", "Neg", "Not", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})  # fmt: skip
+                    "Mul", "Neg", "Not", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})
 #: Those of them that are as large as their input; a runtime fuses them with the products that read them.
 _MOVING = _CHEAP & {"Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
@@ -78,14 +78,14 @@ class Program:
             A derivative depends on random numbers that were not kept.
         """
         outputs = {**self.outputs, **(saved or {})}
-        read = reached(outputs.values(), self.sources.values())
+        read = find_reached(outputs.values(), self.sources.values())
         nodes = topological(list(outputs.values()), read) if self.derived else []
         if random := [node for node in nodes if node.op_type in RANDOM]:
             raise NoGradientError(f"{random[0]!r} would draw other random numbers than the forward did; make them an "
-                                  f"input of the graph.")  # fmt: skip
-        values = faster(list(outputs.values()), list(read))
+                                  f"input of the graph.")
+        values = apply_peepholes(list(outputs.values()), list(read))
         return build({n: v for n, v in self.sources.items() if v in read}, dict(zip(outputs, values, strict=True)),
-                     name="layer")  # fmt: skip
+                     name="layer")
 
 
 def _alone(v: Value) -> Value | None:
@@ -172,7 +172,7 @@ class Tape:
     def _read(self, gradients: Iterable[Value]) -> dict[Value, None]:
         """The values of the program that gradients read, in the order in which they do."""
         own = self.program
-        return dict.fromkeys(boundary(gradients, list(own.outputs.values()), set(own.sources.values())))
+        return dict.fromkeys(find_boundary(gradients, list(own.outputs.values()), set(own.sources.values())))
 
     def _kept(self, read: Mapping[Value, None]) -> dict[Value, None]:
         """What is read without what follows from the rest at the cost of a copy: another shape, a factor, a mask."""
@@ -221,7 +221,7 @@ class Tape:
 
 
 @dataclass(frozen=True)
-class Mode:
+class ModeProgram:
     """A model as a program, in training or not, in some dtype and for some sizes.
 
     Parameters
@@ -242,8 +242,8 @@ class Mode:
     statistics: list[Statistic]
 
 
-def mode(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype: Any = None,
-         sizes: Mapping[str, Sequence[int]] | None = None) -> Mode:  # fmt: skip
+def make_program(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype: Any = None,
+         sizes: Mapping[str, Sequence[int]] | None = None) -> ModeProgram:
     """The program of a model.
 
     Parameters
@@ -264,9 +264,9 @@ def mode(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype
     Mode
     """
     model = load(proto, variables=fed, batch=sizes)
-    model = model if dtype is None else in_dtype(model, dtype)
-    model = simplified(model, dropout=training)
-    trained = in_training(model) if training else Training(model)
+    model = model if dtype is None else to_dtype(model, dtype)
+    model = simplify(model, dropout=training)
+    trained = to_training_mode(model) if training else TrainingModel(model)
     model = trained.model
     outputs, fixed = dict(model.outputs), {}
     for i, s in enumerate(trained.statistics):
@@ -274,9 +274,9 @@ def mode(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype
         while name in model.values:
             name += "_"
         fixed[name] = s.batch
-    read = reached([*outputs.values(), *fixed.values()], model.initializers.values())
+    read = find_reached([*outputs.values(), *fixed.values()], model.initializers.values())
     used = [n for n in fed if model.initializers[n] in read]
     leaves = {**model.inputs, **{n: model.initializers[n] for n in used}}
     leaves.update({n: leaves.pop(n) for n in trained.masks})  # last, whatever the model's inputs are
     program = Program(leaves, {**outputs, **fixed}, fixed=frozenset(fixed))
-    return Mode(program, used, trained.masks, trained.statistics)
+    return ModeProgram(program, used, trained.masks, trained.statistics)

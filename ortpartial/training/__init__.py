@@ -1,26 +1,26 @@
 """Training: how a step is composed, and the engines that run it."""
 
-from .cuda_graph_engine import choose_for_device
-from .data_parallel_engine import ParallelEngine
-from .engine import Engine, Setup
-from .engine_selection import choose_for_backward, choose_for_fit
+from .cuda_graph_engine import select_for_device
+from .data_parallel_engine import DataParallelEngine
+from .engine import Engine, TrainingSpec
+from .engine_selection import select_for_backward, select_for_fit
 from .forward_backward import OrtGradientForwardBackward
-from .inplace_engine import LeanEngine, leaner
+from .inplace_engine import InplaceEngine, prefers_inplace
 from .split_graphs import forward_graph, row_loss_graph
 from .step import Names, step_values
 
 __all__ = [
+    "DataParallelEngine",
     "Engine",
-    "LeanEngine",
+    "InplaceEngine",
     "Names",
     "OrtGradientForwardBackward",
-    "ParallelEngine",
-    "Setup",
-    "choose_for_backward",
-    "choose_for_device",
-    "choose_for_fit",
+    "TrainingSpec",
     "forward_graph",
-    "leaner",
+    "prefers_inplace",
     "row_loss_graph",
+    "select_for_backward",
+    "select_for_device",
+    "select_for_fit",
     "step_values",
 ]

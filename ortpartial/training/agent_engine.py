@@ -9,9 +9,9 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DeviceError, ModelError
-from ortpartial.runtime import Agent, Binding, Buffer, Device, Session
+from ortpartial.runtime import Binding, Buffer, Device, Session, TrainingAgent
 
-from .engine import Batch, Engine, Setup
+from .engine import Batch, Engine, TrainingSpec
 from .split_graphs import forward_graph, loss_graph, penalty_graph, update_graph
 from .step import Names
 
@@ -29,7 +29,7 @@ class AgentEngine(Engine):
 
     name = "agent"
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: TrainingSpec):
         if not Device.parse(setup.device).shares_memory:
             raise DeviceError(f"engine='agent' trains on the CPU alone, not on {setup.device!r}; use engine='step'.")
         super().__init__(setup)
@@ -39,7 +39,7 @@ class AgentEngine(Engine):
         penalty, self.penalised = penalty_graph(self.trained, setup.penalty, self.names)
         self.update = update_graph(self.trained, setup.rate, self.names, penalised=self.penalised)
         self.penalty = penalty
-        self.agent = Agent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads())
+        self.agent = TrainingAgent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads())
         session = partial(Session, device=setup.device, threads=setup.threads())
         self.update_session = session(self.update)
         self.penalty_session = session(penalty) if penalty is not None else None
@@ -50,7 +50,7 @@ class AgentEngine(Engine):
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of forward, forward and backward, loss, penalty and update."""
         found = {"forward": self.forward, "forward_backward": ModelProto.FromString(self.agent.gradient_onnx),
-                 "learning_loss": self.loss_graph(), "learning_rate": self.update}  # fmt: skip
+                 "learning_loss": self.loss_graph(), "learning_rate": self.update}
         return {**found, "learning_penalty": self.penalty} if self.penalty is not None else found
 
     def program(self, rows: int) -> _AgentProgram:

@@ -1,4 +1,4 @@
-"""Which numbers does chance give a step? `mask`, a function of a seed, the step and the place: nothing hidden."""
+"""Which numbers does chance give a step? `draw_mask`, a function of a seed, the step and the place: nothing hidden."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx import TensorProto
 from ortpartial.autodiff import elements
 from ortpartial.graph import Value, cast, constant, op
 
-__all__ = ["bits", "mask"]
+__all__ = ["bits", "draw_mask"]
 
 #: 2³² over the golden ratio, whose multiples lie as far apart as they can, and the factors of MurmurHash3; as int32.
 _GOLDEN, _FIRST, _SECOND = -0x61C88647, -0x7A143595, -0x3D4D51CB
@@ -45,7 +45,7 @@ def _folded(h: Value, n: int) -> Value:
     return op.Cast(op.BitwiseXor(u, op.BitShift(u, n, direction="RIGHT")), to=TensorProto.INT32)
 
 
-def mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
+def draw_mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
     """What the Dropout number i of a model multiplies x by in step k: 1 / keep with the probability keep, else 0.
 
     Parameters
@@ -71,7 +71,7 @@ def mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
     >>> from ortpartial.graph import variable
     >>> from ortpartial.runtime import Session
     >>> x, seed, k = variable("x", "float32", [6]), variable("seed", "int32", [2]), variable("k", "int64", [])
-    >>> drawn = Session(build([seed, k], {"mask": mask(x, 0.5, seed, k, 0)}))
+    >>> drawn = Session(build([seed, k], {"mask": draw_mask(x, 0.5, seed, k, 0)}))
     >>> drawn.run({"seed": np.int32([1, 2]), "k": np.array(1)})["mask"]
     array([0., 2., 0., 0., 2., 0.], dtype=float32)
     """

@@ -1,4 +1,4 @@
-"""What is left to the host where a device replays steps? `CapturedEngine` launches them, and reads the losses."""
+"""What is left to the host where a device replays steps? `CudaGraphEngine` launches them, and reads the losses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError, OrtPartialError
-from ortpartial.graph import RANDOM, build, op, rewritten, variable
+from ortpartial.graph import RANDOM, build, op, rewrite, variable
 from ortpartial.model import Model
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
-from .engine import Setup
-from .epoch import by_rows
+from .engine import TrainingSpec
+from .epoch import split_inputs
 from .step import Names, step_values
 from .step_engine import EpochEngine
 
-__all__ = ["CapturedEngine", "captured_graph", "choose_for_device"]
+__all__ = ["CudaGraphEngine", "cuda_graph_step", "select_for_device"]
 
 #: Steps between two looks at the losses.
 _LOOK = 100
@@ -29,7 +29,7 @@ _LOOK = 100
 _UNFIT = RANDOM | {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
 
 
-def captured_graph(setup: Setup, model: Model, *, weighted: bool = False) -> ModelProto:
+def cuda_graph_step(setup: TrainingSpec, model: Model, *, weighted: bool = False) -> ModelProto:
     """A step that finds its rows and its number itself, so that all its inputs stay where they are.
 
     Parameters
@@ -51,15 +51,15 @@ def captured_graph(setup: Setup, model: Model, *, weighted: bool = False) -> Mod
     """
     s, names = setup, Names.of(model)
     inputs, outputs = step_values(model, s.weights, s.losses, s.penalty, s.rate, weighted=weighted,
-                                  train_mode=s.train_mode, precision=s.precision)  # fmt: skip
-    carried, rows, batch = by_rows(inputs, outputs, names)
+                                  train_mode=s.train_mode, precision=s.precision)
+    carried, rows, batch = split_inputs(inputs, outputs, names)
     seen, i = (variable(n, np.int64, []) for n in (names.iteration, names.free("position")))
     order = variable(names.free("order"), np.int64, [_LOOK, batch])
     losses = variable(names.free("losses"), outputs[names.loss].dtype, [_LOOK])
     taken = op.Gather(order, i, axis=0)
     given = {inputs[n]: op.Gather(v, taken, axis=0) for n, v in rows.items()}
-    new = dict(zip(outputs, rewritten(list(outputs.values()), {**given, inputs[names.iteration]: seen + i + 1}),
-                   strict=True))  # fmt: skip
+    new = dict(zip(outputs, rewrite(list(outputs.values()), {**given, inputs[names.iteration]: seen + i + 1}),
+                   strict=True))
     loss = new.pop(names.loss)
     new[names.new(names.free("position"))] = i + 1
     new[names.new(names.free("losses"))] = op.Where(op.Equal(np.arange(_LOOK), i), loss, losses)
@@ -68,7 +68,7 @@ def captured_graph(setup: Setup, model: Model, *, weighted: bool = False) -> Mod
     return build({**rows, **own, **kept}, new, name="captured")
 
 
-class CapturedEngine(EpochEngine):
+class CudaGraphEngine(EpochEngine):
     """One graph a step, of which all that it reads and writes has its place on the device: recorded once, and replayed.
 
     A recording leads from one set of buffers to the other, and a second one back; onnxruntime runs a step several times
@@ -83,7 +83,7 @@ class CapturedEngine(EpochEngine):
 
     name = "step"
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: TrainingSpec):
         super().__init__(setup)
         self._resident: _Resident | None = None
         self._refused = False
@@ -92,7 +92,7 @@ class CapturedEngine(EpochEngine):
         """The step, with symbolic sizes where the model has them."""
         if self._refused:
             return super().graphs()
-        return {"step": captured_graph(self.setup, self.setup.model, weighted=self._weighted)}
+        return {"step": cuda_graph_step(self.setup, self.setup.model, weighted=self._weighted)}
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; where there is room for them on the device, recordings stay."""
@@ -152,7 +152,7 @@ class _Resident:
         """Whether these rows may follow: of the same kind, and no more of them."""
         return data.keys() == self.buffers.keys() and all(
             (a.dtype, a.shape[1:]) == (b.dtype, b.shape[1:]) and len(a) <= b.shape[0]
-            for a, b in zip(data.values(), map(self.buffers.__getitem__, data), strict=True))  # fmt: skip
+            for a, b in zip(data.values(), map(self.buffers.__getitem__, data), strict=True))
 
     def fill(self, data: Mapping[str, np.ndarray]) -> None:
         """Let these rows follow; what is behind the last of them is read by nobody."""
@@ -168,10 +168,10 @@ class _CapturedProgram:
     of the session that is no replay.
     """
 
-    def __init__(self, engine: CapturedEngine, rows: int, resident: _Resident):
+    def __init__(self, engine: CudaGraphEngine, rows: int, resident: _Resident):
         setup, names = engine.setup, Names.of(engine.setup.model)
         model, device = setup.sized(rows), Device.parse(setup.device)
-        graph = captured_graph(setup, model, weighted=engine._weighted)
+        graph = cuda_graph_step(setup, model, weighted=engine._weighted)
         if unfit := next((n for n in graph.graph.node if n.op_type in _UNFIT), None):
             raise ModelError(f"{unfit.op_type} (node {unfit.name!r}) is another one in each step.")
         self.engine = engine
@@ -182,7 +182,7 @@ class _CapturedProgram:
         given = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen, names.seed: self.seed}
         own = names.free("position"), names.free("losses")
         sides = [{**side, **dict(zip(own, pair, strict=True))}
-                 for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]  # fmt: skip
+                 for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]
         self.runs = []
         for read, write in (sides, sides[::-1]):
             options = session_options(setup.threads(model), graph.graph)
@@ -211,7 +211,7 @@ class _CapturedProgram:
         return self.losses[engine.side].numpy()[:n]
 
 
-def choose_for_device(setup: Setup) -> tuple[type[EpochEngine], str] | None:
+def select_for_device(setup: TrainingSpec) -> tuple[type[EpochEngine], str] | None:
     """The engine that takes the place of an `EpochEngine` on the device of a training, and why; None on the CPU.
 
     Parameters
@@ -225,4 +225,4 @@ def choose_for_device(setup: Setup) -> tuple[type[EpochEngine], str] | None:
     """
     if Device.parse(setup.device).shares_memory:
         return None
-    return CapturedEngine, "the device records a step once, and replays it without the host"
+    return CudaGraphEngine, "the device records a step once, and replays it without the host"

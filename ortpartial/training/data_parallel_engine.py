@@ -9,15 +9,15 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import grad
-from ortpartial.graph import Value, build, cast, op, read_by, variable
+from ortpartial.graph import Value, build, cast, find_inputs, op, variable
 from ortpartial.learning import BaseLearningLoss, weighted_sums
 from ortpartial.model import Model, load
-from ortpartial.runtime import Buffer, Group, Session, cores
+from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
-from .engine import Batch, Engine, Setup
-from .step import Names, row_losses_of, targets_of, total, updated
+from .engine import Batch, Engine, TrainingSpec
+from .step import Names, append_update, make_targets, row_losses_of, sum_values
 
-__all__ = ["ParallelEngine", "sums_graph", "sums_update_graph"]
+__all__ = ["DataParallelEngine", "sums_graph", "sums_update_graph"]
 
 def sums_graph(
     model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False
@@ -41,18 +41,18 @@ def sums_graph(
         Inputs: the model's, the targets, the row weights where there are any, then every weight. Output: ``sums``.
     """
     names = Names.of(model)
-    targets = targets_of(model, losses, names)
+    targets = make_targets(model, losses, names)
     rows = row_losses_of(model, losses, targets)
     w = variable(names.sample_weight, rows.dtype, (rows.shape or [None])[:1]) if weighted else None
     loss, weight = weighted_sums(rows, w)
     trained = {name: model.initializers[name] for name in weights}
     parts = [*grad(loss, list(trained.values())), loss, weight]
     sums = op.Concat(*(op.Reshape(cast(v, rows), [-1]) for v in parts), axis=0)
-    inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
+    inputs = {**find_inputs([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
     return build({**inputs, **trained}, {names.free("sums"): sums}, name="sums")
 
 
-def sums_update_graph(model: Model, weights: Sequence[str], setup: Setup) -> ModelProto:
+def sums_update_graph(model: Model, weights: Sequence[str], setup: TrainingSpec) -> ModelProto:
     """The step that follows from the sums of all processes: (sums, iteration, weights, states) -> the new ones.
 
     Parameters
@@ -79,16 +79,16 @@ def sums_update_graph(model: Model, weights: Sequence[str], setup: Setup) -> Mod
         gradients.append(cast(op.Reshape(part / weight, list(model.arrays[name].shape)), v))
     costs = [setup.penalty(v) for v in trained.values() if setup.penalty.applies_to(v.shape or ())]
     if costs:
-        penalties = grad(total(costs), list(trained.values()))
+        penalties = grad(sum_values(costs), list(trained.values()))
         gradients = [g + p for g, p in zip(gradients, penalties, strict=True)]
     k = variable(names.iteration, np.int64, [])
     inputs: dict[str, Value] = {names.free("sums"): sums, names.iteration: k}
     outputs: dict[str, Value] = {}
-    updated(setup.rate, trained, gradients, k, names, inputs, outputs)
+    append_update(setup.rate, trained, gradients, k, names, inputs, outputs)
     return build(inputs, outputs, name="update")
 
 
-class ParallelEngine(Engine):
+class DataParallelEngine(Engine):
     """Gradient and update in two graphs; between them the processes add their gradients.
 
     Every process is given all the rows and reads its own, every ``size``-th of a batch, so that the batch, the step and
@@ -102,9 +102,9 @@ class ParallelEngine(Engine):
 
     name = "step"
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: TrainingSpec):
         super().__init__(setup)
-        self.group: Group | None = None
+        self.group: ProcessGroup | None = None
         self._update = sums_update_graph(setup.model, setup.weights, setup)
         count = sum(setup.model.arrays[w].size for w in setup.weights)
         self.sums = Buffer(np.zeros(count + 2, setup.dtype), setup.device)
@@ -138,7 +138,7 @@ class ParallelEngine(Engine):
         """Say where the rows come from; the first call connects the processes, and all go on from the first one."""
         super().start(data)
         if self.group is None:
-            self.group = Group()
+            self.group = ProcessGroup()
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns the weighted mean loss over all processes."""
@@ -170,7 +170,7 @@ class ParallelEngine(Engine):
 class _SumsProgram:
     """The gradient, bound twice: from either set of weights into the one buffer of sums."""
 
-    def __init__(self, engine: ParallelEngine, rows: int):
+    def __init__(self, engine: DataParallelEngine, rows: int):
         setup = engine.setup
         model = load(setup.model, batch=rows, variables=setup.weights)
         session = Session(engine._graph(model), device=setup.device, threads=engine.threads(model))

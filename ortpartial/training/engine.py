@@ -1,4 +1,4 @@
-"""What have all ways to train in common? `Setup`, what is trained; `Engine`, which trains it and keeps its state."""
+"""Engines: `TrainingSpec`, what is trained and how, and `Engine`, the weights, the state and the loop of an epoch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from onnx import ModelProto
 from ortpartial.autodiff import Gradient, grad
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
 from ortpartial.model import Model, load
-from ortpartial.rewrites import Precision, simplified
-from ortpartial.runtime import CPU, Buffer, Device, threads
+from ortpartial.rewrites import Precision, simplify
+from ortpartial.runtime import CPU, Buffer, Device, choose_threads
 
 from .split_graphs import loss_graph
 from .step import Names, step_values
 
-__all__ = ["Batch", "Engine", "Rows", "Setup"]
+__all__ = ["Batch", "DeviceRows", "Engine", "TrainingSpec"]
 
 #: Programs, each for one size of batch, that are kept.
 _PROGRAMS = 8
 
 
 @dataclass(frozen=True)
-class Setup:
+class TrainingSpec:
     """What is trained and how: the same for every engine.
 
     Parameters
@@ -46,7 +46,7 @@ class Setup:
     statistics : tuple of str
         The initializers that are running statistics, which a step moves then.
     gradient : callable, optional
-        Instead of `grad`, a gradient that computes values once more: see `checkpointed`.
+        Instead of `grad`, a gradient that computes values once more: see `checkpoint_gradient`.
     precision : Precision, optional
         In what dtype products are computed, and how the loss is scaled.
     """
@@ -70,7 +70,7 @@ class Setup:
     def sized(self, rows: int) -> Model:
         """The model for batches of so many rows."""
         model = load(self.model, batch=rows, variables=self.moving)
-        return simplified(model, dropout=self.train_mode)
+        return simplify(model, dropout=self.train_mode)
 
     @property
     def scaling(self) -> dict[str, np.ndarray]:
@@ -80,7 +80,8 @@ class Setup:
     def threads(self, model: Model | None = None) -> int | None:
         """Threads of a step of the model `sized` for a batch, or of its own: as many in every engine."""
         model = model or self.model
-        return threads([*(model.outputs[o] for o in self.losses), *(model.initializers[w] for w in self.weights)])
+        trained = [model.initializers[w] for w in self.weights]
+        return choose_threads([*(model.outputs[o] for o in self.losses), *trained])
 
     @property
     def dtype(self) -> np.dtype:
@@ -117,7 +118,7 @@ class Batch:
             self.buffers[name].fill(host)
 
 
-class Rows:
+class DeviceRows:
     """All the rows of several arrays, where they are; a device gets a copy of them, once."""
 
     def __init__(self, data: Mapping[str, np.ndarray], device: str | Device = CPU):
@@ -147,16 +148,16 @@ class Engine(ABC):
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: TrainingSpec):
         self.setup = setup
         self.iteration = 0
-        #: Given to every run of a step; a `Watch` sets its own.
+        #: Given to every run of a step; a `Interrupt` sets its own.
         self.options: Any = None
         first = {w: setup.model.arrays[w] for w in setup.moving}
         zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in setup.states.items()}
         sides = [{**{w: Buffer(np.array(a, order="C"), setup.device) for w, a in {**first, **setup.scaling}.items()},
                   **{n: Buffer(np.zeros(*z), setup.device) for n, z in zeros.items()}}
-                 for _ in range(self.copies)]  # fmt: skip
+                 for _ in range(self.copies)]
         self.sides = sides[0], sides[-1]
         self.side = 0
         names = Names.of(setup.model)
@@ -274,7 +275,7 @@ class Engine(ABC):
         """Write a step, and no model: an operator without a gradient is better found now than in `fit`."""
         s = self.setup
         step_values(s.model, s.weights, s.losses, s.penalty, s.rate, train_mode=s.train_mode, precision=s.precision,
-                    gradient=s.gradient or grad, fast=False)  # fmt: skip
+                    gradient=s.gradient or grad, fast=False)
 
     @abstractmethod
     def graphs(self) -> dict[str, ModelProto]:

@@ -1,4 +1,4 @@
-"""Which engine trains, and why? `choose_for_fit`, and `choose_for_backward` where forward and backward are apart."""
+"""Which engine trains, and why? `select_for_fit`, and `select_for_backward` where forward and backward are apart."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from onnx import ModelProto
 
 from ortpartial.exceptions import SettingError
-from ortpartial.runtime import has_training, untrusted
+from ortpartial.runtime import find_untrusted, has_training
 
 from .agent_engine import AgentEngine
 from .engine import Engine
 from .step_engine import EpochEngine, StepEngine
 
-__all__ = ["choose_for_backward", "choose_for_fit"]
+__all__ = ["select_for_backward", "select_for_fit"]
 
 
-def choose_for_fit(engine: str) -> tuple[type[Engine], str]:
+def select_for_fit(engine: str) -> tuple[type[Engine], str]:
     """The engine that `fit` uses, and why.
 
     Parameters
@@ -40,8 +40,8 @@ def choose_for_fit(engine: str) -> tuple[type[Engine], str]:
     return table[engine], "asked for"
 
 
-def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] | None = None,
-                        input_grads: Sequence[str] | None = None) -> tuple[str, str]:  # fmt: skip
+def select_for_backward(engine: str, model: ModelProto, weights: Sequence[str] | None = None,
+                        input_grads: Sequence[str] | None = None) -> tuple[str, str]:
     """The engine for forward and backward apart, and why.
 
     Parameters
@@ -62,9 +62,9 @@ def choose_for_backward(engine: str, model: ModelProto, weights: Sequence[str] |
     if engine == "epoch":
         return "step", "forward and backward apart know no epoch"
     if engine != "auto":
-        return choose_for_fit(engine)[0].name, "asked for"
+        return select_for_fit(engine)[0].name, "asked for"
     if not has_training():
         return "step", "onnxruntime-training is not installed"
-    if reasons := untrusted(model, weights, input_grads=input_grads):
+    if reasons := find_untrusted(model, weights, input_grads=input_grads):
         return "step", reasons[0]
     return "agent", "onnxruntime-training is installed and right about every operator of the graph"

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.graph import Value, build, make_node, op, read_by, rewritten, scan, topological, variable
+from ortpartial.graph import Value, build, find_inputs, make_node, op, rewrite, scan, topological, variable
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
 from ortpartial.model import Model
 from ortpartial.rewrites import Precision
 
 from .step import Names, step_values
 
-__all__ = ["by_rows", "epoch_graph"]
+__all__ = ["epoch_graph", "split_inputs"]
 
 #: Operators that give the same bits wherever in memory their inputs are, and those whose output is their input. A sum
 #: of onnxruntime depends on where its numbers start.
 _EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Greater", "Less", "MatMul", "Mul", "Neg",
-                    "Split", "Sub", "Transpose", "Where"})  # fmt: skip
+                    "Split", "Sub", "Transpose", "Where"})
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -54,12 +54,12 @@ def epoch_graph(
     """
     names = Names.of(model)
     inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
-                                  precision=precision)  # fmt: skip
-    carried, rows, batch = by_rows(inputs, outputs, names)
+                                  precision=precision)
+    carried, rows, batch = split_inputs(inputs, outputs, names)
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
     order = variable(names.free("order"), np.int64, ["steps", batch])
 
-    counts = [k] if read_by(outputs.values(), {names.iteration: k}) else []
+    counts = [k] if find_inputs(outputs.values(), {names.iteration: k}) else []
     # A slice of what is gathered for all steps at once is no copy, and a node in the body costs each time.
     ahead = [n for n in rows if _may_be_anywhere(inputs[n], list(outputs.values()))]
     slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
@@ -71,7 +71,7 @@ def epoch_graph(
         given = dict(zip([*carried, *ahead], [*state, *values[-len(slices) :]], strict=False))
         given |= {n: op.Gather(v, values[-1], axis=0) for n, v in rows.items() if n not in ahead}
         new = {**dict(zip(counts, counted, strict=True)), **{inputs[n]: v for n, v in given.items()}}
-        each, *after = rewritten([loss, *list(outputs.values())[1:]], new)
+        each, *after = rewrite([loss, *list(outputs.values())[1:]], new)
         return [*counted, *after, each]
 
     *_, each = found = scan(step, [*counts, *(inputs[n] for n in carried)], slices)
@@ -82,7 +82,7 @@ def epoch_graph(
     return build(named, {names.loss: each, **new}, name="epoch")
 
 
-def by_rows(
+def split_inputs(
     inputs: Mapping[str, Value], outputs: Mapping[str, Value], names: Names
 ) -> tuple[list[str], dict[str, Value], int | str | None]:
     """How a step is fed that gathers its rows itself.
@@ -105,7 +105,7 @@ def by_rows(
     """
     carried = [n for n in inputs if names.new(n) in outputs]
     rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed}}  # fmt: skip
+            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed}}
     return carried, rows, (inputs[next(iter(rows))].shape or (None,))[0]
 
 

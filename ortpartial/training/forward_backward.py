@@ -13,9 +13,9 @@ from ortpartial.autodiff import resolve_weights
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import FLOATS
 from ortpartial.model import Model, check_empty, check_indices, index_ranges, load
-from ortpartial.runtime import Agent, Session
+from ortpartial.runtime import Session, TrainingAgent
 
-from .engine_selection import choose_for_backward
+from .engine_selection import select_for_backward
 from .split_graphs import backward_graph, forward_graph
 from .step import Names
 
@@ -77,10 +77,10 @@ class OrtGradientForwardBackward:
         self._model = load(self._model, variables=self.weights_to_train)
         self._ranges = index_ranges(self._model.inputs, self._model.outputs.values())
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
-        self.engine_, self.engine_reason_ = choose_for_backward(engine, forward, self.weights_to_train)
+        self.engine_, self.engine_reason_ = select_for_backward(engine, forward, self.weights_to_train)
         if self.engine_ == "agent":
             try:
-                self._agent = Agent(forward, self.weights_to_train, input_grads=self.inputs, device=device)
+                self._agent = TrainingAgent(forward, self.weights_to_train, input_grads=self.inputs, device=device)
             except ModelError as e:
                 if engine == "agent":
                     raise

@@ -1,4 +1,4 @@
-"""What if the weights take most of the memory? `LeanEngine` keeps one copy of them, and overwrites it."""
+"""What if the weights take most of the memory? `InplaceEngine` keeps one copy of them, and overwrites it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from onnx import ModelProto
 
 from ortpartial.graph import topological
 from ortpartial.model import Model
-from ortpartial.rewrites import cheaply, checkpointed
+from ortpartial.rewrites import checkpoint_gradient, recompute_cheap
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
-from .engine import Batch, Engine, Setup
+from .engine import Batch, Engine, TrainingSpec
 from .split_graphs import update_graph
 from .step import Names, gradient_graph
 from .step_engine import EpochEngine, StepEngine
 
-__all__ = ["LeanEngine", "can_overwrite", "leaner"]
+__all__ = ["InplaceEngine", "can_overwrite", "prefers_inplace"]
 
 #: Bytes of trained weights from which on two copies of them are one too many.
 _BIG = 2**24
@@ -29,7 +29,7 @@ _BIG = 2**24
 _ELEMENTWISE = frozenset({"Add", "Div", "Identity", "Max", "Min", "Mul", "Sub", "Sum"})
 
 
-class LeanEngine(Engine):
+class InplaceEngine(Engine):
     """Gradient and update in two graphs, of which the second overwrites weights and states where they are.
 
     All gradients are there before the first weight changes. So a run that is interrupted has changed nothing, and a
@@ -44,7 +44,7 @@ class LeanEngine(Engine):
     name = "step"
     copies = 1
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: TrainingSpec):
         super().__init__(setup)
         self.saving: dict[str, Any] = {"lean": True, "spare": setup.gradient is not None}
         names = Names.of(setup.model)
@@ -64,9 +64,9 @@ class LeanEngine(Engine):
     def gradient(self, model: Model) -> ModelProto:
         """The graph of the gradient."""
         s = self.setup
-        gradient = s.gradient or checkpointed(cheaply)
+        gradient = s.gradient or checkpoint_gradient(recompute_cheap)
         return gradient_graph(model, s.weights, s.losses, s.penalty, weighted=self._weighted, train_mode=s.train_mode,
-                              gradient=gradient)  # fmt: skip
+                              gradient=gradient)
 
     def program(self, rows: int) -> _LeanProgram:
         """A step for batches of so many rows."""
@@ -76,7 +76,7 @@ class LeanEngine(Engine):
 class _LeanProgram:
     """A step: the gradients, and then the update, where they are finite."""
 
-    def __init__(self, engine: LeanEngine, rows: int):
+    def __init__(self, engine: InplaceEngine, rows: int):
         setup, self.names = engine.setup, Names.of(engine.setup.model)
         graph = engine.gradient(model := setup.sized(rows))
         roomy = forward_bytes(model) > sum(setup.model.arrays[w].nbytes for w in setup.weights)
@@ -141,8 +141,8 @@ def _is_finite(array: np.ndarray) -> bool:
         return bool(np.isfinite(array.sum()) or np.isfinite(array).all())
 
 
-def leaner(kind: type[Engine], setup: Setup) -> bool:
-    """Whether a `LeanEngine` is to take the place of another engine: weights are big, or values are not to be kept.
+def prefers_inplace(kind: type[Engine], setup: TrainingSpec) -> bool:
+    """Whether a `InplaceEngine` is to take the place of another engine: weights are big, or values are not to be kept.
 
     Parameters
     ----------

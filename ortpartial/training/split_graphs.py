@@ -10,14 +10,14 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import grad
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Value, boundary, build, read_by, variable
+from ortpartial.graph import Value, build, find_boundary, find_inputs, variable
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
 from ortpartial.model import Model
 
-from .step import Names, mean_loss, row_losses_of, sizes_of, targets_of, total, updated
+from .step import Names, append_update, known_rank, make_targets, mean_loss, row_losses_of, sum_values
 
 __all__ = ["backward_graph", "forward_graph", "loss_graph", "penalty_graph", "row_loss_graph",
-           "update_graph"]  # fmt: skip
+           "update_graph"]
 
 
 def update_graph(
@@ -47,10 +47,10 @@ def update_graph(
     for name, v in weights.items():
         parts = [names.grad(name)] + [names.penalty_grad(name)] * (name in penalised)
         inputs.update({p: variable(p, v.dtype, v.shape) for p in parts})
-        gradients.append(total([inputs[p] for p in parts]))
+        gradients.append(sum_values([inputs[p] for p in parts]))
     inputs[names.iteration] = k
     outputs: dict[str, Value] = {}
-    updated(rate, weights, gradients, k, names, inputs, outputs)
+    append_update(rate, weights, gradients, k, names, inputs, outputs)
     return build(inputs, outputs, name="learning_rate")
 
 
@@ -72,10 +72,10 @@ def penalty_graph(
     -------
     tuple of onnx.ModelProto or None, and list of str
     """
-    chosen = {n: v for n, v in weights.items() if penalty.applies_to(sizes_of(v))}
+    chosen = {n: v for n, v in weights.items() if penalty.applies_to(known_rank(v))}
     if not chosen:
         return None, []
-    cost = total([penalty(v) for v in chosen.values()])
+    cost = sum_values([penalty(v) for v in chosen.values()])
     gradients = dict(zip(map(names.penalty_grad, chosen), grad(cost, list(chosen.values())), strict=True))
     return build(chosen, {names.free("penalty"): cost, **gradients}, name="learning_penalty"), list(chosen)
 
@@ -99,7 +99,7 @@ def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted
     names = Names.of(model)
     ys = {o: variable(o, model.outputs[o].dtype, model.outputs[o].shape) for o in losses}
     bare = replace(model, outputs=ys)
-    targets = targets_of(bare, losses, names)
+    targets = make_targets(bare, losses, names)
     first = next(iter(ys.values()))
     w = variable(names.sample_weight, first.dtype, (first.shape or [None])[:1]) if weighted else None
     loss = mean_loss(bare, losses, targets, w)
@@ -125,10 +125,10 @@ def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, Ba
     onnx.ModelProto
     """
     names = Names.of(model)
-    targets = targets_of(model, losses, names)
+    targets = make_targets(model, losses, names)
     rows = row_losses_of(model, losses, targets)
     trained = {w: model.initializers[w] for w in weights}
-    return build({**read_by([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
+    return build({**find_inputs([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
 
 
 def forward_graph(
@@ -161,7 +161,7 @@ def forward_graph(
     names = Names.of(model)
     wanted = {o: model.outputs[o] for o in (model.outputs if outputs is None else outputs)}
     extra = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
-    inputs = read_by(wanted.values(), model.inputs) if used_only else model.inputs
+    inputs = find_inputs(wanted.values(), model.inputs) if used_only else model.inputs
     return build({**inputs, **{w: model.initializers[w] for w in weights}}, {**wanted, **extra}, name="forward")
 
 
@@ -200,10 +200,10 @@ def backward_graph(
     gradients = grad(ys, list(wrt.values()), list(dys.values()))
     leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
     leaf = {v: n for n, v in leaves.items()}
-    read = boundary(gradients, list(model.outputs.values()), leaf)
+    read = find_boundary(gradients, list(model.outputs.values()), leaf)
     saved = [v for v in read if v not in leaf]
     again = [leaf[v] for v in read if v in leaf]
     cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
     found = {names.free(f"{n}_grad_out") if names.grad(n) in dys else names.grad(n): g
-             for n, g in zip(wrt, gradients, strict=True)}  # fmt: skip
+             for n, g in zip(wrt, gradients, strict=True)}
     return build({**cut, **{n: leaves[n] for n in again}, **dys}, found, name="backward"), saved, again

@@ -10,15 +10,32 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import Gradient, grad
-from ortpartial.graph import Value, build, cast, constant, op, read_by, variable
+from ortpartial.graph import Value, build, cast, constant, find_inputs, op, variable
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate, row_losses, weighted_mean
 from ortpartial.model import Model
-from ortpartial.rewrites import Precision, Training, all_finite, faster, in_precision, in_training
+from ortpartial.rewrites import (
+    Precision,
+    TrainingModel,
+    all_finite,
+    apply_peepholes,
+    to_mixed_precision,
+    to_training_mode,
+)
 
-from .counter_rng import mask
+from .counter_rng import draw_mask
 
-__all__ = ["Names", "gradient_graph", "mean_loss", "row_losses_of", "sizes_of",
-           "step_graph", "step_values", "targets_of", "total", "updated"]  # fmt: skip
+__all__ = [
+    "Names",
+    "append_update",
+    "gradient_graph",
+    "known_rank",
+    "make_targets",
+    "mean_loss",
+    "row_losses_of",
+    "step_graph",
+    "step_values",
+    "sum_values",
+]
 
 
 class Rate(Protocol):
@@ -105,17 +122,17 @@ class Names:
         return self.free(f"{weight}_{state}")
 
 
-def targets_of(model: Model, losses: Mapping[str, BaseLearningLoss], names: Names) -> dict[str, Value]:
+def make_targets(model: Model, losses: Mapping[str, BaseLearningLoss], names: Names) -> dict[str, Value]:
     """A variable for the target of every trained output."""
     found = {}
     for output, loss in losses.items():
         y = model.outputs[output]
         dtype = y.dtype if loss.target_dtype is None else np.dtype(loss.target_dtype)
-        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(sizes_of(y)))
+        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(known_rank(y)))
     return found
 
 
-def sizes_of(v: Value) -> tuple[int | str | None, ...]:
+def known_rank(v: Value) -> tuple[int | str | None, ...]:
     """The shape of a value whose rank has to be known."""
     return v.shape or () if v.rank else ()
 
@@ -128,7 +145,7 @@ def _rows(model: Model) -> int | str | None:
 def row_losses_of(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value]) -> Value:
     """The loss of every row: the sum over the trained outputs."""
     pairs = zip(losses.items(), targets.values(), strict=True)
-    return total([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
+    return sum_values([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
 
 
 def mean_loss(
@@ -139,10 +156,10 @@ def mean_loss(
     for (output, loss), t in zip(losses.items(), targets.values(), strict=True):
         elements = loss(model.outputs[output], t)
         found.append(weighted_mean(elements, None if w is None else cast(w, elements)))
-    return total(found)
+    return sum_values(found)
 
 
-def total(values: Sequence[Value]) -> Value:
+def sum_values(values: Sequence[Value]) -> Value:
     """The sum of values, which may differ in dtype, in that of the first."""
     return values[0] if len(values) == 1 else op.Sum(*(cast(v, values[0]) for v in values))
 
@@ -186,7 +203,7 @@ def step_graph(
         and scale after it. The names are those of `Names`.
     """
     return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
-                              precision=precision), name="step")  # fmt: skip
+                              precision=precision), name="step")
 
 
 def step_values(
@@ -233,11 +250,11 @@ def step_values(
         gradient = _scaled(gradient, scale)
     inputs, outputs, trained, gradients = _gradients(
         model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, precision=precision,
-        gradient=gradient, k=number)  # fmt: skip
+        gradient=gradient, k=number)
     if k is None:
         inputs[names.iteration] = number
     counted = number - [*scaling.values()][-1] if scaling else number  # steps that were skipped do not count
-    updated(rate, trained, gradients, counted, names, inputs, outputs)
+    append_update(rate, trained, gradients, counted, names, inputs, outputs)
     if precision is not None and scaling:
         finite = all_finite(gradients)
         for n in [n for n in inputs if names.new(n) in outputs]:
@@ -246,29 +263,29 @@ def step_values(
         outputs.update(zip(map(names.new, scaling), precision.moved(finite, *scaling.values()), strict=True))
     if not fast:
         return inputs, outputs
-    return inputs, dict(zip(outputs, faster(list(outputs.values())), strict=True))
+    return inputs, dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
 
 
 def _gradients(
     model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss], penalty: BaseLearningPenalty,
     *, weighted: bool, train_mode: bool, gradient: Gradient, k: Value, precision: Precision | None = None,
-) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value], Sequence[Value]]:  # fmt: skip
+) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value], Sequence[Value]]:
     """Inputs; the loss of a batch, and new running statistics; the weights; the gradients of the objective by them."""
     names = Names.of(model)
-    targets = targets_of(model, losses, names)
+    targets = make_targets(model, losses, names)
     seed = variable(names.seed, np.int32, [2])
-    trained_as = _in_training(model, losses, seed, k) if train_mode else Training(model)
+    trained_as = _in_training(model, losses, seed, k) if train_mode else TrainingModel(model)
     if precision is not None:
-        trained_as = in_precision(trained_as, precision.dtype)
+        trained_as = to_mixed_precision(trained_as, precision.dtype)
     model = trained_as.model
     trained = {w: model.initializers[w] for w in weights}
     dtype = model.outputs[next(iter(losses))].dtype
     w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
     loss = mean_loss(model, losses, targets, w)
-    costs = [penalty(v) for v in trained.values() if penalty.applies_to(sizes_of(v))]
-    gradients = gradient(total([loss, *costs]), list(trained.values()))
-    inputs = {**read_by([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
-              **read_by([loss], {names.seed: seed})}  # fmt: skip
+    costs = [penalty(v) for v in trained.values() if penalty.applies_to(known_rank(v))]
+    gradients = gradient(sum_values([loss, *costs]), list(trained.values()))
+    inputs = {**find_inputs([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
+              **find_inputs([loss], {names.seed: seed})}
     outputs = {names.loss: loss}
     for s in trained_as.statistics:  # Two nodes may move one, in turn.
         inputs[s.name] = model.initializers[s.name]
@@ -284,10 +301,10 @@ def _scaled(gradient: Gradient, scale: Value) -> Gradient:
     return found
 
 
-def _in_training(model: Model, losses: Mapping[str, BaseLearningLoss], seed: Value, k: Value) -> Training:
+def _in_training(model: Model, losses: Mapping[str, BaseLearningLoss], seed: Value, k: Value) -> TrainingModel:
     """What leads to the trained outputs, in training mode, with the random numbers of step k."""
     model = replace(model, outputs={o: model.outputs[o] for o in losses})
-    return in_training(model, lambda x, keep, i: mask(x, keep, seed, k, i))
+    return to_training_mode(model, lambda x, keep, i: draw_mask(x, keep, seed, k, i))
 
 
 def gradient_graph(
@@ -319,12 +336,12 @@ def gradient_graph(
     inputs, outputs, trained, gradients = _gradients(
         model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, gradient=gradient, k=k)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
-    inputs.update(read_by([outputs[names.loss]], {names.iteration: k}))
-    found = dict(zip(outputs, faster(list(outputs.values())), strict=True))
+    inputs.update(find_inputs([outputs[names.loss]], {names.iteration: k}))
+    found = dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
     return build({**inputs, **trained}, found, name="gradient")
 
 
-def updated(
+def append_update(
     rate: Rate,
     weights: Mapping[str, Value],
     gradients: Iterable[Value],
@@ -335,7 +352,7 @@ def updated(
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs."""
     states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, v.shape) for s in rate.state}
-              for n, v in weights.items()}  # fmt: skip
+              for n, v in weights.items()}
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
     ready = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
     after = {n: rate.apply(weights[n], g, k, *states[n].values()) for n, g in ready}

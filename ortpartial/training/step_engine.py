@@ -10,7 +10,7 @@ from onnx import ModelProto
 from ortpartial.model import Model
 from ortpartial.runtime import Buffer, Session
 
-from .engine import Batch, Engine, Rows, Setup
+from .engine import Batch, DeviceRows, Engine, TrainingSpec
 from .epoch import epoch_graph
 from .step import Names, step_graph
 
@@ -42,7 +42,7 @@ class StepEngine(Engine):
     def _graph(self, model: Model) -> ModelProto:
         s = self.setup
         return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                          train_mode=s.train_mode, precision=s.precision)  # fmt: skip
+                          train_mode=s.train_mode, precision=s.precision)
 
     def program(self, rows: int) -> _StepProgram:
         """The step for batches of so many rows."""
@@ -92,7 +92,7 @@ class EpochEngine(StepEngine):
 
     name = "epoch"
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: TrainingSpec):
         super().__init__(setup)
         self._trained = sum(setup.model.arrays[w].size for w in setup.weights)
 
@@ -103,7 +103,7 @@ class EpochEngine(StepEngine):
     def _epoch_graph(self, model: Model) -> ModelProto:
         s = self.setup
         return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                           train_mode=s.train_mode, precision=s.precision)  # fmt: skip
+                           train_mode=s.train_mode, precision=s.precision)
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
@@ -124,7 +124,7 @@ class EpochEngine(StepEngine):
             self.side ^= 1
             self.iteration += len(batches)
             shares = np.full(len(batches), float(batch_size)) if weighted is None else (
-                weighted[batches].sum(1, np.float64))  # fmt: skip
+                weighted[batches].sum(1, np.float64))
             total, weight = total + float(losses @ shares), weight + float(shares.sum())
         if len(last):
             share = float(len(last) if weighted is None else weighted[last].sum(dtype=np.float64))
@@ -145,7 +145,7 @@ class _EpochProgram:
         model = setup.sized(rows)
         graph = engine._epoch_graph(model)
         session = Session(graph, device=setup.device, threads=setup.threads(model))
-        self.names, self.engine, self.batch = Names.of(setup.model), engine, Rows(engine._data, setup.device)
+        self.names, self.engine, self.batch = Names.of(setup.model), engine, DeviceRows(engine._data, setup.device)
         self.bindings = []
         for read, write in (engine.sides, engine.sides[::-1]):
             binding = session.binding()

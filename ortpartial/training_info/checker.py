@@ -20,9 +20,9 @@ from onnx import (
 
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import Value
-from ortpartial.model import Model, graphs, load
+from ortpartial.model import Model, load, walk_graphs
 
-from .graphs import combined, mutable, pairs, read_training, step_of
+from .graphs import build_step, combine_graphs, mutable, pairs, read_training
 
 __all__ = ["check_training_info"]
 
@@ -92,10 +92,10 @@ def _check_names(proto: ModelProto) -> None:
     for name, found in owners.items():
         if name in changing and len(set(found)) > 1:
             raise ModelError(f"{found[1]}: the initializer {name!r} is one of {found[0]}, too, and a binding changes "
-                             f"it; give them names of their own.")  # fmt: skip
-    own = {o for g in graphs(proto.graph) for node in g.node for o in node.output}
-    own |= {v.name for g in graphs(proto.graph) for v in (*g.input, *g.initializer)}
-    for node in (node for g in graphs(proto.graph) for node in g.node):
+                             f"it; give them names of their own.")
+    own = {o for g in walk_graphs(proto.graph) for node in g.node for o in node.output}
+    own |= {v.name for g in walk_graphs(proto.graph) for v in (*g.input, *g.initializer)}
+    for node in (node for g in walk_graphs(proto.graph) for node in g.node):
         for i, info in enumerate(infos):
             theirs = {v.name for v in (*info.algorithm.input, *info.algorithm.initializer)}
             theirs |= {o for n in info.algorithm.node for o in n.output}
@@ -114,7 +114,7 @@ def _check_bindings(where: str, proto: ModelProto, info: TrainingInfoProto) -> N
          "the initialization"),
         ("update_binding", info.update_binding, results | {o.name for o in proto.graph.output},
          "the algorithm or of the inference graph"),
-    )  # fmt: skip
+    )
     for field, binding, values, of in fields:
         counts = Counter(p.key for p in binding)
         if twice := [k for k, n in counts.items() if n > 1]:
@@ -130,7 +130,7 @@ def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) 
     """Operators that there are in the opsets of the model."""
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     functions = {(f.domain, f.name) for f in proto.functions}
-    inside = (n for outer in nodes for a in outer.attribute for g in graphs(a.g) for n in g.node)
+    inside = (n for outer in nodes for a in outer.attribute for g in walk_graphs(a.g) for n in g.node)
     for node in (*nodes, *inside):
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) in functions:
@@ -138,10 +138,10 @@ def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) 
         name = f"{domain}.{node.op_type}" if domain else node.op_type
         if domain not in opsets:
             raise ModelError(f"{where}: node {node.name or '(unnamed)'} is a {name}, and the model does not import the "
-                             f"domain {domain!r}.")  # fmt: skip
+                             f"domain {domain!r}.")
         if not defs.has(node.op_type, opsets[domain], domain):
             raise ModelError(f"{where}: node {node.name or '(unnamed)'} is a {name}, which is no operator of ONNX at "
-                             f"version {opsets[domain]} of its domain, nor a function of the model.")  # fmt: skip
+                             f"version {opsets[domain]} of its domain, nor a function of the model.")
 
 
 def _check_initialization(where: str, proto: ModelProto, info: TrainingInfoProto) -> None:
@@ -170,13 +170,13 @@ def initialization(proto: ModelProto, info: TrainingInfoProto) -> ModelProto:
     onnx.ModelProto
     """
     return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions,
-                      graph=info.initialization)  # fmt: skip
+                      graph=info.initialization)
 
 
 def _check_algorithm(where: str, proto: ModelProto, entry: int) -> None:
     """A combined graph that is one, and outputs that are what they are bound to."""
     where_in, info = f"{where}.algorithm", proto.training_info[entry]
-    whole = combined(proto, entry).graph
+    whole = combine_graphs(proto, entry).graph
     _check_operators(where_in, proto, whole.node)
     declared = [i.name for i in whole.input]
     # An input of a graph may have an initializer there, which is then its default.
@@ -188,7 +188,7 @@ def _check_algorithm(where: str, proto: ModelProto, entry: int) -> None:
     if not whole.output:
         return
     try:
-        loaded = step_of(proto, entry)
+        loaded = build_step(proto, entry)
     except (GraphError, ModelError, NoGradientError) as e:
         raise ModelError(f"{where_in}: {e}") from None
     _check_types(f"{where}.update_binding", proto, pairs(info.update_binding), loaded.outputs)
@@ -197,7 +197,7 @@ def _check_algorithm(where: str, proto: ModelProto, entry: int) -> None:
 def _computed(graph: GraphProto) -> list[tuple[str, list[str]]]:
     """Names of what the nodes give, and how a message calls it."""
     return [(f"an output of node {node.name or '(unnamed)'} ({node.op_type})", [o for o in node.output if o])
-            for node in graph.node]  # fmt: skip
+            for node in graph.node]
 
 
 def _check_unique(where: str, named: Iterable[tuple[str, list[str]]]) -> None:
@@ -207,7 +207,7 @@ def _check_unique(where: str, named: Iterable[tuple[str, list[str]]]) -> None:
         for name in names:
             if name in seen:
                 raise ModelError(f"{where}: in the combined graph {name!r} is {seen[name]} and {what}; every name is "
-                                 f"given once.")  # fmt: skip
+                                 f"given once.")
             seen[name] = what
 
 
@@ -225,11 +225,11 @@ def _check_types(where: str, proto: ModelProto, binding: Mapping[str, str], outp
         t, v = stored[key], outputs[value]
         dims = tuple(t.dims)
         fits = v.shape is None or (len(v.shape) == len(dims) and all(
-            m == n or not isinstance(m, int) for m, n in zip(v.shape, dims, strict=True)))  # fmt: skip
+            m == n or not isinstance(m, int) for m, n in zip(v.shape, dims, strict=True)))
         kind = v.type.tensor_type.elem_type
         if kind != t.data_type or not fits:
             raise ModelError(f"{where}: {value!r} is {_kind(kind, v.shape)}, and {key!r}, which it is bound to, "
-                             f"{_kind(t.data_type, dims)}.")  # fmt: skip
+                             f"{_kind(t.data_type, dims)}.")
 
 
 def _kind(elem_type: int, shape: Iterable[object] | None) -> str:

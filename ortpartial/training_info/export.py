@@ -11,16 +11,16 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from ortpartial.autodiff import grad
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.graph import OPSET, Node, Value, build, constant, op, schema_of, topological, variable, with_outputs
+from ortpartial.graph import OPSET, Node, Value, attach_outputs, build, constant, op, schema_of, topological, variable
 from ortpartial.learning import (
     BaseLearningRate,
     LearningRateAdagrad,
     LearningRateAdam,
     LearningRateSGDNesterov,
     Schedule,
-    bounds,
+    glorot_bounds,
 )
-from ortpartial.model import Model, graphs, load, prepared
+from ortpartial.model import Model, load, prepare, walk_graphs
 from ortpartial.training import Names, step_values
 
 from .checker import check_training_info
@@ -100,7 +100,7 @@ def to_training_info(
         rate, gradient = _Nodes(rate), _named_gradient(names.free("objective") if costs else names.loss, recorded)
     inputs, outputs = step_values(model, weights, optimizer._losses, penalty, rate,
                                   weighted=weighted, train_mode=optimizer.train_mode, gradient=gradient,
-                                  k=seen + 1)  # fmt: skip
+                                  k=seen + 1)
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): seen + 1}
     states = [n for n in inputs if names.new(n) in results and n not in moving]
 
@@ -119,7 +119,7 @@ def to_training_info(
     info.algorithm.CopyFrom(algorithm.graph)
     info.algorithm.name = names.free("training")
     first = {w: optimizer._model.arrays[w] for w in moving}
-    drawn = bounds(model, weights) if init == "random" else {}
+    drawn = glorot_bounds(model, weights) if init == "random" else {}
     starts = {n: _start(a, drawn.get(n)) for n, a in {**first, **zeros}.items()}
     if init == "random" and names.seed in inputs:
         # As large as the numbers are that int32 holds, and that float32 does not round to larger ones.
@@ -138,7 +138,7 @@ def _modern(proto: ModelProto) -> ModelProto:
     """A copy of the model without training information, of opset 21 or later."""
     found = strip_training_info(proto)
     if any(o.domain in ("", "ai.onnx") and o.version < OPSET for o in found.opset_import):
-        graph, opsets = prepared(found)
+        graph, opsets = prepare(found)
         kept = {t.name for t in graph.initializer}
         stored = [t for t in found.graph.initializer if t.name not in kept]
         inputs = [i for i in graph.input if i.name not in {t.name for t in stored}]
@@ -153,11 +153,11 @@ def _modern(proto: ModelProto) -> ModelProto:
 
 def _lift(graph: GraphProto, names: Collection[str]) -> None:
     """Move initializers out of bodies, where no binding reaches them, into the graph, which bodies see."""
-    for body in list(graphs(graph))[1:]:
+    for body in list(walk_graphs(graph))[1:]:
         moved = [t for t in body.initializer if t.name in names]
         if given := [t.name for t in moved if t.name in {o.name for o in body.output}]:
             raise ModelError(f"{given[0]!r} is an initializer of a body and its output, and a binding changes those of "
-                             f"the graph alone; put an Identity between.")  # fmt: skip
+                             f"the graph alone; put an Identity between.")
         graph.initializer.extend(moved)
         kept = [t for t in body.initializer if t.name not in names]
         body.ClearField("initializer")
@@ -173,7 +173,7 @@ def _named_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Va
         zs = [v for v in leaves if v.array is None and v not in xs]
         attributes = {"xs": [v.hint for v in xs], "zs": [v.hint for v in zs], "y": y}
         node = Node(schema_of("Gradient", DOMAIN, 1), (*xs, *zs), attributes)
-        return list(with_outputs(node, [x.type for x in xs], ()).outputs)
+        return list(attach_outputs(node, [x.type for x in xs], ()).outputs)
 
     return gradient
 
@@ -210,7 +210,7 @@ def _node_of(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[str, An
         op_type, settings = "Adagrad", {"epsilon": rate.epsilon}
     elif type(rate) is LearningRateSGDNesterov:
         op_type, settings = "Momentum", {"alpha": rate.momentum, "beta": 1.0, "norm_coefficient": 0.0,
-                                         "mode": "nesterov" if rate.nesterov else "standard"}  # fmt: skip
+                                         "mode": "nesterov" if rate.nesterov else "standard"}
     elif type(rate) is LearningRateAdam and rate.epsilon_hat:
         op_type, settings = "Adam", {"alpha": rate.beta1, "beta": rate.beta2, "epsilon": rate.epsilon}
     else:
@@ -234,10 +234,10 @@ def _algorithm(
     partly = {node for node in topological(list(results.values()), set(cut.values())) if node in known}
     if random := [node for node in partly if node.is_random]:
         raise ModelError(f"{random[0]!r} draws random numbers, and the step needs an output of it that the graph "
-                         f"leaves out: name all outputs of the node.")  # fmt: skip
+                         f"leaves out: name all outputs of the node.")
     cut = {n: v for n, v in cut.items() if v.node is None or v.node not in partly}
     taken = visible | {node.name for node in graph.node}
-    taken |= {n for g in graphs(graph) for node in g.node for n in (node.name, *node.output)}
+    taken |= {n for g in walk_graphs(graph) for node in g.node for n in (node.name, *node.output)}
     own = {n: v for n, v in inputs.items() if n not in visible}
     built = build({**cut, **own}, results, name="training", reserved=taken)
     kept = [i for i in built.graph.input if i.name in own]
@@ -271,5 +271,5 @@ def _declare(proto: ModelProto, algorithm: ModelProto) -> None:
             proto.opset_import.add(domain=o.domain, version=o.version)
         elif o.version > known[o.domain]:
             raise ModelError(f"A step needs version {o.version} of the domain {o.domain!r}, and the model is of "
-                             f"version {known[o.domain]}: upgrade it with onnx.version_converter.")  # fmt: skip
+                             f"version {known[o.domain]}: upgrade it with onnx.version_converter.")
     proto.ir_version = max(proto.ir_version, 7)  # training information came with version 7 of the format

@@ -11,7 +11,7 @@ from ortpartial.model import bodies
 
 from .operators import DOMAIN
 
-__all__ = ["called", "is_call"]
+__all__ = ["inline_call", "is_call"]
 
 
 def is_call(node: NodeProto) -> bool:
@@ -29,7 +29,7 @@ def is_call(node: NodeProto) -> bool:
     return node.op_type == "GraphCall" and node.domain == DOMAIN
 
 
-def called(node: NodeProto, graph: GraphProto, where: str, prefix: str, taken: set[str]) -> list[NodeProto]:
+def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, taken: set[str]) -> list[NodeProto]:
     """The nodes of the inference graph, its inputs and outputs those of a GraphCall, position by position.
 
     Parameters
@@ -57,10 +57,10 @@ def called(node: NodeProto, graph: GraphProto, where: str, prefix: str, taken: s
     name = next((a.s.decode() for a in node.attribute if a.name == "graph_name"), "")
     if name != graph.name:
         raise ModelError(f"{where}: a GraphCall names the graph {name!r}, and the only one that it may call, the "
-                         f"inference graph, is {graph.name!r}.")  # fmt: skip
+                         f"inference graph, is {graph.name!r}.")
     if len(node.input) > len(graph.input) or len(node.output) > len(graph.output):
         raise ModelError(f"{where}: a GraphCall has {len(node.input)} inputs and {len(node.output)} outputs, the graph "
-                         f"{name!r} has {len(graph.input)} and {len(graph.output)}.")  # fmt: skip
+                         f"{name!r} has {len(graph.input)} and {len(graph.output)}.")
     stored = {t.name for t in graph.initializer}
     names = {n: n for n in stored}
     given = [*node.input, *[""] * len(graph.input)]

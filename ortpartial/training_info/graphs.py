@@ -17,14 +17,22 @@ from onnx import (
 )
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Value, build, read_by
-from ortpartial.model import Model, graphs, load, read
+from ortpartial.graph import Value, build, find_inputs
+from ortpartial.model import Model, load, read, walk_graphs
 
-from .graph_call import called, is_call
+from .graph_call import inline_call, is_call
 from .operators import DOMAIN
 
-__all__ = ["combined", "computed", "lowered_step", "mutable", "pairs", "read_training", "step_of",
-           "strip_training_info"]  # fmt: skip
+__all__ = [
+    "build_step",
+    "combine_graphs",
+    "list_computed",
+    "lowered_step",
+    "mutable",
+    "pairs",
+    "read_training",
+    "strip_training_info",
+]
 
 Source = ModelProto | bytes | str | os.PathLike[str]
 
@@ -55,7 +63,7 @@ def read_training(source: Source) -> ModelProto:
                     continue
                 if not isinstance(source, (str, os.PathLike)):
                     raise ModelError(f"training_info[{i}].{part}: the data of {t.name!r} stand in another file "
-                                     f"(external data); give the path of the model.")  # fmt: skip
+                                     f"(external data); give the path of the model.")
                 try:
                     external_data_helper.load_external_data_for_tensor(t, str(Path(source).parent))
                 except Exception as e:
@@ -68,7 +76,7 @@ def read_training(source: Source) -> ModelProto:
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """The tensors that a graph stores."""
-    for g in graphs(graph):
+    for g in walk_graphs(graph):
         yield from g.initializer
         yield from (a.t for node in g.node for a in node.attribute if a.HasField("t"))
 
@@ -95,7 +103,7 @@ def strip_training_info(model: Source) -> ModelProto:
     found = ModelProto()
     found.CopyFrom(read_training(model))
     del found.training_info[:]
-    used = {node.domain for g in graphs(found.graph) for node in g.node}
+    used = {node.domain for g in walk_graphs(found.graph) for node in g.node}
     used |= {node.domain for f in found.functions for node in f.node}
     kept = [o for o in found.opset_import if o.domain != DOMAIN or DOMAIN in used]
     del found.opset_import[:]
@@ -137,7 +145,7 @@ def mutable(model: ModelProto) -> dict[str, TensorProto]:
     return {t.name: t for t in stored if t.name in bound}
 
 
-def combined(model: ModelProto, entry: int = 0) -> ModelProto:
+def combine_graphs(model: ModelProto, entry: int = 0) -> ModelProto:
     """The graph that a training step runs: the lists of the inference graph, then those of the algorithm.
 
     Parameters
@@ -164,22 +172,23 @@ def combined(model: ModelProto, entry: int = 0) -> ModelProto:
         if field != "node":
             getattr(graph, field).extend(getattr(own, field))
     known = {t.name for t in graph.initializer}
-    taken = {i.name for i in graph.input} | known | {o for g in graphs(own) for node in g.node for o in node.output}
+    computed = {o for g in walk_graphs(own) for node in g.node for o in node.output}
+    taken = {i.name for i in graph.input} | known | computed
     for n, node in enumerate(own.node):
-        graph.node.extend(called(node, base, f"training_info[{entry}].algorithm", f"call{n}", taken)
-                          if is_call(node) else [node])  # fmt: skip
+        graph.node.extend(inline_call(node, base, f"training_info[{entry}].algorithm", f"call{n}", taken)
+                          if is_call(node) else [node])
     # A tensor of another entry's algorithm is visible where no other has its name.
     elsewhere: dict[str, list[TensorProto]] = {}
     for i, other in enumerate(model.training_info):
         for t in other.algorithm.initializer if i != entry else ():
             elsewhere.setdefault(t.name, []).append(t)
     defined = taken | {o for node in graph.node for o in node.output}
-    reads = dict.fromkeys(i for g in graphs(graph) for node in g.node for i in node.input if i not in defined)
+    reads = dict.fromkeys(i for g in walk_graphs(graph) for node in g.node for i in node.input if i not in defined)
     graph.initializer.extend(elsewhere[i][0] for i in reads if len(elsewhere.get(i, ())) == 1)
     return found
 
 
-def step_of(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:
+def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:
     """A training step as values: its inputs are those of the graph and all initializers that a binding changes.
 
     Parameters
@@ -201,7 +210,7 @@ def step_of(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]
     ModelError
         It cannot be read.
     """
-    proto, changing = combined(model, entry), mutable(model)
+    proto, changing = combine_graphs(model, entry), mutable(model)
     graph = proto.graph
     kept = [t for t in graph.initializer if t.name not in changing]
     moved = [t for t in graph.initializer if t.name in changing]
@@ -214,13 +223,13 @@ def step_of(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]
     return load(proto, batch=sizes)
 
 
-def computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value], dict[str, Value]]:
+def list_computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value], dict[str, Value]]:
     """What a step reads and gives: of the inference graph, what needs no further input.
 
     Parameters
     ----------
     step : Model
-        What `step_of` made of an entry.
+        What `build_step` made of an entry.
     info : onnx.TrainingInfoProto
         The entry.
 
@@ -229,8 +238,8 @@ def computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value], di
     inputs, outputs : dict of str to Value
     """
     wanted = dict.fromkeys([*(o.name for o in info.algorithm.output), *pairs(info.update_binding).values()])
-    read = read_by([step.outputs[o] for o in wanted], step.inputs)
-    further = (o for o, v in step.outputs.items() if wanted and read_by([v], step.inputs).keys() <= read.keys())
+    read = find_inputs([step.outputs[o] for o in wanted], step.inputs)
+    further = (o for o, v in step.outputs.items() if wanted and find_inputs([v], step.inputs).keys() <= read.keys())
     return read, {o: step.outputs[o] for o in dict.fromkeys([*wanted, *further])}
 
 
@@ -268,8 +277,8 @@ def lowered_step(model: Source, entry: int = 0) -> ModelProto:
     proto = read_training(model)
     if not 0 <= entry < len(proto.training_info):
         raise ModelError(f"The model has {len(proto.training_info)} entries of training_info, and there is no "
-                         f"training_info[{entry}].")  # fmt: skip
-    loaded, info = step_of(proto, entry), proto.training_info[entry]
-    step = build(*computed(loaded, info), name="step")
+                         f"training_info[{entry}].")
+    loaded, info = build_step(proto, entry), proto.training_info[entry]
+    step = build(*list_computed(loaded, info), name="step")
     helper.set_model_props(step, pairs(info.update_binding))
     return step

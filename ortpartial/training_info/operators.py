@@ -11,8 +11,8 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import backpropagate
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import Operators, Value, build, cast, constant, ones_like, op, rewritten, variable, zeros_like
-from ortpartial.model import EXPANDED, load
+from ortpartial.graph import Operators, Value, build, cast, constant, ones_like, op, rewrite, variable, zeros_like
+from ortpartial.model import EXPANSIONS, load
 
 __all__ = ["DOMAIN", "lower_training_operators", "training"]
 
@@ -89,14 +89,14 @@ def _gradient(inputs: Sequence[Value | None], attributes: Attributes, wanted: Se
                 raise GraphError(f"Gradient: {name!r} is {a!r} and is fed {b!r}.")
             proxies[a] = Value(b.type), b
     if proxies:
-        (y,) = rewritten([y], {a: p for a, (p, _) in proxies.items()})
+        (y,) = rewrite([y], {a: p for a, (p, _) in proxies.items()})
     independent = [proxies[v][0] if v in proxies else v for v in named if v is not None]
     asked = [v for v, w in zip(independent[: len(xs)], wanted, strict=False) if w]
     # Paths end at what is named, even where it is computed from something else that is named.
     found = backpropagate([y], [ones_like(y)], asked, set(independent))
     gradients = [zeros_like(x) if d is None else d for x, d in zip(asked, found, strict=True)]
     if proxies:
-        gradients = rewritten(gradients, dict(proxies.values()))
+        gradients = rewrite(gradients, dict(proxies.values()))
     results = iter(gradients)
     return [next(results) if w else None for w, _ in zip(wanted, xs, strict=False)]
 
@@ -107,7 +107,7 @@ def _fits(a: Value, b: Value) -> bool:
         return True
     pairs = zip(a.shape, b.shape, strict=False)
     return len(a.shape) == len(b.shape) and all(m == n or not (isinstance(m, int) and isinstance(n, int))
-                                                for m, n in pairs)  # fmt: skip
+                                                for m, n in pairs)
 
 
 def _number(value: float, like: Value) -> Value:
@@ -138,7 +138,7 @@ def _adam(r: Value, t: Value, x: Value, g: Value, v: Value, h: Value, a: Attribu
     # At t = 0 the powers are 1 and the quotient is none; what is not chosen must be a number all the same.
     powers = op.Where(t > 0, _double(t), constant(1.0, np.float64))
     correction = op.Sqrt(1 - op.Pow(constant(beta, np.float64), powers)) / (
-        1 - op.Pow(constant(alpha, np.float64), powers))  # fmt: skip
+        1 - op.Pow(constant(alpha, np.float64), powers))
     rate = cast(_double(r) * op.Where(t > 0, correction, constant(1.0, np.float64)), x)
     x = x - rate * (v / (op.Sqrt(h) + _number(a["epsilon"], x)))
     post = a["norm_coefficient_post"]
@@ -168,7 +168,7 @@ def _each(op_type: str, formula: Callable[..., tuple[Value, ...]], count: int) -
         n, left = divmod(len(rest), count)
         if left or not n or None in rest:
             raise GraphError(f"{op_type} has {len(rest)} inputs after R and T; a multiple of {count} was expected, "
-                             f"{count} for each tensor.")  # fmt: skip
+                             f"{count} for each tensor.")
         scalars = [op.Reshape(s, constant(np.zeros(0, np.int64))) if s.shape != () else s for s in (r, t)]
         columns = [rest[i * n : (i + 1) * n] for i in range(count)]
         for group in zip(*columns, strict=True):
@@ -182,9 +182,9 @@ def _each(op_type: str, formula: Callable[..., tuple[Value, ...]], count: int) -
     return expanded
 
 
-EXPANDED.update({
+EXPANSIONS.update({
     (DOMAIN, "Gradient"): _gradient,
     (DOMAIN, "Adagrad"): _each("Adagrad", _adagrad, 3),
     (DOMAIN, "Adam"): _each("Adam", _adam, 4),
     (DOMAIN, "Momentum"): _each("Momentum", _momentum, 3),
-})  # fmt: skip
+})

@@ -14,15 +14,15 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError
-from ortpartial.graph import Node, Value, build, constant, rewritten
-from ortpartial.learning import descended
+from ortpartial.graph import Node, Value, build, constant, rewrite
+from ortpartial.learning import descend
 from ortpartial.model import load
-from ortpartial.rewrites import faster, simplified
-from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, threads
+from ortpartial.rewrites import apply_peepholes, simplify
+from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
 
 from .checker import check_training_info, initialization
-from .graphs import computed, mutable, pairs, read_training, step_of, strip_training_info
+from .graphs import build_step, list_computed, mutable, pairs, read_training, strip_training_info
 
 __all__ = ["TrainingSession"]
 
@@ -83,7 +83,7 @@ class TrainingSession:
         self._rings = {n: [Buffer(a.copy(), device) for _ in range(times[n] + 1)] for n, a in self._stored.items()}
         self._turn, self._turns = 0, math.lcm(*(len(ring) for ring in self._rings.values()))
         self._programs: dict[Any, _Program] = {}
-        steps = [computed(step_of(self._model, i), info) for i, info in enumerate(infos)]
+        steps = [list_computed(build_step(self._model, i), info) for i, info in enumerate(infos)]
         self._types = {n: v for read, _ in steps for n, v in read.items() if n not in self._stored}
         self.inputs = list(self._types)
         bound = {v for update in self._updates for v in update.values()}
@@ -123,7 +123,7 @@ class TrainingSession:
             if not binding:
                 continue
             loaded = load(initialization(self._model, info))
-            first = rewritten(list(loaded.outputs.values()), {}, lambda node, _: _drawn(node, seed, rng))
+            first = rewrite(list(loaded.outputs.values()), {}, lambda node, _: _drawn(node, seed, rng))
             graph = build(loaded.inputs, dict(zip(loaded.outputs, first, strict=True)))
             found = Session(graph, device=self._device).run({})
             self._set({key: found[value] for key, value in binding.items()})
@@ -254,25 +254,25 @@ class _Program:
     """
 
     def __init__(self, model: ModelProto, rings: Mapping[str, Sequence[Buffer]],
-                 sizes: Mapping[str, Sequence[int]] | None, device: Device):  # fmt: skip
+                 sizes: Mapping[str, Sequence[int]] | None, device: Device):
         self._rings = rings
         #: Of every entry that computes something: its session, new states by their names there, and where it writes.
         self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
         self._turns: dict[int, list[tuple[Binding, list[str]]]] = {}
         for i, info in enumerate(model.training_info):
-            step, update = step_of(model, i, sizes), pairs(info.update_binding)
-            read, found = computed(step, info)
+            step, update = build_step(model, i, sizes), pairs(info.update_binding)
+            read, found = list_computed(step, info)
             if not found:
                 continue
             names = Names.of(step)
             outputs = {n: v for n, v in found.items() if n not in update.values()}
             outputs |= {names.new(key): found[value] for key, value in update.items()}
-            outputs = _shortened(simplified(replace(step, outputs=outputs)).outputs)
+            outputs = _shortened(simplify(replace(step, outputs=outputs)).outputs)
             graph = build(read, outputs, name="step")
-            session = Session(graph, device=device, threads=threads(list(outputs.values())))
+            session = Session(graph, device=device, threads=choose_threads(list(outputs.values())))
             new = {names.new(key): key for key in update}
             fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
-                     if n not in new and v.is_static}  # fmt: skip
+                     if n not in new and v.is_static}
             self._steps.append((session, new, fixed))
 
     def __call__(self, turn: int, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -314,16 +314,16 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
 
 
 def _shortened(outputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Outputs in the faster forms that `fit` has, with w - η · step written as `descended` writes it."""
+    """Outputs in the faster forms that `fit` has, with w - η · step written as `descend` writes it."""
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
             return None
         eta, step = scaled.inputs
         like = inputs[0].shape is not None and inputs[0].shape == step.shape and inputs[0].is_static
-        return [descended(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
+        return [descend(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
 
-    return dict(zip(outputs, faster(rewritten(list(outputs.values()), {}, change)), strict=True))
+    return dict(zip(outputs, apply_peepholes(rewrite(list(outputs.values()), {}, change)), strict=True))
 
 
 def _drawn(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:

@@ -217,7 +217,7 @@ SINGLE = rows(
      lambda x: F.cross_entropy(x, torch.tensor([1, 0, 2])), [real(3, 4)]),
     ("NegativeLogLikelihoodLoss", lambda x: op.NegativeLogLikelihoodLoss(x, constant([1, 0, 2])),
      lambda x: F.nll_loss(x, torch.tensor([1, 0, 2])), [real(3, 4)]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("f", "torch_f", "args"), SINGLE)

@@ -43,7 +43,7 @@ def test_weights_and_inputs_of_a_network(source, tmp_path):
     w = {n: leaf(a) for n, a in {**weights, "x": X}.items()}
     torch_mlp(w, w["x"]).backward(torch.tensor(dy, dtype=torch.float64))
     assert_close(run(found, {**weights, "x": X, "y_grad": dy}), {f"{n}_grad": w[n].grad.numpy() for n in
-                 ("b1", "x", "W2", "W1")}, 1e-6)  # fmt: skip
+                 ("b1", "x", "W2", "W1")}, 1e-6)
     assert sorted(names(gradient_model(given))[1]) == ["W1_grad", "W2_grad", "b1_grad", "b2_grad"]
 
 

@@ -17,7 +17,7 @@ def bench(script, *arguments):
     """What a script of the benchmark prints."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, ROOT / "bench" / script, *arguments], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": path}, timeout=300)  # fmt: skip
+                          env={**os.environ, "PYTHONPATH": path}, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -25,7 +25,7 @@ def bench(script, *arguments):
 def test_the_smallest_table(tmp_path):
     """All take the same steps, are measured, and stand in the JSON and in the picture."""
     said = bench("bench.py", "--models", "5-4-1", "--peers", *PEERS, "--rates", "sgd", "--batches", "8",
-                 "--rounds", "2", "--cores", "1", "--parts", "steps", "--out", str(tmp_path))  # fmt: skip
+                 "--rounds", "2", "--cores", "1", "--parts", "steps", "--out", str(tmp_path))
     assert "without" not in said
     (written,) = tmp_path.glob("*.json")
     found = json.loads(written.read_text())
@@ -77,4 +77,4 @@ def test_other_weights_and_sentences(race):
     out = race.check([Fake(n, w) for n, w in fakes.items()], task)
     assert out == {"other": "It comes to other weights: they differ by 5.0e-02.",
                    "nan": "It comes to other weights: they differ by nan.", "unable": "It cannot.",
-                   "alone": "It steps otherwise. Its weights are not compared."}  # fmt: skip
+                   "alone": "It steps otherwise. Its weights are not compared."}

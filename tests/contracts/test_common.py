@@ -34,7 +34,7 @@ from ortpartial.testing import evaluate
 
 MODULES = (schedule, learning_loss, learning_penalty, learning_rate)
 RESOLVE = {Schedule: resolve_schedule, BaseLearningLoss: resolve_loss, BaseLearningPenalty: resolve_penalty,
-           BaseLearningRate: resolve_rate}  # fmt: skip
+           BaseLearningRate: resolve_rate}
 
 
 def kind(cls):
@@ -141,7 +141,7 @@ def test_is_a_frozen_dataclass_of_its_settings(cls):
 def test_value_semantics(piece):
     names = {k: v for m in MODULES for k, v in vars(m).items()}
     for other in (copy.copy(piece), copy.deepcopy(piece), pickle.loads(pickle.dumps(piece)), dataclasses.replace(piece),
-                  eval(repr(piece), names)):  # fmt: skip
+                  eval(repr(piece), names)):
         assert other == piece
         assert hash(other) == hash(piece)
         assert repr(other) == repr(piece)
@@ -306,7 +306,7 @@ def test_loss_in_float32_far_from_the_target(piece):
         evaluate(piece.build_onnx_function(dtype=d, shape=y.shape, weighted=False),
                  {"y": y.astype(d), "t": t if piece.target_dtype else t.astype(d)})
         for d in ("float32", "float64")
-    )  # fmt: skip
+    )
     for name, value in double.items():
         assert np.isfinite(single[name]).all()
         np.testing.assert_allclose(single[name], value, rtol=1e-5, atol=1e-7)
@@ -319,7 +319,7 @@ def test_loss_of_a_perfect_prediction_is_a_minimum(piece):
     best = 100 * (2.0 * np.eye(2)[t] - 1) if piece.target_dtype else (2 * t - 1) * 100
     least = 0
     if isinstance(piece, learning_loss.SquareLearningLoss | learning_loss.AbsoluteLearningLoss
-                  | learning_loss.ElasticLearningLoss | learning_loss.HuberLearningLoss):  # fmt: skip
+                  | learning_loss.ElasticLearningLoss | learning_loss.HuberLearningLoss):
         best = t
     elif isinstance(piece, learning_loss.PoissonLearningLoss):
         best, least = 100 * (t - 1), t.mean()  # the logarithm of t, and t - t log t

@@ -20,7 +20,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, scan
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.runtime.agent_support import untrusted
+from ortpartial.runtime.agent_support import find_untrusted
 from ortpartial.runtime.session import Session
 
 
@@ -119,7 +119,7 @@ def exported(name):
     with TemporaryDirectory() as folder, torch.no_grad():
         torch.onnx.export(net if dynamo else torch.jit.script(net), (torch.tensor(X[:3]),), f"{folder}/net.onnx",
                           dynamo=dynamo, input_names=["x"], output_names=["y"], opset_version=18, verbose=False,
-                          **settings)  # fmt: skip
+                          **settings)
         model = onnx.load(f"{folder}/net.onnx")
     found = {node.op_type for node in every(model.graph)}
     assert operators <= found
@@ -167,7 +167,7 @@ def test_forward_and_backward_as_torch(name):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_agent_refuses_graphs_inside_nodes(name):
     _, model, *_ = exported(name)
-    assert any("graphs inside nodes have no gradient" in reason for reason in untrusted(model))
+    assert any("graphs inside nodes have no gradient" in reason for reason in find_untrusted(model))
     layer = OrtGradientForwardBackward(model)
     assert (layer.engine_, "graphs inside nodes" in layer.engine_reason_) == ("step", True)
     with pytest.raises(ModelError, match="graphs inside nodes have no gradient"):
@@ -189,7 +189,7 @@ def recurrent(dtype, rows="N"):
         return (cond(op.ReduceMean(h, keepdims=0) > 0, lambda: h * 2, lambda: op.Softplus(h)),)
 
     return build([x], {"y": scan(step, 0 * (op.Squeeze(op.Slice(x, [0], [1], [1]), [1]) @ w),
-                                 op.Transpose(x, perm=[1, 0, 2])) @ v})  # fmt: skip
+                                 op.Transpose(x, perm=[1, 0, 2])) @ v})
 
 
 class InTorch(nn.Module):

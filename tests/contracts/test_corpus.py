@@ -13,7 +13,7 @@ from ortpartial.autodiff.registry import CONSTANT, RULES
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import CONTROL, OPSET, constant, make_node, variable
-from ortpartial.graph.rewriter import rewritten
+from ortpartial.graph.rewriter import rewrite
 from ortpartial.graph.schemas import attribute_value, schema_of
 from ortpartial.model.load import load as model_of
 from ortpartial.testing import _gradient, _runner, _runs, check_gradient
@@ -167,7 +167,7 @@ def body_expression(name, inputs):
         kinds = [helper.make_value_info(n, v.type) for n, v in values.items()]
         typed = helper.make_graph(graph.node, "case", kinds, graph.output)
         model = model_of(helper.make_model(typed, opset_imports=opsets))
-        return rewritten(list(model.outputs.values()), {model.inputs[n]: values[n] for n in model.inputs})
+        return rewrite(list(model.outputs.values()), {model.inputs[n]: values[n] for n in model.inputs})
 
     return f, [given[n] for n in names]
 
@@ -215,7 +215,7 @@ def test_the_second_order(name):
     exact = has_rule(graph) and op_type not in SINGLE and _runs(g, args, np.float64)
     precision = {} if exact else {"dtype": np.float32, "step": 1e-2, "rtol": 1e-2}
     check_gradient(g, args, order=1, directions=1, skip_kinks=True,
-                   rtol_float32=1e-3 if op_type in COARSE else 1e-4, **precision)  # fmt: skip
+                   rtol_float32=1e-3 if op_type in COARSE else 1e-4, **precision)
 
 
 def computed(f, args, op_type):

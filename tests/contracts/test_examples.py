@@ -51,7 +51,7 @@ def run(*arguments: object, cwd: Path, torch: bool = False) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60,
         encoding="utf-8", env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -149,7 +149,7 @@ def test_head_of_the_documentation(origin, rng):
         onx, ["coef", "intercept"],
         learning_rate=LearningRateSGDNesterov(),
         learning_loss=ElasticLearningLoss(l1_weight=0.1, l2_weight=0.9),
-        learning_penalty=ElasticLearningPenalty(l1=0.1, l2=0.9))  # fmt: skip
+        learning_penalty=ElasticLearningPenalty(l1=0.1, l2=0.9))
     train_session.fit(X_train, y_train, w_train)
     state_tensors = train_session.get_state()
     losses = train_session.train_losses_

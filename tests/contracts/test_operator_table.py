@@ -13,7 +13,7 @@ def test_readme_is_up_to_date():
     # A process of its own: other tests register rules.
     code = "from operator_table import README, written; t = README.read_text(encoding='utf-8'); print(t == written(t))"
     done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT / "tools"), capture_output=True,
-                          text=True, check=True)  # fmt: skip
+                          text=True, check=True)
     assert done.stdout.strip() == "True", "call make readme"
 
 

@@ -22,13 +22,13 @@ from ortpartial import gradient_model
 from ortpartial.runtime.session import Session
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
-         "vocab_size": 31, "max_position_embeddings": 16}  # fmt: skip
+         "vocab_size": 31, "max_position_embeddings": 16}
 GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 31, "n_positions": 16}
 IMAGE = {"image_size": 16, "patch_size": 4}
 STAGES = {"hidden_sizes": [8, 16], "depths": [2, 1]}
 HEADS = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24,
          "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 31,
-         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}  # fmt: skip
+         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 VIT = {k: v for k, v in SMALL.items() if k not in ("vocab_size", "max_position_embeddings")} | IMAGE
 TOKENS, PIXELS, MEL = (2, 7), (2, 3, 16, 16), (2, 8, 16)
 
@@ -72,7 +72,7 @@ TRANSFORMERS = {
         "conv_dim": [8, 8], "conv_stride": [2, 2], "conv_kernel": [3, 3], "num_conv_pos_embeddings": 4,
         "num_conv_pos_embedding_groups": 2}, (2, 40)),
     "bart encoder": ("Bart", HEADS | {"max_position_embeddings": 16}, TOKENS),
-}  # fmt: skip
+}
 
 
 class Only(nn.Module):
@@ -115,7 +115,7 @@ LAYERS = {
     "transformer": (Seq2Seq, (2, 6, 8)),
     "encoder layer, norm first": (lambda: nn.TransformerEncoderLayer(
         8, 2, 12, dropout=0.0, activation="gelu", norm_first=True, batch_first=True), (2, 6, 8)),
-}  # fmt: skip
+}
 
 
 def made(name):
@@ -151,7 +151,7 @@ def exported(name, dynamo, dtype=torch.float32):
     keep = {"optimize": False} if dynamo else {"training": TrainingMode.PRESERVE, "do_constant_folding": False}
     with TemporaryDirectory() as folder:
         torch.onnx.export(net, (x,), f"{folder}/net.onnx", dynamo=dynamo, input_names=["x"], output_names=["y"],
-                          opset_version=18, verbose=False, **keep)  # fmt: skip
+                          opset_version=18, verbose=False, **keep)
         return net, x, onnx.load(f"{folder}/net.onnx")
 
 
@@ -165,7 +165,7 @@ def by_value(model, net):
             if a.size != w.size:
                 continue
             for perm in {tuple(range(w.ndim)), tuple(range(w.ndim))[::-1], (*range(w.ndim - 2), w.ndim - 1, w.ndim - 2)
-                         if w.ndim > 1 else (0,) * w.ndim}:  # fmt: skip
+                         if w.ndim > 1 else (0,) * w.ndim}:
                 if np.array_equal(w.transpose(perm).reshape(-1), a.reshape(-1)):
                     found[n] = name, perm
     return found
@@ -229,9 +229,9 @@ def check(name, dynamo, record, dtype=torch.float32):
 # torch 2.13.0 does not export torch.diff, by which transformers finds packed sequences, with its TorchScript exporter.
 NO_TORCHSCRIPT = {"gpt2", "llama", "mistral", "gpt neox", "qwen2", "gemma", "encoder layer, norm first"}
 EXPORTS = [(name, dynamo) for name in [*LAYERS, *TRANSFORMERS] for dynamo in (True, False)
-           if dynamo or name not in NO_TORCHSCRIPT]  # fmt: skip
+           if dynamo or name not in NO_TORCHSCRIPT]
 FAST = {("lstm", False), ("transformer", False), ("t5 encoder", False), ("regnet", False), ("whisper encoder", False),
-        ("gpt2", True)}  # fmt: skip
+        ("gpt2", True)}
 # Softmax is computed in float32 by many of the others, and Conv and Erf have no kernel of float64.
 DOUBLE = {("transformer", False), ("transformer", True), ("mobilebert", False), ("albert", False)}
 
@@ -240,19 +240,19 @@ def cases(wanted):
     """Each export, long ones marked as slow."""
     return [pytest.param(name, dynamo, id=f"{name}-{'dynamo' if dynamo else 'torchscript'}",
                          marks=[] if (name, dynamo) in FAST else [pytest.mark.slow])
-            for name, dynamo in EXPORTS if (name, dynamo) in wanted]  # fmt: skip
+            for name, dynamo in EXPORTS if (name, dynamo) in wanted]
 
 
 @pytest.mark.parametrize(("name", "dynamo"), cases(EXPORTS))
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
-                            "ignore::UserWarning")  # fmt: skip
+                            "ignore::UserWarning")
 def test_gradients(name, dynamo, record_property):
     check(name, dynamo, record_property)
 
 
 @pytest.mark.parametrize(("name", "dynamo"), cases(DOUBLE))
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
-                            "ignore::UserWarning")  # fmt: skip
+                            "ignore::UserWarning")
 def test_gradients_in_float64(name, dynamo, record_property):
     check(name, dynamo, record_property, torch.float64)
 
@@ -288,7 +288,7 @@ def test_sklearn(name, record_property):
     dy = torch.randn(net(seen.float() if net[0].weight.dtype == torch.float32 else seen.double()).shape)
     expected = reference(net, seen, dy.double())
     names = {n: (t, w.ndim == 2) for n, w in net.named_parameters() for t, a in weights_of(model).items()
-             if a.size == w.numel() and np.allclose(a.reshape(-1), w.detach().numpy().T.reshape(-1))}  # fmt: skip
+             if a.size == w.numel() and np.allclose(a.reshape(-1), w.detach().numpy().T.reshape(-1))}
     wrt = [t for t, _ in names.values()] + ([] if scaler else ["X"])
     found = gradient_model(model, wrt, [output])
     weights = {t: a for t, a in weights_of(model).items() if t in wrt}
@@ -330,7 +330,7 @@ def test_gradient_of_bert_base_is_built_quickly(tmp_path):
     net = Only(transformers.BertModel(config, add_pooling_layer=False).eval())
     torch.onnx.export(net, (torch.randint(0, 1000, (2, 64)),), f"{tmp_path}/bert.onnx", dynamo=False,
                       input_names=["x"], output_names=["y"], opset_version=18,
-                      dynamic_axes={"x": {0: "N", 1: "S"}})  # fmt: skip
+                      dynamic_axes={"x": {0: "N", 1: "S"}})
     command = [sys.executable, "-c", MEASURED, f"{tmp_path}/bert.onnx"]  # its peak is that of a process of its own
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds, memory, nodes, parameters = map(float, done.stdout.split())

@@ -42,7 +42,7 @@ class ResNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv = nn.ModuleList([nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.Conv2d(4, 4, 3, padding=1),
-                                   nn.Conv2d(4, 8, 3, stride=2, padding=1)])  # fmt: skip
+                                   nn.Conv2d(4, 8, 3, stride=2, padding=1)])
         self.norm = nn.ModuleList(map(nn.BatchNorm2d, (4, 4, 8)))
         self.skip, self.head = nn.Conv2d(4, 8, 1, stride=2), nn.Linear(8, 3)
 
@@ -79,7 +79,7 @@ NETS = {
         nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.ReLU(),
         nn.ConvTranspose2d(8, 4, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(4, 1, 4, stride=2, padding=1)),
         (1, 8, 8), (1, 8, 8), "adam", "ConvTransposeGrad"),
-}  # fmt: skip
+}
 
 
 @cache
@@ -97,7 +97,7 @@ def exported(name, dynamo):
         settings |= {"optimize": False} if dynamo else {"training": TrainingMode.PRESERVE, "do_constant_folding": False}
     with TemporaryDirectory() as folder:
         torch.onnx.export(net, (torch.tensor(X[:3]),), f"{folder}/net.onnx", dynamo=dynamo, input_names=["x"],
-                          output_names=["y"], opset_version=18, verbose=False, **settings)  # fmt: skip
+                          output_names=["y"], opset_version=18, verbose=False, **settings)
         model = onnx.load(f"{folder}/net.onnx")
     if name == "resnet folded":
         net.conv = nn.ModuleList(map(fuse_conv_bn_eval, net.conv, net.norm))
@@ -137,7 +137,7 @@ def check(net, model, output, X, y, engine, rate, loss, seen):
     names, (setting, make_rate), (cost, torch_cost) = matched(model, net), RATES[rate], LOSSES[loss]
     assert sorted(n for n, _ in names.values()) == sorted(dict(net.named_parameters()))
     o = Optimizer(model, list(names), engine=engine, learning_rate=setting, learning_loss={output: cost},
-                  random_state=0, max_iter=EPOCHS, batch_size=BATCH).fit(X, y)  # fmt: skip
+                  random_state=0, max_iter=EPOCHS, batch_size=BATCH).fit(X, y)
     after, losses = torch_training(net, seen, y, torch_cost, make_rate)
     found, before = o.trained_coef_, weights_of(model)
     weights = {n: p.detach().numpy() for n, p in after.named_parameters()}

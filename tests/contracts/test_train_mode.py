@@ -213,7 +213,7 @@ def test_one_normalization_twice():
     mean, var = X2.mean(0), X2.var(0)
     second = 3 * ((X2 - mean) / np.sqrt(var + 1e-5) * first["s"] + first["b"]) + 1
     for name, batches, found in zip(("mean", "var"), ((mean, second.mean(0)), (var, second.var(0))),
-                                    o.get_state("buffer"), strict=False):  # fmt: skip
+                                    o.get_state("buffer"), strict=False):
         r = first[name]
         for b in batches:
             r = r * 0.9 + b * 0.1
@@ -241,7 +241,7 @@ def test_settings():
 @pytest.mark.parametrize(("settings", "message"), [
     ({"engine": "agent"}, "train_mode=True trains with engine='step' or 'epoch', in one process, not engine='agent'"),
     ({"distributed": True}, "in one process, not distributed=True"),
-])  # fmt: skip
+])
 def test_who_cannot(settings, message):
     with pytest.raises(SettingError, match=message):
         optimizer(**settings)
@@ -263,7 +263,7 @@ def in_a_loop():
     (net(), ["K", "mean1"], "'mean1' is a running statistic, which train_mode=True moves by itself"),
     (shared(), ["s"], "'b' is a running statistic, and .*BatchNormalization.* reads it for something else"),
     (in_a_loop(), ["s"], "BatchNormalization.* is inside of a branch or a loop"),
-], ids=["trained", "merged", "loop"])  # fmt: skip
+], ids=["trained", "merged", "loop"])
 def test_which_models_cannot(model, weights, message):
     with pytest.raises(ModelError, match=message):
         optimizer(model, weights_to_train=weights)

@@ -21,7 +21,7 @@ def test_head_of_the_design(engine):
         linear(), ["coef", "intercept"],
         learning_rate=LearningRateSGDNesterov(),
         learning_loss=ElasticLearningLoss(l1_weight=0.1, l2_weight=0.9),
-        learning_penalty=ElasticLearningPenalty(l1=0.1, l2=0.9), engine=engine)  # fmt: skip
+        learning_penalty=ElasticLearningPenalty(l1=0.1, l2=0.9), engine=engine)
     train_session.fit(X, Y, W)
     state_tensors = train_session.get_state()
     losses = train_session.train_losses_
@@ -122,7 +122,7 @@ def test_divergence(engine, exc):
         o.fit(X, Y)
     message = str(caught.value if exc else caught[0].message)
     found = re.match(r"The loss is .* at iteration (\d+) \(epoch (\d+)\) with LearningRateSGD\(eta0=30.0, .*\); the "
-                     r"weights are those of iteration (\d+)\. Lower the rate, or scale X and y\.", message)  # fmt: skip
+                     r"weights are those of iteration (\d+)\. Lower the rate, or scale X and y\.", message)
     at, epoch, last = map(int, found.groups())
     assert (last, epoch, o.n_iter_, len(o.train_losses_)) == (at - 1, (at - 1) // 6 + 1, epoch - 1, epoch - 1)
     assert all(np.isfinite(a).all() for a in o.get_state())

@@ -145,7 +145,7 @@ def test_several_inputs_and_outputs(engine, rng):
         ({"a": X[:, :3], "b": X[:, :3]}, {"price": Y, "kind": Y, "z": Y}, "'z' is no trained output"),
         ({"a": X[:, :3], "b": X[:, :3]}, {"price": Y, "kind": Y}, "y['kind'] has shape (60, 1), where (60, 2)"),
     ],
-)  # fmt: skip
+)
 def test_errors_of_several(X, y, message):
     o = optimizer(two_in_two_out(), learning_loss={"price": "square_error", "kind": "absolute_error"})
     with pytest.raises(DataError, match=re.escape(message)):
@@ -183,7 +183,7 @@ def test_errors_of_several(X, y, message):
         ({"weights_to_train": ["W9"]}, ModelError,
          "The weight 'W9' is no initializer of the model; its float initializers are 'W1', 'b1', 'W2', 'b2'."),
     ],
-)  # fmt: skip
+)
 def test_settings_errors(settings, error, message):
     with pytest.raises(error, match=re.escape(message)):
         optimizer(**settings)
@@ -213,7 +213,7 @@ def model_of(f, *weights, shape=("N", 2)):
         (model_of(lambda x, w: x * w, (2,), shape=("N",)), {"learning_loss": "cross_entropy"}, GraphError,
          "scores of shape (N, C) or (N, C, d, ...) were expected"),
     ],
-)  # fmt: skip
+)
 def test_models_that_cannot_be_trained(model, settings, error, message):
     with pytest.raises(error, match=re.escape(message)):
         optimizer(model, **settings)

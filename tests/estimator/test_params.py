@@ -104,7 +104,7 @@ def test_another_model_starts_anew():
         ({"weights_to_train": ["b3"]}, ModelError, "The weight 'b3' is no initializer of the model"),
         ({"device": "tpu"}, DeviceError, "The device is 'tpu'"),
     ],
-)  # fmt: skip
+)
 def test_a_change_that_is_not_allowed_changes_nothing(change, error, message):
     a, b = (optimizer().fit(X, Y) for _ in range(2))
     with pytest.raises(error, match=re.escape(message)):

@@ -12,7 +12,7 @@ from models import data, linear, mlp, two_in_two_out
 from torch.utils.data import DataLoader, TensorDataset
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.estimator.prefetch import prefetched
+from ortpartial.estimator.prefetch import prefetch
 from ortpartial.exceptions import ConvergenceError, DataError
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
@@ -102,7 +102,7 @@ def test_divergence(engine):
         o.fit(good + bad)
     assert all((a == b).all() for a, b in zip(
         o.get_state(), optimizer(linear(), learning_rate=0.01, engine=engine, max_iter=1).fit(good).get_state(),
-        strict=True))  # fmt: skip
+        strict=True))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_the_next_batch_is_fetched_meanwhile():
             events.append(f"fetched {i}")
             yield i
 
-    for i in prefetched(slow()):
+    for i in prefetch(slow()):
         time.sleep(0.05)
         events.append(f"used {i}")
     assert events.index("fetched 1") < events.index("used 0")
@@ -152,7 +152,7 @@ def test_the_next_batch_is_fetched_meanwhile():
 
 def test_fetching_ends_with_its_reader():
     endless = (i for i in iter(int, 1))
-    reader = prefetched(endless)
+    reader = prefetch(endless)
     assert next(reader) == 0
     reader.close()
     assert not [t for t in threading.enumerate() if t.name == "ortpartial prefetch"]

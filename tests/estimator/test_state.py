@@ -82,7 +82,7 @@ def test_names_of_states():
         ([np.zeros((4, 1)), ["a"]], "weight", DataError, "The array for 'intercept' does not hold numbers."),
         ([], "buffers", SettingError, "kind is 'weight', 'optimizer' or 'buffer', not 'buffers'."),
     ],
-)  # fmt: skip
+)
 def test_state_errors(state, kind, error, message):
     o = optimizer(linear())
     before = o.get_state()

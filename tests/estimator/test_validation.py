@@ -57,7 +57,7 @@ def test_no_copy_where_none_is_needed():
         (TWO, {"x": X, "i": [1, 2, 2.5]}, "Input 'i' holds fractions, where int64 was expected."),
         ({"x": variable("x", "float32", [])}, 1.0, "Input 'x' is a scalar in the model; rows need an axis of"),
     ],
-)  # fmt: skip
+)
 def test_inputs_errors(inputs, given, message):
     with pytest.raises(DataError, match=re.escape(message)):
         check_inputs(inputs, given)
@@ -137,7 +137,7 @@ def test_numbers_are_looked_at_in_pieces(monkeypatch):
 
 
 TABLES = {"pandas": pandas.DataFrame, "polars": polars.DataFrame, "pyarrow": pyarrow.table,
-          "batch": pyarrow.record_batch}  # fmt: skip
+          "batch": pyarrow.record_batch}
 tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 
 

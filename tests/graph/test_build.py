@@ -122,7 +122,7 @@ def test_names_never_clash():
     w1, w2 = constant([1.0], hint="w"), constant([2.0], hint="w")
     model = build([x], {"constant_0": op.Exp(x) * w1 + w2 + 3.0})
     names = [*(i.name for i in model.graph.input), *(t.name for t in model.graph.initializer),
-             *(name for node in model.graph.node for name in node.output)]  # fmt: skip
+             *(name for node in model.graph.node for name in node.output)]
     assert len(set(names)) == len(names)
     onnx.checker.check_model(model, full_check=True)
 

@@ -71,7 +71,7 @@ ONE = np.ones(3, np.float32)
         ("Loop that grows an axis", lambda: loop(lambda i, going, v: (None, op.Unsqueeze(v, [0])), 3, x_((2, 3))),
          [None]),
     ),
-)  # fmt: skip
+)
 def test_types(make, shapes):
     made = make()
     made = made if isinstance(made, tuple) else (made,)
@@ -113,7 +113,7 @@ def test_axes_of_a_scan():
         ("no such input", lambda: build([x := x_()], [cond(positive(x), lambda: x * x_((), "other"), lambda: x)]),
          r"The outputs need <Value other float32\[\]>, which is not among the inputs"),
     ),
-)  # fmt: skip
+)
 def test_errors(make, message):
     with pytest.raises(GraphError, match=message):
         make()
@@ -182,7 +182,7 @@ def test_equal_loops_are_one():
     assert [t[0] for t in tree(checked([s, xs], {"y": f(2.0) + f(2.0)}).graph)] == ["Scan", "A"]
     assert [t[0] for t in tree(checked([s, xs], {"y": f(2.0) + f(3.0)}).graph)] == ["Scan", "Scan", "A"]
     assert [t[0] for t in tree(checked([s, xs], {"y": f(2.0) + scan(lambda s, x: (s, x), s, xs)[0]}).graph)] == [
-        "Scan", "Scan", "A"]  # fmt: skip
+        "Scan", "Scan", "A"]
 
 
 def test_the_same_value_means_something_else_in_a_body_that_it_is_an_input_of():
@@ -298,7 +298,7 @@ def test_names_of_loops_side_by_side_and_nested():
     (lambda f, x: loop(f, 2.5, x), r"^loop takes a whole number of iterations, and was given 2\.5"),
     (lambda f, x: scan(x, f, x), r"^scan\(function, init, xs\) takes a function first, and was given <Value x float32"),
     (lambda f, x: scan(x, x, f), r"^scan\(function, init, xs\) takes a function first"),
-])  # fmt: skip
+])
 def test_swapped_arguments(write, message):
     with pytest.raises(GraphError, match=message):
         write(lambda *given: given, variable("x", "float32", [3]))

@@ -58,7 +58,7 @@ def test_numbers_take_the_dtype_of_the_values_beside_them(value, expected):
         ("broadcasting", lambda: x_([2, 3]) + x_([2, 4]), ["Add does not accept", "float32[2x4]"]),
         ("rank", lambda: op.Exp(x_(None)).rank, ["The rank of <Value Exp float32[?]> is not known", "declare"]),
     ),
-)  # fmt: skip
+)
 def test_errors(make, parts):
     with pytest.raises(GraphError) as e:
         make()

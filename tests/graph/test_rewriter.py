@@ -5,7 +5,7 @@ from test_control_flow import ONE, checked, positive, tree, x_
 
 from ortpartial.graph.control_flow import cond, scan
 from ortpartial.graph.ops import op
-from ortpartial.graph.rewriter import rewritten
+from ortpartial.graph.rewriter import rewrite
 from ortpartial.testing import evaluate
 
 
@@ -16,12 +16,12 @@ def test_rewritten_goes_into_bodies():
         return (cond(positive(s), lambda: s * op.Exp(w), lambda: op.Softplus(s)),)
 
     y = scan(f, x, xs := x_((2, 3), "xs"))
-    (same,) = rewritten([y], {})
+    (same,) = rewrite([y], {})
     assert same is y
-    (other,) = rewritten([y], {w: v})
+    (other,) = rewrite([y], {w: v})
     model = checked([x, xs, v], {"y": other})
     assert tree(model.graph) == [("Scan", ["ReduceSum", "Greater", ("If", ["Softplus"], ["Exp", "Mul"])])]
-    (relu,) = rewritten([y], {}, lambda n, inputs: [op.Relu(inputs[0]) + 1] if n.op_type == "Softplus" else None)
+    (relu,) = rewrite([y], {}, lambda n, inputs: [op.Relu(inputs[0]) + 1] if n.op_type == "Softplus" else None)
     inside = tree(checked([x, xs, w], {"y": relu}).graph)[0][1]
     assert inside[-1] == ("If", ["Relu", "Add"], ["Exp", "Mul"])
 
@@ -30,6 +30,6 @@ def test_rewritten_keeps_what_is_handed_out():
     s, xs, w, v = x_(name="s"), x_((5, 3), "xs"), x_(name="w"), x_(name="v")
     y = scan(lambda s, x: (op.Exp(s * w) * x,), s, xs)
     exp = y.node.bodies[0].nodes[1]
-    (tap,) = rewritten([y.node.tap(exp.outputs[0])], {w: v})
+    (tap,) = rewrite([y.node.tap(exp.outputs[0])], {w: v})
     model = checked([s, xs, v], {"e": tap})
     assert evaluate(model, {"s": ONE, "xs": np.zeros((5, 3), np.float32), "v": ONE * 0})["e"].tolist() == [[1] * 3] * 5

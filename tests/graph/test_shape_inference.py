@@ -41,7 +41,7 @@ ONES = constant(np.ones(4, np.float32))
         ("Attention of known sizes", op.Attention(*(x(1, 2, 3, 4),) * 3).node.outputs[3], (1, 2, 3, 3)),
         ("Attention of nothing", op.Attention(*(x(0, 2, 3, 4),) * 3), (0, 2, 3, 4)),
     ),
-)  # fmt: skip
+)
 def test_shapes(y, expected):
     assert y.shape == expected
 

@@ -86,7 +86,7 @@ def test_mean_is_one_node():
 
 @pytest.mark.parametrize("mean", [lambda y: row_losses(lambda y, t: op.ReduceSum(y - t, keepdims=0), y, y),
                                   lambda y: weighted_mean(op.ReduceSum(y, keepdims=0)),
-                                  lambda y: weighted_mean(op.ReduceSum(y, keepdims=0), y)])  # fmt: skip
+                                  lambda y: weighted_mean(op.ReduceSum(y, keepdims=0), y)])
 def test_a_scalar_has_no_rows(mean):
     with pytest.raises(GraphError, match="is a scalar, one number an element or one a row was expected"):
         mean(variable("y", "float32", ["N"]))

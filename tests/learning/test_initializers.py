@@ -7,7 +7,7 @@ from models import data, mlp
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.learning.initializers import drawn
+from ortpartial.learning.initializers import draw_weights
 from ortpartial.model.load import load
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
@@ -40,7 +40,7 @@ def test_bounds(name):
     y, fans = CASES[name]
     model = load(build([X, ROWS, TOKENS], {"y": y}))
     before = model.arrays["w"]
-    found = np.concatenate([drawn(model, ["w"], np.random.default_rng(i))["w"].ravel() for i in range(40)])
+    found = np.concatenate([draw_weights(model, ["w"], np.random.default_rng(i))["w"].ravel() for i in range(40)])
     assert found.dtype == before.dtype
     if fans is None:
         assert (found == 9).all()

@@ -53,7 +53,7 @@ TABLE = [
      lambda y, t: functional.binary_cross_entropy_with_logits(y, t, reduction="none")),
     (LABELS, lambda y, t: -np.take_along_axis(log_softmax(y), t[:, None], axis=1)[:, 0],
      lambda y, t: functional.cross_entropy(y, t, reduction="none")),
-]  # fmt: skip
+]
 
 
 def example(rng, loss, shape, dtype):
@@ -97,7 +97,7 @@ def test_one_axis(rng):
 
 
 @pytest.mark.parametrize("loss", [AbsoluteLearningLoss(), ElasticLearningLoss(), SquareLearningLoss(),
-                                  HuberLearningLoss()], ids=repr)  # fmt: skip
+                                  HuberLearningLoss()], ids=repr)
 def test_no_gradient_where_there_is_no_error(loss):
     y = np.array([[1.0], [-2.0], [0.0]], np.float32)
     np.testing.assert_array_equal(run(loss, y, y)["y_grad"], 0)
@@ -135,7 +135,7 @@ def test_poisson_is_finite_as_long_as_the_exponential_is(dtype, largest):
         (HINGE, [1], [np.nan], "target has the number nan, where labels of 0 and 1 were expected."),
         (BINARY, [0, 0.5, 1], [0, 2], "target has numbers from 0.0 to 2.0, where labels of 0 and 1 were expected."),
     ],
-)  # fmt: skip
+)
 def test_target_that_a_loss_is_not_made_for(loss, good, bad, message):
     for t in (good, []):
         loss.check_target(np.array(t, np.float32).reshape(-1, 1), "target")
@@ -170,7 +170,7 @@ def test_scores_of_any_size():
 def test_a_score_of_zero_has_a_gradient():
     # |y| has none there, which a formula by |y| must not inherit: weights often start as zeros.
     np.testing.assert_array_equal(run(BINARY, np.zeros((2, 1), np.float32), np.array([[0], [1]], np.float32))["y_grad"],
-                                  [[0.25], [-0.25]])  # fmt: skip
+                                  [[0.25], [-0.25]])
 
 
 def test_target_may_be_a_probability(rng):
@@ -214,7 +214,7 @@ def test_number_of_classes_is_not_known(rng, shape):
     ("loss", "shape", "expected"),
     [(SquareLearningLoss(), ["N", 1], ("N", 1)), (BINARY, (4,), (4,)), (LABELS, ["N", 3], ("N",)),
      (LABELS, (4, 3, None, "d"), (4, None, "d"))],
-)  # fmt: skip
+)
 def test_target(loss, shape, expected):
     assert loss.target_shape(shape) == expected
     assert loss.target_dtype == (np.int64 if loss == LABELS else None)
@@ -265,7 +265,7 @@ def test_names(names, expected):
         (lambda: resolve_loss("log_los"), "learning_loss: 'log_los' is not known. Did you mean 'log_loss'? Known are "),
         (lambda: resolve_loss(None), "learning_loss: None is a NoneType; a name (square_error, "),
     ],
-)  # fmt: skip
+)
 def test_errors(make, message):
     with pytest.raises(SettingError) as e:
         make()

@@ -50,7 +50,7 @@ TABLE = [
     (LearningRateRMSProp(momentum=0.8), lambda p: torch.optim.RMSprop(p, momentum=0.8)),
     (LearningRateRMSProp(centered=True), lambda p: torch.optim.RMSprop(p, centered=True)),
     (LearningRateRMSProp(momentum=0.8, centered=True), lambda p: torch.optim.RMSprop(p, momentum=0.8, centered=True)),
-]  # fmt: skip
+]
 A_STEP = pytest.mark.parametrize(("rate", "in_torch"), TABLE, ids=lambda v: repr(v) if not callable(v) else "")
 
 
@@ -90,7 +90,7 @@ def test_hundred_steps_of_torch(rate, in_torch, dtype):
     single = 4e-6 if isinstance(rate, LearningRateAdamW) else 2e-6
     tolerance = single if dtype == "float32" else 1e-13
     for k, (found, expected) in enumerate(zip(train(rate, w, gradient, 100), train_torch(in_torch, w, gradient, 100),
-                                              strict=True), 1):  # fmt: skip
+                                              strict=True), 1):
         assert abs(found - expected).max() <= tolerance * abs(expected).max(), f"step {k}"
 
 
@@ -144,7 +144,7 @@ def test_weight_decay_is_apart_from_the_gradient(rng):
     ("settings", "state"),
     [({}, ("v",)), ({"momentum": 0.5}, ("v", "b")), ({"centered": True}, ("v", "a")),
      ({"momentum": 0.5, "centered": True}, ("v", "a", "b"))],
-)  # fmt: skip
+)
 def test_rmsprop_carries_what_its_settings_need(settings, state):
     assert LearningRateRMSProp(**settings).state == state
 
@@ -162,7 +162,7 @@ def test_adam_is_its_paper(rng):
     step = m1 / (1 - 0.8**7) / (np.sqrt(v1 / (1 - 0.95**7)) + 1e-3)
     rate = LearningRateAdam(0.1, beta1=0.8, beta2=0.95, epsilon=1e-3)
     found = evaluate(rate.build_onnx_function(dtype="float64", shape=[3]),
-                     {"w": w, "g": g, "k": np.array(7), "m": m, "v": v})  # fmt: skip
+                     {"w": w, "g": g, "k": np.array(7), "m": m, "v": v})
     for name, expected in (("w_out", w - 0.1 * step), ("m_out", m1), ("v_out", v1)):
         np.testing.assert_allclose(found[name], expected, rtol=1e-13)
 
@@ -181,7 +181,7 @@ def test_first_step_of_adam_is_eta0_in_float32():
      (LearningRateAdam(), 22), (LearningRateAdamW(), 24), (LearningRateAdamW(weight_decay=0), 22),
      (LearningRateAdagrad(), 7), (LearningRateRMSProp(), 9), (LearningRateRMSProp(momentum=0.9), 11)],
     ids=repr,
-)  # fmt: skip
+)
 def test_number_of_operators(rate, nodes):
     assert len(rate.build_onnx_function(shape=[3, 2]).graph.node) == nodes
 
@@ -222,7 +222,7 @@ def test_step_of_a_product_of_matrices(rng, schedule, dtype, trained):
         ("rmsprop", LearningRateRMSProp()), ("LearningRateAdamW", LearningRateAdamW(weight_decay=0.01)),
         ("Adam", LearningRateAdam()), ("adam", LearningRateAdam()), (LearningRateAdam, LearningRateAdam(1e-3)),
     ],
-)  # fmt: skip
+)
 def test_names(given, expected):
     assert resolve_rate(given) == expected
 
@@ -251,7 +251,7 @@ def test_names(given, expected):
         (lambda: resolve_rate(True), "learning_rate: True is a bool; a name (SGD, Nesterov, SGDNesterov, Adam, "),
         (lambda: resolve_rate("Adan"), "learning_rate: 'Adan' is not known. Did you mean 'Adam'? Known are SGD, "),
     ],
-)  # fmt: skip
+)
 def test_errors(make, message):
     with pytest.raises(SettingError) as e:
         make()

@@ -87,7 +87,7 @@ schedulers = torch.optim.lr_scheduler
                                lambda o: schedulers.CosineAnnealingLR(o, 100, eta_min=0.02)))),
     ],
     ids=lambda v: repr(v) if not callable(v) or not hasattr(v, "__name__") else "",
-)  # fmt: skip
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_hundred_and_twenty_steps_of_torch(schedule, in_torch, dtype):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -153,7 +153,7 @@ def test_optimal_is_one_step_ahead_of_scikit_learn_for_batches_of_one():
      ("stepschedule", StepSchedule(n=1000, factor=0.1)), (OneCycleSchedule, OneCycleSchedule(n=1000)),
      ("InvScalingSchedule", InvScalingSchedule()), (OptimalSchedule, OptimalSchedule()),
      (InvScalingSchedule(0.1), InvScalingSchedule(power_t=0.1))],
-)  # fmt: skip
+)
 def test_names(name, expected):
     assert resolve_schedule(name) == expected
 
@@ -176,7 +176,7 @@ def test_names(name, expected):
         (lambda: resolve_schedule("invscale"), "schedule: 'invscale' is not known. Did you mean 'invscaling'? "),
         (lambda: resolve_schedule(0.1), "schedule: 0.1 is a float; a name (constant, invscaling, optimal, warmup, "),
     ],
-)  # fmt: skip
+)
 def test_errors(make, message):
     with pytest.raises(SettingError) as e:
         make()

@@ -8,7 +8,7 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.optimizers import LearningRateSGD
-from ortpartial.learning.update import descended
+from ortpartial.learning.update import descend
 from ortpartial.runtime.session import Session
 from ortpartial.testing import evaluate
 
@@ -17,7 +17,7 @@ from ortpartial.testing import evaluate
 def test_a_sum_of_rows_is_a_product_with_the_factor(rows, expected):
     """Two nodes and not three, where the number of rows is known; the numbers are the same but for rounding."""
     w, x = variable("w", "float32", [3]), variable("x", "float32", [rows, 3])
-    model = build([w, x], {"new": descended(w, constant(0.1), op.ReduceSum(x, [0], keepdims=0))})
+    model = build([w, x], {"new": descend(w, constant(0.1), op.ReduceSum(x, [0], keepdims=0))})
     assert [node.op_type for node in model.graph.node] == expected
     feeds = {"w": np.ones(3, np.float32), "x": np.arange(15, dtype=np.float32).reshape(5, 3)}
     np.testing.assert_allclose(Session(model).run(feeds)["new"], 1 - 0.1 * feeds["x"].sum(0), rtol=1e-6)
@@ -26,10 +26,10 @@ def test_a_sum_of_rows_is_a_product_with_the_factor(rows, expected):
 def test_a_product_in_another_shape_has_the_factor_in_it():
     w, a, b = variable("w", "float32", [2, 3, 2]), variable("a", "float32", [2, 4]), variable("b", "float32", [4, 6])
     step = op.Reshape(op.Gemm(a, b, alpha=2.0), [2, 3, 2])
-    model = build([w, a, b], {"new": descended(w, constant(0.1), step)})
+    model = build([w, a, b], {"new": descend(w, constant(0.1), step)})
     assert [node.op_type for node in model.graph.node] == ["Gemm", "Reshape", "Add"]
     feeds = {n: np.random.default_rng(i).normal(size=v.shape).astype(np.float32) for i, (n, v) in
-             enumerate({"w": w, "a": a, "b": b}.items())}  # fmt: skip
+             enumerate({"w": w, "a": a, "b": b}.items())}
     expected = feeds["w"] - 0.2 * (feeds["a"] @ feeds["b"]).reshape(2, 3, 2)
     np.testing.assert_allclose(Session(model).run(feeds)["new"], expected, rtol=1e-5, atol=1e-6)
 
@@ -56,7 +56,7 @@ def test_rows_of_a_table_are_put_back_into_the_table(schedule):
     lambda w, i, u: op.ScatterElements(w, i, u, reduction="add"),
     lambda w, i, u: op.ScatterElements(np.zeros((4, 2), np.float32), i, u, reduction="max"),
     lambda w, i, u: op.ScatterElements(np.zeros((4, 2), np.float32), i, u),
-])  # fmt: skip
+])
 def test_other_scattered_steps_are_subtracted(step):
     w, i, u = variable("w", "float32", [4, 2]), variable("i", "int64", [1, 2]), variable("u", "float32", [1, 2])
-    assert descended(w, constant(0.1), step(w, i, u)).node.op_type == "Sub"
+    assert descend(w, constant(0.1), step(w, i, u)).node.op_type == "Sub"

@@ -5,7 +5,7 @@ import pytest
 
 from ortpartial.exceptions import SettingError
 from ortpartial.learning.schedules import ConstantSchedule, Schedule
-from ortpartial.learning.validation import number, resolve
+from ortpartial.learning.validation import check_number, resolve_piece
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_number_out_of_range(bounds, given, expected):
         value = given
 
     with pytest.raises(SettingError) as e:
-        number(Piece(), "value", **bounds)
+        check_number(Piece(), "value", **bounds)
     assert str(e.value) == f"Piece: value is {given!r}, {expected}"
 
 
@@ -31,16 +31,16 @@ def test_number_in_range():
         value = np.float32(0.5)
 
     piece = Piece()
-    number(piece, "value", low=0.5, below=1)
+    check_number(piece, "value", low=0.5, below=1)
     assert type(piece.value) is float
 
 
 def test_resolve_guesses():
     with pytest.raises(SettingError) as e:
-        resolve(Schedule, "konstant", {"constant": ConstantSchedule})
+        resolve_piece(Schedule, "konstant", {"constant": ConstantSchedule})
     assert str(e.value) == ("schedule: 'konstant' is not known. Did you mean 'constant'? Known are constant, "
-                            "ConstantSchedule; an object of a subclass of Schedule will do, too.")  # fmt: skip
+                            "ConstantSchedule; an object of a subclass of Schedule will do, too.")
     with pytest.raises(SettingError) as e:
-        resolve(Schedule, 1, {"constant": ConstantSchedule})
+        resolve_piece(Schedule, 1, {"constant": ConstantSchedule})
     assert str(e.value) == ("schedule: 1 is a int; a name (constant) or an object of a subclass of Schedule was "
-                            "expected.")  # fmt: skip
+                            "expected.")

@@ -5,7 +5,7 @@ import pytest
 from models import mlp, weights_of
 
 from ortpartial.model import external_data as weights
-from ortpartial.model.external_data import lightened, parted, replace_weights, whole
+from ortpartial.model.external_data import offload_weights, replace_weights, restore_weights, split_external_data
 from ortpartial.model.load import load
 from ortpartial.runtime.session import Session
 
@@ -34,12 +34,12 @@ def test_what_was_left_out_comes_back(monkeypatch, in_a_file):
     monkeypatch.setattr(weights, "_BIG", 64)
     monkeypatch.setattr(weights, "_MANY", 0 if in_a_file else 2**20)
     proto = mlp(hidden=100)
-    light = lightened(load(proto))
+    light = offload_weights(load(proto))
     assert (light.file is not None) is in_a_file
     assert len(light.proto.SerializeToString()) < len(proto.SerializeToString()) / 2
-    assert whole(light) == proto
+    assert restore_weights(light) == proto
     name, new = next((n, a + 1) for n, a in weights_of(proto).items())
-    assert (weights_of(whole(light, {name: new}))[name] == new).all()
+    assert (weights_of(restore_weights(light, {name: new}))[name] == new).all()
 
 
 def test_what_is_too_big_for_a_message_is_handed_over_apart(monkeypatch):
@@ -47,10 +47,10 @@ def test_what_is_too_big_for_a_message_is_handed_over_apart(monkeypatch):
     (i,) = proto.graph.input
     x = {i.name: np.ones([d.dim_value or 3 for d in i.type.tensor_type.shape.dim], np.float32)}
     expected = Session(proto).run(x)
-    assert parted(proto) == (proto, {})
+    assert split_external_data(proto) == (proto, {})
     monkeypatch.setattr(weights, "_MESSAGE", 0)
     monkeypatch.setattr(weights, "_BIG", 64)
-    light, apart = parted(proto)
+    light, apart = split_external_data(proto)
     assert apart
     assert len(light.SerializeToString()) < len(proto.SerializeToString()) / 2
     found = Session(proto).run(x)

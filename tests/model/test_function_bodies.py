@@ -6,7 +6,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import op, variable
-from ortpartial.model.function_bodies import expand
+from ortpartial.model.function_bodies import expand_body
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
@@ -15,11 +15,11 @@ X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 @pytest.mark.parametrize("write", [
     op.HardSwish, op.Mish, op.Softsign, lambda x: op.Elu(x, alpha=0.5), lambda x: op.LeakyRelu(x, alpha=0.2),
     lambda x: op.Clip(x, -1.0, 1.0), lambda x: op.Gelu(x, approximate="tanh"),
-    lambda x: op.ReduceLogSumExp(x, [1])])  # fmt: skip
+    lambda x: op.ReduceLogSumExp(x, [1])])
 def test_expand(write, shape):
     x = variable("x", "float32", shape)
     whole = write(x)
-    y = expand(whole.node)[0]
+    y = expand_body(whole.node)[0]
     assert y.node.op_type != whole.node.op_type
     found, expected = (ReferenceEvaluator(build([x], {"y": v})).run(None, {"x": X})[0] for v in (y, whole))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -27,4 +27,4 @@ def test_expand(write, shape):
 
 def test_an_operator_without_a_body():
     x = variable("x", "float32", [2, 3])
-    assert expand(op.Exp(x).node) is None
+    assert expand_body(op.Exp(x).node) is None

@@ -75,7 +75,7 @@ TEXTS = {
         y = BatchNormalization(x, a, a, a, a) }""", 17),
     "second output": text("""g (float[N, 3] x) => (int64[N, 1] i) <int64[1] k = {1}> { v, i = TopK(x, k) }"""),
     "same twice": text("g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) { y = Exp(x)  z = Exp(x) }"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("model", TEXTS.values(), ids=TEXTS)
@@ -113,7 +113,7 @@ BODIES = {
         y = here.choose (x, w, b) }""", rest="""<domain: "here", opset_import: ["" : 21]>
         choose (x, w, b) => (y) { z = Exp(x)  y = If (b) <then_branch = t () => (float[N, 3] u) { u = Mul(z, w) },
         else_branch = e () => (float[N, 3] u) { u = Neg(z) }> }"""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("model", BODIES.values(), ids=BODIES)
@@ -155,7 +155,7 @@ def test_what_is_stored_in_a_body_is_a_weight():
     # Of one name in two bodies there is no telling which is meant.
     twice = text(str(onnx.printer.to_text(BODIES["if at run time"].graph)).replace(
         "else_branch: graph = e () => (float[N,3] u) {",
-        "else_branch: graph = e () => (float[N,3] u) <float[3] v = {7, 7, 7}> { r = Identity(v)"))  # fmt: skip
+        "else_branch: graph = e () => (float[N,3] u) <float[3] v = {7, 7, 7}> { r = Identity(v)"))
     assert "v" not in load(twice).initializers
     assert_same(twice, {"x": X + 1})
 
@@ -248,7 +248,7 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.features = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
-                                      nn.Flatten(), nn.Dropout(0.5))  # fmt: skip
+                                      nn.Flatten(), nn.Dropout(0.5))
         self.head = nn.Sequential(nn.Linear(64, 10), nn.LayerNorm(10), nn.GELU())
 
     def forward(self, x):
@@ -273,7 +273,7 @@ def test_torch(tmp_path, make, shape, dynamo):
     net, x, file = make().eval(), torch.randn(shape), tmp_path / "net.onnx"
     settings = {"dynamic_shapes": ({0: torch.export.Dim("N")},)} if dynamo else {"dynamic_axes": {"x": {0: "N"}}}
     torch.onnx.export(net, (x,), file, dynamo=dynamo, input_names=["x"], output_names=["y"], opset_version=18,
-                      verbose=False, **settings)  # fmt: skip
+                      verbose=False, **settings)
     model = read(file)
     found = assert_same(model, {"x": x.numpy()}, tol=1e-5)
     (y,) = run(build(found.inputs, found.outputs), {"x": x[:2].numpy()})

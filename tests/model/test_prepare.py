@@ -28,7 +28,7 @@ def text(body, opset=21, rest=""):
          "v = ai.onnx.ml.Scaler <offset = [0.0], scale = [2.0]> (u) z = ai.onnx.ml.Normalizer(v) y = Exp(z) }",
          {"y": (5, 3)}),
     ],
-)  # fmt: skip
+)
 def test_batch(source, shapes):
     model = load(text(source), batch=5)
     found = {**model.inputs, **model.outputs}
@@ -48,7 +48,7 @@ def test_passes_do_not_copy_weights(monkeypatch):
     sizes = []
     for module, name in ((passes.version_converter, "convert_version"),
                          (passes.inliner, "inline_local_functions"),
-                         (onnx.shape_inference, "infer_shapes")):  # fmt: skip
+                         (onnx.shape_inference, "infer_shapes")):
         monkeypatch.setattr(module, name, spied(getattr(module, name), sizes))
     model = text("g (float[N, 512] x) => (float[N, 512] y) { z = MatMul(x, w)  y = here.half(z) }", 17, rest="""
         <domain: "here", opset_import: ["" : 17]> half (x) => (y) { y = Sqrt(x) }""")
@@ -66,9 +66,9 @@ def test_arithmetic_of_shapes_is_done():
         zero = Constant <value_ints: ints = [0]> ()  end = Mod(two, three)
         s = Shape(x)  n = Slice(s, zero, end)
         parts = Constant <value_ints: ints = [2, 3]> ()  t = Concat <axis = 0> (n, parts)  y = Reshape(x, t) }""")
-    graph, opsets = passes.prepared(model)
+    graph, opsets = passes.prepare(model)
     assert [n.op_type for n in graph.node if n.output[0] == "end"] == ["Constant"]
-    assert passes.shapes(graph, opsets)["y"].tensor_type.shape.dim[2].dim_value == 3
+    assert passes.infer_types(graph, opsets)["y"].tensor_type.shape.dim[2].dim_value == 3
     assert load(model).outputs["y"].shape == ("N", 2, 3)
 
 
@@ -77,7 +77,7 @@ def test_what_is_not_folded(expression):
     """Weights may change, random numbers are drawn anew, and what fails is left to fail when it runs."""
     model = text(f"""g (float[N] x) => (float[M] y) <float[2] w = {{1, 2}}, int64 i = {{0}}> {{
         z = {expression}  y = Identity(z) }}""")
-    graph, _ = passes.prepared(model)
+    graph, _ = passes.prepare(model)
     assert graph.node[0].op_type == expression.partition("(")[0]
 
 

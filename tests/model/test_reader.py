@@ -41,7 +41,7 @@ def text(body):
         ("g (float[N] x) => (string[N] y) { y = Constant <value_string: string = \"a\"> () }",
          "A Constant of .*'value_string'.* is no tensor of numbers"),
     ],
-)  # fmt: skip
+)
 def test_errors(body, message):
     with pytest.raises(ModelError, match=message):
         load(text(body))

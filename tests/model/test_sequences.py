@@ -26,7 +26,7 @@ CASES = {
     "stack": ("""{ e = Exp(x) s = SequenceConstruct(x, e) a = ConcatFromSequence<axis = 0, new_axis = 1>(s)
         k = Constant<value_ints = [0]>() y = ReduceSumSquare<keepdims = 0>(a, k) }""",
               lambda x: 2 * (x + np.exp(2 * x))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

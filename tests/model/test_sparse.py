@@ -10,7 +10,7 @@ from training_models import changed
 from ortpartial import OrtGradientForwardBackwardOptimizer, check_training_info
 from ortpartial.exceptions import ModelError
 from ortpartial.model.load import load
-from ortpartial.model.sparse import dense, densified
+from ortpartial.model.sparse import densify, to_dense
 
 W = np.array([[0, 5, 0], [7, 0, 0]], np.float32)
 
@@ -38,12 +38,12 @@ FORMS = {
     "half": (sparse([5, 7], [1, 3], [2, 3], dtype=np.float16), W.astype(np.float16)),
     "whole": (sparse([5, 7], [1, 3], [2, 3], dtype=np.int64), W.astype(np.int64)),
     "no elements": (sparse([], [], [2, 0]), W[:, :0]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("t", "expected"), FORMS.values(), ids=FORMS)
 def test_dense(t, expected):
-    found = dense(t)
+    found = to_dense(t)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
 
@@ -71,8 +71,8 @@ def test_bodies_constants_and_trainings():
     then, other = (a.g for a in proto.graph.node[0].attribute)
     then.sparse_initializer.append(FORMS["linear"][0])
     other.node[0].attribute.append(helper.make_attribute("sparse_value", sparse([1], [0], [2, 3])))
-    found = densified(proto)
-    assert densified(found) is found
+    found = densify(proto)
+    assert densify(found) is found
     then, other = (a.g for a in found.graph.node[0].attribute)
     np.testing.assert_array_equal(numpy_helper.to_array(then.initializer[0]), W)
     np.testing.assert_array_equal(numpy_helper.to_array(other.node[0].attribute[0].t), np.eye(1, 6).reshape(2, 3))
@@ -83,7 +83,7 @@ def test_in_the_algorithm_of_a_training():
     proto = changed()
     proto.training_info[0].algorithm.sparse_initializer.append(sparse([1], [0], [2], "more"))
     check_training_info(proto)
-    assert "more" in [t.name for t in densified(proto).training_info[0].algorithm.initializer]
+    assert "more" in [t.name for t in densify(proto).training_info[0].algorithm.initializer]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_in_the_algorithm_of_a_training():
         (helper.make_sparse_tensor(TensorProto(name="w", dims=[3], data_type=1, raw_data=b"1"),
                                    helper.make_tensor("", 7, [1], [0]), [2, 3]), "'w' cannot be read: "),
     ],
-)  # fmt: skip
+)
 def test_broken(t, message):
     with pytest.raises(ModelError, match=message):
         load(model(t))

@@ -10,7 +10,7 @@ from onnx import parser
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import build, gradient_model, load, variable
-from ortpartial.model.straight_through import held
+from ortpartial.model.straight_through import stop_gradient
 from ortpartial.runtime.session import Session
 
 TEXT = """
@@ -80,5 +80,6 @@ def test_training():
 def test_held(dtype):
     x = variable("x", dtype, ["N"])
     X = np.array([0, 1e-10, -0.5, 3.14159, 1e6, -127.49], dtype)
-    np.testing.assert_allclose(Session(build([x], {"y": held(x)})).run({"x": X})["y"], X, rtol=0, atol=2.0**-64)
-    assert not Session(gradient_model(build([x], {"y": held(x)}), ["x"])).run({"x": X, "y_grad": X})["x_grad"].any()
+    model = build([x], {"y": stop_gradient(x)})
+    np.testing.assert_allclose(Session(model).run({"x": X})["y"], X, rtol=0, atol=2.0**-64)
+    assert not Session(gradient_model(model, ["x"])).run({"x": X, "y_grad": X})["x_grad"].any()

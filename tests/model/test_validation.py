@@ -52,7 +52,7 @@ REFUSED = {
     "loop max": "can never end",
     "gigabyte input": r"Input 'x' has the shape \(1099511627776, 4\) and needs 16384.0 GiB",
     "top k -": r"has the shape \(2, -5\), a size of which is negative",
-}  # fmt: skip
+}
 
 # A case, and the message by which its run is refused.
 FAILING = {
@@ -69,7 +69,7 @@ FAILING = {
     "label input -1": "Input 'i' has labels from -1073741824 to 0",
     "gather input": r"Input 'i' has indices from 0 to 1099511627776, where -4 to 3 were expected by node '\(unnamed\)' "
                     r"\(Gather\)",
-}  # fmt: skip
+}
 
 FINE = ["div by input is fine", "label ignored", "label computed is fine", "gather input fine", "bernoulli fine"]
 
@@ -98,7 +98,7 @@ def test_fine(name):
 
 def test_guards_do_not_change_numbers():
     made, feeds = whole("q = Div(c, i) r = Mod(c, i) s = Add(q, r) f = Cast<to = 1>(s) y = Add(h, f)", 1, 3, -2, 3,
-                        weights={"c": ints(4, 5, -7, 4)})  # fmt: skip
+                        weights={"c": ints(4, 5, -7, 4)})
     (y,), _ = OrtGradientForwardBackward(made, engine="step").forward(feeds)
     (expected,) = onnx.reference.ReferenceEvaluator(made).run(None, feeds)
     np.testing.assert_array_equal(y, expected)

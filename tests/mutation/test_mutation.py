@@ -14,7 +14,7 @@ def results(*arguments):
     """What `mutation.py` prints: (function, change, how many tests call it, what noticed it)."""
     done = subprocess.run([sys.executable, str(SUPPORT / "mutation.py"), *map(str, arguments)], check=True, text=True,
                           env=environment(TESTS / "contracts", TESTS / "graph"), stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL)  # fmt: skip
+                          stderr=subprocess.DEVNULL)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -31,7 +31,7 @@ def test_all(record_property):
     survivors = {(where, change) for where, change, _, noticed in found if not noticed}
     noticed = len(found) - len(survivors)
     record_property("count", f"{len(found)} changes of rules: {noticed} noticed by their tests, "
-                    f"{len(survivors & set(EQUIVALENT))} that change no number")  # fmt: skip
+                    f"{len(survivors & set(EQUIVALENT))} that change no number")
     assert sorted(survivors - set(EQUIVALENT)) == []
     # What is noticed, or is not there any more, has no place in the tables.
     assert sorted(set(EQUIVALENT) - survivors) == []

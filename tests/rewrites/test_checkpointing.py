@@ -12,7 +12,7 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.rewrites.checkpointing import cheaply, checkpointed, resolve_checkpointing
+from ortpartial.rewrites.checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
 from ortpartial.runtime import device
 from ortpartial.runtime.session import Session
 from ortpartial.runtime.session_options import session_options
@@ -57,11 +57,11 @@ def gradients(make, gradient):
 def test_same_numbers(make, kind):
     made = make()
     if kind == "cheap":
-        gradient = checkpointed(cheaply)
+        gradient = checkpoint_gradient(recompute_cheap)
     elif kind == "auto":
         gradient = resolve_checkpointing("auto")
     else:  # every fifth value, wherever it stands
-        gradient = checkpointed(lambda nodes, read: [y for node in nodes[::5] for y in node.outputs])
+        gradient = checkpoint_gradient(lambda nodes, read: [y for node in nodes[::5] for y in node.outputs])
     plain, expected = gradients(made, grad)
     graph, found = gradients(made, gradient)
     if kind != "cheap" or make is deep:  # Nothing but Relu reads what Conv gives, so that is not kept either way.
@@ -75,7 +75,7 @@ def test_what_is_random_is_kept():
     dropped = op.Exp(op.Dropout(op.Exp(x * w), 0.5, True))
     loss = op.ReduceSum(op.Exp(dropped), keepdims=0)
     exp = loss.node.inputs[0]
-    graph = build([x, w], {"g": checkpointed(lambda nodes, read: [exp])(loss, [w])[0]})
+    graph = build([x, w], {"g": checkpoint_gradient(lambda nodes, read: [exp])(loss, [w])[0]})
     kinds = [node.op_type for node in graph.graph.node]
     assert kinds.count("Dropout") == 1
     assert kinds.count("Exp") > 3
@@ -100,7 +100,7 @@ def test_a_training_is_the_same(checkpointing):
     ({"checkpointing": "auto", "engine": "epoch"}, r"^checkpointing trains with engine='step', not 'epoch'\.$"),
     ({"checkpointing": "auto", "precision": "float16"},
      "^checkpointing trains in the dtype of the model, not with precision='float16'"),
-])  # fmt: skip
+])
 def test_errors(settings, message):
     with pytest.raises(SettingError, match=message):
         Optimizer(mlp(), **settings)
@@ -140,6 +140,6 @@ print(status("VmHWM") - before)
 def test_memory_falls():
     # 36 layers of 4 MB each are kept; 6 segments of 6 keep 6 + 6 of them at a time.
     none, auto = (int(subprocess.run([sys.executable, "-c", PEAK, kind], check=True, capture_output=True).stdout)
-                  for kind in ("none", "auto"))  # fmt: skip
+                  for kind in ("none", "auto"))
     assert none > 36 * 4000
     assert auto < 0.6 * none

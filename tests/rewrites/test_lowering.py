@@ -15,7 +15,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.rewrites.lowering import LOWERED, aged, lower
+from ortpartial.rewrites.lowering import LOWERED, downgrade_opset, lower
 from ortpartial.runtime.session import Session
 from ortpartial.testing import check_gradient
 
@@ -146,7 +146,7 @@ def test_images_of_any_number_of_axes(f):
     ("AveragePool of windows that overlap", lambda x: op.AveragePool(x, kernel_shape=[3, 2]), [(2, 3, 5, 6)]),
     ("MaxPool", lambda x: op.MaxPool(x, kernel_shape=[2, 2], strides=[2, 1]), [(2, 3, 5, 6)]),
     ("Erf", op.Erf, [(2, 7)]),
-))  # fmt: skip
+))
 def test_gradients_in_float64_on_the_runtime(f, shapes):
     """To the second order, by onnxruntime alone, in sizes that are known and in others."""
     check_gradient(f, [kernel(*shape) for shape in shapes], directions=1)
@@ -217,7 +217,7 @@ NEW = rows(
 def test_new_operators_on_an_old_runtime(f, in_torch):
     """Younger than onnxruntime 1.19.2, which knows opset 21, they are trained and run there by their bodies."""
     young = model(f, "float32")
-    old = aged(young, 21)
+    old = downgrade_opset(young, 21)
     assert max(o.version for o in young.opset_import) > 21 >= max(o.version for o in old.opset_import)
     expected = 2 * in_torch(torch.tensor(X)).numpy()
     for graph in (young, old):
@@ -228,7 +228,7 @@ def test_new_operators_on_an_old_runtime(f, in_torch):
 def test_an_operator_that_no_body_helps():
     x = variable("x", "float32", ["N", 4])
     with pytest.raises(ModelError, match=r"CumProd> is of opset 26, this runtime knows opsets up to 21, and ONNX"):
-        aged(build([x], {"y": op.CumProd(x, 1)}), 21)
+        downgrade_opset(build([x], {"y": op.CumProd(x, 1)}), 21)
 
 
 def test_newer_forms_of_old_operators():
@@ -241,10 +241,10 @@ def test_newer_forms_of_old_operators():
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
 
     for settings in ({}, {"round_mode": "up"}):
-        found = aged(cast(**settings), 21)
+        found = downgrade_opset(cast(**settings), 21)
         assert (found.opset_import[0].version, len(found.graph.node[0].attribute)) == (21, 1)
     with pytest.raises(ModelError, match="<Node c: Cast> cannot be written for opset 21, the runtime's newest: "):
-        aged(cast(round_mode="down"), 21)
+        downgrade_opset(cast(round_mode="down"), 21)
 
 
 def test_a_new_operator_is_trained():

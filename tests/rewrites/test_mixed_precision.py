@@ -206,7 +206,7 @@ def test_errors(settings, error, message):
 
 
 @pytest.mark.parametrize("wrong", [{"init_scale": 0.0}, {"growth_factor": 0.5}, {"backoff_factor": 2.0},
-                                   {"growth_interval": 0}])  # fmt: skip
+                                   {"growth_interval": 0}])
 def test_scales_that_are_none(wrong):
     with pytest.raises(SettingError, match="needs a scale above 0"):
         LossScale(**wrong)

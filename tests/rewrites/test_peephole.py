@@ -12,9 +12,9 @@ from ortpartial.learning.losses import resolve_loss
 from ortpartial.learning.optimizers import resolve_rate
 from ortpartial.learning.penalties import resolve_penalty
 from ortpartial.model.load import load
-from ortpartial.rewrites.peephole import faster
+from ortpartial.rewrites.peephole import apply_peepholes
 from ortpartial.runtime.session import Session
-from ortpartial.training.engine import Setup
+from ortpartial.training.engine import TrainingSpec
 from ortpartial.training.step_engine import EpochEngine, StepEngine
 
 
@@ -26,7 +26,7 @@ CONV = [
     ((4, 3, 4, 4), (5, 3, 3, 3), {"padding": 1}),
     ((4, 3, 7, 5), (5, 3, 3, 2), {"stride": (2, 2), "padding": (1, 0)}),
     ((2, 3, 9, 7), (4, 3, 3, 3), {"dilation": (2, 1), "stride": (3, 2)}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -36,8 +36,8 @@ def test_conv_to_few_places_is_one_product(x, w, settings, bias):
     values = [variable(n, "float32", a.shape) for n, a in arrays.items()]
     pads = np.broadcast_to(settings.get("padding", 0), 2).tolist() * 2
     y = op.Conv(*values, pads=pads, strides=list(settings.get("stride", (1, 1))),
-                dilations=list(settings.get("dilation", (1, 1))))  # fmt: skip
-    model = build(values, faster([y]))
+                dilations=list(settings.get("dilation", (1, 1))))
+    model = build(values, apply_peepholes([y]))
     assert "Conv" not in [n.op_type for n in model.graph.node]
     (found,) = Session(model).run(arrays).values()
     expected = F.conv2d(*map(torch.tensor, arrays.values()), **settings)
@@ -47,17 +47,17 @@ def test_conv_to_few_places_is_one_product(x, w, settings, bias):
 @pytest.mark.parametrize(("x", "w", "group"), [
     ((1, 4, 4, 4), (4, 4, 3, 3), 1), ((2, 4, 4, 4), (4, 2, 3, 3), 2), ((2, 4, 9, 9), (4, 4, 3, 3), 1),
     (("N", 4, 4, 4), (4, 4, 3, 3), 1), ((2, 4, 6), (4, 4, 3), 1),
-])  # fmt: skip
+])
 def test_other_convolutions_stay(x, w, group):
     y = op.Conv(variable("x", "float32", x), variable("w", "float32", w), group=group)
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 def convolution(seed=3):
     """Two convolutions, a pool and a layer, on images of 8 x 8."""
     x = variable("x", "float32", ["N", 2, 8, 8])
     w = [constant(0.3 * real(*s, seed=seed + i), hint=f"w{i}") for i, s in
-         enumerate([(4, 2, 3, 3), (4,), (6, 4, 3, 3), (24, 3)])]  # fmt: skip
+         enumerate([(4, 2, 3, 3), (4,), (6, 4, 3, 3), (24, 3)])]
     y = op.MaxPool(op.Relu(op.Conv(x, w[0], w[1], pads=[1] * 4)), kernel_shape=[2, 2], strides=[2, 2])
     y = op.Relu(op.Conv(y, w[2]))
     return build([x], {"y": op.Flatten(y) @ w[3]}), [f"w{i}" for i in range(4)]
@@ -67,7 +67,8 @@ def convolution(seed=3):
 def test_a_training_is_that_of_torch(rate):
     proto, weights = convolution()
     model, x, t = load(proto, variables=weights), real(12, 2, 8, 8, seed=20), real(12, 3, seed=21)
-    setup = Setup(model, tuple(weights), {"y": resolve_loss("square_error")}, resolve_penalty(None), resolve_rate(rate))
+    losses = {"y": resolve_loss("square_error")}
+    setup = TrainingSpec(model, tuple(weights), losses, resolve_penalty(None), resolve_rate(rate))
     found = []
     for kind in (StepEngine, EpochEngine):
         engine = kind(setup)
@@ -76,7 +77,7 @@ def test_a_training_is_that_of_torch(rate):
         found.append([engine.get(w) for w in weights])
     ws = [torch.tensor(model.arrays[w], requires_grad=True) for w in weights]
     optimizer = {"SGD": lambda: torch.optim.SGD(ws, 0.01), "Adam": lambda: torch.optim.Adam(ws, 1e-3),
-                 "Nesterov": lambda: torch.optim.SGD(ws, 0.01, momentum=0.9, nesterov=True)}[rate]()  # fmt: skip
+                 "Nesterov": lambda: torch.optim.SGD(ws, 0.01, momentum=0.9, nesterov=True)}[rate]()
     for i in range(10):
         optimizer.zero_grad()
         rows = slice(6 * (i % 2), 6 * (i % 2) + 6)
@@ -92,7 +93,7 @@ def test_a_training_is_that_of_torch(rate):
 
 def run(outputs, arrays):
     """The values that expressions of variables have, in the faster form; and that form's operators."""
-    model = build(list(arrays), {f"y{i}": y for i, y in enumerate(faster(outputs))})
+    model = build(list(arrays), {f"y{i}": y for i, y in enumerate(apply_peepholes(outputs))})
     found = Session(model).run({v.hint: a for v, a in arrays.items()})
     return list(found.values()), [n.op_type for n in model.graph.node]
 
@@ -124,23 +125,23 @@ def test_a_layer_of_rows_in_many_axes_takes_its_bias_in(shape, first):
 @pytest.mark.parametrize("shapes", [
     ((3, 4), (4, 5), (5,)), ((2, 3, 4), (2, 4, 5), (5,)), ((2, 3, 4), (4, 5), (3, 5)), ((2, 3, 4), (4, 5), (1,)),
     (("N", "M", 4), (4, 5), (5,)), ((2, 3, 4), (4, "K"), (5,)), ((2, 3, 4), (4,), (3,)),
-])  # fmt: skip
+])
 def test_other_layers_stay(shapes):
     x, w, b = (variable(n, "float32", s) for n, s in zip("xwb", shapes, strict=True))
     y = x @ w + b
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 def test_a_product_that_something_else_reads_is_computed_once():
     x, w, b = variable("x", "float32", (2, 3, 4)), variable("w", "float32", (4, 5)), variable("b", "float32", (5,))
     y = x @ w
-    assert faster([y + b, op.Exp(y)])[0].node.op_type == "Add"
+    assert apply_peepholes([y + b, op.Exp(y)])[0].node.op_type == "Add"
 
 
 @pytest.mark.parametrize(("rows", "settings", "expected"), [
     (128, {}, ["Reshape", "MatMul", "Add"]), (127, {}, ["Gemm"]), (200, {"alpha": 2.0}, ["Gemm"]),
     ("N", {}, ["Gemm"]),
-])  # fmt: skip
+])
 def test_one_output_of_many_rows_is_a_product_with_a_column(rows, settings, expected):
     a, w, b = (variable(n, "float32", s) for n, s in (("a", (rows, 5)), ("w", (1, 5)), ("b", (1,))))
     arrays = {a: real(200 if rows == "N" else rows, 5), w: real(1, 5, seed=1), b: real(1, seed=2)}
@@ -154,14 +155,14 @@ def test_one_output_of_many_rows_is_a_product_with_a_column(rows, settings, expe
 def test_other_factors_stay(factor):
     a, b = variable("a", "float32", (4, 3)), variable("b", "float32", (3, 2))
     y = op.MatMul(factor * a, b)
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 def test_a_factor_in_float64_stays_beside_a_gemm():
     """The factors of a Gemm are float32 in the specification."""
     a, b = variable("a", "float64", (4, 3)), variable("b", "float64", (3, 2))
     y = op.Gemm(a * 0.1, b)
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 def test_a_difference_has_its_factor_behind_it():
@@ -187,10 +188,10 @@ def test_a_mean_of_squares_is_a_sum_of_squares(shape):
 @pytest.mark.parametrize("y", [
     lambda x: op.ReduceMean(x**3, keepdims=0), lambda x: op.ReduceMean(x**2), lambda x: op.ReduceMean(x**2, [1]),
     lambda x: op.ReduceMean(op.Cast(x, to=10) ** 2, keepdims=0),
-])  # fmt: skip
+])
 def test_other_means_stay(y):
     y = y(variable("x", "float32", (4, 3)))
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 @pytest.mark.parametrize("shape", [("N", 3, 4), (5, 4)])
@@ -217,9 +218,9 @@ READ_TWICE = product()
     [op.ReduceMean(product(s=(1, 4)), [-1])], [op.ReduceMean(product(s=("M",)), [-1])],
     [op.ReduceMean(product((5, 0), (0,)), [-1])], [op.ReduceMean(product(dtype="float16"), [-1])],
     [op.ReduceMean(product(x=(4,)), [-1])], [op.ReduceMean(READ_TWICE, [-1]), READ_TWICE],
-])  # fmt: skip
+])
 def test_other_means_of_products_stay(y):
-    assert faster(y) == y
+    assert apply_peepholes(y) == y
 
 
 def test_a_mask_is_one_operator():
@@ -233,10 +234,10 @@ def test_a_mask_is_one_operator():
 @pytest.mark.parametrize("mask", [
     lambda x: op.Cast(x > 1, to=1), lambda x: op.Cast(x >= 0, to=1), lambda x: op.Cast(x > 0, to=11),
     lambda x: op.Cast(op.Cast(x, to=11) > 0, to=1), lambda x: op.Cast(x > np.zeros((2, 1), np.float32), to=1),
-])  # fmt: skip
+])
 def test_other_masks_stay(mask):
     y = mask(variable("x", "float32", (8,)))
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -259,12 +260,12 @@ def test_gelu_and_its_derivative_share_the_normal(approximate):
 @pytest.mark.parametrize(("shape", "perm"), [
     ((8, 32, 4, 16), (0, 2, 1, 3)), ((32, 4, 32, 16), (2, 0, 1, 3)), ((32, 8, 4, 16), (1, 2, 0, 3)),
     ((1, 64, 1, 32, 4), (3, 2, 1, 0, 4)), (("N", 32, 4, 16), (0, 2, 1, 3)), ((64, "N", 4, 16), (1, 2, 0, 3)),
-])  # fmt: skip
+])
 def test_blocks_are_moved_to_the_right(shape, perm):
     x = variable("x", "float32", shape)
     arrays = {x: real(*(n if isinstance(n, int) else 6 for n in shape))}
     y = op.Transpose(x, perm=list(perm))
-    assert faster([y]) != [y]
+    assert apply_peepholes([y]) != [y]
     found, types = run([y], arrays)
     assert types == ["Reshape", "Transpose", "Reshape"]
     np.testing.assert_array_equal(found[0], arrays[x].transpose(perm))
@@ -275,37 +276,37 @@ def test_blocks_are_moved_to_the_right(shape, perm):
     ((4, 8, 2, 16), (0, 2, 1, 3), "float32"), (("N", "M", 4, 16), (0, 2, 1, 3), "float32"),
     ((64, 32, 5, 5), (1, 0, 2, 3), "float32"),
     ((8, 32, 4, 16), (0, 2, 1, 3), "int64"), ((32, 4, 32, 16), (2, 1, 0, 3), "float32"), (None, (1, 0), "float32"),
-])  # fmt: skip
+])
 def test_other_moves_stay(shape, perm, dtype):
     y = op.Transpose(variable("x", dtype, shape), perm=list(perm))
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 def test_what_is_given_is_where_the_expressions_start():
     x = variable("x", "float32", (4, 3))
     scaled = 2 * x
     y = op.Gemm(scaled, constant(np.ones((3, 2), np.float32)))
-    assert faster([y], [scaled]) == [y]
-    assert faster([y]) != [y]
+    assert apply_peepholes([y], [scaled]) == [y]
+    assert apply_peepholes([y]) != [y]
 
 
 @pytest.mark.parametrize("y", [
     lambda x, w: op.Gemm(x, w, np.ones(1, np.float32), transB=1), lambda x, w: op.MatMul(0 * x, w),
     lambda x, w: op.Transpose(x, perm=[1, 0]), lambda x, w: op.ReduceMean(x**2, keepdims=0), lambda x, w: x + 2 * w,
     lambda x, w: op.Gemm(0 * x, w), lambda x, w: op.Conv(x, w),
-])  # fmt: skip
+])
 @pytest.mark.parametrize("shape", [None, ["N", "M"]])
 def test_what_is_not_known_stays(y, shape):
     y = y(variable("x", "float32", shape), variable("w", "float32", None))
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]
 
 
 def test_a_mask_of_unknown_shape():
-    (y,) = faster([op.Cast(variable("x", "float32", None) > 0, to=1)])
+    (y,) = apply_peepholes([op.Cast(variable("x", "float32", None) > 0, to=1)])
     assert y.node.op_type == "HardSigmoid"
 
 
 def test_nothing_becomes_a_number_by_a_factor_of_0():
     a, b = variable("a", "float32", (2, 3)), variable("b", "float32", (3, 2))
     y = op.Gemm(constant(np.zeros((2, 3), np.float32)) * a, b)
-    assert faster([y]) == [y]
+    assert apply_peepholes([y]) == [y]

@@ -7,7 +7,7 @@ import pytest
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
-from ortpartial.rewrites.simplify import simplified
+from ortpartial.rewrites.simplify import simplify
 from ortpartial.runtime.session import Session
 
 
@@ -80,7 +80,7 @@ CASES = {
     "what cannot be computed": (
         lambda x: x * op.Cast(op.Pow(constant(np.array([2])), constant(np.array([-1]))), to=1),
         [2, 3, 4], ["Pow", "Cast", "Mul"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,7 +88,7 @@ def test_simplified(name):
     make, shape, expected = CASES[name]
     x = x_of(*shape)
     model = load(build([x], {"y": make(x)}))
-    found = simplified(model)
+    found = simplify(model)
     assert types(found) == expected
     if name != "what cannot be computed":
         a = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
@@ -99,4 +99,4 @@ def test_simplified(name):
 def test_dropout_stays_where_it_is_to_train():
     x = x_of("N")
     model = load(build([x], {"y": op.Dropout(x)}))
-    assert types(simplified(model, dropout=True)) == ["Dropout"]
+    assert types(simplify(model, dropout=True)) == ["Dropout"]

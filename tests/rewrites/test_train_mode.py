@@ -6,7 +6,7 @@ import onnx
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
-from ortpartial.rewrites.train_mode import in_dtype, in_inference, in_training, statistics
+from ortpartial.rewrites.train_mode import find_statistics, to_dtype, to_inference_mode, to_training_mode
 from ortpartial.runtime.session import Session
 
 
@@ -32,7 +32,7 @@ def normalized():
 
 def test_in_training():
     model = load(normalized(), variables=["mean", "var"])
-    found = in_training(model)
+    found = to_training_mode(model)
     (mask,) = found.masks.values()
     assert mask.keep == 0.75
     assert [(s.name, s.momentum) for s in found.statistics] == [("mean", 0.8), ("var", 0.8)]
@@ -44,13 +44,13 @@ def test_in_training():
     np.testing.assert_allclose(y["y"], ((x - mean) / np.sqrt(var + 1e-5) * scale + b) * m, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(y["new mean"], mean.ravel(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(y["new var"], var.ravel(), rtol=1e-5)
-    assert statistics(model) == ["mean", "var"]
+    assert find_statistics(model) == ["mean", "var"]
 
 
 def test_a_name_that_a_mask_would_take():
     x = x_of("N")
     model = load(build([x], {"y": op.Dropout(x * constant(real(1), hint="mask_0"))}))
-    assert list(in_training(model).masks) == ["mask_0_"]
+    assert list(to_training_mode(model).masks) == ["mask_0_"]
 
 
 def test_in_dtype():
@@ -59,7 +59,7 @@ def test_in_dtype():
     y = op.Resize(x * 0.5, None, np.float32([1, 1, 2]), mode="nearest")
     y = op.Cast(op.Cast(y, to=onnx.TensorProto.FLOAT16), to=onnx.TensorProto.FLOAT) + constant(real(1), hint="w")
     y = y + op.ConstantOfShape(op.Shape(y), value=np.float32([2]))
-    found = in_dtype(load(build([x], {"y": y, "i": op.ArgMax(y)})), np.float64)
+    found = to_dtype(load(build([x], {"y": y, "i": op.ArgMax(y)})), np.float64)
     graph = build(found.inputs, found.outputs).graph
     kinds = {n.op_type: [a for a in n.attribute if a.name == "to"] for n in graph.node}
     assert [a.i for a in kinds["Cast"]] == [onnx.TensorProto.DOUBLE]
@@ -76,7 +76,7 @@ def test_in_inference():
     own = [constant(real(2, seed=i) ** 2, hint=n) for i, n in enumerate(["scale", "b", "mean", "var"])]
     y, *_ = op.BatchNormalization(x, *own, training_mode=1, n_outputs=3)
     model = build([x], {"y": op.Dropout(y, ratio, on)})
-    found = in_inference(model)
+    found = to_inference_mode(model)
     a = real(4, 2, 3)
     scale, b, mean, var = (v.array[:, None] for v in own)
     expected = (a - mean) / np.sqrt(var + 1e-5) * scale + b

@@ -57,7 +57,7 @@ def big_model(folder):
     nodes.append(helper.make_node("MatMul", [last, "h"], ["y"]))
     x, y = (helper.make_tensor_value_info(name, 1, ["N", size]) for name, size in (("x", n), ("y", 1)))
     model = helper.make_model(helper.make_graph(nodes, "big", [x], [y], tensors),
-                              opset_imports=[helper.make_opsetid("", 21)], ir_version=10)  # fmt: skip
+                              opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     onnx.save(model, folder / "model.onnx")
     assert offset > 2**31
     return folder / "model.onnx"

@@ -20,7 +20,7 @@ SAMPLE, ALL = 60, 1000
 def sandbox(*arguments, timeout=580):
     """What the sandbox prints, a list for every model and engine."""
     done = subprocess.run([sys.executable, str(SUPPORT / "sandbox.py"), *map(str, arguments), *ENGINES],
-                          env=environment(), capture_output=True, text=True, timeout=timeout, check=False)  # fmt: skip
+                          env=environment(), capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -85,5 +85,5 @@ sandbox.step = lambda f: f()
 print([in_child(f, seconds=2)[0] for f in (die, hang, fail, int)])
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True,
-                          text=True, check=True)  # fmt: skip
+                          text=True, check=True)
     assert done.stdout.strip() == "['killed', 'hang', 'unclear error', 'result']"

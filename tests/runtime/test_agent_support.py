@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import op, variable
-from ortpartial.runtime.agent_support import needed, prepare, untrusted
+from ortpartial.runtime.agent_support import find_needed, find_untrusted, prepare_for_agent
 from ortpartial.runtime.session import Session
 
 
@@ -51,28 +51,28 @@ def operators(model):
 def test_prepare_keeps_what_is_computed(f, shapes, expected):
     model = graph(f, *shapes)
     before = model.SerializeToString()
-    found = prepare(model)
+    found = prepare_for_agent(model)
     assert model.SerializeToString() == before, "prepare changes a copy"
     onnx.checker.check_model(found)
     assert operators(found) == expected
     rng = np.random.default_rng(0)
     feeds = {f"x{i}": rng.normal(size=[5 if isinstance(d, str) else d for d in s]).astype(np.float32)
-             for i, s in enumerate(shapes)}  # fmt: skip
+             for i, s in enumerate(shapes)}
     a, b = Session(model).run(feeds), Session(found).run(feeds)
     assert a.keys() == b.keys()
     for n in a:
         np.testing.assert_array_equal(a[n], b[n])
-    again = prepare(found)
+    again = prepare_for_agent(found)
     assert operators(again) == expected
 
 
 def test_prepare_gives_all_outputs():
-    (node,) = prepare(graph(op.LayerNormalization, ("N", 4), (4,))).graph.node
+    (node,) = prepare_for_agent(graph(op.LayerNormalization, ("N", 4), (4,))).graph.node
     assert (len(node.input), len(node.output)) == (3, 3)
     x, label = variable("x", "float32", ["N", 4]), variable("label", "int64", ["N"])
-    (node,) = prepare(build([x, label], {"y": op.SoftmaxCrossEntropyLoss(x, label)})).graph.node
+    (node,) = prepare_for_agent(build([x, label], {"y": op.SoftmaxCrossEntropyLoss(x, label)})).graph.node
     assert len(node.output) == 2
-    (node,) = prepare(graph(op.Transpose, (2, 3, 4))).graph.node
+    (node,) = prepare_for_agent(graph(op.Transpose, (2, 3, 4))).graph.node
     assert helper.get_attribute_value(node.attribute[0]) == [2, 1, 0]
 
 
@@ -86,10 +86,10 @@ def test_prepare_inlines_functions_and_frees_initializers():
     g = helper.make_graph(nodes, "g", [value("x", 1, [2]), value("w", 1, [2])], [value("y", 1, [2])], [w])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
     model = helper.make_model(g, functions=[body], opset_imports=opsets, ir_version=10)
-    found = prepare(model)
+    found = prepare_for_agent(model)
     assert operators(found) == ["Identity", "Add", "Mul"]
     assert [i.name for i in found.graph.input] == ["x"]
-    assert untrusted(model) == []
+    assert find_untrusted(model) == []
     x = np.array([3, 4], np.float32)
     assert Session(found).run({"x": x})["y"].tolist() == [6, 16]
 
@@ -100,11 +100,11 @@ def test_prepare_refuses_versions():
         model.opset_import[0].version, model.ir_version = opset, ir
         message = rf"takes opsets 12 to 21 and IR versions up to 10, .* has opset {opset} and IR version {ir}\."
         with pytest.raises(ModelError, match=message):
-            prepare(model)
-        assert untrusted(model) != []
+            prepare_for_agent(model)
+        assert find_untrusted(model) != []
     model.opset_import[0].version, model.ir_version = 12, 7
-    prepare(model)
-    assert untrusted(model) == ["The tests cover opsets 18 to 21 alone."]
+    prepare_for_agent(model)
+    assert find_untrusted(model) == ["The tests cover opsets 18 to 21 alone."]
 
 
 def test_prepare_refuses_names():
@@ -112,14 +112,14 @@ def test_prepare_refuses_names():
     model = build([x, w], {"y": x * w})
     model.graph.output.append(model.graph.input[1])
     with pytest.raises(ModelError, match="The output 'x1' is an input or a weight itself; put an Identity between"):
-        prepare(model)
+        prepare_for_agent(model)
     model = build([x, w], {"x1_grad": x * w})
     with pytest.raises(ModelError, match="would name a gradient 'x1_grad', which is a tensor of the model"):
-        prepare(model)
+        prepare_for_agent(model)
     model = build([x, w], {"y": x * w})
     model.graph.node[0].domain = "ai.onnx"
     with pytest.raises(ModelError, match="The model is not valid"):
-        prepare(model)
+        prepare_for_agent(model)
 
 
 # What is refused
@@ -178,12 +178,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("f", "shapes", "message"), REFUSED, ids=[row[2][:40] for row in REFUSED])
 def test_what_the_agent_gets_wrong_is_refused(f, shapes, message):
-    model = prepare(graph(f, *shapes))
+    model = prepare_for_agent(graph(f, *shapes))
     names = [f"x{i}" for i in range(len(shapes))]
     with pytest.raises(ModelError, match=rf"The agent cannot differentiate .*{message}.* Use engine='step'") as e:
-        needed(model, names)
+        find_needed(model, names)
     said = str(e.value).removeprefix("The agent cannot differentiate ").removesuffix(" Use engine='step' instead.")
-    assert said in untrusted(model, (), input_grads=names)
+    assert said in find_untrusted(model, (), input_grads=names)
 
 
 def branching():
@@ -201,22 +201,23 @@ def branching():
 
 def test_graphs_inside_nodes_are_refused():
     with pytest.raises(ModelError, match=r"If \(node 'choice'\): graphs inside nodes have no gradient"):
-        needed(branching(), ["w"])
-    assert untrusted(branching()) == ["If (node 'choice'): graphs inside nodes have no gradient."]
+        find_needed(branching(), ["w"])
+    assert find_untrusted(branching()) == ["If (node 'choice'): graphs inside nodes have no gradient."]
 
 
 def test_nodes_off_the_way_are_nobodys_concern():
     x, w = values((2, 3, 4, 4, 4), (3,))
     y = op.Flatten(op.AveragePool(op.Elu(x), kernel_shape=[2] * 3))
-    model = prepare(build([x, w], {"y": op.ReduceSum(y) * w}))
-    assert {"x1", "y"} <= needed(model, ["x1"])
-    assert "x0" not in needed(model, ["x1"])
-    assert untrusted(model, ["x1"], input_grads=()) == []
-    assert len(untrusted(model, ["x1"])) == 2, "by default all inputs count"
+    model = prepare_for_agent(build([x, w], {"y": op.ReduceSum(y) * w}))
+    assert {"x1", "y"} <= find_needed(model, ["x1"])
+    assert "x0" not in find_needed(model, ["x1"])
+    assert find_untrusted(model, ["x1"], input_grads=()) == []
+    assert len(find_untrusted(model, ["x1"])) == 2, "by default all inputs count"
     for name in ("Shape", "ArgMax"):  # What has no gradient by nature ends the way.
-        model = prepare(graph(lambda x, w, name=name: op.Cast(getattr(op, name)(op.Elu(x)), to=1) * w, ("N",), (1,)))
-        assert untrusted(model) == []
-        assert "x0" not in needed(model, ["x0", "x1"])
+        made = graph(lambda x, w, name=name: op.Cast(getattr(op, name)(op.Elu(x)), to=1) * w, ("N",), (1,))
+        model = prepare_for_agent(made)
+        assert find_untrusted(model) == []
+        assert "x0" not in find_needed(model, ["x0", "x1"])
 
 
 # What is not trusted
@@ -247,7 +248,7 @@ def test_nodes_off_the_way_are_nobodys_concern():
     ids=lambda v: v[:40] if isinstance(v, str) else "",
 )
 def test_what_the_tests_do_not_cover_is_not_trusted(f, shapes, message):
-    assert re.search(message, untrusted(graph(f, *shapes))[0])
+    assert re.search(message, find_untrusted(graph(f, *shapes))[0])
 
 
 @pytest.mark.parametrize(
@@ -262,11 +263,11 @@ def test_what_the_tests_do_not_cover_is_not_trusted(f, shapes, message):
     ],
 )
 def test_a_batch_of_any_size_is_trusted(f, shapes):
-    assert untrusted(graph(f, *shapes)) == []
+    assert find_untrusted(graph(f, *shapes)) == []
 
 
 def test_scalars_are_constants_unless_they_are_named():
     model = graph(lambda x: op.Pow(x, 2.0) * 0.5, ("N",))
-    assert untrusted(model) == []
+    assert find_untrusted(model) == []
     exponent = model.graph.node[0].input[1]
-    assert "the gradient of its first input alone" in untrusted(model, [exponent])[0]
+    assert "the gradient of its first input alone" in find_untrusted(model, [exponent])[0]

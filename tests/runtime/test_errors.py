@@ -16,7 +16,7 @@ def doubled():
 
 def test_refusal_says_why_a_graph_is_refused():
     with pytest.raises(ModelError, match=r"^onnxruntime \S+ does not load the graph: Failed to load model because "
-                                         r"protobuf parsing failed\.$"):  # fmt: skip
+                                         r"protobuf parsing failed\.$"):
         Session(b"no model")
     model = doubled()
     model.graph.node[0].op_type = "Nonsense"

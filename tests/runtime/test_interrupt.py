@@ -16,7 +16,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import DataError, DeadlineError, ModelError, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, variable
-from ortpartial.runtime.interrupt import Watch
+from ortpartial.runtime.interrupt import Interrupt
 from ortpartial.runtime.session import Session
 
 LONG = 10**9
@@ -68,9 +68,9 @@ def interrupted(seconds):
 
 def test_a_run_that_is_in_time():
     session = Session(loop())
-    with Watch(60) as watch:
+    with Interrupt(60) as watch:
         np.testing.assert_array_equal(run(session, 3, watch), np.eye(64))
-    with Watch() as watch:
+    with Interrupt() as watch:
         np.testing.assert_array_equal(run(session, 3, watch), np.eye(64))
     assert sum(t.name == "ortpartial watch" for t in threading.enumerate()) == 1
 
@@ -78,10 +78,10 @@ def test_a_run_that_is_in_time():
 def test_a_watch_in_a_watch():
     """A callback that trains another model, say: both end at Ctrl-C, and the one around at its own deadline."""
     session = Session(loop())
-    with interrupted(0.2), Watch() as outer, Watch() as inner:
+    with interrupted(0.2), Interrupt() as outer, Interrupt() as inner:
         run(session, LONG, inner)
     assert (outer.options.terminate, inner.options.terminate) == (True, True)
-    with pytest.raises(DeadlineError, match=r"0\.2 s"), Watch(0.2) as outer, Watch(60) as inner:
+    with pytest.raises(DeadlineError, match=r"0\.2 s"), Interrupt(0.2) as outer, Interrupt(60) as inner:
         run(session, LONG, outer)
     assert (outer.options.terminate, inner.options.terminate) == (True, False)
 
@@ -89,9 +89,9 @@ def test_a_watch_in_a_watch():
 def test_what_was_told_to_one_watch_is_not_told_to_the_next():
     session = Session(loop())
     for _ in range(20):
-        with interrupted(0.01), Watch():
+        with interrupted(0.01), Interrupt():
             time.sleep(5)
-        with Watch() as watch:
+        with Interrupt() as watch:
             run(session, 3, watch)
         assert not watch.options.terminate
 
@@ -100,11 +100,11 @@ def test_what_was_told_to_one_watch_is_not_told_to_the_next():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork but on POSIX")
 def test_after_a_fork():
     """The child has a listener of its own: the thread of the parent is not there."""
-    with Watch(60):
+    with Interrupt(60):
         pass
     if (child := os.fork()) == 0:
         try:
-            with Watch(0.1) as watch:
+            with Interrupt(0.1) as watch:
                 time.sleep(0.5)
             os._exit(0 if watch.options.terminate else 1)
         finally:
@@ -114,7 +114,8 @@ def test_after_a_fork():
 
 def test_deadline():
     session, started = Session(loop()), time.monotonic()
-    with pytest.raises(DeadlineError, match=r"The run was not over after 0\.2 s, the timeout\."), Watch(0.2) as watch:
+    message = r"The run was not over after 0\.2 s, the timeout\."
+    with pytest.raises(DeadlineError, match=message), Interrupt(0.2) as watch:
         run(session, LONG, watch)
     assert time.monotonic() - started < 3
     np.testing.assert_array_equal(run(session, 3), np.eye(64))
@@ -123,16 +124,16 @@ def test_deadline():
 def test_interrupt():
     session = Session(loop())
     for _ in range(2):
-        with interrupted(0.2), Watch() as watch:
+        with interrupted(0.2), Interrupt() as watch:
             run(session, LONG, watch)
     np.testing.assert_array_equal(run(session, 3), np.eye(64))
 
 
 def test_other_errors_are_their_own():
     session = Session(loop())
-    with pytest.raises(DataError, match="n"), Watch(60) as watch:
+    with pytest.raises(DataError, match="n"), Interrupt(60) as watch:
         session.run({}, watch.options)
-    with pytest.raises(ModelError, match="mine"), Watch(60):
+    with pytest.raises(ModelError, match="mine"), Interrupt(60):
         raise ModelError("mine")
 
 
@@ -140,7 +141,7 @@ def test_a_handler_of_somebody_else_is_left_alone():
     caught = []
     former = signal.signal(signal.SIGINT, lambda *_: caught.append(1))
     try:
-        with Watch() as watch:
+        with Interrupt() as watch:
             os.kill(os.getpid(), signal.SIGINT)
             assert run(Session(loop()), 3, watch).shape == (64, 64)
             assert not watch.options.terminate
@@ -154,7 +155,7 @@ def test_who_listened_before_is_told():
     os.set_blocking(writer, False)
     former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        with interrupted(0.1), Watch():
+        with interrupted(0.1), Interrupt():
             time.sleep(5)
         assert signal.set_wakeup_fd(writer, warn_on_full_buffer=False) == writer
         assert os.read(reader, 9) == bytes([signal.SIGINT])

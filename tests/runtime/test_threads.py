@@ -12,7 +12,7 @@ from ortpartial.graph.ops import op, variable
 from ortpartial.runtime.device import cores
 from ortpartial.runtime.session import Session
 from ortpartial.runtime.session_options import session_options
-from ortpartial.runtime.threads import largest, threads
+from ortpartial.runtime.threads import choose_threads, largest_cost
 from ortpartial.training.step_engine import StepEngine
 
 
@@ -45,36 +45,38 @@ def counted(f, *arrays):
     ids=str,
 )
 def test_largest(y, count):
-    assert largest([op.ReduceSum(y)]) == max(count, 16)
+    assert largest_cost([op.ReduceSum(y)]) == max(count, 16)
 
 
 def test_a_rank_that_is_not_known():
     x, w = variable("x", "float32", None), variable("w", "float32", None)
-    assert [largest([v]) for v in (op.Exp(x), x @ w, op.Conv(x, w))] == [16 * 32, 32 * 32, 16 * 32]
+    assert [largest_cost([v]) for v in (op.Exp(x), x @ w, op.Conv(x, w))] == [16 * 32, 32 * 32, 16 * 32]
 
 
 def test_many_small_nodes_are_not_divided_and_one_large_one_is():
     y = of(64, 64)
     for _ in range(100):
         y = op.Tanh(y @ of(64, 64))
-    assert threads([y]) == 1
-    assert threads([y, op.Exp(of(300, 300))]) is None
-    assert threads([y, of(1000, 1000)]) is None  # a weight that is updated
+    assert choose_threads([y]) == 1
+    assert choose_threads([y, op.Exp(of(300, 300))]) is None
+    assert choose_threads([y, of(1000, 1000)]) is None  # a weight that is updated
 
 
 def test_few_weights_and_a_long_step():
     """A convolution of 72 weights over large images takes all threads, one over a small image one."""
     x = variable("x", "float32", ["N", 1, 64, 64])
     y = op.Conv(x, variable("w", "float32", [8, 1, 3, 3]))
-    assert threads([y]) is None
-    assert threads([op.Conv(of(1, 1, 8, 8), variable("w", "float32", [8, 1, 3, 3]))]) == 1
+    assert choose_threads([y]) is None
+    assert choose_threads([op.Conv(of(1, 1, 8, 8), variable("w", "float32", [8, 1, 3, 3]))]) == 1
 
 
 def test_sizes_that_are_not_known_are_those_of_the_rows():
     x, w = variable("x", "float32", ["N", 100]), of(100, 30)
-    assert [largest([x @ w], rows) for rows in (7, 500)] == [counted(np.matmul, (n, 100), (100, 30)) for n in (7, 500)]
-    assert [threads([x @ w], rows) for rows in (1, 32, 500)] == [1, 1, None]
-    assert [threads([x @ of(100, 1000)], rows) for rows in (1, 500)] == [None, None]  # the one may be a long sequence
+    found = [largest_cost([x @ w], rows) for rows in (7, 500)]
+    assert found == [counted(np.matmul, (n, 100), (100, 30)) for n in (7, 500)]
+    assert [choose_threads([x @ w], rows) for rows in (1, 32, 500)] == [1, 1, None]
+    # The one row may be a long sequence.
+    assert [choose_threads([x @ of(100, 1000)], rows) for rows in (1, 500)] == [None, None]
 
 
 @pytest.mark.parametrize("rows", [8, 10_000])

@@ -399,7 +399,7 @@ CASES = {
     "gigabyte input": (model("y = Relu(h)", "float[1099511627776,4] x"), {"x": real(2, 4)}),
     "gigabyte outer": (model("a = Reshape(h, s) b = Transpose(a) y = MatMul(a, b)", "float[1000000,1] x",
         {"s": ints(-1, 1)}), {"x": real(10**6, 1)}),
-}  # fmt: skip
+}
 for _name, _v in CASES.items():
     if not isinstance(_v, tuple):
         _s = [d.dim_value for d in _v.graph.input[0].type.tensor_type.shape.dim]
@@ -418,4 +418,4 @@ def behind(made, feeds):
 
 
 CASES |= {f"{name}, behind": behind(*case) for name, case in CASES.items()
-          if any(n.output[0] == "h" for n in case[0].graph.node)}  # fmt: skip
+          if any(n.output[0] == "h" for n in case[0].graph.node)}

@@ -18,9 +18,9 @@ INTS = [0, -1, 1, 2, -2, 3, 7, 100, 2**31 - 1, 2**31, 2**62, -(2**31), -(2**63)]
 FLOATS = [0.0, -1.0, 0.5, 1e-30, 1e38, float("inf"), float("-inf"), float("nan")]
 STRINGS = ["", "SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET", "add", "mul", "max", "none", "linear", "cubic", "nearest",
            "reflect", "edge", "wrap", "constant", "floor", "ceil", "align_corners", "sum", "mean", "DCR", "tanh",
-           "LT"]  # fmt: skip
+           "LT"]
 DTYPES = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT64,
-          TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL, TensorProto.STRING]  # fmt: skip
+          TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL, TensorProto.STRING]
 SCHEMAS = {s.name: s for s in defs.get_all_schemas() if not s.domain and not s.deprecated}
 
 
@@ -41,31 +41,31 @@ def networks():
         return rng.normal(size=shape).astype(np.float32)
 
     x, image, tokens = variable("x", "float32", ["N", 4]), variable("x", "float32", ["N", 2, 8, 8]), \
-        variable("x", "int64", ["N", 5])  # fmt: skip
+        variable("x", "int64", ["N", 5])
     yield net(op.Gemm(op.Tanh(op.Gemm(x, w("W1", 4, 6), w("b1", 6))), w("W2", 6, 2), w("b2", 2)), x,
-              real(8, 4), real(8, 2))  # fmt: skip
+              real(8, 4), real(8, 2))
     h = op.LayerNormalization(op.Relu(x @ w("W1", 4, 6)), w("scale", 6), w("bias", 6))
     yield net(h @ w("W2", 6, 3), x, real(8, 4), rng.integers(0, 3, 8), "softmax_cross_entropy")
     h = op.MaxPool(op.Relu(op.Conv(image, w("K", 3, 2, 3, 3), w("k", 3), pads=[1, 1, 1, 1])), kernel_shape=[2, 2],
-                   strides=[2, 2])  # fmt: skip
+                   strides=[2, 2])
     h = op.AveragePool(op.Conv(h, w("K2", 4, 3, 3, 3), strides=[1, 1]), kernel_shape=[2, 2])
     yield net(op.Gemm(op.Flatten(h), w("W", 4, 3), w("b", 3)), image, real(8, 2, 8, 8), rng.integers(0, 3, 8),
-              "softmax_cross_entropy")  # fmt: skip
+              "softmax_cross_entropy")
     h = op.ConvTranspose(image, w("K", 2, 3, 2, 2), w("k", 3), strides=[2, 2])
     yield net(op.ReduceMean(op.Pad(h, constant([0, 0, 1, 1, 0, 0, 1, 1])), constant([2, 3]), keepdims=0), image,
-              real(8, 2, 8, 8), real(8, 3))  # fmt: skip
+              real(8, 2, 8, 8), real(8, 3))
     e = op.Gather(w("E", 11, 6), tokens) + w("P", 5, 6)
     q = op.Reshape(op.MatMul(e, w("Q", 6, 6)), constant([0, 5, 2, 3]))
     a = op.Softmax(op.MatMul(op.Transpose(q, perm=[0, 2, 1, 3]), op.Transpose(q, perm=[0, 2, 3, 1])), axis=-1)
     o = op.Reshape(op.Transpose(op.MatMul(a, op.Transpose(q, perm=[0, 2, 1, 3])), perm=[0, 2, 1, 3]),
-                   constant([0, 0, -1]))  # fmt: skip
+                   constant([0, 0, -1]))
     yield net(op.ReduceMean(e + o, constant([1]), keepdims=0) @ w("W", 6, 3), tokens, rng.integers(0, 11, (8, 5)),
-              rng.integers(0, 3, 8), "softmax_cross_entropy")  # fmt: skip
+              rng.integers(0, 3, 8), "softmax_cross_entropy")
     n = op.Gather(op.Shape(x), constant(0))
     half = op.Div(op.Gather(op.Shape(x), constant(1)), constant(2))
     parts = op.Slice(x, constant([0]), op.Unsqueeze(half, constant([0])), constant([1]))
     tiled = op.Tile(op.Reshape(parts, op.Concat(op.Unsqueeze(n, constant([0])), constant([1, 2]), axis=0)),
-                    constant([1, 2, 1]))  # fmt: skip
+                    constant([1, 2, 1]))
     yield net(op.ReduceSum(tiled * w("W", 2, 2), constant([1]), keepdims=0), x, real(8, 4), real(8, 2))
 
 
@@ -119,7 +119,7 @@ def older(model):
 
 def _array(v):
     return numpy_helper.to_array(v) if isinstance(v, TensorProto) else np.asarray("" if v is None or isinstance(v, list)
-                                                                                  else v)  # fmt: skip
+                                                                                  else v)
 
 
 def with_weights(model, content):
@@ -296,7 +296,7 @@ def operator(rng, model, graph):
     """Another operator that takes as many inputs."""
     node = pick(rng, all_nodes(model))
     fitting = [s for s in SCHEMAS.values() if s.min_input <= len(node.input) <= s.max_input and s.max_output
-               >= len(node.output)]  # fmt: skip
+               >= len(node.output)]
     schema = pick(rng, fitting)
     node.op_type = schema.name
     kept = [a for a in node.attribute if a.name in schema.attributes]
@@ -306,7 +306,7 @@ def operator(rng, model, graph):
     for a in required:
         kind = int(getattr(a.type, "value"))  # noqa: B009
         some = {AttributeProto.INT: 1, AttributeProto.FLOAT: 1.0, AttributeProto.STRING: "mean",
-                AttributeProto.INTS: [1, 1], AttributeProto.FLOATS: [1.0]}.get(kind)  # fmt: skip
+                AttributeProto.INTS: [1, 1], AttributeProto.FLOATS: [1.0]}.get(kind)
         if some is not None:
             node.attribute.append(helper.make_attribute(a.name, some, attr_type=kind))
 
@@ -375,7 +375,7 @@ def versions(rng, model, graph):
 
 
 CHANGES = [(attribute, 6), (initializer, 5), (sizes, 3), (wiring, 3), (operator, 2), (dtype, 1), (nodes, 1),
-           (declared, 2), (versions, 2)]  # fmt: skip
+           (declared, 2), (versions, 2)]
 
 
 def all_nodes(model):
@@ -415,7 +415,7 @@ def fitting(model, feeds, rng):
         old = feeds.get(i.name, np.zeros((8, 4), np.float32))
         rank = len(tensor.shape.dim) if tensor.HasField("shape") else old.ndim
         sizes = [tensor.shape.dim[k].dim_value if tensor.HasField("shape") and tensor.shape.dim[k].HasField("dim_value")
-                 else (old.shape[k] if k < old.ndim else 2) for k in range(rank)]  # fmt: skip
+                 else (old.shape[k] if k < old.ndim else 2) for k in range(rank)]
         kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         if tuple(sizes) == old.shape or any(s < 0 for s in sizes) or np.prod([float(s) for s in sizes]) > 1e6:
             array = old

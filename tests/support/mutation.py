@@ -33,12 +33,12 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
-             ast.FloorDiv: ast.Mult, ast.Mod: ast.Add}  # fmt: skip
+             ast.FloorDiv: ast.Mult, ast.Mod: ast.Add}
 OPPOSITES = {ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-             ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
+             ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
 PAIRS = [("Max", "Min"), ("And", "Or"), ("Floor", "Ceil"), ("ReduceMean", "ReduceSum"), ("ReduceL1", "ReduceL2"),
          ("ReduceMax", "ReduceMin"), ("Sin", "Cos"), ("Sinh", "Cosh"), ("Exp", "Sigmoid"), ("Sqrt", "Exp"),
-         ("Sign", "Abs"), ("add", "none"), ("mul", "add"), ("zeros_like", "ones_like")]  # fmt: skip
+         ("Sign", "Abs"), ("add", "none"), ("mul", "add"), ("zeros_like", "ones_like")]
 NAMES = dict(PAIRS) | {b: a for a, b in PAIRS if b not in dict(PAIRS)}
 #: Functions whose first two arguments may be exchanged, or are told apart by their types.
 COMMUTATIVE = {"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "isinstance", "getattr", "max", "vector"}

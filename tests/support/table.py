@@ -25,7 +25,7 @@ def rows(*table):
         pytest.param(*(v for v in row if not isinstance(v, pytest.MarkDecorator)), id=name,
                      marks=[v for v in row if isinstance(v, pytest.MarkDecorator)])
         for name, *row in table
-    ]  # fmt: skip
+    ]
 
 
 def generator(*what) -> np.random.Generator:

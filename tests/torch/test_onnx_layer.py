@@ -116,7 +116,7 @@ TABLE = {
 
 def inputs_of(shapes, grad=True):
     given = [torch.tensor([[0, 3], [3, 4]]) if s == "int" else torch.tensor(real(*s, seed=9, dtype="float64")) + 0.05
-             for s in shapes]  # fmt: skip
+             for s in shapes]
     return [t.requires_grad_(grad) if t.is_floating_point() else t for t in given]
 
 
@@ -173,7 +173,7 @@ MODULES = {
     "encoder": (Encoder, None),
     "tower": (lambda: nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 8), nn.Softplus(),
                                     nn.Dropout(0.5), nn.Linear(8, 2)), (5,)),
-}  # fmt: skip
+}
 
 
 #: As wide as networks are: what is kept for a row of a normalization, of one element a row, hardly counts there.
@@ -182,7 +182,7 @@ WIDE = {
     "encoder": (lambda: Encoder(width=64), None),
     "tower": (lambda: nn.Sequential(nn.Linear(5, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.Softplus(),
                                     nn.Linear(64, 2)), (5,)),
-}  # fmt: skip
+}
 
 
 def wrapped(name, modules=MODULES, **settings):
@@ -354,7 +354,7 @@ def saved(layer):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v)), saved],
-                         ids=["deepcopy", "pickle", "torch.save"])  # fmt: skip
+                         ids=["deepcopy", "pickle", "torch.save"])
 def test_copies(copied):
     layer, x = OnnxLayer(mlp(), engine="step"), torch.tensor(real(3, 4))
     layer(x).sum().backward()
@@ -828,7 +828,7 @@ def test_import():
     """`import ortpartial` neither imports this module nor, by itself, torch."""
     program = "import sys, ortpartial; print('ortpartial.torch' in sys.modules, 'torch' in sys.modules); print(%s)"
     printed = subprocess.run([sys.executable, "-c", program % "ortpartial.torch.OnnxLayer.__name__"], check=True,
-                             capture_output=True, text=True).stdout.split()  # fmt: skip
+                             capture_output=True, text=True).stdout.split()
     # onnxruntime-training 1.19.2 imports torch itself, where it is installed.
     assert printed in (["False", "False", "OnnxLayer"], ["False", "True", "OnnxLayer"])
     assert has_training() or printed[1] == "False"

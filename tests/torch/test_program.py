@@ -6,9 +6,9 @@ import pytest
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.graph.walk import reached
+from ortpartial.graph.walk import find_reached
 from ortpartial.runtime.session import Session
-from ortpartial.torch.program import Program, Tape, mode
+from ortpartial.torch.program import Program, Tape, make_program
 
 X, W, B = (variable(n, "float32", s) for n, s in (("x", [2, 3]), ("w", [3, 3]), ("b", [3])))
 LEAVES = {"x": X, "w": W, "b": B}
@@ -24,7 +24,7 @@ CASES = {
     "what was moved and scaled": (
         op.Transpose(op.Sin(2 * op.Transpose(X @ W, perm=[1, 0])), perm=[1, 0]), ["w"], ["x", "w"], [], ["MatMul"]),
     "nothing": (X + B, ["b"], ["b"], [], []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -75,8 +75,8 @@ def test_names_do_not_clash():
 
 
 def test_reached():
-    assert reached([X @ W], [X, W, B]) == {X, W}
-    assert reached([X, X], [X]) == {X}
+    assert find_reached([X @ W], [X, W, B]) == {X, W}
+    assert find_reached([X, X], [X]) == {X}
 
 
 def test_mode():
@@ -84,7 +84,7 @@ def test_mode():
     x = variable("x", "float32", ["N", 2])
     w, v = constant(np.ones((2, 2), np.float32), hint="w"), constant(np.ones(2, np.float32), hint="v")
     proto = build([x, variable("unused", "float32", ["N"])], {"y": x @ w + v})
-    found = mode(proto, ["w"], dtype="float64", sizes={"x": (5, 2), "unused": (5,)})
+    found = make_program(proto, ["w"], dtype="float64", sizes={"x": (5, 2), "unused": (5,)})
     assert found.fed == ["w"]
     assert list(found.program.leaves) == ["x", "unused", "w"]
     assert found.program.outputs["y"].shape == (5, 2)

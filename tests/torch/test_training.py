@@ -47,7 +47,7 @@ PARTS = {
              torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
     "encoder": (Encoder, lambda m: nn.Sequential(m, nn.Linear(8, 3)), None,
                 torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
-}  # fmt: skip
+}
 
 
 def example(shape, rows=2):
@@ -108,7 +108,7 @@ def test_ddp(tmp_path):
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
          str(ROOT / "examples" / "ddp_onnx_layer.py")],
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})  # fmt: skip
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     printed = dict(line.rsplit(": ", 1) for line in done.stdout.splitlines() if ": " in line)
     assert float(printed["largest difference between the two processes"]) == 0

@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import variable
 from ortpartial.runtime.session import Session
-from ortpartial.training.counter_rng import bits, mask
+from ortpartial.training.counter_rng import bits, draw_mask
 
 SEED, K = variable("seed", "int32", [2]), variable("k", "int64", [])
 
@@ -16,7 +16,7 @@ SEED, K = variable("seed", "int32", [2]), variable("k", "int64", [])
 def session(shape=(64, 64), keep=0.5, numbers=(0,), dtype="float32"):
     """Masks by their numbers, in order; from x where its sizes are not known before."""
     x = variable("x", dtype, shape)
-    outputs = {f"mask_{i}": mask(x, keep, SEED, K, i) for i in numbers}
+    outputs = {f"mask_{i}": draw_mask(x, keep, SEED, K, i) for i in numbers}
     inputs = [SEED, K] if x.is_static else [x, SEED, K]
     return Session(build(inputs, outputs))
 

@@ -28,11 +28,11 @@ from ortpartial.runtime.buffer import Buffer
 from ortpartial.runtime.device import Device
 from ortpartial.runtime.session import Binding, Session
 from ortpartial.training import cuda_graph_engine as captured
-from ortpartial.training.cuda_graph_engine import CapturedEngine, captured_graph
+from ortpartial.training.cuda_graph_engine import CudaGraphEngine, cuda_graph_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate provider")
 RATES = [LearningRateSGD(0.05, schedule="invscaling"), LearningRateSGDNesterov(0.02), LearningRateAdam(0.01),
-         LearningRateAdamW(0.01), LearningRateAdagrad(0.05), LearningRateRMSProp(0.01)]  # fmt: skip
+         LearningRateAdamW(0.01), LearningRateAdagrad(0.05), LearningRateRMSProp(0.01)]
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def everything(o):
 
 def assert_same(found, expected):
     """Bit for bit, losses included."""
-    assert isinstance(found._engine, CapturedEngine)
+    assert isinstance(found._engine, CudaGraphEngine)
     assert (found.engine_, found.engine_reason_) == ("step", "the device records a step once, and replays it without "
-                                                             "the host")  # fmt: skip
+                                                             "the host")
     assert found.train_losses_ == expected.train_losses_
     for a, b in zip(everything(found), everything(expected), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -96,7 +96,7 @@ def test_any_batch(stand_in, batch_size):
 
 
 @pytest.mark.parametrize("settings", [{"train_mode": True}, {"precision": "float16", "loss_scale": 8.0},
-                                      {"precision": "float16"}], ids=["train_mode", "fixed", "scaled"])  # fmt: skip
+                                      {"precision": "float16"}], ids=["train_mode", "fixed", "scaled"])
 def test_modes(stand_in, settings):
     X, y = images(50)
     near, far = (o.fit(X, y) for o in pair(net(0.3 if "train_mode" in settings else None), **settings))
@@ -303,8 +303,8 @@ def test_a_model_that_nothing_runs(stand_in, monkeypatch):
 def test_who_asks_for_an_engine_gets_it(stand_in):
     for engine in ("step", "epoch"):
         o = optimizer(device="cuda", engine=engine)
-        assert (o.engine_, o.engine_reason_, isinstance(o._engine, CapturedEngine)) == (engine, "asked for", False)
-    assert not isinstance(optimizer()._engine, CapturedEngine)
+        assert (o.engine_, o.engine_reason_, isinstance(o._engine, CudaGraphEngine)) == (engine, "asked for", False)
+    assert not isinstance(optimizer()._engine, CudaGraphEngine)
 
 
 def test_sizes_of_rows_that_change(stand_in):
@@ -321,19 +321,19 @@ def test_graph(stand_in):
     """The graph itself: a step of a linear model, in numpy."""
     x, w = variable("x", "float32", ["N", 2]), constant(np.zeros((2, 1), np.float32), hint="w")
     o = optimizer(build([x], {"y": x @ w}), learning_rate=0.5, device="cuda")
-    graph = captured_graph(o._engine.setup, o._engine.setup.sized(2))
+    graph = cuda_graph_step(o._engine.setup, o._engine.setup.sized(2))
     session = Session(graph)
     rng = np.random.default_rng(0)
     X, t, w = (rng.normal(size=s).astype(np.float32) for s in ((5, 2), (5, 1), (2, 1)))
     order = np.tile([[4, 1], [0, 3]], (50, 1))
     feeds = {"x": X, "y_target": t, "order": order, "position": np.array(3), "iteration": np.array(9),
-             "losses": np.arange(100, dtype=np.float32), "w": w}  # fmt: skip
+             "losses": np.arange(100, dtype=np.float32), "w": w}
     found = session.run({n: feeds[n] for n in session.inputs})
     e = X[[0, 3]] @ w - t[[0, 3]]
     np.testing.assert_allclose(found["w_new"], w - 0.5 * X[[0, 3]].T @ e, rtol=1e-5)
     assert found["position_new"] == 4
     np.testing.assert_allclose(found["losses_new"], np.where(np.arange(100) == 3, (e**2).mean(), np.arange(100)),
-                               rtol=1e-6)  # fmt: skip
+                               rtol=1e-6)
 
 
 @pytest.mark.cuda

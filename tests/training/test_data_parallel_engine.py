@@ -48,7 +48,7 @@ def training(case, distributed=False, rank=0):
     dtype = "float64" if case == "float64" else "float32"
     X, y, w = data(53, dtype=dtype)
     settings = {"max_iter": 4, "batch_size": 9, "random_state": 0, "learning_rate": "Adam", "distributed": distributed,
-                "learning_penalty": ElasticLearningPenalty(l1=0.01, l2=0.1)}  # fmt: skip
+                "learning_penalty": ElasticLearningPenalty(l1=0.01, l2=0.1)}
     if case == "two outputs":
         losses = {"price": "square_error", "kind": "softmax_cross_entropy"}
         inputs, labels = {"a": X[:, :3], "b": X[:, 1:]}, (y[:, 0] > 0).astype(int)
@@ -85,7 +85,7 @@ def processes(cases, size, folder):
         subprocess.Popen([sys.executable, "-c", SCRIPT, str(rank), str(size), port, str(folder), *cases], text=True,
                          env=environment(Path(__file__).parent), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for rank in range(size)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -147,7 +147,7 @@ def test_example():
         subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=True,
                        env=environment()).stdout
         for command in ([sys.executable], torchrun)
-    ]  # fmt: skip
+    ]
     found = [re.fullmatch(r"processes (\d): accuracy ([\d.]+), sum of weights ([\d.]+)\n", text) for text in printed]
     assert [int(m[1]) for m in found] == [1, 2]
     assert all(float(m[2]) > 0.85 for m in found)

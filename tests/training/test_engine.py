@@ -18,7 +18,7 @@ from ortpartial.runtime import session as runtime
 from ortpartial.runtime.device import Device
 from ortpartial.runtime.session import Session
 from ortpartial.training.engine import Batch
-from ortpartial.training.engine_selection import choose_for_backward, choose_for_fit
+from ortpartial.training.engine_selection import select_for_backward, select_for_fit
 from ortpartial.training.step_engine import EpochEngine, StepEngine
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
@@ -28,7 +28,7 @@ RATES = {
     "momentum": (LearningRateSGDNesterov(0.02, nesterov=False), lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9)),
     "nesterov": (LearningRateSGDNesterov(0.02), lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, nesterov=True)),
     "adam": (LearningRateAdam(0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
-}  # fmt: skip
+}
 L1, L2 = 0.01, 0.1
 
 
@@ -37,7 +37,7 @@ def optimizer(model, engine="step", **settings):
 
 
 def torch_training(model, forward, make_rate, X, y, sample_weight, penalty, *, epochs=5, batch_size=10, eta=None,
-                   names=None):  # fmt: skip
+                   names=None):
     """Weights and losses after the same batches in torch, in float64."""
     w = {n: torch.tensor(a, dtype=torch.float64) for n, a in weights_of(model).items()}
     trained = [v.requires_grad_() for n, v in w.items() if names is None or n in names]
@@ -164,18 +164,18 @@ def test_the_model_given_is_never_written_to(engine):
 
 
 def test_choice():
-    assert choose_for_fit("auto") == (EpochEngine, "one graph an epoch runs on any onnxruntime and is the fastest")
-    assert choose_for_backward("epoch", linear()) == ("step", "forward and backward apart know no epoch")
-    assert choose_for_fit("step") == (StepEngine, "asked for")
+    assert select_for_fit("auto") == (EpochEngine, "one graph an epoch runs on any onnxruntime and is the fastest")
+    assert select_for_backward("epoch", linear()) == ("step", "forward and backward apart know no epoch")
+    assert select_for_fit("step") == (StepEngine, "asked for")
     with pytest.raises(SettingError, match="engine is 'auto', 'agent', 'epoch', 'step', not 'fast'"):
-        choose_for_fit("fast")
+        select_for_fit("fast")
     with pytest.raises(SettingError, match="not 'fast'"):
-        choose_for_backward("fast", linear())
+        select_for_backward("fast", linear())
 
 
 @pytest.mark.agent
 def test_agent_is_chosen_for_backward():
-    assert choose_for_backward("auto", linear())[0] == "agent"
+    assert select_for_backward("auto", linear())[0] == "agent"
 
 
 def test_programs_of_many_batch_sizes_do_not_pile_up():

@@ -36,7 +36,7 @@ def test_a_step_of_a_linear_regression_has_six_nodes():
 
 @pytest.mark.parametrize(("rate", "counted"), [
     (LearningRateSGD(), False), (LearningRateSGD(schedule="invscaling"), True), (LearningRateAdam(), True),
-])  # fmt: skip
+])
 def test_batches_are_counted_where_a_rate_reads_the_number(rate, counted):
     around, _ = epoch(mlp(), ["W1"], rate)
     (scan,) = (n for n in around.node if n.op_type == "Scan")
@@ -68,7 +68,7 @@ def test_an_epoch_is_its_steps(first, batch, weighted):
     weight = rng.uniform(0.1, 1, 61).astype(np.float32) if weighted else None
     one, all_ = (OrtGradientForwardBackwardOptimizer(network(FIRST[first]), ["w"], engine=e, batch_size=batch,
                                                      max_iter=3, random_state=0, learning_rate=1e-3).fit(X, y, weight)
-                 for e in ("step", "epoch"))  # fmt: skip
+                 for e in ("step", "epoch"))
     assert (type(one._engine), type(all_._engine)) == (StepEngine, EpochEngine)
     np.testing.assert_array_equal(all_.trained_coef_["w"], one.trained_coef_["w"])
     np.testing.assert_allclose(all_.train_losses_, one.train_losses_, rtol=1e-12)
@@ -76,7 +76,7 @@ def test_an_epoch_is_its_steps(first, batch, weighted):
 
 @pytest.mark.parametrize(("first", "width", "ahead"), [
     ("product", 7, 2), ("exp", 7, 1), ("sum", 7, 1), ("sum", 16, 2),
-])  # fmt: skip
+])
 def test_rows_are_gathered_ahead_where_that_changes_no_bit(first, width, ahead):
     around, body = epoch(network(FIRST[first], width), ["w"])
     assert (types(around).count("Gather"), types(body).count("Gather")) == (ahead, 2 - ahead)

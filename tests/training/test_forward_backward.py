@@ -71,7 +71,7 @@ def cases(rng):
         "mlp": (mlp(), torch_mlp, x, [(3, 1)]),
         "two": (two_in_two_out(), torch_two, abc, [(3, 1), (3, 2), (3, 1)]),
         "encoder": (encoder(), torch_encoder, ix, [(3, 5, 4), (3, 4)]),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("engine", ENGINES)

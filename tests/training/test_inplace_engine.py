@@ -17,7 +17,7 @@ from ortpartial.exceptions import ConvergenceError
 from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
 from ortpartial.model import external_data as weights
 from ortpartial.runtime.session_options import session_options
-from ortpartial.training.inplace_engine import LeanEngine, _is_finite, forward_bytes
+from ortpartial.training.inplace_engine import InplaceEngine, _is_finite, forward_bytes
 
 SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
 
@@ -68,7 +68,7 @@ def test_the_last_finite_step_stays():
 
 @pytest.mark.parametrize(("numbers", "finite"), [
     ([1, 2], True), ([3e38, 3e38], True), ([3e38, 3e38, -3e38], True), ([], True), ([1, np.nan], False),
-    ([np.inf, -np.inf], False), ([-np.inf], False)])  # fmt: skip
+    ([np.inf, -np.inf], False), ([-np.inf], False)])
 def test_is_finite(numbers, finite):
     """Of all numbers, also of those whose sum is too large."""
     assert _is_finite(np.array(numbers, np.float32)) is finite
@@ -130,7 +130,7 @@ def test_what_a_model_was_read_into_is_gone(tmp_path, monkeypatch):
     gc.disable()
     try:
         o = Optimizer(str(path))
-        assert isinstance(o._engine, LeanEngine)
+        assert isinstance(o._engine, InplaceEngine)
         assert read[0]() is None
     finally:
         gc.enable()

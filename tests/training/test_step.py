@@ -7,7 +7,7 @@ from models import linear, mlp, two_in_two_out, weights_of
 
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.graph.walk import read_by
+from ortpartial.graph.walk import find_inputs
 from ortpartial.learning.losses import (
     AbsoluteLearningLoss,
     NegLogLearningLoss,
@@ -49,7 +49,7 @@ def test_step_graph(weighted, batch):
 def test_names_give_way_to_those_of_the_model():
     x = variable("iteration", "float32", ["N", 2])
     w, v, u = (constant(np.full(s, i, np.float32), hint=n)
-               for i, (n, s) in enumerate((("w", (2, 1)), ("w_new", 1), ("w_v", 1))))  # fmt: skip
+               for i, (n, s) in enumerate((("w", (2, 1)), ("w_new", 1), ("w_v", 1))))
     model = build([x], {"loss": x @ w + v * u})
     model = loaded(model, "w", "w_new", "w_v")
     assert names(step_graph(model, ["w", "w_new", "w_v"], {"loss": SQUARE}, NONE, LearningRateSGD())) == (
@@ -73,11 +73,11 @@ def test_what_is_not_needed_is_left_out():
     model = loaded(two_in_two_out(), "w")
     losses = {"price": SQUARE}
     assert names(step_graph(model, ["w"], losses, NONE, LearningRateSGD())) == (
-        ["a", "b", "price_target", "iteration", "w"], ["loss", "w_new"])  # fmt: skip
+        ["a", "b", "price_target", "iteration", "w"], ["loss", "w_new"])
     assert names(row_loss_graph(model, ["w"], losses)) == (["a", "b", "price_target", "w"], ["loss"])
     assert names(forward_graph(model, ["w"], ["price"], used_only=True)) == (["a", "b", "w"], ["price"])
     assert names(forward_graph(model, ["w"])) == (["a", "b", "c", "w"], ["price", "kind", "unused"])
-    assert list(read_by([model.outputs["kind"]], model.inputs)) == ["a"]
+    assert list(find_inputs([model.outputs["kind"]], model.inputs)) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_dtypes_may_differ(rng):
     x, s = rng.normal(size=(3, 2)).astype(np.float32), np.ones(3)
     t = np.zeros((3, 1))
     found = Session(graph).run({"x": x, "z_target": t, "y_target": t.astype(np.float32), "sample_weight": s,
-                                "iteration": np.array(1), "w": np.ones((2, 1), np.float32)})  # fmt: skip
+                                "iteration": np.array(1), "w": np.ones((2, 1), np.float32)})
     y = x.sum(1, keepdims=True)
     np.testing.assert_allclose(found["loss"], 2 * (y**2).mean(), rtol=1e-6)
     expected = 1 - 0.1 * (4 * (y * x).mean(0) + 1)

@@ -31,7 +31,7 @@ from ortpartial.learning.optimizers import (
 )
 from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.runtime.session import Session
-from ortpartial.training_info.graphs import combined, read_training
+from ortpartial.training_info.graphs import combine_graphs, read_training
 from ortpartial.training_info.operators import DOMAIN
 
 STYLES = ("standard", "lowered")
@@ -97,7 +97,7 @@ def loop():
 MODELS = {
     "linear": linear, "mlp": mlp, "float64": lambda: mlp(dtype="float64"), "convolution": convolution,
     "recurrence": recurrence, "names": with_names_of_ours, "loop": loop,
-}  # fmt: skip
+}
 
 
 def inputs_of(name, rows=6):
@@ -115,9 +115,9 @@ def inputs_of(name, rows=6):
 def test_written_models_are_valid_and_leave_the_inference_graph_as_it_was(name, style, init):
     x = inputs_of(name)
     made = trained(MODELS[name](), x, learning_rate=LearningRateSGDNesterov(0.01),
-                   learning_penalty=ElasticLearningPenalty(0.01, 0.01))  # fmt: skip
+                   learning_penalty=ElasticLearningPenalty(0.01, 0.01))
     model = made.get_training_onnx(style, init=init)
-    onnx.checker.check_model(combined(model), full_check=True)
+    onnx.checker.check_model(combine_graphs(model), full_check=True)
     onnx.checker.check_model(model, full_check=True)
     check_training_info(model)
     inference = made.get_trained_onnx()
@@ -147,7 +147,7 @@ def test_a_step_equals_that_of_fit(name, style):
 def test_any_runtime_executes_the_combined_graph_of_plain_operators(name):
     x = inputs_of(name)
     made = trained(MODELS[name](), x, learning_rate="Adam")
-    whole, session = combined(made.get_training_onnx("lowered")), TrainingSession(made.get_training_onnx())
+    whole, session = combine_graphs(made.get_training_onnx("lowered")), TrainingSession(made.get_training_onnx())
     target = next(n for n in session.inputs if n != "x")
     feeds = {"x": x, target: made.predict(x) + 1}
     found = Session(whole).run(feeds)
@@ -249,7 +249,7 @@ def test_an_older_opset_is_upgraded():
     made = optimizer(old)
     model = made.get_training_onnx("lowered")
     assert [o.version for o in model.opset_import] == [21]
-    onnx.checker.check_model(combined(model), full_check=True)
+    onnx.checker.check_model(combine_graphs(model), full_check=True)
     assert [o.version for o in made.get_trained_onnx().opset_import] == [17]
 
 
@@ -257,7 +257,7 @@ def test_several_outputs_and_an_input_that_no_step_reads():
     made = optimizer(two_in_two_out(), learning_loss={"price": "square_error", "kind": "softmax_cross_entropy"})
     for style in STYLES:
         model = made.get_training_onnx(style)
-        onnx.checker.check_model(combined(model), full_check=True)
+        onnx.checker.check_model(combine_graphs(model), full_check=True)
         session = TrainingSession(model)
         assert session.inputs == ["a", "b", "price_target", "kind_target"]
         assert session.outputs == ["loss", "price", "kind"]  # `unused` would need c
@@ -267,7 +267,7 @@ def test_a_random_mask_that_the_graph_leaves_out_is_refused():
     x = variable("x", "float32", ["N", 2])
     y = op.Dropout(x @ constant([[1.0], [2.0]], hint="w"), 0.5, np.asarray(True))
     with pytest.raises(ModelError, match="Dropout> draws random numbers, and the step needs an output of it that the "
-                                         "graph leaves out: name all outputs of the node"):  # fmt: skip
+                                         "graph leaves out: name all outputs of the node"):
         optimizer(build([x], {"y": y})).get_training_onnx("lowered")
 
 
@@ -283,7 +283,7 @@ def test_a_weight_inside_of_a_body_becomes_one_of_the_graph(style):
     made = optimizer(parse_model(BODY % "Mul(x, w)"), "w", shuffle=False)
     model = made.get_training_onnx(style)
     check_training_info(model)
-    onnx.checker.check_model(combined(model), full_check=True)
+    onnx.checker.check_model(combine_graphs(model), full_check=True)
     assert [t.name for t in model.graph.initializer] == ["w"]
     session = TrainingSession(model)
     x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
@@ -303,7 +303,7 @@ def test_a_weight_that_a_body_hands_out_is_refused():
 @pytest.mark.parametrize(("settings", "message"), [
     ({"style": "onnx"}, "style is 'onnx'; expected 'standard' or 'lowered'"),
     ({"init": "zeros"}, "init is 'zeros'; expected 'random' or 'model'"),
-], ids=["style", "init"])  # fmt: skip
+], ids=["style", "init"])
 def test_settings_are_checked(settings, message):
     with pytest.raises(SettingError, match=message):
         optimizer(linear()).get_training_onnx(**settings)
@@ -414,7 +414,7 @@ BROKEN = {
                         r"\[1\].algorithm: the initializer 'k' is one of training_info\[0\].algorithm, too, and"),
     "second entry": (by_hand(WHOLE, (None, None, [], [("u", "w_new")])),
                      r"training_info\[1\].update_binding: 'u' is no initializer"),
-}  # fmt: skip
+}
 
 
 def test_an_initializer_of_another_size_than_its_shape():
@@ -492,7 +492,7 @@ def test_graph_call_twice_and_with_an_input_left_out():
     ("(x_1, w, z_1)\n    e", "(x_1, w)\n    e", "a GraphCall leaves out the input 'z', which has no initializer"),
     ("(x_1, w, z_1)\n    e", "(x_1, w, z_1, t)\n    e", "a GraphCall has 4 inputs and 1 outputs, the graph 'inference' "
                                                         "has 3 and 2"),
-], ids=["name", "input", "count"])  # fmt: skip
+], ids=["name", "input", "count"])
 def test_graph_call_message(old, new, message):
     assert old in CALLING
     with pytest.raises(ModelError, match=rf"training_info\[0\].algorithm: {message}"):
@@ -502,7 +502,7 @@ def test_graph_call_message(old, new, message):
 def test_a_model_from_elsewhere_keeps_its_functions_and_metadata():
     model = changed()
     function = helper.make_function("own", "Double", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])],
-                                    [helper.make_opsetid("", 21)])  # fmt: skip
+                                    [helper.make_opsetid("", 21)])
     model.functions.append(function)
     model.opset_import.add(domain="own", version=1)
     algorithm = model.training_info[0].algorithm

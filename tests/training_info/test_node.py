@@ -35,12 +35,12 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 @pytest.mark.parametrize("style", ["standard", "lowered"])
 @pytest.mark.parametrize("rate", [LearningRateSGDNesterov(0.05), LearningRateAdam(0.005, epsilon_hat=True),
-                                  LearningRateAdagrad(0.05)], ids=lambda r: type(r).__name__)  # fmt: skip
+                                  LearningRateAdagrad(0.05)], ids=lambda r: type(r).__name__)
 def test_digits_train_to_the_same_weights_in_javascript(rate, style, tmp_path):
     X, y = load_digits(return_X_y=True)
     X, y = (X / 16).astype(np.float32), y.astype(np.int64)
     optimizer = OrtGradientForwardBackwardOptimizer(
-        mlp(64, 10, hidden=20), learning_loss="softmax_cross_entropy", learning_rate=rate)  # fmt: skip
+        mlp(64, 10, hidden=20), learning_loss="softmax_cross_entropy", learning_rate=rate)
     model = optimizer.get_training_onnx(style)
     session = TrainingSession(model)
     session.initialize(seed=0)
@@ -49,7 +49,7 @@ def test_digits_train_to_the_same_weights_in_javascript(rate, style, tmp_path):
     arrays = {"x": X[:total], "y_target": y[:total], **session.state}
     described = [{"name": n, "dtype": a.dtype.name, "dims": list(a.shape)} for n, a in arrays.items()]
     plan = {"data": described[:2], "state": described[2:], "rows": rows, "steps": steps, "total": total,
-            "updates": {p.key: p.value for p in step.metadata_props}, "loss": "loss"}  # fmt: skip
+            "updates": {p.key: p.value for p in step.metadata_props}, "loss": "loss"}
     onnx.save(step, tmp_path / "step.onnx")
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     for n, a in arrays.items():

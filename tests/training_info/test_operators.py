@@ -21,7 +21,7 @@ HEADER = f'<ir_version: 8, opset_import: ["": 21, "{DOMAIN}": 1]>'
 def cases():
     """Inputs and outputs of the tests of training inside onnx: name, model, inputs, outputs."""
     begins = ("adagrad", "adam", "momentum", "nesterov", "gradient_of", "sce_", "nllloss_", "training_dropout",
-              "batchnorm")  # fmt: skip
+              "batchnorm")
     found = {}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # Some tests of onnx overflow while they are made, by intention.
@@ -36,7 +36,7 @@ def cases():
         model, folder = onnx.load(f"{case.model_dir}/model.onnx"), f"{case.model_dir}/test_data_set_0"
         found[name] = model, *(
             [numpy_helper.to_array(onnx.load_tensor(f"{folder}/{kind}put_{i}.pb")) for i in range(len(values))]
-            for kind, values in (("in", model.graph.input), ("out", model.graph.output)))  # fmt: skip
+            for kind, values in (("in", model.graph.input), ("out", model.graph.output)))
     return found
 
 
@@ -59,7 +59,7 @@ def test_the_cases_are_all_that_onnx_has():
     count = {begin: sum(name.startswith(begin) for name in CASES)
              for begin in ("ada", "momentum", "nesterov", "gradient", "sce", "nll", "training_dropout", "batch")}
     assert count == {"ada": 4, "momentum": 2, "nesterov": 1, "gradient": 2, "sce": 68, "nll": 36,
-                     "training_dropout": 6, "batch": 2}  # fmt: skip
+                     "training_dropout": 6, "batch": 2}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -103,10 +103,10 @@ def optimizer_model(op_type, states, settings, dtype, shapes, rate_dtype=None):
     values = [(f"{k}{i}", shapes[i]) for k in ["X", "G", *"VH"[:states]] for i in range(n)]
     outputs = [(f"{k}{i}_new", shapes[i]) for k in ["X", *"VH"[:states]] for i in range(n)]
     node = helper.make_node(op_type, ["R", "T", *(n for n, _ in values)], [n for n, _ in outputs], domain=DOMAIN,
-                            **settings)  # fmt: skip
+                            **settings)
     infos = [helper.make_tensor_value_info("R", rate_kind, []),
              helper.make_tensor_value_info("T", onnx.TensorProto.INT64, []),
-             *(helper.make_tensor_value_info(n, kind, s) for n, s in values)]  # fmt: skip
+             *(helper.make_tensor_value_info(n, kind, s) for n, s in values)]
     graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info(n, kind, s) for n, s in outputs])
     imports = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
@@ -165,7 +165,7 @@ def h_of(a):
 def test_first_order_of_the_documentation(rng):
     a = conv_feeds(rng)
     text = CONV % ("float[1,1,3,3] dW, float[4,2] dZ",
-                   f'dW, dZ = {DOMAIN}.Gradient <xs = ["W", "Z"], zs = ["X"], y = "Y"> (W, Z, X)')  # fmt: skip
+                   f'dW, dZ = {DOMAIN}.Gradient <xs = ["W", "Z"], zs = ["X"], y = "Y"> (W, Z, X)')
     dW, dZ = run(text, **a)
     # Y is no scalar: the gradient is that of the sum of its elements.
     dh = a["Z"].sum(1)
@@ -177,7 +177,7 @@ def test_first_order_of_the_documentation(rng):
 def test_intermediate_tensors_of_the_documentation(rng):
     a = conv_feeds(rng)
     dH, dZ = run(CONV % ("float[1,4] dH, float[4,2] dZ",
-                         f'dH, dZ = {DOMAIN}.Gradient <xs = ["H", "Z"], y = "Y"> (H, Z)'), **a)  # fmt: skip
+                         f'dH, dZ = {DOMAIN}.Gradient <xs = ["H", "Z"], y = "Y"> (H, Z)'), **a)
     np.testing.assert_allclose(dH, a["Z"].sum(1)[None], rtol=1e-5)
     np.testing.assert_allclose(dZ, np.repeat(h_of(a).T, 2, axis=1), rtol=1e-5)
 
@@ -185,7 +185,7 @@ def test_intermediate_tensors_of_the_documentation(rng):
 def test_at_other_values_than_those_of_the_tensors_named(rng):
     a = conv_feeds(rng)
     dH, dZ = run(CONV % ("float[1,4] dH, float[4,2] dZ",
-                         f'dH, dZ = {DOMAIN}.Gradient <xs = ["H", "Z"], y = "Y"> (H_1, Z_1)'), **a)  # fmt: skip
+                         f'dH, dZ = {DOMAIN}.Gradient <xs = ["H", "Z"], y = "Y"> (H_1, Z_1)'), **a)
     np.testing.assert_allclose(dH, a["Z_1"].sum(1)[None], rtol=1e-5)
     np.testing.assert_allclose(dZ, np.repeat(a["H_1"].T, 2, axis=1), rtol=1e-5)
 
@@ -195,7 +195,7 @@ def test_what_is_named_is_independent_even_where_it_is_computed_from_what_else_i
         h = Mul(x, x)
         y = Mul(h, x)
         dx, dh = {DOMAIN}.Gradient <xs = ["x", "h"], y = "y"> (x, h)
-    }}""", x := f32(1, -2, 3))  # fmt: skip
+    }}""", x := f32(1, -2, 3))
     assert dx.tolist() == (x * x).tolist()
     assert dh.tolist() == x.tolist()
 
@@ -205,7 +205,7 @@ def test_one_tensor_in_place_of_two(rng):
         aa = Mul(a, a)
         y = Mul(aa, b)
         da, db = {DOMAIN}.Gradient <xs = ["a", "b"], y = "y"> (p, p)
-    }}""", f32(0, 0), f32(0, 0), p := f32(2, 3))  # fmt: skip
+    }}""", f32(0, 0), f32(0, 0), p := f32(2, 3))
     assert da.tolist() == (2 * p * p).tolist()
     assert db.tolist() == (p * p).tolist()
 
@@ -220,7 +220,7 @@ def test_second_order_of_the_documentation(rng):
         O = ReduceSum <keepdims = 0> (ee)
         dX, dW = {DOMAIN}.Gradient <xs = ["X", "W"], zs = ["L"], y = "O"> (X, W, L)
         dWdX, ddW = {DOMAIN}.Gradient <xs = ["X", "W"], zs = ["L"], y = "dW"> (X, W, L)
-    }}""", X, W, L)  # fmt: skip
+    }}""", X, W, L)
     e, ones = X @ W - L, np.ones((3, 1), np.float32)
     expected = [2 * e @ W.T, 2 * X.T @ e, 2 * e @ ones.T + 2 * (X @ ones) @ W.T, 2 * X.T @ (X @ ones)]
     for f, wanted in zip(found, expected, strict=True):
@@ -229,13 +229,13 @@ def test_second_order_of_the_documentation(rng):
 
 def test_fourth_order(rng):
     nodes = "".join(f'{b} = {DOMAIN}.Gradient <xs = ["x"], y = "{a}"> (x)\n' for a, b in
-                    (("y", "d1"), ("d1", "d2"), ("d2", "d3"), ("d3", "d4")))  # fmt: skip
+                    (("y", "d1"), ("d1", "d2"), ("d2", "d3"), ("d3", "d4")))
     found = run(f"""g (double[3] x) => (double[3] d1, double[3] d2, double[3] d3, double[3] d4) {{
         x2 = Mul(x, x)
         x4 = Mul(x2, x2)
         y = Mul(x4, x)
         {nodes}
-    }}""", x := np.array([1.0, -2.0, 0.5]))  # fmt: skip
+    }}""", x := np.array([1.0, -2.0, 0.5]))
     for f, e in zip(found, (5 * x**4, 20 * x**3, 60 * x**2, 120 * x), strict=True):
         np.testing.assert_allclose(f, e, rtol=1e-12)
 
@@ -256,7 +256,7 @@ def test_what_y_does_not_depend_on_has_a_gradient_of_zeros():
     (db,) = run(f"""g (float[2] a, float[N] b) => (float[N] db) {{
         y = Exp(a)
         db = {DOMAIN}.Gradient <xs = ["b"], zs = ["a"], y = "y"> (b, a)
-    }}""", f32(2, 3), f32(1, 2, 3))  # fmt: skip
+    }}""", f32(2, 3), f32(1, 2, 3))
     assert db.tolist() == [0, 0, 0]
 
 
@@ -272,7 +272,7 @@ def test_inside_of_a_loop(rng):
             v_new = Sub(v, s)
             go_on = Identity(go)
         }}>
-    }}""", x := f32(1, -2))  # fmt: skip
+    }}""", x := f32(1, -2))
     np.testing.assert_allclose(last, x * 0.8**5, rtol=1e-6)
 
 
@@ -298,7 +298,7 @@ def test_a_circle():
         run(f"""g (float[2] x) => (float[2] o) {{
             o = {DOMAIN}.Gradient <xs = ["x"], y = "y"> (x)
             y = Mul(x, o)
-        }}""", f32(1, 2))  # fmt: skip
+        }}""", f32(1, 2))
 
 
 def test_inside_of_a_function_and_of_an_old_opset():
@@ -344,7 +344,7 @@ BROKEN = {
              "Momentum: mode is 'no'; expected 'standard' or 'nesterov'"),
     "attribute missing": (f"o, a = {DOMAIN}.Momentum <alpha = 1.0, beta = 1.0> (r, t, x, x, x)",
                           "Momentum needs the attribute 'mode'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "message"), BROKEN.values(), ids=BROKEN)
@@ -358,4 +358,4 @@ def test_an_operator_without_a_gradient_is_named():
         run(f"""g (float[1,4,1] x) => (float[1,4,1] o) {{
             y = DFT(x)
             o = {DOMAIN}.Gradient <xs = ["x"], y = "y"> (x)
-        }}""", np.zeros((1, 4, 1), np.float32))  # fmt: skip
+        }}""", np.zeros((1, 4, 1), np.float32))

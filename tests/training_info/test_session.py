@@ -17,7 +17,7 @@ from ortpartial.learning.optimizers import (
     LearningRateSGDNesterov,
 )
 from ortpartial.learning.penalties import ElasticLearningPenalty
-from ortpartial.training_info.graphs import combined
+from ortpartial.training_info.graphs import combine_graphs
 
 RATES = [
     LearningRateSGD(0.05, schedule="invscaling"),
@@ -61,7 +61,7 @@ def test_a_training_in_training_mode_equals_fit(style, ratio):
     X, y = images()
     optimizer.fit(X, y)
     model = optimizer.get_training_onnx(style)
-    onnx.checker.check_model(combined(model), full_check=True)
+    onnx.checker.check_model(combine_graphs(model), full_check=True)
     session = TrainingSession(model)
     for k in range(12):
         rows = slice(k * 10 % 100, k * 10 % 100 + 10)
@@ -281,7 +281,7 @@ def test_inputs_are_read_and_outputs_are_given_anew():
     ({"x": ONE}, "The input 't' is missing; the steps read 'x', 't'"),
     ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, and the steps read float32"),
     ({"x": ONE, "t": ONE, "u": ONE}, "The steps read no input 'u'; they read 'x', 't'"),
-], ids=["shape", "missing", "type", "unknown"])  # fmt: skip
+], ids=["shape", "missing", "type", "unknown"])
 def test_step_messages(feeds, message):
     with pytest.raises(DataError, match=message):
         TrainingSession(by_hand(WHOLE)).step(feeds)

@@ -43,7 +43,7 @@ def batch_vjp(x: Value, scale: Value, dys: Sequence[Value | None], momentum: flo
             share = channels(cast(d, x), x) * (1 - momentum) / count(x, mean, along)
             dx.append(spread(share * partial, x))
     return [reduce(add, dx), d_scale, None if dy is None else cast(per_channel(dy, x), scale),
-            *(None if d is None else momentum * d for d in (d_mean, d_var))]  # fmt: skip
+            *(None if d is None else momentum * d for d in (d_mean, d_var))]
 
 
 @vjp("InstanceNormalization")

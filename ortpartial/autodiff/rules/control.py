@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortpartial.exceptions import NoGradientError
-from ortpartial.graph import Node, Subgraph, Value, cond, counter, op, rewritten, zeros_like
+from ortpartial.graph import Node, Subgraph, Value, cond, counter, op, rewrite, zeros_like
 
 from ..grad import backpropagate
 from ..registry import is_constant, vjp
@@ -44,7 +44,7 @@ def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Se
     given = [d for d in found if d is not None]
     handed_out = {v: node.tap(v) for v in _read_of(branch, given, since, _is_static)}
     written = Subgraph.since(since, (), given).own | branch.own
-    made = iter(rewritten(given, handed_out, within=written))
+    made = iter(rewrite(given, handed_out, within=written))
     return since, [None if d is None else next(made) for d in found], branch
 
 
@@ -61,7 +61,7 @@ def _including(body: Subgraph, written: Subgraph) -> Subgraph:
 
 
 def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, saved: Callable[[Value], bool],
-             known: Iterable[Value] = ()) -> list[Value]:  # fmt: skip
+             known: Iterable[Value] = ()) -> list[Value]:
     """What gradients, which were written after a moment, read of the values of a body.
 
     What cannot be saved is computed again, of what can. Random numbers are never drawn again.
@@ -135,7 +135,7 @@ def _(trips=None, going=None, *first, node, dys, wanted):
 
 
 def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], written: Sequence[Stream],
-               dys: Mapping[Value, Value], wanted: Sequence[Value]) -> list[Value | None]:  # fmt: skip
+               dys: Mapping[Value, Value], wanted: Sequence[Value]) -> list[Value | None]:
     """Cotangents from a Scan over the iterations, the last one first, that carries those of what the loop carries."""
     (body,) = node.bodies
     asked = set(wanted)
@@ -185,7 +185,7 @@ def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], w
             *untouched(), *wholes, body=backward, num_scan_inputs=len(wholes),
             scan_input_axes=[s.axis for s in sources], scan_input_directions=[1 - s.direction for s in sources],
             scan_output_axes=[s.axis for s in slices], scan_output_directions=[1 - s.direction for s in slices],
-        )  # fmt: skip
+        )
         return [made] if isinstance(made, Value) else list(made)
 
     cotangents = run() if node.op_type == "Scan" or _surely_runs(node) else _unless_none(node, run, untouched)
@@ -222,7 +222,7 @@ def _unless_none(node: Node, run: Any, untouched: Any) -> list[Value]:
 
 
 def _needed(body: Subgraph, carried: Sequence[Carried], sources: Sequence[Value], ends: Sequence[Value],
-            dys: Mapping[Value, Value], wanted: Collection[Value]) -> list[Carried]:  # fmt: skip
+            dys: Mapping[Value, Value], wanted: Collection[Value]) -> list[Carried]:
     """What is carried between something wanted and something that a cotangent comes from."""
     every = [c for c in carried if c.before.is_float]
     befores = [c.before for c in every]
@@ -260,11 +260,11 @@ def _paths(body: Subgraph, targets: Sequence[Value]) -> Any:
 def _check_shape(node: Node, body: Subgraph, c: Carried) -> None:
     """An error where a carried value is known to change its shape: then its cotangents cannot be carried."""
     if c.before.shape != c.first.shape and c.first.shape is not None:
-        (after,) = rewritten([c.after], {c.before: _like(c.first, "first")}, within=body.own)
+        (after,) = rewrite([c.after], {c.before: _like(c.first, "first")}, within=body.own)
         sizes = after.shape
         if sizes is None or len(sizes) != len(c.first.shape) or any(
             m != n and isinstance(m, int) and isinstance(n, int) for m, n in zip(sizes, c.first.shape, strict=True)
-        ):  # fmt: skip
+        ):
             raise NoGradientError(
                 f"{node!r} has no gradient: a carried value of type {c.first!r} becomes {after!r}, and the gradient of "
                 f"a loop needs one that keeps its shape. Write what grows as an output that is stacked."

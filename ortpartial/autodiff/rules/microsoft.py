@@ -33,7 +33,7 @@ def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Calla
             schema = defs.OpSchema(
                 name, DOMAIN, 1, inputs=_formal(inputs), outputs=_formal(outputs), attributes=_declared(attributes),
                 type_constraints=[("T", [f"tensor({t})" for t in ("float", "double", "float16", "bfloat16")], ""),
-                                  ("M", ["tensor(int32)"], ""), ("U", ["tensor(float)"], "")])  # fmt: skip
+                                  ("M", ["tensor(int32)"], ""), ("U", ["tensor(float)"], "")])
             schema.set_type_and_shape_inference_function(_inferred(formula, attributes))
             defs.register_schema(schema)
         return composed(name, DOMAIN)(formula)
@@ -43,7 +43,7 @@ def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Calla
 
 #: The types of inputs that are whole numbers, and of outputs that are float32 whatever the others are.
 _TYPES = {"key_padding_mask": "M", "mask_index": "M", "past_sequence_length": "M", "cache_indirection": "M",
-          "mean": "U", "inv_std_var": "U"}  # fmt: skip
+          "mean": "U", "inv_std_var": "U"}
 
 
 def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
@@ -52,7 +52,7 @@ def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
         defs.OpSchema.FormalParameter(n.rstrip("?"), _TYPES.get(n.rstrip("?"), "T"),
                                       param_option=option.Optional if n.endswith("?") else option.Single)
         for n in names.split()
-    ]  # fmt: skip
+    ]
 
 
 def _declared(attributes: dict[str, Any]) -> list[defs.OpSchema.Attribute]:
@@ -60,7 +60,7 @@ def _declared(attributes: dict[str, Any]) -> list[defs.OpSchema.Attribute]:
     for n, default in attributes.items():
         if isinstance(default, type):
             found.append(defs.OpSchema.Attribute(n, getattr(defs.OpSchema.AttrType, AttributeProto.AttributeType.Name(
-                AttributeProto.FLOATS if n == "activation_params" else _KINDS[default])), required=False))  # fmt: skip
+                AttributeProto.FLOATS if n == "activation_params" else _KINDS[default])), required=False))
         else:
             found.append(defs.OpSchema.Attribute(n, helper.make_attribute(n, default)))
     return found
@@ -109,18 +109,18 @@ def turned(x: Value, batch: int, matrix: int) -> Value:
 
 
 @fused("A B C?", alpha=1.0, beta=1.0, transA=0, transB=0, activation=str, activation_alpha=float,
-       activation_beta=float, activation_gamma=float)  # fmt: skip
+       activation_beta=float, activation_gamma=float)
 def FusedGemm(a, b, c=None, *, alpha, beta, transA, transB, activation, activation_alpha, activation_beta):
     y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     return activated(y, activation, [p for p in (activation_alpha, activation_beta) if p is not None])
 
 
 @fused("X W B? Z?", auto_pad="NOTSET", dilations=list, group=1, kernel_shape=list, pads=list, strides=list,
-       activation=str, activation_params=list)  # fmt: skip
+       activation=str, activation_params=list)
 def FusedConv(x, w, b=None, z=None, *, auto_pad, dilations, group, kernel_shape, pads, strides, activation,
-              activation_params):  # fmt: skip
+              activation_params):
     y = op.Conv(x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
-                strides=strides)  # fmt: skip
+                strides=strides)
     return activated(y if z is None else y + z, activation, activation_params or [])
 
 
@@ -137,7 +137,7 @@ def activated(y: Value, name: str | None, p: Sequence[float]) -> Value:
     if name == "Clip":
         return op.Clip(y, *p)
     raise NoGradientError(f"The activation {name!r} is fused into an operator and has no gradient; export the model "
-                          f"without optimization.")  # fmt: skip
+                          f"without optimization.")
 
 
 # Elements.
@@ -178,13 +178,13 @@ def SkipLayerNormalization(x, skip, gamma, beta=None, bias=None, *, epsilon):
 
 @fused("query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
        "cache_indirection?", "output present_key? present_value?",
-       num_heads=int, mask_filter_value=float, scale=float, unidirectional=0)  # fmt: skip
+       num_heads=int, mask_filter_value=float, scale=float, unidirectional=0)
 def MultiHeadAttention(query, key=None, value=None, bias=None, key_padding_mask=None, attention_bias=None,
                        past_key=None, past_value=None, past_sequence_length=None, cache_indirection=None, *,
-                       num_heads, mask_filter_value, scale, unidirectional):  # fmt: skip
+                       num_heads, mask_filter_value, scale, unidirectional):
     refused("MultiHeadAttention", {"key and value packed with other inputs": query.rank != 3 or key is None
             or value is None or key.rank == 5, "a shared buffer": past_sequence_length is not None
-            or cache_indirection is not None})  # fmt: skip
+            or cache_indirection is not None})
     q, k, v = query, key, value
     if bias is not None:
         width = size(q, 2, 3)
@@ -199,10 +199,10 @@ def MultiHeadAttention(query, key=None, value=None, bias=None, key_padding_mask=
 
 @fused("input weights bias? mask_index? past? attention_bias? past_sequence_length?", "output present?",
        num_heads=int, unidirectional=0, qkv_hidden_sizes=list, scale=float, mask_filter_value=float, do_rotary=int,
-       past_present_share_buffer=int, rotary_embedding_dim=int)  # fmt: skip
+       past_present_share_buffer=int, rotary_embedding_dim=int)
 def Attention(x, weights, bias=None, mask_index=None, past=None, attention_bias=None, past_sequence_length=None, *,
               num_heads, unidirectional, qkv_hidden_sizes, scale, mask_filter_value, do_rotary,
-              past_present_share_buffer):  # fmt: skip
+              past_present_share_buffer):
     refused("Attention", {"do_rotary": do_rotary, "a shared buffer": past_present_share_buffer})
     y = x @ weights if bias is None else x @ weights + bias
     width = size(y, 2, 3)
@@ -248,7 +248,7 @@ def heads(x: Value, n: int) -> Value:
 
 
 def attention(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None, scale: float | None,
-              filler: float | None, unidirectional: int) -> Value:  # fmt: skip
+              filler: float | None, unidirectional: int) -> Value:
     """softmax(scale q kᵀ + bias + mask) v, the heads side by side."""
     factor = op.Cast(scale, to=q.type.tensor_type.elem_type) if scale else 1 / op.Sqrt(cast(size(q, 3, 4), q))
     scores = (q * factor) @ transposed(k)

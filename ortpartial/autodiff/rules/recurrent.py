@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import NoGradientError
-from ortpartial.graph import Node, Value, cast, constant, op, rewritten, zeros_like
+from ortpartial.graph import Node, Value, cast, constant, op, rewrite, zeros_like
 
 from ..grad import backpropagate, grad
 from ..registry import vjp
@@ -45,7 +45,7 @@ def rnn(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Val
 
 
 def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Value],
-        g: Callable[[Value], Value]) -> Step:  # fmt: skip
+        g: Callable[[Value], Value]) -> Step:
     """h = (1 - z) n + z h, where n sees h through q, before or behind the product."""
     linear_before_reset = node.attribute("linear_before_reset")
     *zq, to_n = zip(parts(r, 3), [None] * 3 if b is None else parts(b, 3), strict=True)
@@ -65,7 +65,7 @@ def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Val
 
 
 def lstm(node: Node, r: Value, b: Value | None, p: Value | None, f: Callable[[Value], Value],
-         g: Callable[[Value], Value], h: Callable[[Value], Value]) -> Step:  # fmt: skip
+         g: Callable[[Value], Value], h: Callable[[Value], Value]) -> Step:
     """c = forget c + i g(n) and y = o h(c), where gates see c through peepholes, if there are any."""
     p_i, p_o, p_f = [None] * 3 if p is None else parts(p, 3)
 
@@ -174,7 +174,7 @@ def backwards(*inputs, node, ys, dys):
     for d, way in enumerate(ways(node, x, *others)):
         y_d, dy_d = (v if v is None else way.turn(op.Squeeze(parts(v, n, 1)[d], [1])) for v in (y, dy))
         last = [zeros_like(f) if v is None else of_step(part(v, -1, node.attribute("hidden_size"), d=d, n=n), x)
-                for v, f in zip(dlast, way.first, strict=False)]  # fmt: skip
+                for v, f in zip(dlast, way.first, strict=False)]
         first, across = back(way, x, y_d, dy_d, last)
         dfirst.append(first)
         ends += [*list(way.read.values())[:1], *way.weights]
@@ -212,7 +212,7 @@ def back(way, x, y, dy, last):
     shown = edge(across, moving, lambda v: v.node in moving and of_rows(v))
     made = through_time(x, dict(zip(e, last, strict=True)), before, shown, read, reverse=True)
     whole = dict(zip(shown, map(rows, made[len(e) :]), strict=True))
-    return made[: len(e)], rewritten(across, read | whole)
+    return made[: len(e)], rewrite(across, read | whole)
 
 
 for op_type in CELLS:
@@ -242,7 +242,7 @@ def exchanged(v: Value) -> Value:
 def steps_first(node: Node, inputs: Sequence[Any]) -> list[Any]:
     """The inputs, with x of (T, N, ...) and states of (D, N, H) whatever the layout."""
     return [exchanged(v) if v is not None and node.attribute("layout") and i in (0, 5, 6) else v
-            for i, v in enumerate(inputs)]  # fmt: skip
+            for i, v in enumerate(inputs)]
 
 
 def activations(node: Node, defaults: Sequence[str], n: int) -> list[Callable[[Value], Value]]:

@@ -26,7 +26,7 @@ class Samples:
 
 @composed("RoiAlign")
 def _(x, rois, batch_indices, *, mode, output_height, output_width, sampling_ratio, spatial_scale,
-      coordinate_transformation_mode):  # fmt: skip
+      coordinate_transformation_mode):
     half = coordinate_transformation_mode == "half_pixel"
     edges = rois * spatial_scale - 0.5 * half
     samples = []

@@ -35,7 +35,7 @@ def matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:
 
     # Every axis gets its own call, and what lies outside of x does not depend on x.
     return op.Resize(identity(x, axis), part(roi, i, i + n_axes), part(scales, i), part(sizes, i), axes=[1],
-                     **attributes(node, "axes", "keep_aspect_ratio_policy", "extrapolation_value"))  # fmt: skip
+                     **attributes(node, "axes", "keep_aspect_ratio_policy", "extrapolation_value"))
 
 
 def of_one_ratio(node: Node, x: Value, i: int, axes: Sequence[int]) -> Value:

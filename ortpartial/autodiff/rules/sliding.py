@@ -134,7 +134,7 @@ def columns(x: Value, m: Sequence[int], window: Window) -> Value:
 def joined(parts: Value, n: Sequence[int], window: Window) -> Value:
     """Σ of the parts (batch, channels · kernel, places) at those elements of images of the sizes n that they are of."""
     return op.Col2Im(parts, list(n), list(window.kernel), pads=window.pads, strides=window.strides,
-                     dilations=window.dilations)  # fmt: skip
+                     dilations=window.dilations)
 
 
 def spread_flat(dy: Value, w: Value, n: Sequence[int], window: Window) -> Value:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ortpartial.graph import Node, Value, constant, op, rewritten, scan, topological, variable
+from ortpartial.graph import Node, Value, constant, op, rewrite, scan, topological, variable
 
 from .shape import size, vector
 
@@ -12,7 +12,7 @@ ROWS = "rows"
 
 
 def through_time(x: Value, carried: Mapping[Value, Value], new: Sequence[Value], shown: Sequence[Value],
-                 read: Mapping[Value, Value], reverse: bool = False) -> Sequence[Value]:  # fmt: skip
+                 read: Mapping[Value, Value], reverse: bool = False) -> Sequence[Value]:
     """What is carried behind the last step, and what each step shows, (T, N, ...), by a Scan over the steps of x.
 
     What does not depend on what is carried is computed before, for all steps at once.
@@ -21,11 +21,11 @@ def through_time(x: Value, carried: Mapping[Value, Value], new: Sequence[Value],
     moving, varying = dependent(outputs, carried), dependent(outputs, [*carried, *read])
     slices = edge(outputs, varying, lambda v: v in read or (v.node in varying - moving and of_rows(v)), carried)
     slices = slices or list(read)[:1]  # A Scan reads something.
-    wholes = [steps(v, x) for v in rewritten(slices, read)]
+    wholes = [steps(v, x) for v in rewrite(slices, read)]
     found: Sequence[Value] = scan(
-        lambda *v: rewritten(outputs, dict(zip([*carried, *slices], v, strict=True))),
+        lambda *v: rewrite(outputs, dict(zip([*carried, *slices], v, strict=True))),
         list(carried.values()), wholes, reverse=reverse,
-    )  # fmt: skip
+    )
     return found
 
 
@@ -46,7 +46,7 @@ def regrouped(outputs: Sequence[Value], carried: Collection[Value]) -> list[Valu
         factors[y] = d, b
         return [y]
 
-    return rewritten(outputs, {}, product)
+    return rewrite(outputs, {}, product)
 
 
 def dependent(outputs: Sequence[Value], sources: Collection[Value]) -> set[Node]:
@@ -59,7 +59,7 @@ def dependent(outputs: Sequence[Value], sources: Collection[Value]) -> set[Node]
 
 
 def edge(outputs: Sequence[Value], inside: Collection[Node], stop: Callable[[Value], bool],
-         seen: Collection[Value] = ()) -> list[Value]:  # fmt: skip
+         seen: Collection[Value] = ()) -> list[Value]:
     """Where a walk back from the outputs along some nodes stops."""
     found: dict[Value, None] = {}
     done, stack = set(seen), list(outputs)

@@ -92,7 +92,7 @@ def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Val
         apart = op.Transpose(apart, perm=[2, 1, 0, *(i + 1 for i in window.axes)])
         images = op.Reshape(apart, vector(constant([0, -1]), size(x, 2, x.rank))).stated([None] * x.rank)
     found = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
-                    strides=window.dilations, dilations=window.strides)  # fmt: skip
+                    strides=window.dilations, dilations=window.strides)
     kernel = constant(window.kernel, np.int64) if window.fixed else size(w, 2, x.rank)
     return if_any(x, op.Transpose(cropped(found, kernel, x.rank), perm=swapped))
 
@@ -202,7 +202,7 @@ def window_given(node: Node, x: Value, w: Value | None) -> Window:
     ones = [1] * len(kernel)
     pads = node.attribute("pads") if node.attribute("auto_pad") in ("NOTSET", None) else None
     return Window(kernel, node.attribute("strides") or ones, node.attribute("dilations") or ones,
-                  pads or [0] * 2 * len(kernel))  # fmt: skip
+                  pads or [0] * 2 * len(kernel))
 
 
 # Pools.

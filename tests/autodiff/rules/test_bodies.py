@@ -40,7 +40,7 @@ CASES = rows(
      SINGLE, NEW),
     ("Attention of heads in groups", lambda q, k, v: op.Attention(q, k, v, q_num_heads=4, kv_num_heads=2, n_outputs=1),
      [real(1, 3, 8), real(1, 3, 4), real(1, 3, 4, seed=1)], SINGLE, NEW),
-)  # fmt: skip
+)
 
 
 def first(y):

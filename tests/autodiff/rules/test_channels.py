@@ -55,7 +55,7 @@ def test_batch_normalization_in_training_as_torch(shape):
     args = [real(*shape), *parameters(3)]
     mean, var = np.zeros(3), np.ones(3)
     assert_as_torch(lambda *x: trained(*x, constant(mean), constant(var), outputs=(0,)),
-                    lambda x, scale, b: F.batch_norm(x, None, None, scale, b, True, 0.3, 1e-2), args)  # fmt: skip
+                    lambda x, scale, b: F.batch_norm(x, None, None, scale, b, True, 0.3, 1e-2), args)
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)

@@ -14,7 +14,7 @@ from ortpartial.graph.ops import Subgraph, constant, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 REVERSED = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 lacks a float64 kernel, and onnx 1.23.2's reference has "
-                              "no Scan backwards")  # fmt: skip
+                              "no Scan backwards")
 
 
 def positive(x):
@@ -76,7 +76,7 @@ def unread_state(s, x):
 
 def over_axes(s, x):
     body = Subgraph.of(lambda s, x: (s + x, op.Tanh(s) * x), variable("s", s.dtype, s.shape),
-                       variable("x", x.dtype, [x.shape[0], x.shape[2]]))  # fmt: skip
+                       variable("x", x.dtype, [x.shape[0], x.shape[2]]))
     return op.Scan(s, x, body=body, num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[-1])
 
 
@@ -141,7 +141,7 @@ TABLE = rows(
     ("Loop of sizes not known", lambda x: loop(lambda i, going, v: (None, op.Reshape(v * x, op.Shape(x)), v), 2, x),
      real(2, 3)),
     ("Loop that is linear", lambda x: loop(lambda i, going, v: (None, 2 * v), 3, x), real(3)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("row", [pytest.param(row.values, id=row.id) for row in TABLE])
@@ -219,11 +219,11 @@ TORCH = rows(
     ("over axes", over_axes,
      lambda s, x: (lambda last, y: (last, y.permute(1, 2, 0)))(
          *torch_scan(lambda s, x: (s + x, s.tanh() * x), [s], x.transpose(0, 1))), real(2, 3), real(2, 4, 3)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("f", "torch_f", "args"), [pytest.param(r.values[0], r.values[1], r.values[2:], id=r.id)
-                                                    for r in TORCH])  # fmt: skip
+                                                    for r in TORCH])
 def test_as_torch(f, torch_f, args):
     assert_as_torch(f, torch_f, args)
 
@@ -308,7 +308,7 @@ def test_what_changes_its_shape_is_refused():
     x = variable("x", "float64", [2])
     y = loop(lambda i, going, v: (None, op.Concat(v, x, axis=0)), 3, x)
     with pytest.raises(NoGradientError, match=r"<Node .*Loop> has no gradient: a carried value .*float64\[2\]> becomes "
-                       r".*float64\[4\]>.* keeps its shape"):  # fmt: skip
+                       r".*float64\[4\]>.* keeps its shape"):
         grad(y, [x])
 
 
@@ -331,7 +331,7 @@ def test_random_numbers_are_those_of_the_forward_pass():
 
     for y in (cond(positive(x), lambda: loop(step, 3, x), lambda: x),
               scan(lambda v, t: (cond(positive(v), lambda: step(None, None, v)[1], lambda: v),), x,
-                   constant(np.zeros(3, np.float32)))):  # fmt: skip
+                   constant(np.zeros(3, np.float32)))):
         model = build([x], {"y": y, "d": grad(y, [x])[0]})
         found = evaluate(model, {"x": np.array([2.0], np.float32)})
         np.testing.assert_allclose(found["d"], found["y"] * 4, rtol=1e-5)

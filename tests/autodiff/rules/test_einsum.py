@@ -87,5 +87,5 @@ def test_a_gradient_is_one_product():
     a, b, dy = variable("a", "float32", [2, 3]), variable("b", "float32", [3, 4]), variable("dy", "float32", [2, 4])
     da, db = grad(op.Einsum(a, b, equation="ij,jk->ik"), [a, b], [dy])
     assert [(d.node.op_type, d.node.attributes["equation"]) for d in (da, db)] == [
-        ("Einsum", "ik,jk->ij"), ("Einsum", "ik,ij->jk")]  # fmt: skip
+        ("Einsum", "ik,jk->ij"), ("Einsum", "ik,ij->jk")]
     assert np.array_equal([da.shape, db.shape], [a.shape, b.shape])

@@ -84,7 +84,7 @@ SHAPES = rows(
     ("one among many", (4, 1, 3), (2, 3)),
     ("scalar", (2, 3), ()),
     ("empty", (0, 3), (1, 3), NOTHING),
-)  # fmt: skip
+)
 
 BINARY = rows(
     ("Add", op.Add, torch.add),
@@ -110,7 +110,7 @@ def test_of_two_arguments(f, torch_f, a, b):
 @pytest.mark.parametrize(("a", "b"), SHAPES)
 @pytest.mark.parametrize(
     ("f", "torch_f"), rows(("Max", op.Max, torch.maximum), ("Min", op.Min, torch.minimum))
-)  # fmt: skip
+)
 def test_extremes_of_two(f, torch_f, a, b):
     args = [apart(*a), apart(*b, seed=1) + 0.05]
     check_gradient(f, args, directions=1)

@@ -67,7 +67,7 @@ CASES = rows(
     ("ScatterND max", at(op.ScatterND, reduction="max"), [apart(4, 2), I([[1], [1]]), apart(2, 2) + 0.05]),
     ("OneHot", lambda i, v: op.OneHot(i, 4, v), [I([0, 3, 3]), real(2)]),
     ("OneHot first axis", lambda i, v: op.OneHot(i, 4, v, axis=0), [I([[0, 3], [2, 1]]), real(2)]),
-)  # fmt: skip
+)
 
 CASES += rows(
     ("TensorScatter", op.TensorScatter, [real(2, 1, 4, 3), real(2, 1, 2, 3), I([1, 0])], NEW),
@@ -86,7 +86,7 @@ CASES += rows(
      lambda x: op.Col2Im(x, [5, 4], [2, 2], strides=[1, 2], pads=[0, 1, 0, 1], dilations=[2, 1]), [real(2, 8, 9)]),
     ("Col2Im of one axis", lambda x: op.Col2Im(x, [6], [2], strides=[2]), [real(2, 6, 3)]),
     ("Col2Im of three axes", lambda x: op.Col2Im(x, [3, 3, 3], [2, 2, 2]), [real(1, 8, 8)]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("f", "args"), CASES)
@@ -122,7 +122,7 @@ TORCH = rows(
      lambda x: F.fold(x, (5, 4), (2, 2), stride=(1, 2), padding=(0, 1), dilation=(2, 1)), [real(2, 8, 9)]),
     ("MaxUnpool", at(op.MaxUnpool, kernel_shape=[2, 2], strides=[2, 2]),
      lambda x, i: F.max_unpool2d(x, i, 2), [real(1, 1, 2, 2), I([[[[5, 7], [13, 15]]]])]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("f", "torch_f", "args"), TORCH)

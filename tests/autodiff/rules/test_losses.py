@@ -89,7 +89,7 @@ def test_the_gradient_needs_few_nodes_and_not_the_loss():
     y = op.SoftmaxCrossEntropyLoss(x, t, reduction="sum")
     model = build([x, t], grad(y, [x]))
     assert sorted(node.op_type for node in model.graph.node) == [
-        "Cast", "Equal", "Exp", "LogSoftmax", "Mul", "Mul", "Neg", "ReduceSum", "Sub", "Unsqueeze"]  # fmt: skip
+        "Cast", "Equal", "Exp", "LogSoftmax", "Mul", "Mul", "Neg", "ReduceSum", "Sub", "Unsqueeze"]
 
 
 def test_large_scores():

@@ -19,7 +19,7 @@ from ortpartial.autodiff.registry import RULES
 from ortpartial.autodiff.rules import microsoft
 from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph.ops import Operators
-from ortpartial.runtime.agent_support import needed, untrusted
+from ortpartial.runtime.agent_support import find_needed, find_untrusted
 from ortpartial.runtime.session import Session
 from ortpartial.testing import _gradient, check_gradient
 
@@ -80,7 +80,7 @@ CASES = {
     "Attention past": ("Attention", [(2, 3, 6), (6, 24), (24,), None, (2, 2, 2, 5, 4)],
                        {"num_heads": 2, "unidirectional": 1}),
     "Attention sizes": ("Attention", [(2, 3, 6), (6, 20), (20,)], {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}),
-}  # fmt: skip
+}
 
 
 def made(name):
@@ -114,7 +114,7 @@ def test_operator(name):
     # Without a past, the kernel is not asked for the next one.
     n = len(ys) if "past" in name else 1
     found, expected = ({f"y{i}": v for i, v in enumerate(vs[:n])}
-                       for vs in (ys, expected if isinstance(expected, tuple) else [expected]))  # fmt: skip
+                       for vs in (ys, expected if isinstance(expected, tuple) else [expected]))
     assert {k: v.shape for k, v in found.items()} == {k: v.shape for k, v in expected.items()}
     one, two = build(given, found), build(given, expected)
     assert {n.domain for n in one.graph.node} == {DOMAIN}
@@ -125,9 +125,9 @@ def test_operator(name):
     grads = Session(gradient_model(one, wrt, list(found), cotangents="ones")).run(feeds)
     for unknown in (feeds, ["x0", "x1", "x2"], ["x3"]):
         some = [None if v is None else variable(v.hint, v.dtype, [f"{v.hint}_{i}" if v.hint in unknown else n
-                                                 for i, n in enumerate(v.shape)]) for v in values]  # fmt: skip
+                                                 for i, n in enumerate(v.shape)]) for v in values]
         two = build([v for v in some if v is not None],
-                    dict(zip(found, outputs(operator, some, attributes), strict=False)))  # fmt: skip
+                    dict(zip(found, outputs(operator, some, attributes), strict=False)))
         assert_close(Session(gradient_model(two, wrt, list(found), cotangents="ones")).run(feeds), grads, 1e-6)
     rng = np.random.default_rng(1)
 
@@ -157,7 +157,7 @@ def test_the_second_order(name):
     cotangents = [cotangent(y.shape) for y in f(*given)]
     symbolic = name in ("FusedConv", "Attention", "MultiHeadAttention past")
     check_gradient(g, [*arrays, *cotangents], order=1, directions=1, skip_kinks=True, symbolic=symbolic,
-                   rtol_float32=1e-3)  # fmt: skip
+                   rtol_float32=1e-3)
 
 
 def test_attention_without_a_bias():
@@ -217,7 +217,7 @@ class Net(nn.Module):
 
 def conv():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(),
-                         nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 2))  # fmt: skip
+                         nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 2))
 
 
 # onnxruntime writes layouts of its own for Conv at its last level.
@@ -245,7 +245,7 @@ def test_optimized_models(name):
     net, x = make().eval(), torch.randn(shape)
     with TemporaryDirectory() as folder:
         torch.onnx.export(net, (x,), f"{folder}/net.onnx", dynamo=False, input_names=["x"], output_names=["y"],
-                          opset_version=18)  # fmt: skip
+                          opset_version=18)
         model = onnx.load(f"{folder}/net.onnx")
     found = optimized(model, level)
     assert fused <= {n.op_type for n in found.graph.node if n.domain == DOMAIN}
@@ -264,9 +264,9 @@ def test_optimized_models(name):
 def test_the_agent_refuses():
     x = variable("x", "float32", ["N", 4])
     model = build([x], {"y": ms.Gelu(x)})
-    assert untrusted(model)[0].startswith("Gelu (node 'Gelu_node_0'): it is an operator of com.microsoft")
+    assert find_untrusted(model)[0].startswith("Gelu (node 'Gelu_node_0'): it is an operator of com.microsoft")
     with pytest.raises(ModelError, match=r"The agent cannot differentiate Gelu .* of com.microsoft"):
-        needed(model, ["x"])
+        find_needed(model, ["x"])
 
 
 @pytest.mark.parametrize(
@@ -280,10 +280,10 @@ def test_the_agent_refuses():
          "A mask of 4 axes has no gradient; give one of (batch, keys)."),
         ("Attention", [(2, 3, 6), (6, 24), (24,), np.zeros(8, np.int32)], {"num_heads": 2}, "A mask of shape (8,)"),
     ],
-)  # fmt: skip
+)
 def test_forms_without_a_gradient(operator, shapes, attributes, message):
     inputs = [variable(f"x{i}", *(("float32", s) if isinstance(s, tuple) else (s.dtype, s.shape))) if s is not None
-              else None for i, s in enumerate(shapes)]  # fmt: skip
+              else None for i, s in enumerate(shapes)]
     model = build([x for x in inputs if x is not None], {"y": outputs(operator, inputs, attributes)[0]})
     with pytest.raises(NoGradientError, match=re.escape(message)):
         gradient_model(model, ["x0"], cotangents="ones")

@@ -12,7 +12,7 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import DataError, NoGradientError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.model.prepare import graphs
+from ortpartial.model.prepare import walk_graphs
 from ortpartial.runtime.session import Session
 from ortpartial.testing import _gradient, check_gradient, evaluate
 
@@ -30,7 +30,7 @@ def arguments(op_type, given, directions=1):
         "x": real(STEPS, BATCH, WIDTH), "w": real(directions, n * HIDDEN, WIDTH),
         "r": real(directions, n * HIDDEN, HIDDEN), "b": real(directions, 2 * n * HIDDEN), "lens": LENS,
         "h": real(*state), "c": real(*state, seed=1), "p": real(directions, 3 * HIDDEN),
-    }  # fmt: skip
+    }
     names = list(found)[: 8 if op_type == "LSTM" else 6]
     return [found[n] if n in ("x", "w", "r") or n in given.split() else None for n in names]
 
@@ -77,7 +77,7 @@ def test_recurrent(op_type, given, settings, direction):
 
 @pytest.mark.parametrize(("op_type", "symbolic"), [
     ("LSTM", False), *(pytest.param(op_type, True, marks=pytest.mark.slow) for op_type in GATES)
-])  # fmt: skip
+])
 def test_the_second_order(op_type, symbolic):
     f, x = outputs(op_type, arguments(op_type, "b lens h c p", 2), direction="bidirectional")
     check_gradient(f, x, directions=1, symbolic=symbolic)
@@ -107,7 +107,7 @@ def test_the_kernel_computes_the_same(op_type, given, settings):
     single, double = ([variable(f"x{i}", dtype, a.shape) for i, a in enumerate(x)] for dtype in ("float32", "float64"))
     names = [f"y{i}" for i in range(len(f(*single)))]
     expected = Session(build(single, dict(zip(names, f(*single), strict=True)))).run(
-        {f"x{i}": a.astype(np.float32) for i, a in enumerate(x)})  # fmt: skip
+        {f"x{i}": a.astype(np.float32) for i, a in enumerate(x)})
     found = Session(build(double, dict(zip(names, f(*double), strict=True)))).run({f"x{i}": a for i, a in enumerate(x)})
     for n in names:
         np.testing.assert_allclose(found[n], expected[n], rtol=1e-5, atol=1e-6)
@@ -192,17 +192,17 @@ LAYERS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 # The dynamo exporter of torch 2.13.0 unrolls nn.RNN, so that the number of its steps is fixed.
 @pytest.mark.parametrize(("op_type", "dynamo"), [
     ("RNN", False), ("GRU", False), ("LSTM", False), ("GRU", True), pytest.param("LSTM", True, marks=pytest.mark.slow)
-])  # fmt: skip
+])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
-                            "ignore::UserWarning")  # fmt: skip
+                            "ignore::UserWarning")
 def test_exported_with_any_number_of_steps(op_type, dynamo, tmp_path):
     """One gradient, for sequences of several lengths, as torch has it."""
     torch.manual_seed(0)
     net = First(LAYERS[op_type](WIDTH, HIDDEN, num_layers=2, bidirectional=True, batch_first=True))
     dynamic = ({"dynamic_shapes": {"x": {1: torch.export.Dim("time")}}, "optimize": False} if dynamo else
-               {"dynamic_axes": {"x": {1: "time"}}})  # fmt: skip
+               {"dynamic_axes": {"x": {1: "time"}}})
     torch.onnx.export(net, (torch.randn(BATCH, 5, WIDTH),), f"{tmp_path}/net.onnx", dynamo=dynamo, opset_version=18,
-                      input_names=["x"], output_names=["y"], verbose=False, **dynamic)  # fmt: skip
+                      input_names=["x"], output_names=["y"], verbose=False, **dynamic)
     gradient = Session(gradient_model(onnx.load(f"{tmp_path}/net.onnx"), ["x"], ["y"]))
     for n in (5, 1, 12):
         x = torch.randn(BATCH, n, WIDTH, requires_grad=True)
@@ -225,7 +225,7 @@ def test_trained_with_two_lengths():
         rows, target = real(4, n, WIDTH), real(4, HIDDEN)
         o.partial_fit(rows, target)
         weights = [torch.cat([v.chunk(4)[i] for i in ORDER["LSTM"]])
-                   for v in (t["w"][0], t["r"][0], *t["b"][0].chunk(2))]  # fmt: skip
+                   for v in (t["w"][0], t["r"][0], *t["b"][0].chunk(2))]
         nothing = torch.zeros(1, 4, HIDDEN, dtype=torch.float64)
         c = torch.lstm(torch.tensor(rows), (nothing, nothing), weights, True, 1, 0.0, True, False, True)[2]
         loss = ((c[0] - torch.tensor(target)) ** 2).mean()
@@ -241,7 +241,7 @@ def test_the_graph_does_not_grow_with_the_steps(op_type):
         f, x = outputs(op_type, arguments(op_type, "b"))
         v = [variable(f"x{i}", "float32", a.shape if i else [steps, *a.shape[1:]]) for i, a in enumerate(x)]
         model = build(v, dict(zip("abcd", grad(f(*v)[0], v), strict=False)))
-        return sum(len(g.node) for g in graphs(model.graph))
+        return sum(len(g.node) for g in walk_graphs(model.graph))
 
     assert nodes(3) == nodes(100_000) < 100
 
@@ -261,7 +261,7 @@ ACTIVATIONS = rows(
     ("more defaults", "LSTM", {"activations": ["HardSigmoid", "Elu", "Softsign"]}),
     ("numbers one after another", "LSTM", {"activations": ["HardSigmoid", "Tanh", "LeakyRelu"],
                                            "activation_alpha": [0.1, 0.3], "activation_beta": [0.4]}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("op_type", "settings"), ACTIVATIONS)

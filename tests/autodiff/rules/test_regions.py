@@ -25,7 +25,7 @@ SETTINGS = [
     pytest.param({"mode": mode, "coordinate_transformation_mode": corners, "sampling_ratio": ratio},
                  id=f"{mode}-{corners}-{ratio}")
     for mode, corners, ratio in product(["avg", "max"], ["half_pixel", "output_half_pixel"], [0, 1, 3])
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -49,7 +49,7 @@ def test_max_roi_pool(shape, scale):
     # onnxruntime has it in float32 alone, onnx's reference evaluator not at all.
     # The last are one element, what lies before the image, and what is rounded down by very little.
     rois = np.array([[0, 1, 1, 4, 4], [1, 0, 2, 5, 3], [1, 4, 4, 9, 9], [0, 7, 7, 9, 9], [1, 2, 2, 2, 2],
-                     [0, -7, -7, -4, -4], [0, 0.993, 0.993, 4, 4]], np.float32)  # fmt: skip
+                     [0, -7, -7, -4, -4], [0, 0.993, 0.993, 4, 4]], np.float32)
 
     def f(x):
         return op.MaxRoiPool(x, constant(rois), pooled_shape=shape, spatial_scale=scale)
@@ -70,4 +70,4 @@ def test_ties_share_and_empty_bins_have_no_gradient():
 def test_of_no_regions():
     check_gradient(aligned(np.zeros(0, np.int64)), [IMAGES, np.zeros((0, 4))], order=1)
     check_gradient(lambda x, rois: op.MaxRoiPool(x, rois, pooled_shape=[2, 2]), [IMAGES, np.zeros((0, 5))],
-                   dtype=np.float32, step=1e-2, wrt=[0], order=1)  # fmt: skip
+                   dtype=np.float32, step=1e-2, wrt=[0], order=1)

@@ -28,7 +28,7 @@ MODES = [
                  id=f"{mode}-{coordinates}-{next(iter(target))}")
     for mode, coordinates, target in product(
         ["nearest", "linear", "cubic"], COORDINATES, [{"scales": [1, 1, 2, 1.5]}, {"sizes": [1, 2, 5, 3]}])
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("settings", MODES)
@@ -57,7 +57,7 @@ CASES = rows(
      {"sizes": [1, 1, 1, 4], "mode": "linear", "coordinate_transformation_mode": "align_corners"}, (1, 1, 3, 2)),
     *((f"nearest, {mode}", {"scales": [1, 1, 1.6, 0.7], "nearest_mode": mode}, (1, 1, 4, 5))
       for mode in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("settings", "shape"), CASES)
@@ -70,7 +70,7 @@ def test_resize(settings, shape):
     *(pytest.param(*p.values, id=p.id) for p in CASES),
     pytest.param({"sizes": [1, 1, 5, 3], "roi": [0, 0, 0.2, 0.15, 1, 1, 0.9, 0.8], "mode": "linear",
                   "coordinate_transformation_mode": "tf_crop_and_resize"}, (1, 1, 5, 6), id="a crop"),
-])  # fmt: skip
+])
 def test_what_the_runtime_computes_is_what_is_differentiated(settings, shape):
     # Runtimes and onnx's reference evaluator round coordinates in ways of their own, so the map itself is asked.
     x = variable("x", "float32", shape)
@@ -85,7 +85,7 @@ def test_what_the_runtime_computes_is_what_is_differentiated(settings, shape):
 @pytest.mark.parametrize("roi", [[0, 0, 0.2, 0.15, 1, 1, 0.9, 0.8], [0, 0, -0.3, 0.42, 1, 1, 1.2, 0.6]], ids=str)
 def test_crop_and_resize(roi, mode):
     f = resized(sizes=[1, 1, 4, 3], roi=roi, mode=mode, coordinate_transformation_mode="tf_crop_and_resize",
-                extrapolation_value=3.0)  # fmt: skip
+                extrapolation_value=3.0)
     check_gradient(f, [real(1, 1, 5, 6)], directions=1, order=1)
 
 
@@ -116,7 +116,7 @@ TORCH = rows(
      {"size": (2, 3), "mode": "bilinear"}),
     ("align corners", {"sizes": [2, 2, 5, 7], "mode": "linear", "coordinate_transformation_mode": "align_corners"},
      {"size": (5, 7), "mode": "bilinear", "align_corners": True}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("settings", "torch_settings"), TORCH)
@@ -164,7 +164,7 @@ RATIOS = rows(
     ("one axis", {"sizes": [9], "axes": [3], "keep_aspect_ratio_policy": "not_larger"}),
     ("corners", {"sizes": [7, 8], "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger",
                  "coordinate_transformation_mode": "align_corners"}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
@@ -178,6 +178,6 @@ def test_a_ratio_that_is_kept(settings, mode):
 def test_a_ratio_that_is_kept_of_a_crop_is_refused():
     x, roi = variable("x", "float32", [1, 1, 4, 5]), [0.1, 0.1, 0.9, 0.9]
     y = op.Resize(x, roi, None, [8, 8], axes=[2, 3], keep_aspect_ratio_policy="not_larger",
-                  coordinate_transformation_mode="tf_crop_and_resize")  # fmt: skip
+                  coordinate_transformation_mode="tf_crop_and_resize")
     with pytest.raises(NoGradientError, match=r"Resize> has keep_aspect_ratio_policy=not_larger and .* Give the node"):
         grad(y, [x])

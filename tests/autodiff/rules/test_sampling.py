@@ -65,7 +65,7 @@ def test_affine_grid(size, align):
     check_gradient(lambda t: op.AffineGrid(t, size, align_corners=align), [theta])
     if 1 not in size[2:]:  # of one element with corners aligned, torch makes the middle
         assert_as_torch(lambda t: op.AffineGrid(t, size, align_corners=align),
-                        lambda t: F.affine_grid(t, size, bool(align)), [theta])  # fmt: skip
+                        lambda t: F.affine_grid(t, size, bool(align)), [theta])
 
 
 def test_a_spatial_transformer():
@@ -92,7 +92,7 @@ DEFORMED = rows(
     ("groups", {"group": 2}, [real(1, 4, 4, 3), real(2, 2, 2, 2), 0.5 * real(1, 8, 3, 2)]),
     ("everything", {"group": 2, "offset_group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1], "dilations": [1, 2]},
      [real(1, 4, 4, 4), real(4, 2, 2, 2), 0.5 * real(1, 16, 3, 3), real(4), real(1, 8, 3, 3)]),
-)  # fmt: skip
+)
 
 
 ARRAYS = {"x": real(1, 2, 4, 2), "w": real(3, 2, 2, 2), "dy": real(1, 3, 3, 2)}
@@ -113,7 +113,7 @@ DEFORMED_AGAIN = rows(
      [real(1, 2, 4, 4), real(2, 1, 2, 2), 0.5 * real(1, 16, 3, 3), real(2), real(1, 8, 3, 3)], SLOW),
     ("one axis", {}, [real(1, 2, 4), real(1, 2, 2), 0.5 * real(1, 2, 3)], SLOW),
     ("three axes", {}, [real(1, 1, 2, 2, 3), real(1, 1, 1, 2, 2), 0.5 * real(1, 12, 2, 1, 2)], SLOW),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("settings", "args"), DEFORMED_AGAIN)

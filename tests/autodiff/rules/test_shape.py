@@ -106,7 +106,7 @@ TORCH = rows(
     ("DepthToSpace", lambda x: op.DepthToSpace(x, blocksize=2, mode="CRD"),
      lambda x: torch.nn.functional.pixel_shuffle(x, 2), [real(1, 8, 2, 3)]),
     ("Split", lambda x: op.Split(x, [1, 3], axis=1, n_outputs=2), lambda x: x.split([1, 3], 1), [real(2, 4)]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("f", "torch_f", "args"), TORCH)

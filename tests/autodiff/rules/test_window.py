@@ -99,7 +99,7 @@ CONV = rows(
     ("three axes, groups", [2, 2, 2], (2, 2, 4, 3, 4), (2, 1, 2, 2, 2), {"group": 2, "dilations": [2, 1, 2]}),
     ("SAME_UPPER", [3, 2], (2, 2, 6, 5), (3, 2, 3, 2), {"auto_pad": "SAME_UPPER"}),
     ("SAME_LOWER", [3, 2], (2, 2, 6, 5), (3, 2, 3, 2), {"auto_pad": "SAME_LOWER"}),
-)  # fmt: skip
+)
 
 SAME = [
     pytest.param(kernel, sizes, {"auto_pad": auto, "strides": strides, "group": group},
@@ -109,7 +109,7 @@ SAME = [
         [([3, 2], (6, 5), [2, 2]), ([2, 4], (5, 7), [3, 2]), ([1, 2], (5, 4), [2, 3]), ([3], (7,), [2])],
         [1, 2],
     )
-]  # fmt: skip
+]
 
 
 @pytest.fixture(params=["one product for all images", "one for each"])
@@ -132,7 +132,7 @@ def test_conv_padded_to_the_same_size(kernel, sizes, attributes):
 
 
 @pytest.mark.parametrize("attributes", [{"auto_pad": "SAME_LOWER", "strides": [2, 3]}, {"auto_pad": "SAME_UPPER"},
-                                        {"strides": [2, 2], "pads": [1, 0, 0, 1]}])  # fmt: skip
+                                        {"strides": [2, 2], "pads": [1, 0, 0, 1]}])
 @pytest.mark.parametrize("f", [op.Conv, op.ConvTranspose])
 def test_a_kernel_whose_size_is_not_written(f, attributes):
     check_linear(lambda x, w: f(x, w, **attributes), [whole(2, 3, 5, 6), whole(3, 3, 3, 2, seed=1)], order=1)
@@ -171,7 +171,7 @@ CONV_TRANSPOSE = rows(
     ("SAME_LOWER strides", [3, 4], (2, 3, 3, 4), (3, 2, 3, 4), {"auto_pad": "SAME_LOWER", "strides": [2, 3]}),
     ("three axes", [2, 3, 2], (1, 2, 3, 2, 3), (2, 2, 2, 3, 2), {"strides": [2, 1, 1], "pads": [1, 0, 0, 0, 1, 1]}),
     ("three axes, groups", [2, 2, 2], (1, 4, 3, 2, 3), (4, 1, 2, 2, 2), {"group": 2, "dilations": [2, 1, 2]}),
-)  # fmt: skip
+)
 
 OUTPUT_SHAPE = rows(
     ("as long as can be", {"strides": [2, 2], "output_shape": [8, 10]}),
@@ -215,12 +215,12 @@ AVERAGE = [
         [0, 1],
         [0, 1],
     )
-]  # fmt: skip
+]
 AVERAGE += [
     pytest.param((2, 2, 6, 7), {"kernel_shape": [3, 2], "count_include_pad": include, "auto_pad": auto,
                                 "strides": strides}, id=f"{auto}-{strides}-include{include}")
     for include, auto, strides in product([0, 1], ["SAME_UPPER", "SAME_LOWER", "VALID"], [[1, 1], [2, 2]])
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("x", "attributes"), AVERAGE)
@@ -233,7 +233,7 @@ def test_average_pool(x, attributes):
 CAUSAL = rows(
     ("alone", {}, 2), ("with a bias and a past", {}, 4), ("silu", {"activation": "silu"}, 4),
     ("swish", {"activation": "swish"}, 3),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("attributes", "n"), CAUSAL)
@@ -241,7 +241,7 @@ def test_causal_convolution(attributes, n):
     # No runtime has a kernel for it.
     check_gradient(lambda *x: list(op.CausalConvWithState(*x, **attributes)),
                    [real(2, 3, 5), real(3, 1, 3), real(3), real(2, 3, 2)][:n],
-                   dtype=np.float32, step=1e-2, rtol=5e-3)  # fmt: skip
+                   dtype=np.float32, step=1e-2, rtol=5e-3)
 
 
 MAXIMUM = rows(
@@ -261,7 +261,7 @@ MAXIMUM = rows(
     ("SAME_UPPER", (2, 2, 6, 7), {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     ("SAME_LOWER", (2, 2, 6, 7), {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"}),
     ("VALID", (2, 2, 6, 7), {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "VALID"}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("x", "attributes"), MAXIMUM)
@@ -296,7 +296,7 @@ CEILED = rows(
 def test_lp_pool_in_float32(attributes):
     # The reference of onnx 1.23.2 weighs the elements of a window that is cut off.
     check_gradient(lambda x: op.LpPool(x, kernel_shape=[2, 2], **attributes), [real(2, 2, 5, 4)], directions=1,
-                   dtype=np.float32, step=1e-2, rtol=5e-3)  # fmt: skip
+                   dtype=np.float32, step=1e-2, rtol=5e-3)
 
 
 def assert_as_torch_single(f, torch_f, args):
@@ -313,7 +313,7 @@ def assert_as_torch_single(f, torch_f, args):
 def test_lp_pool_with_strides():
     for p in (2, 3):  # torch takes odd powers of negative numbers as they are
         assert_as_torch_single(lambda x, p=p: op.LpPool(x, kernel_shape=[2, 2], strides=[2, 2], p=p),
-                               lambda x, p=p: F.lp_pool2d(x, p, 2, 2), [abs(real(2, 2, 5, 4))])  # fmt: skip
+                               lambda x, p=p: F.lp_pool2d(x, p, 2, 2), [abs(real(2, 2, 5, 4))])
 
 
 GLOBAL = rows(
@@ -364,7 +364,7 @@ TORCH = rows(
      ceil_mode=1), lambda x: F.max_pool2d(x, 2, 2, dilation=(2, 1), ceil_mode=True), [(2, 2, 7, 7)]),
     ("MaxPool, three axes", lambda x: op.MaxPool(x, kernel_shape=[2, 2, 2]), lambda x: F.max_pool3d(x, 2, 1),
      [(2, 2, 3, 4, 3)]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("f", "torch_f", "shapes"), TORCH)
@@ -376,7 +376,7 @@ def test_as_torch(f, torch_f, shapes):
 def test_conv_in_float64(attributes):
     # By onnx's reference evaluator, which is slow and does not know groups in ConvTranspose.
     check_gradient(conv([3, 2], **attributes), [real(2, 2, 5, 4), real(3, 2, 3, 2, seed=1), real(3, seed=2)],
-                   directions=1)  # fmt: skip
+                   directions=1)
 
 
 def test_ties_of_max_pool_go_to_the_first():
@@ -390,7 +390,7 @@ POOLS = rows(
     ("halves and leaves a rest", (2, 3, 7, 5), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     ("overlaps", (2, 3, 4, 5), {"kernel_shape": [2, 2]}),
     ("three in a row, dilated", (1, 2, 9, 6), {"kernel_shape": [3, 1], "dilations": [2, 1], "strides": [1, 2]}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("shape", "attributes"), POOLS)
@@ -434,7 +434,7 @@ def test_gradients_of_a_batch_need_few_nodes():
     assert nodes(op.Conv(x, point), [x], point) == ["Transpose", "Flatten", "Transpose", "Flatten", "Gemm", "Reshape"]
     assert nodes(op.ConvTranspose(x, w, strides=[2, 2]), [w], x) == ["Conv"]
     assert nodes(op.AveragePool(x, kernel_shape=[2, 2], strides=[2, 2]), [], x) == [
-        "Reshape", "ConvTranspose", "Reshape"]  # fmt: skip
+        "Reshape", "ConvTranspose", "Reshape"]
 
 
 def test_few_places_are_one_product_for_all_images():
@@ -457,7 +457,7 @@ def test_columns_are_those_of_the_image_however_many_kernels_there_are():
 @pytest.mark.parametrize("f", [
     op.Conv, op.ConvTranspose, lambda x, w: op.AveragePool(x, kernel_shape=[2, 2]),
     lambda x, w: op.MaxPool(x, kernel_shape=[2, 2]),
-])  # fmt: skip
+])
 def test_an_empty_batch(f):
     # Not with pads: onnxruntime 1.31.1 never returns from a Conv that has pads and no channels.
     x, w = variable("x", "float32", ["N", 2, 4, 5]), variable("w", "float32", [2, 2, 3, 3])
@@ -504,7 +504,7 @@ def test_a_kernel_of_which_nothing_is_known():
     ("ConvTranspose", conv_transpose([3, 2], strides=[2, 2], pads=[1, 0, 0, 1]), 2),
     ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]), 1),
     ("MaxPool", lambda x: op.MaxPool(x, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]), 1),
-))  # fmt: skip
+))
 def test_one_size_of_an_image_is_known_and_another_is_not(f, n):
     args = [apart(2, 3, 6, 7).astype(np.float32), whole(3, 3, 3, 2, seed=1)][:n]
     given = [*args, *(whole(*y.shape, seed=2) for y in compiled(f, args, static)(args))]
