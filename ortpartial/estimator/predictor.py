@@ -10,7 +10,7 @@ import numpy as np
 
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Value
-from ortpartial.model import check_indices
+from ortpartial.model import check_indices, match_names
 from ortpartial.runtime import Interrupt, Session, choose_threads
 from ortpartial.training import Names, forward_graph, row_loss_graph
 
@@ -60,9 +60,7 @@ class Predicting(Trained):
                 names = ", ".join(map(repr, self._losses))
                 raise DataError(f"The trained outputs are {names}; give y as a dict by name.")
             y = table
-        if wrong := sorted(set(y) ^ set(self._losses)):
-            state = "is missing from y" if wrong[0] in self._losses else "is no trained output"
-            raise DataError(f"{wrong[0]!r} {state}; they are {', '.join(map(repr, self._losses))}.")
+        match_names(self._losses, y, "target")
         found = {}
         for output, loss in self._losses.items():
             value, shape = self._model.outputs[output], self._shape(output, inputs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Value
+from ortpartial.model import match_names
 
 __all__ = ["check_inputs", "check_sample_weight", "check_target", "columns"]
 
@@ -130,13 +131,7 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
         if (table := columns(X)) is None:
             raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
         X = {n: _as_declared(c, inputs[n].shape) for n, c in table.items() if n in inputs}
-    if wrong := sorted(set(X) ^ set(inputs)):
-        name = repr(wrong[0])
-        names = ", ".join(map(repr, inputs))
-        if wrong[0] not in inputs:
-            raise DataError(f"{name} is no input of the model; those of the model are {names}.")
-        given = f"what was given is {', '.join(map(repr, X))}" if X else "nothing was given"
-        raise DataError(f"Input {name} is missing; those of the model are {names}, and {given}.")
+    match_names(inputs, X)
     arrays = {n: _array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
     for n, v in inputs.items():
         _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")

@@ -4,6 +4,7 @@ from .external_data import offload_weights, replace_weights, restore_weights, sp
 from .function_bodies import expand_body
 from .index_ranges import check_empty, check_indices, index_ranges
 from .load import Model, load, read
+from .names import match_names
 from .prepare import bodies, prepare, walk_graphs
 from .reader import EXPANSIONS
 
@@ -16,6 +17,7 @@ __all__ = [
     "expand_body",
     "index_ranges",
     "load",
+    "match_names",
     "offload_weights",
     "prepare",
     "read",

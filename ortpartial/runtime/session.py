@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from onnx import ModelProto
 
-from ortpartial.exceptions import DataError, DeviceError
-from ortpartial.model import split_external_data
+from ortpartial.exceptions import DeviceError
+from ortpartial.model import match_names, split_external_data
 from ortpartial.rewrites import downgrade_opset, lower
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
@@ -151,8 +151,7 @@ class Session:
         ModelError
             The graph fails on this input.
         """
-        if feeds.keys() != set(self.inputs):
-            raise DataError(_names("an input", self.inputs, feeds))
+        match_names(self.inputs, feeds)
         try:
             found = self._sess.run(self.outputs, {n: make_borrowable(v) for n, v in feeds.items()}, options)
         except Exception as e:
@@ -189,14 +188,6 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {', '.join(self.inputs)} -> {', '.join(self.outputs)} on {self.device}>"
-
-
-def _names(what: str, known: Sequence[str], given: Iterable[str]) -> str:
-    """Which name is missing or unknown."""
-    given = list(given)
-    missing, unknown = [n for n in known if n not in given], [n for n in given if n not in known]
-    found = f"lacks {what} named {missing[0]!r}" if missing else f"has {what} named {unknown[0]!r} which nobody reads"
-    return f"What is given {found}; the graph has: {', '.join(map(repr, known)) or 'none'}."
 
 
 class Binding:
@@ -279,7 +270,7 @@ class Binding:
         if name in self._missing:
             self._missing.remove(name)
         elif name not in self.session.inputs:
-            raise DataError(_names("an input", self.session.inputs, [*self.session.inputs, name]))
+            match_names(self.session.inputs, [*self.session.inputs, name])
         self._binding.bind_ortvalue_input(name, ortvalue)
 
     def bind_output(self, name: str, buffer: Buffer | None = None) -> None:
@@ -294,7 +285,7 @@ class Binding:
             return
         if name not in self.session.outputs:
             # onnxruntime 1.19 to 1.31 takes any name here and ignores it.
-            raise DataError(_names("an output", self.session.outputs, [*self.session.outputs, name]))
+            match_names(self.session.outputs, [*self.session.outputs, name], "output")
         if buffer is None:
             self._binding.bind_output(name, self._device.ort)
         else:
@@ -318,7 +309,7 @@ class Binding:
             The graph fails.
         """
         if self._missing:
-            raise DataError(_names("an input", self.session.inputs, set(self.session.inputs) - self._missing))
+            match_names(self.session.inputs, [n for n in self.session.inputs if n not in self._missing])
         try:
             # onnxruntime 1.19 to 1.31 writes the next result to the memory of the last one, where it even must fit.
             for name in self._loose:

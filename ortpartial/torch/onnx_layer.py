@@ -10,7 +10,7 @@ import torch
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError
-from ortpartial.model import load, read, replace_weights
+from ortpartial.model import load, match_names, read, replace_weights
 from ortpartial.runtime import Device, choose_threads, cores
 from ortpartial.training import select_for_fit
 
@@ -289,11 +289,9 @@ def _arranged(
     if len(inputs) > len(names):
         raise DataError(f"The graph has {len(names)} inputs, {known}; {len(inputs)} given.")
     given = dict(zip(names, inputs, strict=False))
-    if unknown := [n for n in named if n not in names or n in given]:
-        problem = "is given twice" if unknown[0] in given else "is unknown"
-        raise DataError(f"The input {unknown[0]!r} {problem}; the inputs are {known}.")
-    if missing := [n for n in names if n not in given and n not in named]:
-        raise DataError(f"The input {missing[0]!r} is missing; the inputs are {known}.")
+    if twice := [n for n in named if n in given]:
+        raise DataError(f"The input {twice[0]!r} is given twice; the inputs are {known}.")
+    match_names(names, [*given, *named])
     return tuple(given[n] if n in given else named[n] for n in names)
 
 

@@ -12,7 +12,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import resolve_weights
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import FLOATS
-from ortpartial.model import Model, check_empty, check_indices, index_ranges, load
+from ortpartial.model import Model, check_empty, check_indices, index_ranges, load, match_names
 from ortpartial.runtime import Session, TrainingAgent
 
 from .engine_selection import select_for_backward
@@ -108,8 +108,7 @@ class OrtGradientForwardBackward:
                 names = ", ".join(map(repr, known))
                 raise DataError(f"The model has {len(known)} inputs, {names}; {len(inputs)} given.")
             inputs = dict(zip(known, inputs, strict=True))
-        if wrong := sorted(set(inputs) ^ set(known)):
-            raise DataError(f"The inputs are {', '.join(map(repr, known))}; {wrong[0]!r} is missing or unknown.")
+        match_names(known, inputs)
         # Copies, since backward may read them after the caller has written to the arrays again.
         feeds = {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in known.items()}
         check_indices(self._ranges, feeds)

@@ -16,7 +16,7 @@ from onnx import ModelProto, numpy_helper
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Node, Value, build, constant, rewrite
 from ortpartial.learning import descend
-from ortpartial.model import load
+from ortpartial.model import load, match_names
 from ortpartial.rewrites import apply_peepholes, simplify
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
@@ -157,19 +157,15 @@ class TrainingSession:
             An input is missing or unknown, or does not fit.
         """
         if feeds.keys() != self._types.keys():
-            self._check_names(feeds)
+            match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
         given = {n: self._array(n, feeds[n]) for n in self.inputs}
         found = self._program(given)(self._turn, given)
         self._turn = (self._turn + 1) % self._turns
         return {n: found[n] for n in self.outputs}
 
-    def _check_names(self, feeds: Mapping[str, Any]) -> None:
-        """Whether every input is there, and nothing that the model does not know."""
-        known = ", ".join(map(repr, self.inputs))
-        if wrong := [n for n in feeds if n not in self.inputs and (n not in self._declared or n in self._stored)]:
-            raise DataError(f"The steps read no input {wrong[0]!r}; they read {known}.")
-        if missing := [n for n in self.inputs if n not in feeds]:
-            raise DataError(f"The input {missing[0]!r} is missing; the steps read {known}.")
+    def _is_unused_input(self, name: str) -> bool:
+        """Whether the model has an input that no step reads."""
+        return name in self._declared and name not in self._stored and name not in self.inputs
 
     def _array(self, name: str, given: Any) -> np.ndarray:
         """An input as an array of the type that the steps read, where only its precision changes."""

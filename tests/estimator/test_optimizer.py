@@ -137,12 +137,12 @@ def test_several_inputs_and_outputs(engine, rng):
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
-        ({"a": X[:, :3]}, {"price": Y, "kind": Y}, "'b' is missing; those of the model are 'a', 'b', and what was"),
+        ({"a": X[:, :3]}, {"price": Y, "kind": Y}, "Missing input: 'b'. Expected 'a', 'b'; got 'a'."),
         (X[:, :3], {"price": Y, "kind": Y}, "The model has the inputs 'a', 'b'; give a dict of arrays by name."),
-        ({"a": X[:, :3], "b": X[:, :3], "z": Y}, {"price": Y, "kind": Y}, "'z' is no input of the model"),
+        ({"a": X[:, :3], "b": X[:, :3], "z": Y}, {"price": Y, "kind": Y}, "Unknown input: 'z'. Expected 'a', 'b'"),
         ({"a": X[:, :3], "b": X[:, :3]}, Y, "The trained outputs are 'price', 'kind'; give y as a dict by name."),
-        ({"a": X[:, :3], "b": X[:, :3]}, {"price": Y}, "'kind' is missing from y; they are 'price', 'kind'."),
-        ({"a": X[:, :3], "b": X[:, :3]}, {"price": Y, "kind": Y, "z": Y}, "'z' is no trained output"),
+        ({"a": X[:, :3], "b": X[:, :3]}, {"price": Y}, "Missing target: 'kind'. Expected 'price', 'kind'; got"),
+        ({"a": X[:, :3], "b": X[:, :3]}, {"price": Y, "kind": Y, "z": Y}, "Unknown target: 'z'. Expected 'price'"),
         ({"a": X[:, :3], "b": X[:, :3]}, {"price": Y, "kind": Y}, "y['kind'] has shape (60, 1), where (60, 2)"),
     ],
 )

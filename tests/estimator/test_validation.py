@@ -49,9 +49,9 @@ def test_no_copy_where_none_is_needed():
         (INPUTS, [[1, None]], "Input 'x' contains NaN or infinity; impute or drop those rows."),
         (INPUTS, [[1j, 2]], "Input 'x' has dtype complex128, where float32 was expected; encode it as numbers first."),
         (INPUTS, [[1, 2], [3]], "Input 'x' is no rectangular array"),
-        (INPUTS, {"z": X}, "Input 'x' is missing; those of the model are 'x', and what was given is 'z'."),
-        (INPUTS, {}, "Input 'x' is missing; those of the model are 'x', and nothing was given."),
-        (INPUTS, {"x": X, "z": X}, "'z' is no input of the model; those of the model are 'x'."),
+        (INPUTS, {"z": X}, "Missing input: 'x'. Unknown input: 'z'. Expected 'x'; got 'z'."),
+        (INPUTS, {}, "Missing input: 'x'. Expected 'x'; got none."),
+        (INPUTS, {"x": X, "z": X}, "Unknown input: 'z'. Expected 'x'; got 'x', 'z'."),
         (TWO, X, "The model has the inputs 'x', 'i'; give a dict of arrays by name."),
         (TWO, {"x": X, "i": [1, 2]}, "The inputs have different numbers of rows: {'x': 3, 'i': 2}."),
         (TWO, {"x": X, "i": [1, 2, 2.5]}, "Input 'i' holds fractions, where int64 was expected."),
@@ -168,7 +168,7 @@ def test_the_columns_of_a_table_are_inputs_by_name(table):
     one = {"a": variable("a", "float32", ["N", 1]), "b": variable("b", "int64", ["N"])}
     arrays, rows = check_inputs(one, table({"b": [1, 2], "other": ["u", "v"], "a": [0.5, 1.5]}))
     assert (rows, arrays["a"].tolist(), arrays["b"].tolist()) == (2, [[0.5], [1.5]], [1, 2])
-    said = "Input 'b' is missing; those of the model are 'a', 'b', and what was given is 'a'."
+    said = "Missing input: 'b'. Expected 'a', 'b'; got 'a'."
     with pytest.raises(DataError, match=re.escape(said)):
         check_inputs(one, table({"a": [0.5, 1.5]}))
 

@@ -460,8 +460,8 @@ def test_calls():
 
 ONE = torch.ones(2, 3)
 CALLS = {
-    "missing": ((ONE,), {"c": ONE}, "The input 'b' is missing; the inputs are 'a', 'b', 'c'."),
-    "unknown": ((ONE,), {"d": ONE}, "The input 'd' is unknown; the inputs are 'a', 'b', 'c'."),
+    "missing": ((ONE,), {"c": ONE}, "Missing input: 'b'. Expected 'a', 'b', 'c'; got 'a', 'c'."),
+    "unknown": ((ONE,), {"d": ONE}, "Missing inputs: 'b', 'c'. Unknown input: 'd'. Expected 'a', 'b', 'c'"),
     "twice": ((ONE,), {"a": ONE}, "The input 'a' is given twice; the inputs are 'a', 'b', 'c'."),
     "too many": ((ONE,) * 4, {}, "The graph has 3 inputs, 'a', 'b', 'c'; 4 given."),
     "dtype": ((ONE, ONE.double(), ONE), {}, "The input 'b' is torch.float64, the layer takes torch.float32; convert"),

@@ -199,9 +199,9 @@ def test_errors(engine):
     a = np.ones((2, 3), np.float32)
     with pytest.raises(DataError, match="The model has 3 inputs, 'a', 'b', 'c'; 1 given"):
         layer.forward(a)
-    with pytest.raises(DataError, match="The inputs are 'a', 'b', 'c'; 'z' is missing or unknown"):
+    with pytest.raises(DataError, match=r"Unknown input: 'z'\. Expected 'a', 'b', 'c'; got 'a', 'b', 'c', 'z'"):
         layer.forward({**dict.fromkeys("abc", a), "z": a})
-    with pytest.raises(DataError, match="The inputs are 'a', 'b', 'c'; 'c' is missing or unknown"):
+    with pytest.raises(DataError, match=r"Missing input: 'c'\. Expected 'a', 'b', 'c'; got 'a', 'b'\."):
         layer.forward(dict.fromkeys("ab", a))
     with pytest.raises(DataError):
         layer.forward([a, a, a[:, :2]])

@@ -278,9 +278,9 @@ def test_inputs_are_read_and_outputs_are_given_anew():
 
 @pytest.mark.parametrize(("feeds", "message"), [
     ({"x": np.ones((1, 2), np.float32), "t": ONE}, r"The input 'x' has shape \(1, 2\), and the steps read \['N'\]"),
-    ({"x": ONE}, "The input 't' is missing; the steps read 'x', 't'"),
+    ({"x": ONE}, "Missing input: 't'. Expected 'x', 't'; got 'x'."),
     ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, and the steps read float32"),
-    ({"x": ONE, "t": ONE, "u": ONE}, "The steps read no input 'u'; they read 'x', 't'"),
+    ({"x": ONE, "t": ONE, "u": ONE}, "Unknown input: 'u'. Expected 'x', 't'; got 'x', 't', 'u'."),
 ], ids=["shape", "missing", "type", "unknown"])
 def test_step_messages(feeds, message):
     with pytest.raises(DataError, match=message):
