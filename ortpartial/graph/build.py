@@ -236,11 +236,11 @@ class _Graph:
         """
         if self.parent is not None:
             here = v in self.cut or (v.node is not None and id(v.node) in self.own)
-            return (id(self), v._key()) if here else self.parent._identity(v)
+            return (id(self), v._key) if here else self.parent._identity(v)
         if v.array is not None and v not in self.cut:
             content = v.array.tobytes() if v.array.size <= SMALL else id(v.array)
             return v.hint, v.array.dtype.str, v.array.shape, content
-        return v._key()
+        return v._key
 
     def _name(self, v: Value, prefix: str) -> str:
         """The name of a value; a node's output is named by its operator."""

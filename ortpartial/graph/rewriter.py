@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from .ops import Node, Subgraph, Value, make_node, topological
+from .ops import Node, Subgraph, Value, attach_outputs, make_node, topological
 from .values import counter
 
 __all__ = ["make_rewriter", "rewrite"]
@@ -84,11 +85,32 @@ def make_rewriter(outputs: Sequence[Value], new: Mapping[Value, Value], formula:
                 attributes[name], inside = _rewritten_body(body, current, formula)
                 bodies.append((body, inside))
         if inputs != list(node.inputs) or any(attributes[k] is not node.attributes[k] for k in attributes):
-            hints = [v.hint for v in node.outputs]
-            made = make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name, hints=hints)
+            made = _remake(node, inputs, attributes)
             found.update((old, _stated(y, old)) for y, old in zip(made.outputs, node.outputs, strict=True))
             remade[node] = made, bodies
     return current
+
+
+def _remake(node: Node, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Node:
+    """The node with other inputs, typed by inference where their types, or the numbers of a constant, differ."""
+    hints = [v.hint for v in node.outputs]
+    if node.bodies or not all(_is_alike(a, b, node.op_type) for a, b in zip(node.inputs, inputs, strict=True)):
+        return make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name, hints=hints)
+    made = Node(node.schema, tuple(inputs), attributes, node.name)
+    return attach_outputs(made, [v.type for v in node.outputs], hints)
+
+
+#: Operators whose shape inference reads floating-point numbers; that of all others reads whole numbers alone.
+_SIZED_BY_FLOATS = frozenset({"Range", "Resize"})
+
+
+def _is_alike(a: Value | None, b: Value | None, op_type: str) -> bool:
+    """Whether shape inference cannot tell one input from another."""
+    if a is b:
+        return True
+    if a is None or b is None or not (a.array is b.array or (a.is_float and op_type not in _SIZED_BY_FLOATS)):
+        return False
+    return a.type is b.type or a.type == b.type
 
 
 def _stated(v: Value, old: Value) -> Value:

@@ -84,12 +84,12 @@ class Value:
             raise GraphError(f"The rank of {self!r} is not known; declare the shape of the model's inputs.")
         return len(self.shape)
 
-    @property
+    @cached_property
     def is_static(self) -> bool:
         """Whether every size is known."""
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether the value is a tensor of real floating-point numbers, so that it can have a gradient."""
         return self.type.tensor_type.elem_type in FLOATS
@@ -101,6 +101,7 @@ class Value:
         kind = helper.make_tensor_type_proto(self.type.tensor_type.elem_type, shape)
         return Value(kind, self.node, self.index, self.array, self.hint, self.inner)
 
+    @cached_property
     def _key(self) -> tuple[int, Any]:
         if self.node is None:
             return id(self), -1
@@ -108,10 +109,10 @@ class Value:
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same output of the same node (not an element-wise comparison)."""
-        return self is other or (isinstance(other, Value) and self.node is not None and self._key() == other._key())
+        return self is other or (isinstance(other, Value) and self.node is not None and self._key == other._key)
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._key)
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} has no truth value before it is computed; use op.Where to choose.")

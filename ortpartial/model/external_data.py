@@ -159,7 +159,7 @@ def restore_weights(model: Model, weights: Mapping[str, np.ndarray] | None = Non
     >>> from ortpartial.graph import constant, variable
     >>> from ortpartial.model import load
     >>> proto = build([x := variable("x", "float32", ["N", 1])], {"y": x @ constant(np.ones((1, 2**18), np.float32))})
-    >>> check_integer(offload_weights(load(proto))) == proto
+    >>> restore_weights(offload_weights(load(proto))) == proto
     True
     """
     left_out = {t.name for t in model.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL}

@@ -81,6 +81,8 @@ class Maker:
 
     def __init__(self, roots: Sequence[Value], cut: Sequence[Value]):
         self._start = set(cut)
+        #: What `_number` has found, by value.
+        self.numbers: dict[Value, float | None] = {}
         self._times = Counter([*roots, *(v for node in topological(roots, cut) for v in node.reads)])
 
     def __call__(self, v: Value) -> Node | None:
@@ -165,15 +167,27 @@ def _multiple(v: Value, maker: Maker) -> tuple[Value, float]:
 
 
 def _number(v: Value, maker: Maker) -> float | None:
-    """What all elements of a value are, where that is known."""
+    """The number that all elements of a value are, where that is known."""
+    if v not in maker.numbers:
+        maker.numbers[v] = _find_number(v, maker)
+    return maker.numbers[v]
+
+
+def _find_number(v: Value, maker: Maker) -> float | None:
+    """`_number` where it is asked for the first time: chains of products would be walked again at each of them."""
     if v.array is not None and v.is_float and v.array.size:
         first = v.array.flat[0]
         return float(first) if (v.array == first).all() else None
     node = maker(v)
     if node is None or node.domain or not v.is_float or node.op_type not in _OF_NUMBERS:
         return None
-    found = [_number(u, maker) for u in node.reads if u.is_float]
-    return None if None in found else _OF_NUMBERS[node.op_type](*found)
+    numbers = []
+    for u in node.reads:
+        if u.is_float:
+            if (number := _number(u, maker)) is None:
+                return None
+            numbers.append(number)
+    return _OF_NUMBERS[node.op_type](*numbers)
 
 
 def _difference(node: Node, inputs: Sequence[Any], maker: Maker) -> Value | None:

@@ -1,12 +1,15 @@
 """Is a graph the same after the passes, with more known about it and no weight copied?"""
 
+import sys
+
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from ortpartial.model import prepare as passes
 from ortpartial.model.load import load
+
+passes = sys.modules["ortpartial.model.prepare"]  # the face has a function of this name
 
 
 def text(body, opset=21, rest=""):
