@@ -1,9 +1,9 @@
-"""How does a model compute the same in fewer nodes? `simplify`, before it is differentiated."""
+"""Graph simplification: fold constants, remove idle nodes and reorder others before a model is differentiated."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -19,185 +19,218 @@ from .transposes import cancel_transposes
 
 __all__ = ["simplify"]
 
-#: Operators that are computed when all they read is constant and no longer than this; sizes, mostly.
-_FEW = 64
-_FOLDED = frozenset({"Abs", "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather",
-                     "Greater", "Identity", "Less", "Max", "Min", "Mul", "Neg", "Not", "Pow", "Range", "Reciprocal",
-                     "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
-                     "Where"})
+#: From a node and its new inputs to values in place of its outputs, None where the pattern does not match.
+Rewrite = Callable[[Node, Sequence[Any]], "list[Value] | None"]
+
+#: Constants of at most so many elements are folded; most of them are sizes.
+_MAX_FOLDED = 64
+_FOLDABLE = frozenset({"Abs", "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather",
+                       "Greater", "Identity", "Less", "Max", "Min", "Mul", "Neg", "Not", "Pow", "Range", "Reciprocal",
+                       "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+                       "Where"})
 
 
 def simplify(model: Model, *, dropout: bool = False) -> Model:
     """The same function in fewer nodes.
 
-    What sizes alone decide is computed now: onnxruntime does so, too, but for each graph apart, and a backward graph
-    would be handed it each time. An idle Dropout is left out. Where attention moves elements twice, it does so once,
-    and Relu comes behind a pool.
+    onnxruntime folds constants, too, but for each graph apart, and the backward graph would repeat the work.
 
     Parameters
     ----------
     model : Model
         The model.
     dropout : bool
-        Whether even an idle Dropout stays, since it is to be turned on.
+        Whether an idle Dropout is kept, because it is to be turned on.
 
     Returns
     -------
     Model
     """
-
-    picks, pooled = _picks(model), _pooled(model)
-    parts: dict[Any, tuple[Sequence[Value], list[int]]] = {}
+    rewrites = [
+        _fold_shape,
+        _reshape_before_transpose,
+        _gathers_to_split(model),
+        _relu_after_pool(model),
+        *([] if dropout else [_remove_idle_dropout]),
+        _fold_constants,
+    ]
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
-        if node.op_type in ("Shape", "Size") and not node.attributes and inputs[0].is_static:
-            sizes = np.asarray(inputs[0].shape, np.int64)
-            return [constant(sizes if node.op_type == "Shape" else sizes.prod())]
-        if node.op_type == "Reshape":
-            y = make_node(node.schema, inputs, node.attributes).outputs[0]
-            if (moved := _moved(inputs[0], _sizes(y))) is not None:
-                return [moved]
-        if (pick := picks.get(id(node))) is not None:
-            of, axis, i, n = pick
-            if (of, axis) not in parts:
-                parts[of, axis] = _slices(inputs[0], axis, n)
-            slices, ones = parts[of, axis]
-            if inputs[1].rank and ones == [axis]:
-                return [slices[i]]
-            part = op.Squeeze(slices[i], ones)
-            return [op.Unsqueeze(part, [axis]) if inputs[1].rank else part]
-        if node in pooled:
-            return [op.Relu(make_node(node.schema, inputs[0].node.inputs, node.attributes).outputs[0])]
-        if node.op_type == "Dropout" and not dropout and _is_idle(inputs):
-            return [inputs[0], *node.outputs[1:]]
-        known = all(x is None or (x.array is not None and x.array.size <= _FEW) for x in inputs)
-        if not known or node.op_type not in _FOLDED or node.domain:
-            return None
-        y = make_node(node.schema, inputs, node.attributes).outputs[0]
-        try:
-            with np.errstate(all="ignore"):
-                (found,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
-        except Exception:  # What onnx cannot compute is left to the runtime, which says what is wrong.
-            return None
-        found = np.asarray(found)
-        return [constant(found)] if found.size <= _FEW and found.dtype == y.dtype else None
+        for rewrite in rewrites:
+            if (outputs := rewrite(node, inputs)) is not None:
+                return outputs
+        return None
 
     new = make_rewriter(list(model.outputs.values()), {}, change)
     return replace(model, outputs=cancel_transposes({n: new(v) for n, v in model.outputs.items()}))
 
 
-def _picks(model: Model) -> dict[int, tuple[Value, int, int, int]]:
-    """Gathers that together pick every slice of a tensor, as attention does its queries, keys and values.
+def _fold_shape(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    """The Shape or the Size of a value of static shape as a constant."""
+    if node.op_type not in ("Shape", "Size") or node.attributes or not inputs[0].is_static:
+        return None
+    sizes = np.asarray(inputs[0].shape, np.int64)
+    return [constant(sizes if node.op_type == "Shape" else sizes.prod())]
 
-    By the node: the tensor, the axis, which slice, of how many. The gradient of a Split is one Concat, that of n
-    Gathers as many tensors of the whole size and their sum.
+
+def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    """A node of small constants, computed now."""
+    is_constant = all(x is None or (x.array is not None and x.array.size <= _MAX_FOLDED) for x in inputs)
+    if not is_constant or node.op_type not in _FOLDABLE or node.domain:
+        return None
+    y = make_node(node.schema, inputs, node.attributes).outputs[0]
+    try:
+        with np.errstate(all="ignore"):
+            (array,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
+    except Exception:  # What onnx cannot compute is left to the runtime, whose error names the cause.
+        return None
+    array = np.asarray(array)
+    return [constant(array)] if array.size <= _MAX_FOLDED and array.dtype == y.dtype else None
+
+
+def _remove_idle_dropout(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    """The input of a Dropout in inference mode."""
+    if node.op_type != "Dropout":
+        return None
+    training = inputs[2] if len(inputs) > 2 else None
+    is_idle = training is None or (training.array is not None and not training.array)
+    return [inputs[0], *node.outputs[1:]] if is_idle else None
+
+
+def _relu_after_pool(model: Model) -> Rewrite:
+    """MaxPool(Relu(x)) as Relu(MaxPool(x)), which has fewer elements, where nothing else reads the Relu."""
+    roots = list(model.outputs.values())
+    nodes = topological(roots)
+    readers = Counter([*roots, *(v for node in nodes for v in node.reads)])
+    pools = {node for node in nodes if node.op_type == "MaxPool" and not node.domain
+             and (x := node.reads[0]).node and x.node.op_type == "Relu" and readers[x] == 1
+             and not readers[node.outputs[1]]}
+
+    def rewrite(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        if node not in pools:
+            return None
+        return [op.Relu(make_node(node.schema, inputs[0].node.inputs, node.attributes).outputs[0])]
+
+    return rewrite
+
+
+def _gathers_to_split(model: Model) -> Rewrite:
+    """Gathers that together pick every slice of a tensor as one Split; attention picks queries, keys and values so.
+
+    The gradient of a Split is one Concat, that of n Gathers n tensors of the whole size and their sum.
     """
-    found: dict[tuple[Value, int], dict[int, list[Node]]] = {}
+    picks = _find_picks(model)
+    splits: dict[tuple[Value, int], tuple[Sequence[Value], list[int]]] = {}
+
+    def rewrite(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        if node not in picks:
+            return None
+        tensor, axis, i, n = picks[node]
+        if (tensor, axis) not in splits:
+            splits[tensor, axis] = _split(inputs[0], axis, n)
+        slices, ones = splits[tensor, axis]
+        if inputs[1].rank and ones == [axis]:
+            return [slices[i]]
+        y = op.Squeeze(slices[i], ones)
+        return [op.Unsqueeze(y, [axis]) if inputs[1].rank else y]
+
+    return rewrite
+
+
+def _find_picks(model: Model) -> dict[Node, tuple[Value, int, int, int]]:
+    """By each Gather of a complete set: the tensor, the axis, which slice it picks, of how many."""
+    gathers: dict[tuple[Value, int], dict[int, list[Node]]] = {}
     for node in topological(list(model.outputs.values())):
         if node.op_type == "Gather" and not node.domain and (x := node.inputs[0]) is not None and x.shape:
             axis, indices = node.attribute("axis") % len(x.shape), node.inputs[1]
-            if indices is not None and (alone := one_of(x, indices, axis)) is not None:
-                found.setdefault((x, axis), {}).setdefault(alone[0], []).append(node)
-    return {id(node): (x, axis, i, len(slices)) for (x, axis), slices in found.items()
+            if indices is not None and (pick := one_of(x, indices, axis)) is not None:
+                gathers.setdefault((x, axis), {}).setdefault(pick[0], []).append(node)
+    return {node: (x, axis, i, len(slices)) for (x, axis), slices in gathers.items()
             if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}
 
 
-def _moved(y: Value, shape: Sequence[int] | None) -> Value | None:
-    """y = Transpose(Reshape(x)) in a shape that cuts its axes apart, as Transpose(Reshape(x)); None where y is not so.
+def _split(x: Value, axis: int, n: int) -> tuple[list[Value], list[int]]:
+    """The n slices of x along an axis, and which of their axes of size 1 are not among the other axes of x.
 
-    torch moves the heads of attention so, as one axis with the batch that is taken apart later. A runtime fuses a
-    product with a Transpose next to it, not with one behind a Reshape.
+    Where x only moves axes of another value, that value is split, so that the moves may be eliminated.
     """
-    transpose, before = _moving(y, "Transpose")
-    reshape, x = _moving(before, "Reshape")
-    sizes = _sizes(before)
-    if transpose is None or before is None or reshape is None or sizes is None or shape is None:
-        return None
-    perm = _perm(transpose, before)
-    found = _runs(shape, [sizes[a] for a in perm])
-    if found is None:
-        return None
-    runs = dict(zip(perm, found, strict=True))
-    starts = list(accumulate((len(runs[a]) for a in range(len(perm))), initial=0))
-    apart = op.Reshape(x, [n for a in range(len(perm)) for n in runs[a]])
-    return op.Transpose(apart, perm=[starts[a] + i for a, run in runs.items() for i in range(len(run))])
-
-
-def _sizes(v: Value | None) -> list[int] | None:
-    """The shape of a value, where all of it is known."""
-    found = [] if v is None or v.shape is None else [n for n in v.shape if isinstance(n, int)]
-    return found if v is not None and v.shape is not None and len(found) == len(v.shape) else None
-
-
-def _runs(fine: Sequence[int], coarse: Sequence[int]) -> list[list[int]] | None:
-    """Sizes in runs whose products are the coarse ones; None where there are no such."""
-    rest, found = list(fine), []
-    for n in coarse:
-        run = [rest.pop(0)] if rest else []
-        while rest and 0 < np.prod(run) < n:
-            run.append(rest.pop(0))
-        found.append(run)
-    return found if not rest and [np.prod(run) for run in found] == list(coarse) else None
-
-
-def _slices(x: Value, axis: int, n: int) -> tuple[list[Value], list[int]]:
-    """All slices of x along an axis, cut off before this axis was moved to its place, if no other one was.
-
-    And their axes of one element that those of x do not have.
-    """
-    u, axes = x, list(range(x.rank))
-    while (behind := _behind(u)) is not None:
-        came = [a for i in axes if (a := behind[1][i]) is not None]
-        if len(came) < len(axes):
+    source, axes = x, list(range(x.rank))
+    while (moved := _trace_axes(source)) is not None:
+        origins = [a for i in axes if (a := moved[1][i]) is not None]
+        if len(origins) < len(axes):
             break
-        u, axes = behind[0], came
+        source, axes = moved[0], origins
     rest = axes[:axis] + axes[axis + 1 :]
     if rest != sorted(rest):
-        u, axes, rest = x, list(range(x.rank)), [a for a in range(x.rank) if a != axis]
-    return op.Split(u, axis=axes[axis], num_outputs=n), [a for a in range(u.rank) if a not in rest]
+        source, axes, rest = x, list(range(x.rank)), [a for a in range(x.rank) if a != axis]
+    return op.Split(source, axis=axes[axis], num_outputs=n), [a for a in range(source.rank) if a not in rest]
 
 
-def _behind(v: Value) -> tuple[Value, list[int | None]] | None:
-    """What v is made of by moving axes or those of size 1, and where each axis comes from; None where it is not."""
-    node, x = _moving(v, "Squeeze", "Transpose", "Unsqueeze")
+def _trace_axes(v: Value) -> tuple[Value, list[int | None]] | None:
+    """The input of a Squeeze, Transpose or Unsqueeze v, and for each axis of v that of the input; None for others."""
+    node, x = _match(v, "Squeeze", "Transpose", "Unsqueeze")
     if node is None or x is None:
         return None
     if node.op_type == "Transpose":
-        return x, [*_perm(node, x)]
-    named = node.inputs[1].array if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    if named is None:
+        return x, [*_permutation(node, x)]
+    listed = node.inputs[1].array if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    if listed is None:
         return None
-    ones = {int(a) % max(x.rank, v.rank) for a in named}
+    ones = {int(a) % max(x.rank, v.rank) for a in listed}
     if node.op_type == "Squeeze":
         return x, [a for a in range(x.rank) if a not in ones]
     rest = iter(range(x.rank))
     return x, [None if a in ones else next(rest) for a in range(v.rank)]
 
 
-def _moving(v: Value | None, *types: str) -> tuple[Node, Value] | tuple[None, None]:
-    """The node that makes v and what it moves, where it is of one of these types."""
+def _reshape_before_transpose(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    """Reshape(Transpose(Reshape(x))) as Transpose(Reshape(x)), where the last Reshape only takes axes apart.
+
+    torch moves the heads of attention as one axis with the batch and takes them apart later. A runtime fuses a product
+    with a Transpose next to it, but not with one behind a Reshape.
+    """
+    if node.op_type != "Reshape":
+        return None
+    shape = _static_shape(make_node(node.schema, inputs, node.attributes).outputs[0])
+    transpose, turned = _match(inputs[0], "Transpose")
+    reshape, x = _match(turned, "Reshape")
+    sizes = _static_shape(turned)
+    if transpose is None or turned is None or reshape is None or sizes is None or shape is None:
+        return None
+    perm = _permutation(transpose, turned)
+    groups = _group_sizes(shape, [sizes[a] for a in perm])
+    if groups is None:
+        return None
+    parts = dict(zip(perm, groups, strict=True))
+    starts = list(accumulate((len(parts[a]) for a in range(len(perm))), initial=0))
+    apart = op.Reshape(x, [n for a in range(len(perm)) for n in parts[a]])
+    return [op.Transpose(apart, perm=[starts[a] + i for a, sizes in parts.items() for i in range(len(sizes))])]
+
+
+def _static_shape(v: Value | None) -> list[int] | None:
+    """The shape of a value, None where a size is not known."""
+    return list(v.shape or ()) if v is not None and v.is_static else None  # type: ignore[arg-type]
+
+
+def _group_sizes(fine: Sequence[int], coarse: Sequence[int]) -> list[list[int]] | None:
+    """Consecutive fine sizes in groups whose products are the coarse ones; None where there are no such groups."""
+    rest, groups = list(fine), []
+    for n in coarse:
+        group = [rest.pop(0)] if rest else []
+        while rest and 0 < np.prod(group) < n:
+            group.append(rest.pop(0))
+        groups.append(group)
+    return groups if not rest and [np.prod(group) for group in groups] == list(coarse) else None
+
+
+def _match(v: Value | None, *op_types: str) -> tuple[Node, Value] | tuple[None, None]:
+    """The node of v and its first input, where the node has one of these types and the rank of the input is known."""
     node = v.node if v is not None else None
-    if node is None or node.op_type not in types or (x := node.inputs[0]) is None or x.shape is None:
+    if node is None or node.op_type not in op_types or (x := node.inputs[0]) is None or x.shape is None:
         return None, None
     return node, x
 
 
-def _perm(transpose: Node, x: Value) -> list[int]:
-    """Where each axis of a Transpose of x comes from."""
+def _permutation(transpose: Node, x: Value) -> list[int]:
+    """The axis of x that each axis of its Transpose is."""
     return list(transpose.attribute("perm") or reversed(range(x.rank)))
-
-
-def _pooled(model: Model) -> set[Node]:
-    """Pools that alone read a Relu: of the pool of what it reads, which is smaller, Relu gives the same."""
-    roots = list(model.outputs.values())
-    nodes = topological(roots)
-    times = Counter([*roots, *(v for node in nodes for v in node.reads)])
-    pools = (node for node in nodes if node.op_type == "MaxPool" and not node.domain)
-    return {n for n in pools if (x := n.reads[0]).node and x.node.op_type == "Relu" and times[x] == 1
-            and not times[n.outputs[1]]}
-
-
-def _is_idle(inputs: Sequence[Value | None]) -> bool:
-    """Whether a Dropout with these inputs is not in training."""
-    training = inputs[2] if len(inputs) > 2 else None
-    return training is None or (training.array is not None and not training.array)
