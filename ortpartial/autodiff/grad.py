@@ -1,4 +1,4 @@
-"""How does a loss change with its arguments? `grad` walks an expression backwards and writes the answer as another."""
+"""Reverse-mode differentiation: `grad` walks an expression backwards and returns its gradient as expressions."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from .registry import Gradients, Rule, has_rule, is_constant, register_rule, rul
 
 __all__ = ["composed", "grad"]
 
-#: From the objective and the weights to the gradients.
+#: A function from an objective and the weights to the gradients of the weights.
 Gradient = Callable[[Value, Sequence[Value]], Sequence[Value]]
 
 
 @dataclass(frozen=True)
 class Composition(Rule):
-    """What an operator computes, in operators that have a gradient: the walk through them is the rule."""
+    """A rule given as a composition of other operators: its gradient is the gradient of the composition."""
 
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Value] = ()) -> Gradients:
         """Cotangents of the node's inputs from those of its outputs."""
-        own = {"y": node.outputs[0], "node": node}
-        keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
+        values = {"y": node.outputs[0], "node": node}
+        keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
         ys = self.function(*node.inputs, **keywords)
         return _through(node, [ys] if isinstance(ys, Value) else ys, dys)
 
 
 def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what an operator computes, in other operators: its gradient is the gradient of that.
+    """Register an operator as a composition of others: its gradient is the gradient of the composition.
 
     The decorated function takes the inputs of the operator as positional parameters and its attributes, ``node``, or
-    ``y`` for the shape of its output, as keyword-only ones, and returns the outputs, None for one without a gradient.
+    ``y`` (for the shape of the output) as keyword-only ones. It returns the outputs, None for one without a gradient.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], C
     Returns
     -------
     callable
-        A decorator that gives the function back.
+        A decorator that returns the function unchanged.
 
     Examples
     --------
@@ -62,26 +62,26 @@ def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], C
 def grad(
     outputs: Value | Sequence[Value], wrt: Sequence[Value], cotangents: Sequence[Value | None] | None = None
 ) -> list[Value]:
-    """Gradient of ``Σ <cotangent, output>`` by each value of `wrt`, as expressions that can be differentiated again.
+    """Gradient of ``Σ <cotangent, output>`` with respect to `wrt`, as expressions that can be differentiated again.
 
     Parameters
     ----------
     outputs : Value or sequence of Value
-        What is differentiated.
+        The values to differentiate.
     wrt : sequence of Value
-        By what: inputs, constants or intermediate values.
+        The values to differentiate with respect to: inputs, constants or intermediate values.
     cotangents : sequence of Value, optional
-        One an output, of its shape; ones where left out, so that a scalar loss needs none.
+        One per output, of its shape; ones by default, so that a scalar loss needs none.
 
     Returns
     -------
     list of Value
-        One a value of `wrt`, of its shape; zeros where no output depends on it.
+        One per value of `wrt`, of its shape; zeros where no output depends on it.
 
     Raises
     ------
     NoGradientError
-        An operator on the way has no rule and no body.
+        An operator on a path from `wrt` to the outputs has neither a rule nor a body in the ONNX specification.
 
     Examples
     --------
@@ -94,8 +94,8 @@ def grad(
     >>> model = build([x], {"x_grad": dx})
     """
     outputs = [outputs] if isinstance(outputs, Value) else list(outputs)
-    given = list(cotangents) if cotangents is not None else [None] * len(outputs)
-    seeds = [ones_like(y) if d is None else d for y, d in zip(outputs, given, strict=True)]
+    dys = list(cotangents) if cotangents is not None else [None] * len(outputs)
+    seeds = [ones_like(y) if d is None else d for y, d in zip(outputs, dys, strict=True)]
     return [zeros_like(x) if d is None else d for x, d in zip(wrt, backpropagate(outputs, seeds, wrt), strict=True)]
 
 
@@ -103,61 +103,87 @@ def backpropagate(
     outputs: Sequence[Value], seeds: Gradients, wrt: Sequence[Value], cut: Collection[Value] = ()
 ) -> list[Value | None]:
     """Cotangents of `wrt`, None where there is none; paths end at the values of `cut`."""
-    targets = set(wrt)
-    order = nodes_between(outputs, targets, cut)
-    active = targets | {y for node in order for y in node.outputs if y.is_float}
-    nodes = set(order)
-    control = {node for node in order if node.bodies}
-    taps: dict[Node, list[Value]] = {}
-    total: dict[Value, Value] = {}
-    hidden: dict[Value, Value] = {}
-
-    def is_active(x: Value) -> bool:
-        return x in active or (x.inner is not None and x.node in control and x.is_float)
-
-    def add(x: Value | None, d: Value | None) -> None:
-        if x is not None and d is not None and (x in active or is_active(x)):
-            if x.inner is not None and x.node is not None and x not in total:
-                taps.setdefault(x.node, []).append(x)
-            total[x] = total[x] + d if x in total else d
-
+    order = nodes_between(outputs, set(wrt), cut)
+    walk = _Walk(order, wrt)
     for y, seed in zip(outputs, seeds, strict=True):
-        add(y, seed)
+        walk.add(y, seed)
     for node in reversed(order):
         if node.bodies:
-            given = {y: total[y] for y in (*node.outputs, *taps.get(node, ())) if y in total}
-            inside = [x for x in dict.fromkeys(wrt) if _is_inside(x, node)]
-            asked = [*(x for x in node.reads if x.is_float and is_active(x)), *inside]
-            for v, g in zip(asked, rule_of(node)(node, given, asked) if given else (), strict=False):
-                if v in inside and g is not None:
-                    hidden[v] = hidden[v] + g if v in hidden else g
-                else:
-                    add(v, g)
-            continue
-        dys = [total.get(y) for y in node.outputs]
+            walk.visit_control(node)
+        else:
+            walk.visit(node)
+    return [walk.cotangent(x) for x in wrt]
+
+
+class _Walk:
+    """A walk from the outputs back to the values of `wrt`: the cotangents, summed over the paths walked so far."""
+
+    def __init__(self, order: Sequence[Node], wrt: Sequence[Value]) -> None:
+        self.nodes = set(order)
+        self.wrt = list(dict.fromkeys(wrt))
+        self.active = {*wrt, *(y for node in order for y in node.outputs if y.is_float)}
+        self.sums: dict[Value, Value] = {}
+        #: Cotangents of values of `wrt` that are computed in a branch, from that branch.
+        self.inside: dict[Value, Value] = {}
+        #: Values tapped from the body of a node that have a cotangent.
+        self.taps: dict[Node, list[Value]] = {}
+
+    def is_active(self, x: Value) -> bool:
+        """Whether the cotangent of a value is needed."""
+        return x in self.active or (x.inner is not None and x.node in self.nodes and x.is_float)
+
+    def add(self, x: Value, d: Value | None) -> None:
+        """Add the cotangent of a value that came along one path."""
+        if d is None or not self.is_active(x):
+            return
+        if x.inner is not None and x.node is not None and x not in self.sums:
+            self.taps.setdefault(x.node, []).append(x)
+        self.sums[x] = self.sums[x] + d if x in self.sums else d
+
+    def cotangent(self, x: Value) -> Value | None:
+        """The cotangent of a value of `wrt`, None where there is none."""
+        if x in self.inside and x in self.sums:
+            return self.sums[x] + self.inside[x]
+        return self.inside.get(x, self.sums.get(x))
+
+    def visit(self, node: Node) -> None:
+        """Pull the cotangents of a node's outputs back to its inputs."""
+        dys = [self.sums.get(y) for y in node.outputs]
         if all(d is None for d in dys):
-            continue
-        wanted = [x is not None and x.is_float and (x in active or is_active(x)) for x in node.inputs]
-        if lost := [x for x in node.inputs if x is not None and not x.type.tensor_type.elem_type and x.node in nodes]:
-            raise NoGradientError(
-                f"{node!r} reads {lost[0]!r}, a sequence or a value of unknown type, and a gradient goes through "
-                f"tensors alone. Write it with tensors, or leave the weights before this node out of weights_to_train."
-            )
+            return
+        for x in node.inputs:
+            if x is not None and not x.type.tensor_type.elem_type and x.node in self.nodes:
+                raise NoGradientError(
+                    f"{node!r} reads {x!r}, a sequence or a value of unknown type, and a gradient goes through "
+                    f"tensors alone. Write it with tensors, or leave the weights before this node out of "
+                    f"weights_to_train."
+                )
+        wanted = [x is not None and x.is_float and self.is_active(x) for x in node.inputs]
         for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
             if w and x is not None and d is not None:
-                add(x, unbroadcast(d, x))
-    if not hidden:
-        return [total.get(x) for x in wrt]
-    return [total[x] + hidden[x] if x in hidden and x in total else hidden.get(x, total.get(x)) for x in wrt]
+                self.add(x, unbroadcast(d, x))
+
+    def visit_control(self, node: Node) -> None:
+        """Pull the cotangents of an If, a Loop or a Scan back to its inputs and to what its bodies capture."""
+        dys = {y: self.sums[y] for y in (*node.outputs, *self.taps.get(node, ())) if y in self.sums}
+        if not dys:
+            return
+        inside = [x for x in self.wrt if _is_inside(x, node)]
+        wanted = [*(x for x in node.reads if x.is_float and self.is_active(x)), *inside]
+        for x, d in zip(wanted, rule_of(node)(node, dys, wanted), strict=False):
+            if x not in inside:
+                self.add(x, d)
+            elif d is not None:
+                self.inside[x] = self.inside[x] + d if x in self.inside else d
 
 
 def _is_inside(x: Value, node: Node) -> bool:
-    """Whether a value is computed in a branch of If: elsewhere, too, if something else reads it."""
+    """Whether a value is computed in a branch of an If; it may be computed outside of it as well."""
     return node.op_type == "If" and any(x.node in body.own for body in node.bodies)
 
 
 def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection[Value]) -> list[Node]:
-    """Nodes between the targets and the outputs, each after those it reads."""
+    """Nodes on the differentiable paths from the targets to the outputs, in topological order."""
     order: list[Node] = []
     depends: dict[int, bool] = {}
     stack: list[tuple[Node, bool]] = [(y.node, False) for y in outputs if y.node and y not in cut]
@@ -183,24 +209,23 @@ def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection
 
 
 def _carries(x: Value) -> bool:
-    """Whether a gradient goes through a value, or would if it were not a sequence or of a type that nobody knows."""
+    """Whether a value may carry a gradient: a float tensor, or a sequence or unknown type, which is refused later."""
     return x.is_float or not x.type.tensor_type.elem_type
 
 
 def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
-    """Cotangents of a node's inputs: by its rule, else through its body, else an error."""
+    """Cotangents of a node's inputs, by its rule or through its body in the specification; an error without either."""
     body = None if has_rule(node.op_type, node.domain) else expand_body(node)
     if body is None:
         return rule_of(node)(node, dys)
-    found = _through(node, body, dys)
-    return [d if w else None for d, w in zip(found, wanted, strict=True)]
+    return [d if w else None for d, w in zip(_through(node, body, dys), wanted, strict=True)]
 
 
 def _through(node: Node, body: Sequence[Value | None], dys: Gradients) -> Gradients:
-    """Cotangents of a node's inputs through other operators that compute its outputs."""
+    """Cotangents of a node's inputs through the expressions that compute its outputs."""
     pairs = [(y, d) for y, d in zip(body, dys, strict=False) if y is not None and d is not None]
-    given = list(dict.fromkeys(x for x in node.inputs if x is not None))
+    inputs = list(dict.fromkeys(x for x in node.inputs if x is not None))
     ys, seeds = [y for y, _ in pairs], [d for _, d in pairs]
-    found = dict(zip(given, backpropagate(ys, seeds, given, set(given)), strict=True))
-    # An input that is given twice gets its cotangent once.
-    return [None if x is None else found.pop(x, None) for x in node.inputs]
+    cotangents = dict(zip(inputs, backpropagate(ys, seeds, inputs, set(inputs)), strict=True))
+    # An input that stands twice gets its cotangent once.
+    return [None if x is None else cotangents.pop(x, None) for x in node.inputs]

@@ -1,9 +1,9 @@
-"""What is the gradient of a model, as a model? `gradient_model` writes it for any runtime that reads ONNX."""
+"""Gradient models: the gradient of an ONNX model as another ONNX model, for any runtime."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from onnx import ModelProto
 
@@ -77,10 +77,10 @@ def gradient_model(
     if not suffix:
         raise SettingError("suffix is empty, and a gradient needs a name of its own; the default is '_grad'.")
     loaded = load(model)
-    chosen = _floats(loaded, outputs, "output", loaded.outputs)
+    chosen = _choose_floats(loaded, outputs, "output", loaded.outputs)
     if not chosen:
         raise ModelError("No output of the model holds real numbers, so that there is nothing to differentiate.")
-    names = resolve_weights(loaded, None, chosen) if wrt is None else _floats(loaded, wrt, "wrt", loaded.values)
+    names = resolve_weights(loaded, None, chosen) if wrt is None else _choose_floats(loaded, wrt, "wrt", loaded.values)
     if not names:
         raise ModelError("wrt is empty; name at least one tensor, or leave it out for the initializers.")
     weights = [n for n in names if n in loaded.initializers]
@@ -90,27 +90,40 @@ def gradient_model(
     seeds: dict[str, Value] = {}
     if cotangents == "input":
         seeds = {f"{o}{suffix}": Value(loaded.outputs[o].type, hint=f"{o}{suffix}") for o in chosen}
+    gradients = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], [*seeds.values()] or None)
+    results = dict(zip(_name_gradients(loaded, names, seeds, suffix), gradients, strict=True))
+    return build({**inputs, **seeds}, results, name=f"{loaded.proto.graph.name}{suffix}")
+
+
+def _name_gradients(model: Model, names: Sequence[str], seeds: Collection[str], suffix: str) -> list[str]:
+    """The names of the gradients, none of which may be taken."""
     gradients = [f"{n}{suffix}" for n in names]
-    if clash := [n for n in [*seeds, *gradients] if n in loaded.values] + [n for n in gradients if n in seeds]:
-        raise ModelError(f"The name {clash[0]!r} of a gradient is taken; choose another suffix than {suffix!r}.")
-    found = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], list(seeds.values()) or None)
-    named = dict(zip(gradients, found, strict=True))
-    return build({**inputs, **seeds}, named, name=f"{loaded.proto.graph.name}{suffix}")
+    clashes = [n for n in [*seeds, *gradients] if n in model.values] + [n for n in gradients if n in seeds]
+    if clashes:
+        raise ModelError(f"The name {clashes[0]!r} of a gradient is taken; choose another suffix than {suffix!r}.")
+    return gradients
 
 
-def _floats(model: Model, names: Sequence[str] | None, what: str, known: Mapping[str, Value]) -> list[str]:
-    """The names that were given, each of which must be known, of real numbers and there once."""
+def _choose_floats(
+    model: Model, names: Sequence[str] | None, what: str, candidates: Mapping[str, Value]
+) -> list[str]:
+    """The given names, checked to be candidates of floating-point type without repetition; all such by default."""
     if names is None:
-        return [n for n in known if model.values[n].is_float]
+        return [n for n in candidates if model.values[n].is_float]
     chosen = [names] if isinstance(names, str) else list(names)
     for n in chosen:
-        if n not in known:
-            listed = [*model.inputs, *model.initializers] if what == "wrt" else [*known]
-            some = ", ".join(map(repr, listed[:10])) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
-            more = ", and all tensors that a node of the main graph computes" if what == "wrt" else ""
-            raise ModelError(f"The model has no {'tensor' if what == 'wrt' else what} {n!r}; there are {some}{more}.")
+        if n not in candidates:
+            raise ModelError(_describe_unknown(model, n, what, candidates))
         if not model.values[n].is_float:
             raise ModelError(f"{n!r} is of {model.values[n].dtype} and has no gradient; name a tensor of real numbers.")
         if chosen.count(n) > 1:
             raise ModelError(f"{n!r} is given twice in {what}; its gradient is one tensor.")
     return chosen
+
+
+def _describe_unknown(model: Model, name: str, what: str, candidates: Iterable[str]) -> str:
+    """The message of the error for a name that the model does not have."""
+    listed = [*model.inputs, *model.initializers] if what == "wrt" else [*candidates]
+    some = ", ".join(map(repr, listed[:10])) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
+    more = ", and all tensors that a node of the main graph computes" if what == "wrt" else ""
+    return f"The model has no {'tensor' if what == 'wrt' else what} {name!r}; there are {some}{more}."

@@ -4,7 +4,7 @@
 _REASONS: dict[str, dict[str, list[str]]] = {
     "says a shape to the nodes that follow; no number depends on it": {
         "control._sized": ["None not in d.shape -> None in d.shape"],
-        "control._backwards": [
+        "control._differentiate_body": [
             "c.before.shape is None or None in c.before.shape -> c.before.shape is None and None in c.before.shape",
         ],
         "microsoft.parted": [
@@ -51,7 +51,7 @@ _REASONS: dict[str, dict[str, list[str]]] = {
     },
     "carries more through the loop than is needed, whose cotangents are 0": {
         "control._needed": ["m if reached >> i & 1 else 0 -> m if reached >> i & 1 else 1"],
-        "control._paths": [
+        "control._make_dependencies": [
             "v.node is not None and v.is_float -> v.node is not None or v.is_float",
             "nodes.get(v.node, 0) -> nodes.get(v.node, 1)",
             "nodes.get(v.node, 0) if v.node is not None and v.is_float else 0 -> "

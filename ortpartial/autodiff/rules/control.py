@@ -1,4 +1,4 @@
-"""How do gradients flow through branches and loops? Backwards through the branch taken, from the last iteration on."""
+"""Gradients of control flow: If differentiates the branch taken, Loop and Scan go back from the last iteration."""
 
 from __future__ import annotations
 
@@ -17,58 +17,59 @@ from ..registry import is_constant, vjp
 def _(condition, *, node, dys, wanted):
     then = _branch(node, node.attributes["then_branch"], dys, wanted)
     otherwise = _branch(node, node.attributes["else_branch"], dys, wanted)
-    found = [x for x, a, b in zip(wanted, then[1], otherwise[1], strict=True) if a is not None or b is not None]
-    if not found:
+    reached = [x for x, a, b in zip(wanted, then[1], otherwise[1], strict=True) if a is not None or b is not None]
+    if not reached:
         return [None] * len(wanted)
     branches = []
     for since, gradients, branch in (then, otherwise):
-        given = dict(zip(wanted, gradients, strict=True))
-        outputs = [zeros_like(x) if (d := given[x]) is None else d for x in found]
+        gradient_of = dict(zip(wanted, gradients, strict=True))
+        outputs = [zeros_like(x) if (d := gradient_of[x]) is None else d for x in reached]
         branches.append(_including(branch, Subgraph.since(since, (), outputs)))
-    made = op.If(condition, then_branch=branches[0], else_branch=branches[1], n_outputs=len(found))
-    values = [made] if isinstance(made, Value) else made
-    result = {x: d.stated(x.shape) for x, d in zip(found, values, strict=True)}
+    outputs = _listed(op.If(condition, then_branch=branches[0], else_branch=branches[1], n_outputs=len(reached)))
+    result = {x: d.stated(x.shape) for x, d in zip(reached, outputs, strict=True)}
     return [result.get(x) for x in wanted]
 
 
-def _branch(node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Sequence[Value]) -> Any:
-    """When the gradients of a branch began to be written, the gradients, None where it has none, and itself.
+def _branch(
+    node: Node, branch: Subgraph, dys: Mapping[Value, Value], wanted: Sequence[Value]
+) -> tuple[int, list[Value | None], Subgraph]:
+    """The serial number before the gradients of a branch, the gradients of `wanted`, and the branch.
 
-    What they read of the branch is handed out to them where its size is known. The rest they compute once more: in a
-    loop, a branch that is not taken could not hand out anything of the same size.
+    The gradients tap values of the branch whose size is known and recompute the others: in a loop, a branch that is not
+    taken could not give anything of the same size.
     """
     since = next(counter)
     pairs = [(v, _sized(dys[y], v)) for y, v in zip(node.outputs, branch.outputs, strict=True) if y in dys]
     pairs += [(y.inner, d) for y, d in dys.items() if y.inner is not None and y.inner.node in branch.own]
-    found = backpropagate([v for v, _ in pairs], [d for _, d in pairs], wanted, set(branch.captured))
-    given = [d for d in found if d is not None]
-    handed_out = {v: node.tap(v) for v in _read_of(branch, given, since, _is_static)}
-    written = Subgraph.since(since, (), given).own | branch.own
-    made = iter(rewrite(given, handed_out, within=written))
-    return since, [None if d is None else next(made) for d in found], branch
+    gradients = backpropagate([v for v, _ in pairs], [d for _, d in pairs], wanted, set(branch.captured))
+    exprs = [d for d in gradients if d is not None]
+    taps = {v: node.tap(v) for v in _read_of(branch, exprs, since, _is_static)}
+    within = Subgraph.since(since, (), exprs).own | branch.own
+    rewritten = iter(rewrite(exprs, taps, within=within))
+    return since, [None if d is None else next(rewritten) for d in gradients], branch
 
 
 def _sized(d: Value, x: Value) -> Value:
-    """d, which is known to have the shape of x."""
+    """d with the shape of x stated."""
     if d.shape is not None and None not in d.shape:
         return d
     return (op.Identity(d) if d.node is None else d).stated(x.shape)
 
 
 def _including(body: Subgraph, written: Subgraph) -> Subgraph:
-    """A body that was just written, which may compute what another one computes."""
+    """A body that was just written, which may also compute the nodes of another body."""
     return Subgraph(written.inputs, written.outputs, (written.inside or frozenset()) | body.own)
 
 
 def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, saved: Callable[[Value], bool],
-             known: Iterable[Value] = ()) -> list[Value]:
-    """What gradients, which were written after a moment, read of the values of a body.
+             inputs_of_gradients: Iterable[Value] = ()) -> list[Value]:
+    """The values of a body that gradients, whose nodes are younger than `since`, need to read.
 
-    What cannot be saved is computed again, of what can. Random numbers are never drawn again.
+    A value that cannot be saved is recomputed from those that can. Random numbers are never drawn again.
     """
     own, inputs = body.own, set(body.inputs)
     read: dict[Value, None] = {}
-    seen = set(known)
+    seen = set(inputs_of_gradients)
     stack = list(gradients)
     while stack:
         v = stack.pop()
@@ -92,7 +93,7 @@ def _has_rank(v: Value) -> bool:
 
 @dataclass(frozen=True)
 class Stream:
-    """A sequence that a loop reads or writes: all of it, one slice inside the body, its axis and its direction."""
+    """A sequence that a loop reads or writes: the whole, its slice in the body, its axis and its direction."""
 
     whole: Value
     slice: Value
@@ -102,7 +103,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that a loop carries: before the first iteration, inside the body before and after, after the last."""
+    """A value that a loop carries: the initial one, before and after one iteration in the body, and the final one."""
 
     first: Value
     before: Value
@@ -122,7 +123,7 @@ def _(*inputs, node, dys, wanted):
 
     carried = [Carried(*v) for v in zip(inputs[:n], body.inputs[:n], body.outputs[:n], node.outputs[:n], strict=True)]
     read = streams(inputs[n:], body.inputs[n:], "input")
-    return _backwards(node, carried, read, streams(node.outputs[n:], body.outputs[n:], "output"), dys, wanted)
+    return _backpropagate_loop(node, carried, read, streams(node.outputs[n:], body.outputs[n:], "output"), dys, wanted)
 
 
 @vjp("Loop")
@@ -131,74 +132,133 @@ def _(trips=None, going=None, *first, node, dys, wanted):
     after, last = body.outputs[1 : n + 1], node.outputs[:n]
     carried = [Carried(*v) for v in zip(first, body.inputs[2:], after, last, strict=True)]
     written = [Stream(*v) for v in zip(node.outputs[n:], body.outputs[n + 1 :], strict=True)]
-    return _backwards(node, carried, [], written, dys, wanted)
+    return _backpropagate_loop(node, carried, [], written, dys, wanted)
 
 
-def _backwards(node: Node, carried: Sequence[Carried], read: Sequence[Stream], written: Sequence[Stream],
-               dys: Mapping[Value, Value], wanted: Sequence[Value]) -> list[Value | None]:
-    """Cotangents from a Scan over the iterations, the last one first, that carries those of what the loop carries."""
+@dataclass(frozen=True)
+class BackwardBody:
+    """One iteration of the way back, which carries the cotangents of what the loop carries, and sums over iterations.
+
+    It also reads the cotangents of sequences, and `saved`: what it needs of the iterations of the loop itself.
+    """
+
+    graph: Subgraph
+    carried: Sequence[Carried]
+    captured: Sequence[Value]
+    slices: Sequence[Stream]
+    saved: Sequence[Stream]
+
+
+def _backpropagate_loop(
+    node: Node, carried: Sequence[Carried], read: Sequence[Stream], written: Sequence[Stream],
+    dys: Mapping[Value, Value], wanted: Sequence[Value],
+) -> list[Value | None]:
+    """Cotangents of a Scan or Loop, by a Scan over its iterations, the last one first."""
     (body,) = node.bodies
     asked = set(wanted)
     captured = [x for x in body.captured if x in asked]
-    slices = [s for s in read if s.whole in asked]
-    # What comes in from behind: by what was written, and by what was handed out for the gradient of a gradient.
-    given = [(s, dys[s.whole]) for s in written if s.whole in dys]
-    given += [(Stream(y, y.inner), d) for y, d in dys.items() if y.inner is not None]
-    carried = _needed(body, carried, [*(s.slice for s in slices), *captured], [s.slice for s, _ in given], dys, asked)
+    sources = [*(s.slice for s in read if s.whole in asked), *captured]
+    # Cotangents come from the sequences that were written, and from tapped values for the gradient of a gradient.
+    ends = [s for s in written if s.whole in dys] + [Stream(y, y.inner) for y in dys if y.inner is not None]
+    carried = _needed(body, carried, sources, [s.slice for s in ends], dys, asked)
     for c in carried:
         _check_shape(node, body, c)
-
-    since = next(counter)
-    # What is carried keeps its shape, but for sizes of a Loop that are not known.
-    ds = [_like(c.after if c.before.shape is None or None in c.before.shape else c.before, "ds") for c in carried]
-    dy = [_like(s.slice, "dy") for s, _ in given]
-    wrt = _by(carried, captured, slices)
-    ends = [*(c.after for c in carried), *(s.slice for s, _ in given)]
-    found = dict(zip(wrt, backpropagate(ends, [*ds, *dy], wrt, {*body.inputs, *body.captured}), strict=True))
-    captured = [x for x in captured if found[x] is not None]
-    slices = [s for s in slices if found[s.slice] is not None]
-    if not (captured or slices or any(c.first in asked for c in carried)):
+    backward = _write_body(node, carried, captured, read, written, ends, asked)
+    if backward is None:
         return [None] * len(wanted)
-
-    sums = [_like(x, "sum") for x in captured]
-    states = [zeros_like(d) if (b := found[c.before]) is None else b for c, d in zip(carried, ds, strict=True)]
-    totals = [a + d for a, x in zip(sums, captured, strict=True) if (d := found[x]) is not None]
-    dx = [d for s in slices if (d := found[s.slice]) is not None]
-    # onnxruntime wants to know the ranks of all that a body gives.
-    again = _read_of(body, [*states, *totals, *dx], since, _has_rank, [*ds, *dy, *sums])
-    own = {s.slice: s for s in (*written, *read)}
-    saved = [own.get(v) or Stream(node.tap(v), v) for v in again]
-    if not given and not saved:  # a Scan reads one sequence at least: it knows its length from it
-        saved = [read[0] if read else Stream(node.tap(body.inputs[0]), body.inputs[0])]
-    inputs = [*ds, *sums, *dy, *(s.slice for s in saved)]
-    results = zip([*states, *totals, *dx], _by(carried, captured, slices), strict=True)
-    backward = _including(body, Subgraph.since(since, inputs, [_sized(d, x) for d, x in results]))
-
-    def untouched() -> list[Value]:
-        ends = [dys[c.last] if c.last in dys else zeros_like(c.last) for c in carried]
-        return [*ends, *map(zeros_like, captured)]
-
-    def run() -> list[Value]:
-        sources = [*(s for s, _ in given), *saved]
-        wholes = [*(d for _, d in given), *(s.whole for s in saved)]
-        made = op.Scan(
-            *untouched(), *wholes, body=backward, num_scan_inputs=len(wholes),
-            scan_input_axes=[s.axis for s in sources], scan_input_directions=[1 - s.direction for s in sources],
-            scan_output_axes=[s.axis for s in slices], scan_output_directions=[1 - s.direction for s in slices],
-        )
-        return [made] if isinstance(made, Value) else list(made)
-
-    cotangents = run() if node.op_type == "Scan" or _surely_runs(node) else _unless_none(node, run, untouched)
+    cotangents = _run_backward(node, backward, ends, dys)
     result: dict[Value, Value] = {}
-    names = [*(c.first for c in carried), *captured, *(s.whole for s in slices)]
-    for x, d in zip(names, cotangents, strict=True):
+    reached = [*(c.first for c in backward.carried), *backward.captured, *(s.whole for s in backward.slices)]
+    for x, d in zip(reached, cotangents, strict=True):
         d = d.stated(x.shape)
         result[x] = result[x] + d if x in result else d
     return [result.get(x) for x in wanted]
 
 
+def _write_body(
+    node: Node, carried: Sequence[Carried], captured: Sequence[Value], read: Sequence[Stream],
+    written: Sequence[Stream], ends: Sequence[Stream], wanted: Collection[Value],
+) -> BackwardBody | None:
+    """One iteration of the way back, from the cotangents of `ends`; None where nothing wanted has a gradient."""
+    (body,) = node.bodies
+    since = next(counter)
+    slices = [s for s in read if s.whole in wanted]
+    ds, dy, gradients = _differentiate_body(body, carried, captured, slices, ends)
+    captured = [x for x in captured if gradients[x] is not None]
+    slices = [s for s in slices if gradients[s.slice] is not None]
+    if not (captured or slices or any(c.first in wanted for c in carried)):
+        return None
+    sums = [_like(x, "sum") for x in captured]
+    states = [zeros_like(d) if (b := gradients[c.before]) is None else b for c, d in zip(carried, ds, strict=True)]
+    totals = [a + d for a, x in zip(sums, captured, strict=True) if (d := gradients[x]) is not None]
+    dx = [d for s in slices if (d := gradients[s.slice]) is not None]
+    # onnxruntime needs the ranks of all outputs of a body.
+    needed = _read_of(body, [*states, *totals, *dx], since, _has_rank, [*ds, *dy, *sums])
+    saved = _saved_streams(node, needed, read, written, bool(ends))
+    inputs = [*ds, *sums, *dy, *(s.slice for s in saved)]
+    results = zip([*states, *totals, *dx], _by(carried, captured, slices), strict=True)
+    graph = _including(body, Subgraph.since(since, inputs, [_sized(d, x) for d, x in results]))
+    return BackwardBody(graph, carried, captured, slices, saved)
+
+
+def _differentiate_body(
+    body: Subgraph, carried: Sequence[Carried], captured: Sequence[Value], slices: Sequence[Stream],
+    ends: Sequence[Stream],
+) -> tuple[list[Value], list[Value], dict[Value, Value | None]]:
+    """Variables for the cotangents of what is carried and of `ends`, and what they give for the body's arguments."""
+    # What is carried keeps its shape, but for sizes of a Loop that are not known.
+    ds = [_like(c.after if c.before.shape is None or None in c.before.shape else c.before, "ds") for c in carried]
+    dy = [_like(s.slice, "dy") for s in ends]
+    wrt = _by(carried, captured, slices)
+    outputs = [*(c.after for c in carried), *(s.slice for s in ends)]
+    gradients = backpropagate(outputs, [*ds, *dy], wrt, {*body.inputs, *body.captured})
+    return ds, dy, dict(zip(wrt, gradients, strict=True))
+
+
+def _saved_streams(
+    node: Node, values: Sequence[Value], read: Sequence[Stream], written: Sequence[Stream], has_length: bool
+) -> list[Stream]:
+    """Values of the body in all iterations: sequences that the loop reads or writes, or tapped ones.
+
+    There is at least one without another sequence that has the length, as a Scan takes its length from a sequence.
+    """
+    streams = {s.slice: s for s in (*written, *read)}
+    saved = [streams.get(v) or Stream(node.tap(v), v) for v in values]
+    if has_length or saved:
+        return saved
+    first = node.bodies[0].inputs[0]
+    return [read[0] if read else Stream(node.tap(first), first)]
+
+
+def _run_backward(
+    node: Node, backward: BackwardBody, ends: Sequence[Stream], dys: Mapping[Value, Value]
+) -> list[Value]:
+    """The cotangents of what is carried, then of what is captured, then of the sequences that are read."""
+
+    def start() -> list[Value]:
+        ds = [dys[c.last] if c.last in dys else zeros_like(c.last) for c in backward.carried]
+        return [*ds, *map(zeros_like, backward.captured)]
+
+    def run() -> list[Value]:
+        read = [*ends, *backward.saved]
+        wholes = [*(dys[s.whole] for s in ends), *(s.whole for s in backward.saved)]
+        slices = backward.slices
+        return _listed(op.Scan(
+            *start(), *wholes, body=backward.graph, num_scan_inputs=len(wholes),
+            scan_input_axes=[s.axis for s in read], scan_input_directions=[1 - s.direction for s in read],
+            scan_output_axes=[s.axis for s in slices], scan_output_directions=[1 - s.direction for s in slices],
+        ))
+
+    return run() if node.op_type == "Scan" or _surely_runs(node) else _unless_none(node, run, start)
+
+
+def _listed(outputs: Any) -> list[Value]:
+    """The outputs of an operator, one or several, as a list."""
+    return [outputs] if isinstance(outputs, Value) else list(outputs)
+
+
 def _by(carried: Sequence[Carried], captured: Sequence[Value], slices: Sequence[Stream]) -> list[Value]:
-    """By what the body is differentiated."""
+    """The values that the body is differentiated with respect to."""
     return [*(c.before for c in carried), *captured, *(s.slice for s in slices)]
 
 
@@ -214,25 +274,24 @@ def _surely_runs(node: Node) -> bool:
     return counted and (going is None or (going.array is not None and going.array.item()))
 
 
-def _unless_none(node: Node, run: Any, untouched: Any) -> list[Value]:
-    """What `run` gives; where a Loop has had no iteration, which Scan cannot do, what comes in goes out."""
+def _unless_none(node: Node, run: Callable[[], list[Value]], start: Callable[[], list[Value]]) -> list[Value]:
+    """The outputs of `run`; its start values where a Loop had no iteration, which onnxruntime's Scan cannot do."""
     done = op.Squeeze(op.Shape(node.tap(node.bodies[0].inputs[0])), [0])
-    made = cond(done > 0, run, untouched)
-    return [made] if isinstance(made, Value) else list(made)
+    return _listed(cond(done > 0, run, start))
 
 
 def _needed(body: Subgraph, carried: Sequence[Carried], sources: Sequence[Value], ends: Sequence[Value],
             dys: Mapping[Value, Value], wanted: Collection[Value]) -> list[Carried]:
-    """What is carried between something wanted and something that a cotangent comes from."""
+    """The carried values on a path from a source to something with a cotangent, over any number of iterations."""
     every = [c for c in carried if c.before.is_float]
     befores = [c.before for c in every]
-    paths = _paths(body, [*befores, *sources])
-    mask = [paths(c.after) for c in every]
+    depends = _make_dependencies(body, [*befores, *sources])
+    mask = [depends(c.after) for c in every]
     from_sources = sum(1 << i for i in range(len(every), len(every) + len(sources)))
     live = sum(1 << i for i, c in enumerate(every) if c.first in wanted)
     reached = sum(1 << i for i, c in enumerate(every) if c.last in dys)
     for y in ends:
-        reached |= paths(y)
+        reached |= depends(y)
     for _ in every:
         live |= sum(1 << i for i, m in enumerate(mask) if m & (live | from_sources))
         for i, m in enumerate(mask):
@@ -240,8 +299,8 @@ def _needed(body: Subgraph, carried: Sequence[Carried], sources: Sequence[Value]
     return [c for i, c in enumerate(every) if (live & reached) >> i & 1]
 
 
-def _paths(body: Subgraph, targets: Sequence[Value]) -> Any:
-    """From a value of the body to the targets that it depends on, a bit for each."""
+def _make_dependencies(body: Subgraph, targets: Sequence[Value]) -> Callable[[Value], int]:
+    """A function from a value of the body to the targets that it depends on, as bits."""
     bits = {x: 1 << i for i, x in enumerate(targets)}
     nodes: dict[Node, int] = {}
 
@@ -250,15 +309,15 @@ def _paths(body: Subgraph, targets: Sequence[Value]) -> Any:
 
     for node in body.nodes:
         if not is_constant(node):
-            found = 0
+            reached = 0
             for x in node.reads:
-                found |= of(x)
-            nodes[node] = found
+                reached |= of(x)
+            nodes[node] = reached
     return of
 
 
 def _check_shape(node: Node, body: Subgraph, c: Carried) -> None:
-    """An error where a carried value is known to change its shape: then its cotangents cannot be carried."""
+    """Raise where a carried value is known to change its shape, as its cotangents then cannot be carried."""
     if c.before.shape != c.first.shape and c.first.shape is not None:
         (after,) = rewrite([c.after], {c.before: _like(c.first, "first")}, within=body.own)
         sizes = after.shape
