@@ -21,6 +21,7 @@ __all__ = ["check_gradient", "evaluate"]
 
 Expression = Callable[..., "Value | Sequence[Value]"]
 Arrays = Mapping[str, np.ndarray]
+Compiled = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def evaluate(model: ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
@@ -256,7 +257,9 @@ def _runs(f: Expression, args: Sequence[np.ndarray], dtype: type) -> bool:
 
 
 def _compare_differences(
-    forward, args, wrt, cotangents, gradients, where, rng, directions, skip_kinks, step, rtol, eps
+    forward: Compiled, args: Sequence[np.ndarray], wrt: Sequence[int], cotangents: Sequence[np.ndarray],
+    gradients: Sequence[np.ndarray], where: Sequence[str], rng: np.random.Generator, directions: int,
+    skip_kinks: bool, step: float, rtol: float, eps: float,
 ) -> None:
     """Gradients against central differences, along random directions of one argument at a time."""
 
@@ -291,9 +294,10 @@ def _smooth(f: Callable[[np.ndarray], float], x: np.ndarray, rng: np.random.Gene
     return mask
 
 
-def _compare(what: str, other: str, found, expected, where, rtol: float) -> None:
+def _compare(what: str, other: str, gradients: Sequence[np.ndarray], expected: Sequence[np.ndarray],
+             where: Sequence[str], rtol: float) -> None:
     """Gradients against gradients, relative to the largest element of each."""
-    for a, b, name in zip(found, expected, where, strict=True):
+    for a, b, name in zip(gradients, expected, where, strict=True):
         assert a.shape == b.shape, f"By {name}: {what} the gradient has shape {a.shape}, {other} {b.shape}."
         a, b = a[np.isfinite(b)], b[np.isfinite(b)]
         error, size = np.abs(a - b).max(initial=0), np.abs(b).max(initial=0)

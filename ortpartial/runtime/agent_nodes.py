@@ -1,83 +1,112 @@
-"""The nodes of a graph as the TrainingAgent meets them: types, constants, and which tensors need a gradient."""
+"""Activity analysis for the TrainingAgent: which tensors of a graph need a gradient, and what is known of each node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ortpartial.exceptions import ModelError
 
-__all__ = ["AgentGraph", "AgentNode", "dims"]
+__all__ = ["AgentGraph", "AgentNode", "Shape", "read_shape"]
+
+#: Sizes of a tensor: an int, a name, or None where unknown.
+Shape = tuple[int | str | None, ...]
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
-#: Operators whose output depends on no value of their inputs.
+#: Operators whose output does not depend on the values of their inputs.
 _CONSTANT = frozenset({"ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size"})
 
 
-def dims(tensor: Any) -> tuple[int | str | None, ...] | None:
-    """Sizes of a tensor type: an int, a name, or None where unknown."""
+def read_shape(tensor: Any) -> Shape | None:
+    """The sizes that a tensor type declares; None where its rank is unknown."""
     if not tensor.HasField("shape"):
         return None
     return tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim)
 
 
 class AgentGraph:
-    """Which tensors of a graph need a gradient, and what is known about their types."""
+    """The types and constants of a graph, and its active tensors: those that need a gradient with respect to `wrt`.
 
-    def __init__(self, model: ModelProto, wanted: Iterable[str]):
-        try:
-            graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        except onnx.shape_inference.InferenceError as e:
-            raise ModelError(f"The model is not valid: {str(e).splitlines()[0]}") from None
-        self.opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    A tensor is active if it depends on one of `wrt` and an output depends on it.
+    """
+
+    def __init__(self, model: ModelProto, wrt: Iterable[str]):
+        graph = _infer_shapes(model)
         self.types = {v.name: v.type.tensor_type for v in [*graph.value_info, *graph.input, *graph.output]}
-        self.arrays = {t.name: t for t in graph.initializer}
         for t in graph.initializer:
             self.types[t.name] = helper.make_tensor_type_proto(t.data_type, t.dims).tensor_type
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-                self.arrays[node.output[0]] = node.attribute[0].t
-        self.outputs = {o.name for o in graph.output}
-        known = {*self.types, *(o for node in graph.node for o in node.output)}
-        if unknown := [n for n in wanted if n not in known]:
-            raise ModelError(f"The model has no initializer or input named {unknown[0]!r}.")
-        if stiff := [n for n in wanted if not self.is_float(n)]:
-            raise ModelError(f"{stiff[0]!r} is not of a floating-point type and has no gradient.")
-        reached = set(wanted)
-        for node in graph.node:
-            if node.op_type not in _CONSTANT and not reached.isdisjoint(_read(node)):
-                reached.update(o for o in node.output if self.is_float(o))
-        live = {o for o in self.outputs if self.is_float(o)}
-        for node in reversed(graph.node):
-            if node.op_type not in _CONSTANT and not live.isdisjoint(node.output):
-                live.update(i for i in _read(node) if self.is_float(i))
-        self.needed = reached & live
-        self.fixed = set(self.arrays) - set(wanted)
-        self.readers = {i for node in graph.node for i in _read(node)} | self.outputs
-        self.sites = [AgentNode(n, self) for n in graph.node if self.needed & {*_read(n)} and self.needed & {*n.output}]
+        wrt = list(dict.fromkeys(wrt))
+        self._check_wrt(graph, wrt)
+        outputs = {o.name for o in graph.output}
+        self.active = self._find_varied(graph, wrt) & self._find_useful(graph, outputs)
+        self.active_nodes = [AgentNode(node, self) for node in graph.node
+                             if self.active & {*_list_inputs(node)} and self.active & {*node.output}]
+        self.constants = dict(_list_constants(graph))
+        for name in wrt:
+            self.constants.pop(name, None)
+        self.used = {i for node in graph.node for i in _list_inputs(node)} | outputs
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor can have a gradient; one of unknown type is taken to."""
-        known = self.types.get(name)
-        return known is None or known.elem_type in FLOATS or known.elem_type == TensorProto.UNDEFINED
+        """Whether a tensor can have a gradient; one of unknown type is assumed to."""
+        tensor = self.types.get(name)
+        return tensor is None or tensor.elem_type in FLOATS or tensor.elem_type == TensorProto.UNDEFINED
+
+    def _check_wrt(self, graph: GraphProto, wrt: Sequence[str]) -> None:
+        names = {*self.types, *(o for node in graph.node for o in node.output)}
+        if unknown := [n for n in wrt if n not in names]:
+            raise ModelError(f"The model has no initializer or input named {unknown[0]!r}.")
+        if others := [n for n in wrt if not self.is_float(n)]:
+            raise ModelError(f"{others[0]!r} is not of a floating-point type and has no gradient.")
+
+    def _find_varied(self, graph: GraphProto, wrt: Sequence[str]) -> set[str]:
+        """The floating-point tensors that depend on one of `wrt`."""
+        varied = set(wrt)
+        for node in graph.node:
+            if node.op_type not in _CONSTANT and not varied.isdisjoint(_list_inputs(node)):
+                varied.update(filter(self.is_float, node.output))
+        return varied
+
+    def _find_useful(self, graph: GraphProto, outputs: set[str]) -> set[str]:
+        """The floating-point tensors on which an output depends."""
+        useful = set(filter(self.is_float, outputs))
+        for node in reversed(graph.node):
+            if node.op_type not in _CONSTANT and not useful.isdisjoint(node.output):
+                useful.update(filter(self.is_float, _list_inputs(node)))
+        return useful
 
 
-def _read(node: NodeProto) -> Iterator[str]:
-    """What a node reads, in its subgraphs too."""
+def _infer_shapes(model: ModelProto) -> GraphProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except onnx.shape_inference.InferenceError as e:
+        raise ModelError(f"The model is not valid: {str(e).splitlines()[0]}") from None
+
+
+def _list_constants(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """The initializers and the outputs of Constant nodes, by name."""
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            yield node.output[0], node.attribute[0].t
+
+
+def _list_inputs(node: NodeProto) -> Iterator[str]:
+    """The inputs of a node and of the nodes in its subgraphs."""
     yield from node.input
     for a in node.attribute:
         for graph in (a.g, *a.graphs):
             for inner in graph.node:
-                yield from _read(inner)
+                yield from _list_inputs(inner)
 
 
 class AgentNode:
-    """A node where it stands."""
+    """A node together with its graph, which knows the types and the activity of its tensors."""
 
     def __init__(self, node: NodeProto, graph: AgentGraph):
         self.node, self.graph, self.op_type = node, graph, node.op_type
@@ -87,44 +116,46 @@ class AgentNode:
         return f"{self.op_type} ({name})"
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute in Python's own type."""
-        found = next((helper.get_attribute_value(a) for a in self.node.attribute if a.name == name), default)
-        return found.decode() if isinstance(found, bytes) else found
+        """The value of an attribute as a Python object."""
+        value = next((helper.get_attribute_value(a) for a in self.node.attribute if a.name == name), default)
+        return value.decode() if isinstance(value, bytes) else value
 
-    def given(self, i: int) -> bool:
-        """Whether the node has such an input."""
+    def has_input(self, i: int) -> bool:
+        """Whether the node has an i-th input."""
         return i < len(self.node.input) and self.node.input[i] != ""
 
-    def needed(self, i: int) -> bool:
-        """Whether the gradient of an input is asked for."""
-        return self.given(i) and self.node.input[i] in self.graph.needed
+    def is_active(self, i: int) -> bool:
+        """Whether the i-th input needs a gradient."""
+        return self.has_input(i) and self.node.input[i] in self.graph.active
 
-    def read(self, o: int) -> bool:
-        """Whether an output is read by anybody."""
-        return o < len(self.node.output) and self.node.output[o] in self.graph.readers
+    def is_used(self, o: int) -> bool:
+        """Whether the o-th output is read by a node or is an output of the graph."""
+        return o < len(self.node.output) and self.node.output[o] in self.graph.used
 
-    def shape(self, i: int) -> tuple[int | str | None, ...] | None:
-        """Sizes of an input, as far as they are known."""
-        known = self.graph.types.get(self.node.input[i]) if self.given(i) else None
-        return None if known is None else dims(known)
+    def shape(self, i: int) -> Shape | None:
+        """The declared or inferred sizes of the i-th input."""
+        return self._shape_of(self.node.input[i]) if self.has_input(i) else None
 
-    def made(self) -> tuple[int | str | None, ...] | None:
-        """Sizes of the first output, as far as they are known."""
-        known = self.graph.types.get(self.node.output[0])
-        return None if known is None else dims(known)
+    def output_shape(self) -> Shape | None:
+        """The declared or inferred sizes of the first output."""
+        return self._shape_of(self.node.output[0])
 
-    def array(self, i: int) -> np.ndarray | None:
-        """An input that is constant."""
-        fixed = self.given(i) and self.node.input[i] in self.graph.fixed
-        return numpy_helper.to_array(self.graph.arrays[self.node.input[i]]) if fixed else None
+    def _shape_of(self, name: str) -> Shape | None:
+        tensor = self.graph.types.get(name)
+        return None if tensor is None else read_shape(tensor)
+
+    def constant(self, i: int) -> np.ndarray | None:
+        """The i-th input if its value is fixed, else None."""
+        tensor = self.graph.constants.get(self.node.input[i]) if self.has_input(i) else None
+        return None if tensor is None else numpy_helper.to_array(tensor)
 
     @property
-    def idle(self) -> bool:
-        """Whether a Dropout lets everything through, or a Cast changes no type, which confuses the builder as well."""
+    def is_identity(self) -> bool:
+        """Whether the node is a Dropout that drops nothing or a Cast to the type that its input has."""
         if self.op_type == "Cast":
-            known = self.graph.types.get(self.node.input[0])
-            return known is not None and known.elem_type == self.attribute("to")
-        if self.op_type != "Dropout" or self.read(1):
+            tensor = self.graph.types.get(self.node.input[0])
+            return tensor is not None and tensor.elem_type == self.attribute("to")
+        if self.op_type != "Dropout" or self.is_used(1):
             return False
-        ratio, training = self.array(1), self.array(2)
-        return not self.given(2) or (training is not None and not training) or (ratio is not None and not ratio)
+        ratio, training = self.constant(1), self.constant(2)
+        return not self.has_input(2) or (training is not None and not training) or (ratio is not None and not ratio)

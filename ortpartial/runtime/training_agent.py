@@ -12,8 +12,8 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from ortpartial.exceptions import DataError, ModelError, RuntimeMissingError
 
-from .agent_nodes import dims
-from .agent_support import TRUSTED, find_needed, find_untrusted, prepare_for_agent
+from .agent_nodes import read_shape
+from .agent_support import TRUSTED, find_active, find_untrusted, prepare_for_agent
 from .buffer import Buffer
 from .device import CPU, C, Device, has_training, runtime_version
 from .errors import clean_message, run_error
@@ -74,7 +74,7 @@ class TrainingAgent:
         self._model, self._weights = prepare_for_agent(model), list(dict.fromkeys(weights))
         self._device, self._threads = Device.parse(device), threads
         wanted = list(dict.fromkeys([*weights, *input_grads]))
-        reached = find_needed(self._model, wanted)
+        reached = find_active(self._model, wanted)
         self.inputs = [i.name for i in self._model.graph.input if i.name not in self._weights]
         self.outputs = [o.name for o in self._model.graph.output]
         self.gradient_onnx, info = _gradient(self._model, self._weights, [n for n in wanted if n in reached])
@@ -309,7 +309,7 @@ def _typed(ortvalue: Any) -> str:
 def _spec(info: ValueInfoProto) -> tuple[np.dtype, tuple[int | None, ...] | None]:
     """The dtype and the static sizes that an input declares."""
     tensor = info.type.tensor_type
-    sizes = dims(tensor)
+    sizes = read_shape(tensor)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return dtype, None if sizes is None else tuple(d if isinstance(d, int) else None for d in sizes)
 

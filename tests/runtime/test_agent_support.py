@@ -1,4 +1,4 @@
-"""Does `prepare` keep what a graph computes, and is what the agent gets wrong refused in words?"""
+"""Preparing a graph for the TrainingAgent, and refusing what it differentiates wrongly."""
 
 import re
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import op, variable
-from ortpartial.runtime.agent_support import find_needed, find_untrusted, prepare_for_agent
+from ortpartial.runtime.agent_support import find_active, find_untrusted, prepare_for_agent
 from ortpartial.runtime.session import Session
 
 
@@ -28,7 +28,7 @@ def operators(model):
     return [n.op_type for n in model.graph.node]
 
 
-# prepare
+# Preparation
 
 
 @pytest.mark.parametrize(
@@ -48,25 +48,25 @@ def operators(model):
         (lambda x: op.Cast(x, to=11), [("N",)], ["Cast"]),
     ],
 )
-def test_prepare_keeps_what_is_computed(f, shapes, expected):
+def test_prepared_models_compute_the_same(f, shapes, expected):
     model = graph(f, *shapes)
     before = model.SerializeToString()
-    found = prepare_for_agent(model)
-    assert model.SerializeToString() == before, "prepare changes a copy"
-    onnx.checker.check_model(found)
-    assert operators(found) == expected
+    prepared = prepare_for_agent(model)
+    assert model.SerializeToString() == before, "the argument must not change"
+    onnx.checker.check_model(prepared)
+    assert operators(prepared) == expected
     rng = np.random.default_rng(0)
     feeds = {f"x{i}": rng.normal(size=[5 if isinstance(d, str) else d for d in s]).astype(np.float32)
              for i, s in enumerate(shapes)}
-    a, b = Session(model).run(feeds), Session(found).run(feeds)
+    a, b = Session(model).run(feeds), Session(prepared).run(feeds)
     assert a.keys() == b.keys()
     for n in a:
         np.testing.assert_array_equal(a[n], b[n])
-    again = prepare_for_agent(found)
+    again = prepare_for_agent(prepared)
     assert operators(again) == expected
 
 
-def test_prepare_gives_all_outputs():
+def test_prepare_adds_outputs_and_attributes():
     (node,) = prepare_for_agent(graph(op.LayerNormalization, ("N", 4), (4,))).graph.node
     assert (len(node.input), len(node.output)) == (3, 3)
     x, label = variable("x", "float32", ["N", 4]), variable("label", "int64", ["N"])
@@ -76,7 +76,7 @@ def test_prepare_gives_all_outputs():
     assert helper.get_attribute_value(node.attribute[0]) == [2, 1, 0]
 
 
-def test_prepare_inlines_functions_and_frees_initializers():
+def test_prepare_inlines_functions_and_drops_initializers_from_inputs():
     body = helper.make_function(
         "own", "Twice", ["x"], ["y"], [helper.make_node("Add", ["x", "x"], ["y"])], [helper.make_opsetid("", 21)]
     )
@@ -86,12 +86,12 @@ def test_prepare_inlines_functions_and_frees_initializers():
     g = helper.make_graph(nodes, "g", [value("x", 1, [2]), value("w", 1, [2])], [value("y", 1, [2])], [w])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
     model = helper.make_model(g, functions=[body], opset_imports=opsets, ir_version=10)
-    found = prepare_for_agent(model)
-    assert operators(found) == ["Identity", "Add", "Mul"]
-    assert [i.name for i in found.graph.input] == ["x"]
+    prepared = prepare_for_agent(model)
+    assert operators(prepared) == ["Identity", "Add", "Mul"]
+    assert [i.name for i in prepared.graph.input] == ["x"]
     assert find_untrusted(model) == []
     x = np.array([3, 4], np.float32)
-    assert Session(found).run({"x": x})["y"].tolist() == [6, 16]
+    assert Session(prepared).run({"x": x})["y"].tolist() == [6, 16]
 
 
 def test_prepare_refuses_versions():
@@ -122,7 +122,7 @@ def test_prepare_refuses_names():
         prepare_for_agent(model)
 
 
-# What is refused
+# Refused nodes
 
 
 def dropout_in_training(x):
@@ -177,13 +177,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("f", "shapes", "message"), REFUSED, ids=[row[2][:40] for row in REFUSED])
-def test_what_the_agent_gets_wrong_is_refused(f, shapes, message):
+def test_wrong_gradients_are_refused(f, shapes, message):
     model = prepare_for_agent(graph(f, *shapes))
     names = [f"x{i}" for i in range(len(shapes))]
     with pytest.raises(ModelError, match=rf"The agent cannot differentiate .*{message}.* Use engine='step'") as e:
-        find_needed(model, names)
-    said = str(e.value).removeprefix("The agent cannot differentiate ").removesuffix(" Use engine='step' instead.")
-    assert said in find_untrusted(model, (), input_grads=names)
+        find_active(model, names)
+    reason = str(e.value).removeprefix("The agent cannot differentiate ").removesuffix(" Use engine='step' instead.")
+    assert reason in find_untrusted(model, (), input_grads=names)
 
 
 def branching():
@@ -201,26 +201,26 @@ def branching():
 
 def test_graphs_inside_nodes_are_refused():
     with pytest.raises(ModelError, match=r"If \(node 'choice'\): graphs inside nodes have no gradient"):
-        find_needed(branching(), ["w"])
+        find_active(branching(), ["w"])
     assert find_untrusted(branching()) == ["If (node 'choice'): graphs inside nodes have no gradient."]
 
 
-def test_nodes_off_the_way_are_nobodys_concern():
+def test_inactive_nodes_are_not_checked():
     x, w = values((2, 3, 4, 4, 4), (3,))
     y = op.Flatten(op.AveragePool(op.Elu(x), kernel_shape=[2] * 3))
     model = prepare_for_agent(build([x, w], {"y": op.ReduceSum(y) * w}))
-    assert {"x1", "y"} <= find_needed(model, ["x1"])
-    assert "x0" not in find_needed(model, ["x1"])
+    assert {"x1", "y"} <= find_active(model, ["x1"])
+    assert "x0" not in find_active(model, ["x1"])
     assert find_untrusted(model, ["x1"], input_grads=()) == []
     assert len(find_untrusted(model, ["x1"])) == 2, "by default all inputs count"
-    for name in ("Shape", "ArgMax"):  # What has no gradient by nature ends the way.
-        made = graph(lambda x, w, name=name: op.Cast(getattr(op, name)(op.Elu(x)), to=1) * w, ("N",), (1,))
-        model = prepare_for_agent(made)
+    for name in ("Shape", "ArgMax"):  # An operator without a gradient makes its inputs inactive.
+        unprepared = graph(lambda x, w, name=name: op.Cast(getattr(op, name)(op.Elu(x)), to=1) * w, ("N",), (1,))
+        model = prepare_for_agent(unprepared)
         assert find_untrusted(model) == []
-        assert "x0" not in find_needed(model, ["x0", "x1"])
+        assert "x0" not in find_active(model, ["x0", "x1"])
 
 
-# What is not trusted
+# Untested nodes
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_nodes_off_the_way_are_nobodys_concern():
     ],
     ids=lambda v: v[:40] if isinstance(v, str) else "",
 )
-def test_what_the_tests_do_not_cover_is_not_trusted(f, shapes, message):
+def test_untested_nodes_are_not_trusted(f, shapes, message):
     assert re.search(message, find_untrusted(graph(f, *shapes))[0])
 
 
@@ -266,7 +266,7 @@ def test_a_batch_of_any_size_is_trusted(f, shapes):
     assert find_untrusted(graph(f, *shapes)) == []
 
 
-def test_scalars_are_constants_unless_they_are_named():
+def test_scalar_initializers_are_constants_by_default():
     model = graph(lambda x: op.Pow(x, 2.0) * 0.5, ("N",))
     assert find_untrusted(model) == []
     exponent = model.graph.node[0].input[1]

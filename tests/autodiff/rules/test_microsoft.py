@@ -19,7 +19,7 @@ from ortpartial.autodiff.registry import RULES
 from ortpartial.autodiff.rules import microsoft
 from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph.ops import Operators
-from ortpartial.runtime.agent_support import find_needed, find_untrusted
+from ortpartial.runtime.agent_support import find_active, find_untrusted
 from ortpartial.runtime.session import Session
 from ortpartial.testing import _gradient, check_gradient
 
@@ -266,7 +266,7 @@ def test_the_agent_refuses():
     model = build([x], {"y": ms.Gelu(x)})
     assert find_untrusted(model)[0].startswith("Gelu (node 'Gelu_node_0'): it is an operator of com.microsoft")
     with pytest.raises(ModelError, match=r"The agent cannot differentiate Gelu .* of com.microsoft"):
-        find_needed(model, ["x"])
+        find_active(model, ["x"])
 
 
 @pytest.mark.parametrize(
