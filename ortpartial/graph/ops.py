@@ -142,25 +142,43 @@ def make_node(
     if n_outputs is None:
         variadic = schema.outputs and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
         n_outputs = int(attributes.get("num_outputs", 1)) if variadic else len(schema.outputs)
-    proto = NodeProto(op_type=schema.name, domain=schema.domain, name=name, attribute=node.protos())
-    proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(inputs))
+    return attach_outputs(node, _infer_types(node, n_outputs, where), hints)
+
+
+#: Inferred types by operator, types and sizes of inputs and attributes: a graph repeats most of its nodes' types.
+_INFERRED: dict[Any, list[TypeProto]] = {}
+_MOST_INFERRED = 2**14
+
+
+def _infer_types(node: Node, n_outputs: int, where: str) -> list[TypeProto]:
+    """The types of a node's outputs, by ONNX's own shape inference; they are shared and never written to."""
+    schema, attributes = node.schema, node.protos()
+    arrays = [None if v is None or v.array is None or v.array.size > SMALL else v.array for v in node.inputs]
+    key = (
+        schema.name, schema.domain, schema.since_version, n_outputs,
+        tuple([None if v is None else v.type_key for v in node.inputs]),
+        tuple([None if a is None else a.tobytes() for a in arrays]),
+        b"".join([a.SerializeToString(deterministic=True) for a in attributes]),
+    )
+    if key in _INFERRED:
+        return _INFERRED[key]
+    proto = NodeProto(op_type=schema.name, domain=schema.domain, name=node.name, attribute=attributes)
+    proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
     proto.output.extend(f"o{i}" for i in range(n_outputs))
-    types = {f"i{i}": v.type for i, v in enumerate(inputs) if v is not None}
-    data = {
-        f"i{i}": numpy_helper.from_array(v.array)
-        for i, v in enumerate(inputs)
-        if v is not None and v.array is not None and v.array.size <= SMALL
-    }
+    types = {f"i{i}": v.type for i, v in enumerate(node.inputs) if v is not None}
+    data = {f"i{i}": numpy_helper.from_array(a) for i, a in enumerate(arrays) if a is not None}
     opset = helper.make_opsetid(schema.domain, max(OPSET, schema.since_version))
     try:
-        found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=[opset])
+        inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=[opset])
     except Exception as e:
-        given = ", ".join(map(repr, inputs))
-        raise GraphError(f"{where} does not accept ({given}): {_reason(e)}") from None
-    kinds = [found.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
+        raise GraphError(f"{where} does not accept ({', '.join(map(repr, node.inputs))}): {_reason(e)}") from None
+    outputs = [inferred.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
     if not schema.domain:
-        fix_shapes(schema.name, [None if v is None else v.type for v in inputs], attributes, kinds)
-    return attach_outputs(node, kinds, hints)
+        fix_shapes(schema.name, [None if v is None else v.type for v in node.inputs], node.attributes, outputs)
+    if len(_INFERRED) >= _MOST_INFERRED:
+        _INFERRED.clear()
+    _INFERRED[key] = outputs
+    return outputs
 
 
 def attach_outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:

@@ -77,6 +77,11 @@ class Value:
             d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim
         )
 
+    @cached_property
+    def type_key(self) -> bytes:
+        """The type as bytes, equal for equal types."""
+        return self.type.SerializeToString(deterministic=True)
+
     @property
     def rank(self) -> int:
         """Number of axes; an error where the rank is not known."""
