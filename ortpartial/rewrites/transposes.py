@@ -1,4 +1,4 @@
-"""Transpose elimination: compute on elements where they are instead of moving their axes and moving them back."""
+"""Transpose elimination: move axes later, or not at all where a second Transpose moves them back."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Axes = tuple[int, ...]
 
 
 def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The same values with fewer moves of axes, where there are such.
+    """The same values with fewer Transposes, or the given ones where there are none to save.
 
-    A Transpose is not computed, but remembered: a linear layer does not mind the order of its rows, nor a bias that of
-    anything but its own axis, nor does a Split. What undoes it before something does mind needs no move at all, and of
-    two that follow one another one is left. torch's MultiheadAttention puts the batch behind the tokens and back so.
+    A Transpose is not computed but recorded as a view of its input, and operators that work for any order of the axes,
+    such as a linear layer on its rows, are applied to the input instead. The view is computed where an operator needs
+    it. Transposes that cancel vanish, and two in a row become one; torch's MultiheadAttention has both.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
     >>> [node.op_type for node in topological(list(cancel_transposes({"y": turned}).values()))]
     ['MatMul']
     """
-    views: dict[Value, _View] = {}
+    views: dict[Value, View] = {}
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         rule = None if node.domain else _RULES.get(node.op_type)
@@ -46,36 +46,40 @@ def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
             return None
         if node.op_type != "Transpose" and not any(v in views for v in inputs):
             return None
-        found = rule(node, inputs, [None if v is None else views.get(v) or _View.of(v) for v in inputs])
-        if found is None:
+        results = rule(node, inputs, [None if v is None else views.get(v) or View.of(v) for v in inputs])
+        if results is None:
             return None
-        values = [view.value() for view in found]
-        views.update((v, view) for v, view in zip(values, found, strict=True) if v is not view.base)
+        values = [view.value() for view in results]
+        views.update((v, view) for v, view in zip(values, results, strict=True) if v is not view.base)
         return values
 
     new = make_rewriter(list(outputs.values()), {}, change)
-    found = {name: new(v) for name, v in outputs.items()}
-    return found if _moves(found.values()) < _moves(outputs.values()) else outputs
+    rewritten = {name: new(v) for name, v in outputs.items()}
+    return rewritten if _count_transposes(rewritten.values()) < _count_transposes(outputs.values()) else outputs
 
 
-def _moves(outputs: Iterable[Value]) -> int:
-    """How many Transposes there are."""
+def _count_transposes(outputs: Iterable[Value]) -> int:
     return sum(node.op_type == "Transpose" for node in topological(list(outputs)))
 
 
 @dataclass(frozen=True, eq=False)
-class _View:
-    """A value whose axes are made of those of another one, whose elements lie in another order.
+class View:
+    """A value as the Transpose and Reshape of another one, its base.
 
-    `axes` has a run of axes of `base` for each axis of the value; each axis of the base is in one of them.
+    Parameters
+    ----------
+    base : Value
+        The value whose elements are read.
+    axes : tuple of tuple of int
+        For each axis of the view the axes of the base that it merges; each axis of the base is in one of them.
     """
 
     base: Value
     axes: tuple[Axes, ...]
 
     @classmethod
-    def of(cls, v: Value) -> _View:
-        """The value itself."""
+    def of(cls, v: Value) -> View:
+        """The view of a value that is its own base."""
         return cls(v, tuple((a,) for a in range(v.rank)))
 
     @property
@@ -85,81 +89,74 @@ class _View:
 
     @property
     def shape(self) -> list[int]:
-        """The shape of the value."""
-        return [prod(self.sizes[a] for a in run) for run in self.axes]
+        """The shape of the view."""
+        return [prod(self.sizes[a] for a in merged) for merged in self.axes]
 
     def value(self) -> Value:
-        """The value, its elements moved if they have to be."""
-        order = [a for run in self.axes for a in run]
-        if self._in_order(order):
-            return _reshaped(self.base, self.shape)
-        if self._turns():  # A product takes the last two axes in any order, and runs of elements are moved fast.
+        """The value that the view stands for, transposed if it has to be."""
+        order = [a for merged in self.axes for a in merged]
+        if self._is_ordered(order):
+            return _reshape_value(self.base, self.shape)
+        if self._ends_swapped():  # A product takes the last two axes in any order, and runs of elements are moved fast.
             n = len(self.axes)
-            return op.Transpose(self.permuted(_swap(n)).value(), perm=_swap(n))
-        return _reshaped(op.Transpose(self.base, perm=order), self.shape)
+            swap = [*range(n - 2), n - 1, n - 2]
+            return op.Transpose(self.permute(swap).value(), perm=swap)
+        return _reshape_value(op.Transpose(self.base, perm=order), self.shape)
 
-    def _in_order(self, axes: Sequence[int]) -> bool:
-        seen = [a for a in axes if self.sizes[a] > 1]
-        return seen == sorted(seen)
+    def _is_ordered(self, axes: Sequence[int]) -> bool:
+        """Whether axes of the base lie in memory in this order."""
+        moved = [a for a in axes if self.sizes[a] > 1]
+        return moved == sorted(moved)
 
-    def _turns(self) -> bool:
-        """Whether the last axis of the base is the last but one here."""
+    def _ends_swapped(self) -> bool:
+        """Whether the last axis of the base is the last but one of the view."""
         last = max((a for a, n in enumerate(self.sizes) if n > 1), default=-1)
-        return len(self.axes) > 1 and last in self.axes[-2] and self._in_order(self.axes[-2])
+        return len(self.axes) > 1 and last in self.axes[-2] and self._is_ordered(self.axes[-2])
 
-    def permuted(self, perm: Sequence[int]) -> _View:
-        """The axes of the value in another order."""
-        return _View(self.base, tuple(self.axes[p] for p in perm))
+    def permute(self, perm: Sequence[int]) -> View:
+        """The view with its axes in another order."""
+        return View(self.base, tuple(self.axes[p] for p in perm))
 
-    def on(self, base: Value) -> _View:
-        """The same view of another value of as many axes."""
-        return _View(base, self.axes)
+    def of_base(self, base: Value) -> View:
+        """The same view of another base of the same rank."""
+        return View(base, self.axes)
 
-    def settled(self) -> _View:
-        """The same value, with the last axis last in memory."""
+    def order_last_axis(self) -> View:
+        """The same view of a base whose last axes are those of the last axis of the view."""
         last = self.axes[-1] if self.axes else ()
-        rest = [a for a in range(len(self.sizes)) if a not in last]
-        order = [*rest, *last]
+        order = [*(a for a in range(len(self.sizes)) if a not in last), *last]
         sizes = [self.sizes[a] for a in order]
-        base = _reshaped(self.base, sizes) if self._in_order(order) else op.Transpose(self.base, perm=order)
-        return _View(base, tuple(tuple(order.index(a) for a in run) for run in self.axes))
+        base = _reshape_value(self.base, sizes) if self._is_ordered(order) else op.Transpose(self.base, perm=order)
+        return View(base, tuple(tuple(order.index(a) for a in merged) for merged in self.axes))
 
-    def reshaped(self, shape: Sequence[int]) -> _View | None:
-        """The value in another shape; None where its axes would be cut across."""
-        rest = [(a, self.sizes[a]) for run in self.axes for a in run if self.sizes[a] > 1]
-        pieces: dict[int, list[int]] = {a: [] for a, _ in rest}
-        runs: list[list[tuple[int, int]]] = []
+    def reshape(self, shape: Sequence[int]) -> View | None:
+        """The view in another shape; None where an axis of the base would be part of two axes of the view."""
+        rest = [(a, self.sizes[a]) for merged in self.axes for a in merged if self.sizes[a] > 1]
+        factors: dict[int, list[int]] = {a: [] for a, _ in rest}  # sizes into which each axis of the base is split
+        groups: list[list[tuple[int, int]]] = []  # by axis of the new shape: axes of the base, and which factor of each
         for n in shape:
-            run: list[tuple[int, int]] = []
+            group: list[tuple[int, int]] = []
             while n > 1:
                 if not rest:
                     return None
                 a, size = rest.pop(0)
-                taken = min(n, size)
-                if n % taken or size % taken:
+                factor = min(n, size)
+                if n % factor or size % factor:
                     return None
-                if taken < size:
-                    rest.insert(0, (a, size // taken))
-                run.append((a, len(pieces[a])))
-                pieces[a].append(taken)
-                n //= taken
-            runs.append(run)
+                if factor < size:
+                    rest.insert(0, (a, size // factor))
+                group.append((a, len(factors[a])))
+                factors[a].append(factor)
+                n //= factor
+            groups.append(group)
         if rest:
             return None
-        first, place = 0, {}
-        for a in sorted(pieces):
-            place.update({(a, i): first + i for i in range(len(pieces[a]))})
-            first += len(pieces[a])
-        base = _reshaped(self.base, [n for a in sorted(pieces) for n in pieces[a]])
-        return _View(base, tuple(tuple(place[p] for p in run) for run in runs))
+        places = {key: i for i, key in enumerate((a, i) for a in sorted(factors) for i in range(len(factors[a])))}
+        base = _reshape_value(self.base, [n for a in sorted(factors) for n in factors[a]])
+        return View(base, tuple(tuple(places[key] for key in group) for group in groups))
 
 
-def _swap(n: int) -> list[int]:
-    """The last two axes exchanged."""
-    return [*range(n - 2), n - 1, n - 2]
-
-
-def _reshaped(v: Value, shape: Sequence[int]) -> Value:
+def _reshape_value(v: Value, shape: Sequence[int]) -> Value:
     """A value in another shape, by one Reshape."""
     while v.node is not None and v.node.op_type == "Reshape" and not v.node.domain and v.node.reads[0].is_static:
         v = v.node.reads[0]
@@ -167,54 +164,54 @@ def _reshaped(v: Value, shape: Sequence[int]) -> Value:
 
 
 Views = Sequence[Any]
-Rule = Callable[[Node, Sequence[Any], Views], "list[_View] | None"]
+#: From a node, its new inputs and the views they are to the views its outputs are, None where it needs the values.
+Rule = Callable[[Node, Sequence[Any], Views], "list[View] | None"]
 
 
-def _transpose(node: Node, inputs: Sequence[Any], views: Views) -> list[_View]:
-    return [views[0].permuted(node.attribute("perm") or range(inputs[0].rank)[::-1])]
+def _transpose(node: Node, inputs: Sequence[Any], views: Views) -> list[View]:
+    return [views[0].permute(node.attribute("perm") or range(inputs[0].rank)[::-1])]
 
 
-def _reshape(node: Node, inputs: Sequence[Any], views: Views) -> list[_View] | None:
-    found = views[0].reshaped(node.outputs[0].shape)
-    return None if found is None else [found]
+def _reshape(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
+    view = views[0].reshape(node.outputs[0].shape)
+    return None if view is None else [view]
 
 
-def _split(node: Node, inputs: Sequence[Any], views: Views) -> list[_View] | None:
+def _split(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
     view = views[0]
-    run = [a for a in view.axes[node.attribute("axis")] if view.sizes[a] > 1]
-    if len(run) != 1:
+    axes = [a for a in view.axes[node.attribute("axis")] if view.sizes[a] > 1]
+    if len(axes) != 1:
         return None
-    settings, n = {**node.attributes, "axis": run[0]}, len(node.outputs)
-    parts = make_node(node.schema, [view.base, *inputs[1:]], settings, n_outputs=n).outputs
-    return [view.on(part) for part in parts]
+    return [view.of_base(y) for y in _apply(node, [view.base, *inputs[1:]], axis=axes[0])]
 
 
-def _pointwise(node: Node, inputs: Sequence[Any], views: Views) -> list[_View]:
-    return [views[0].on(y) for y in _again(node, [views[0].base, *inputs[1:]])]
+def _unary(node: Node, inputs: Sequence[Any], views: Views) -> list[View]:
+    return [views[0].of_base(y) for y in _apply(node, [views[0].base, *inputs[1:]])]
 
 
-def _pair(node: Node, inputs: Sequence[Any], views: Views) -> list[_View] | None:
-    """Of two values that lie in the same order, or of one and a row along its last axis."""
+def _binary(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
+    """An operator on each element of two equal views, or of a view and a row along its last axis."""
     a, b = views
     if a.shape == b.shape:
         if a.sizes != b.sizes or a.axes != b.axes:
             return None
-        return [a.on(_again(node, [a.base, b.base])[0])]
+        return [a.of_base(_apply(node, [a.base, b.base])[0])]
     i = int(len(a.axes) < len(b.axes))
-    row, (*lead, n) = inputs[1 - i], views[i].shape
-    if [1] * row.rank == list(row.shape) or [1] * (row.rank - 1) + [n] != list(row.shape) or row.rank > len(lead) + 1:
+    row, (*leading, n) = inputs[1 - i], views[i].shape
+    is_scalar, is_row = list(row.shape) == [1] * row.rank, list(row.shape) == [1] * (row.rank - 1) + [n]
+    if is_scalar or not is_row or row.rank > len(leading) + 1:
         return None
-    view = views[i].settled()
-    bases = [view.base, _reshaped(row, [view.sizes[a] for a in view.axes[-1]])]
-    return [view.on(_again(node, bases[::-1] if i else bases)[0])]
+    view = views[i].order_last_axis()
+    bases = [view.base, _reshape_value(row, [view.sizes[a] for a in view.axes[-1]])]
+    return [view.of_base(_apply(node, bases[::-1] if i else bases)[0])]
 
 
-def _rows(node: Node, inputs: Sequence[Any], views: Views) -> list[_View] | None:
-    """Of every row along the last axis alone: their order does not matter."""
-    gemm, last, settings = node.op_type == "Gemm", inputs[0].rank - 1, {}
+def _rowwise(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
+    """An operator on each row along the last axis, whatever the order of the rows."""
+    is_gemm, last, settings = node.op_type == "Gemm", inputs[0].rank - 1, {}
     if node.op_type in ("Gemm", "MatMul"):
         bias = inputs[2] if len(inputs) > 2 else None
-        if last < 1 or inputs[1].rank != 2 or (gemm and node.attribute("transA")):
+        if last < 1 or inputs[1].rank != 2 or (is_gemm and node.attribute("transA")):
             return None
         if bias is not None and prod(bias.shape) > bias.shape[-1]:
             return None
@@ -222,15 +219,16 @@ def _rows(node: Node, inputs: Sequence[Any], views: Views) -> list[_View] | None
         settings = {"axis": -1}
     else:
         return None
-    view = views[0].settled()
-    lead = view.sizes[: len(view.sizes) - len(view.axes[-1])]
-    x = _reshaped(view.base, [*([prod(lead)] if gemm else lead), inputs[0].shape[-1]])
-    axes = (*view.axes[:-1], (len(lead),))
-    return [_View(_reshaped(y, [*lead, y.shape[-1]]), axes) for y in _again(node, [x, *inputs[1:]], **settings)]
+    view = views[0].order_last_axis()
+    leading = view.sizes[: len(view.sizes) - len(view.axes[-1])]
+    x = _reshape_value(view.base, [*([prod(leading)] if is_gemm else leading), inputs[0].shape[-1]])
+    axes = (*view.axes[:-1], (len(leading),))
+    outputs = _apply(node, [x, *inputs[1:]], **settings)
+    return [View(_reshape_value(y, [*leading, y.shape[-1]]), axes) for y in outputs]
 
 
-def _again(node: Node, inputs: Sequence[Any], **settings: Any) -> Sequence[Any]:
-    """The outputs of such a node of other inputs."""
+def _apply(node: Node, inputs: Sequence[Any], **settings: Any) -> Sequence[Any]:
+    """The outputs of the node's operator for other inputs."""
     return make_node(node.schema, inputs, {**node.attributes, **settings}, n_outputs=len(node.outputs)).outputs
 
 
@@ -238,6 +236,6 @@ _RULES: dict[str, Rule] = {
     "Transpose": _transpose, "Split": _split,
     **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze"], _reshape),
     **dict.fromkeys(["Cast", "Elu", "Erf", "Gelu", "HardSwish", "LeakyRelu", "Neg", "Relu", "Selu", "Sigmoid",
-                     "Softplus", "Tanh"], _pointwise),
-    **dict.fromkeys(["Add", "Div", "Mul", "Sub"], _pair),
-    **dict.fromkeys(["Gemm", "LayerNormalization", "LogSoftmax", "MatMul", "Softmax"], _rows)}
+                     "Softplus", "Tanh"], _unary),
+    **dict.fromkeys(["Add", "Div", "Mul", "Sub"], _binary),
+    **dict.fromkeys(["Gemm", "LayerNormalization", "LogSoftmax", "MatMul", "Softmax"], _rowwise)}
