@@ -8,7 +8,7 @@ NODE := tests/training_info/node
 
 # Two processes of one thread each fill two cores; more threads would only wait for one another.
 PYTEST := -m pytest -n 2
-PROOF := -m 'slow or proof' --proof=bench/results
+PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help

@@ -100,7 +100,7 @@ def test_a_rule_wrong_by_a_ten_thousandth_is_caught(monkeypatch, op_type, f, arg
 
 
 def test_every_family_is_tried():
-    # Operators of other domains are compared with the kernels of onnxruntime: tests/rules/test_microsoft.py.
+    # Operators of other domains are compared with the kernels of onnxruntime: tests/autodiff/rules/test_microsoft.py.
     families = {rule.function.__module__ for (domain, _), rule in registry.RULES.items() if not domain}
     tried = {registry.RULES["", row.values[0]].function.__module__ for row in RULES}
     assert {f for f in families if f.startswith("ortpartial.autodiff.rules.")} <= tried

@@ -9,10 +9,10 @@ import onnx
 import pytest
 import torch
 from models import weights_of
-from test_real_models import ROWS, check, matched
 from torch import nn
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch_trainings import ROWS, check, matched
 
 from ortpartial import OrtGradientForwardBackward
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer

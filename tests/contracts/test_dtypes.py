@@ -5,9 +5,9 @@ import re
 import numpy as np
 import onnx
 import pytest
+from corpus import CASES, FIRST, LEFT_OUT, SINGLE, expression, has_rule
 from ml_dtypes import bfloat16, finfo
 from table import OLD
-from test_corpus import CASES, FIRST, LEFT_OUT, SINGLE, expression, has_rule
 
 from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import DataError, GraphError, ModelError

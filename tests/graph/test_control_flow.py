@@ -1,8 +1,8 @@
 """Do graphs inside graphs become what they say: names unique, computed once, typed, and only where they are taken?"""
 
 import numpy as np
-import onnx
 import pytest
+from control_graphs import ONE, checked, positive, tree, x_
 from table import rows
 
 from ortpartial.exceptions import GraphError
@@ -10,46 +10,6 @@ from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop, scan
 from ortpartial.graph.ops import Subgraph, constant, op, variable
 from ortpartial.testing import evaluate
-
-
-def x_(shape=(3,), name="x", dtype="float32"):
-    return variable(name, dtype, shape)
-
-
-def positive(x):
-    return op.ReduceSum(x, keepdims=0) > 0
-
-
-def checked(*args):
-    """The model that is built, which onnx finds right and in which no name is given twice."""
-    model = build(*args)
-    onnx.checker.check_model(model, full_check=True)
-    names = [*names_of(model.graph)]
-    assert len(set(names)) == len(names)
-    return model
-
-
-def names_of(graph):
-    yield from (v.name for v in [*graph.input, *graph.initializer])
-    for node in graph.node:
-        yield from (n for n in node.output if n)
-        for a in node.attribute:
-            if a.type == onnx.AttributeProto.GRAPH:
-                yield from names_of(a.g)
-
-
-def tree(graph):
-    """The operators of a graph, those with bodies with the operators inside."""
-    return [
-        (node.op_type, *(tree(a.g) for a in node.attribute if a.type == onnx.AttributeProto.GRAPH))
-        if any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute)
-        else node.op_type
-        for node in graph.node
-    ]
-
-
-ONE = np.ones(3, np.float32)
-
 
 # Types.
 

@@ -1,7 +1,7 @@
 """Are values replaced wherever they are read, and is the rest left as it is?"""
 
 import numpy as np
-from test_control_flow import ONE, checked, positive, tree, x_
+from control_graphs import ONE, checked, positive, tree, x_
 
 from ortpartial.graph.control_flow import cond, scan
 from ortpartial.graph.ops import op

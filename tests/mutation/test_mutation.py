@@ -13,7 +13,7 @@ from table import OLD
 def results(*arguments):
     """What `mutation.py` prints: (function, change, how many tests call it, what noticed it)."""
     done = subprocess.run([sys.executable, str(SUPPORT / "mutation.py"), *map(str, arguments)], check=True, text=True,
-                          env=environment(TESTS / "contracts", TESTS / "graph"), stdout=subprocess.PIPE,
+                          env=environment(), stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL)
     return [json.loads(line) for line in done.stdout.splitlines()]
 

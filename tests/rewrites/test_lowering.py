@@ -96,7 +96,7 @@ def test_float64(f, in_torch):
 
 
 def test_every_operator_of_the_table_is_tried():
-    # tests/rules/test_recurrent.py tries these.
+    # tests/autodiff/rules/test_recurrent.py tries these.
     assert {row.id.split()[0].strip(",") for row in CASES} | {"GRU", "LSTM", "RNN"} == set(LOWERED)
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from exports import assert_gradients, exported
 from models import assert_close, weights_of
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.capi import _pybind_state
 from table import cotangent
-from test_real_gradients import assert_gradients, exported
 from torch import nn
 
 from ortpartial import build, gradient_model, variable

@@ -1,0 +1,153 @@
+"""The operator tests of onnx: cases of one node, as expressions whose gradient can be checked."""
+
+import warnings
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from table import OLD
+
+from ortpartial.autodiff.registry import CONSTANT, RULES
+from ortpartial.graph.ops import OPSET, constant, make_node
+from ortpartial.graph.schemas import attribute_value, schema_of
+
+FLOATS = (np.float32, np.float64)
+
+# What is tested elsewhere, or what has nothing to compare: the beginning of the name of a case, and why.
+LEFT_OUT = {
+    "cast_DOUBLE_to_FLOAT": "rounds to float32, so that differences are noise",
+    **dict.fromkeys(
+        (
+            "attention_4d_diff_heads_mask4d_padded_kv",
+            "attention_4d_gqa_causal_nonpad_decode",
+            "attention_4d_causal_nonpad",
+            "attention_local_window_ext_cache",
+        ),
+        "an input that is younger than the opset in which Attention appeared",
+    ),
+    **dict.fromkeys(
+        (
+            "attention_causal_boolmask_nan_robustness",
+            "attention_23_boolmask_fullymasked",
+            "attention_23_fullymasked",
+            "attention_24_fullymasked",
+        ),
+        "a row that is masked as a whole is not a number inside the body, and so is its gradient",
+    ),
+    **dict.fromkeys(
+        (
+            "attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal",
+            "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal",
+            "resize_downsample_scales_linear_align_corners",
+            "resize_downsample_scales_cubic_align_corners",
+            "maxunpool_export_with_output_shape",
+        ),
+        "onnxruntime computes something else than the specification",
+    ),
+    "castlike_DOUBLE_to_FLOAT": "rounds to float32, so that differences are noise",
+    "castlike_FLOAT4E2M1": "a type that is younger than opset 21",
+    "castlike_INT2": "a type that is younger than opset 21",
+    "castlike_UINT2": "a type that is younger than opset 21",
+    "dropout_default_old": "older than opset 21",
+    "dropout_random_old": "older than opset 21",
+    "scan_sum": "older than opset 9, before which Scan read a batch",
+    "spacetodepth_dcr_mode": "younger than opset 21",
+    "spacetodepth_crd_mode": "younger than opset 21",
+    "split_equal_parts_1d_opset13": "older than opset 21",
+    "split_equal_parts_2d_opset13": "older than opset 21",
+    "split_equal_parts_default_axis_opset13": "older than opset 21",
+    "training_dropout": "draws random numbers: tests/autodiff/rules/test_normalize.py compares it with its own mask",
+    "l2normalization_axis_0": "has a norm of 0, where the operator jumps",
+    "dynamicquantizelinear": "exists in float32 alone",
+    "reduce_log_sum_empty_set": "the logarithm of 0 and its gradient are infinite",
+    "reduce_log_sum_exp_empty_set": "the logarithm of 0 and its gradient are infinite",
+    "reduce_max_empty_set": "the largest of no elements is infinite and comes from none of them",
+    "reduce_min_empty_set": "the smallest of no elements is infinite and comes from none of them",
+}
+# Inputs that are floating-point numbers and yet settings, which cannot be moved by a step.
+SETTINGS = {"OneHot": ("depth",), "Resize": ("roi", "scales")}
+# Operators whose further outputs are float32 always, or running statistics: differences of them would be noise.
+FIRST = ("BatchNormalization", "LayerNormalization")
+# What onnxruntime computes in float32 whatever the input is.
+SINGLE = ("GroupNormalization", "RMSNormalization", "Shrink") if OLD else ("GroupNormalization", "Shrink")
+
+
+LEFT_OUT_OLD = {
+    "rotary_embedding": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
+    "reduce_l1_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
+    "reduce_sum_square_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
+    **dict.fromkeys(
+        (
+            "averagepool_2d_ceil_last_window_starts_on_pad",
+            "averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True",
+            "maxpool_2d_ceil_output_size_reduce_by_one",
+        ),
+        "onnxruntime 1.19.2 computes something else than the specification",
+    ),
+    "reduce_prod_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
+    "reduce_l2_empty_set": "onnxruntime 1.19.2 fails on tensors without elements, or dies of them",
+    "reversesequence_batch": "onnxruntime 1.19.2 does not write sequences of length zero",
+}
+if OLD:
+    LEFT_OUT |= LEFT_OUT_OLD
+
+
+OPSETS = {}
+
+
+def load():
+    """Cases of one node that has a gradient, by name: (node, its inputs, its outputs)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases divide by zero on purpose when they are made
+        tests = load_model_tests(kind="node")
+    found = {}
+    for test in tests:
+        nodes = test.model.graph.node
+        if len(nodes) == 1 and nodes[0].domain == "" and differentiable(nodes[0].op_type):
+            inputs, outputs = ([array(v) for v in some] for some in test.data_sets[0])
+            if all(any(v.dtype in FLOATS for v in some) for some in (inputs, outputs)):
+                name = test.name.removeprefix("test_")
+                found[name], OPSETS[name] = (test.model.graph, inputs, outputs), test.model.opset_import
+    return found
+
+
+def array(v):
+    """What a case holds, as an array: some hold a TensorProto. Sequences and nothing at all become strings."""
+    if isinstance(v, TensorProto):
+        return numpy_helper.to_array(v)
+    return np.asarray("no tensor" if v is None or isinstance(v, list) else v)
+
+
+def differentiable(op_type):
+    if ("", op_type) in RULES:
+        return True
+    return ("", op_type) not in CONSTANT and has_body(schema_of(op_type, "", OPSET))
+
+
+def has_body(schema):
+    return schema.has_function or schema.has_context_dependent_function
+
+
+CASES = load()
+
+
+def expression(graph, inputs):
+    """The node as a function of its floating-point inputs; the others are constants."""
+    (node,) = graph.node
+    attributes = {a.name: attribute_value(a) for a in node.attribute}
+    schema = schema_of(node.op_type, "", OPSET)
+    given = dict(zip((i.name for i in graph.input), inputs, strict=True))
+    names = [n for n in given if given[n].dtype in FLOATS and n not in SETTINGS.get(node.op_type, ())]
+
+    def f(*x):
+        values = {n: constant(v) for n, v in given.items()} | dict(zip(names, x, strict=True)) | {"": None}
+        # A node owns all outputs of its schema, but for these two.
+        n_outputs = len(node.output) if node.op_type in ("Split", "BatchNormalization") else None
+        made = make_node(schema, [values[n] for n in node.input], attributes, n_outputs=n_outputs)
+        return [y for y, n in zip(made.outputs, node.output, strict=False) if n]
+
+    return f, [given[n] for n in names]
+
+
+def has_rule(graph):
+    return ("", graph.node[0].op_type) in RULES
