@@ -154,7 +154,7 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_module(module):
-    assert (module.__doc__ or "").strip(), f"{module.__name__} does not say which question it answers"
+    assert (module.__doc__ or "").strip(), f"{module.__name__} has no docstring"
     # A family of rules registers formulas with the gradient and needs to export nothing.
     if not module.__name__.startswith("ortpartial.autodiff.rules"):
         assert hasattr(module, "__all__"), f"{module.__name__} does not say which of its names are public"
