@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from equivalent import EQUIVALENT
-from paths import SUPPORT, TESTS, environment
+from paths import SUPPORT, environment
 from table import OLD
 
 
