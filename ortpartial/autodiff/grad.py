@@ -22,7 +22,7 @@ Gradient = Callable[[Value, Sequence[Value]], Sequence[Value]]
 class Composition(Rule):
     """A rule given as a composition of other operators: its gradient is the gradient of the composition."""
 
-    def __call__(self, node: Node, dys: Any, wanted: Sequence[Value] = ()) -> Gradients:
+    def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
         """Cotangents of the node's inputs from those of its outputs."""
         values = {"y": node.outputs[0], "node": node}
         keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
@@ -217,7 +217,7 @@ def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     """Cotangents of a node's inputs, by its rule or through its body in the specification; an error without either."""
     body = None if has_rule(node.op_type, node.domain) else expand_body(node)
     if body is None:
-        return rule_of(node)(node, dys)
+        return rule_of(node)(node, dys, wanted)
     return [d if w else None for d, w in zip(_through(node, body, dys), wanted, strict=True)]
 
 

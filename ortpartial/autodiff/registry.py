@@ -23,13 +23,17 @@ class Rule:
     function: Callable[..., Any]
     keywords: tuple[str, ...]
 
-    def __call__(self, node: Node, dys: Any, wanted: Sequence[Value] = ()) -> Gradients:
-        """Cotangents of the node's inputs from those of its outputs; of what is wanted where the node has bodies."""
+    def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
+        """Cotangents of the node's inputs from those of its outputs.
+
+        What is wanted is a sequence of values where the node has bodies, else whether it is wanted of each input.
+        """
         if node.bodies:
             return tuple(self.function(*node.inputs, node=node, dys=dys, wanted=wanted))
         if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
             raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
-        own = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node}
+        own = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node,
+               "wanted": wanted}
         keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
         result = self.function(*node.inputs, **keywords)
         result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -114,8 +118,8 @@ def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "")
     >>> elementwise("Tanh", lambda x, y: 1 - y * y)
     """
 
-    def function(*inputs: Value, y: Value, dy: Value) -> Gradients:
-        return [dy * partial(*inputs, y) for partial in partials]
+    def function(*inputs: Value, y: Value, dy: Value, wanted: Sequence[bool]) -> Gradients:
+        return [dy * partial(*inputs, y) if w else None for partial, w in zip(partials, wanted, strict=False)]
 
     vjp(op_type, domain)(function)
 
