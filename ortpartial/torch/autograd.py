@@ -14,9 +14,9 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value
 from ortpartial.runtime import C, Device, Session, TrainingAgent, TypedOrtValue
-from ortpartial.training import select_for_backward
+from ortpartial.training import GradientCut, GraphFunction, select_for_backward
 
-from .program import ModeProgram, Program, Tape
+from .program import ModeProgram
 
 __all__ = ["Compiled", "Function", "Place"]
 
@@ -90,7 +90,7 @@ class Function:
 
     Parameters
     ----------
-    program : Program
+    program : GraphFunction
         What is computed.
     place : Place
         Where.
@@ -103,10 +103,11 @@ class Function:
         The engine in use, and why.
     """
 
-    def __init__(self, program: Program, place: Place, engine: str = "step"):
+    def __init__(self, program: GraphFunction, place: Place, engine: str = "step"):
         self.program, self.place, self.asked = program, place, engine
         self.leaves, self.sources = list(program.leaves), list(program.sources)
-        self.fixed = [i for i, (n, y) in enumerate(program.outputs.items()) if not y.is_float or n in program.fixed]
+        self.fixed = [i for i, (n, y) in enumerate(program.outputs.items())
+                      if not y.is_float or n in program.nondifferentiable]
         self.engine_, self.engine_reason_ = "step", "asked for"
         if engine != "step":
             graph = program.graph()
@@ -169,10 +170,10 @@ class _StepTape:
 
     def __init__(self, function: Function, wanted: Sequence[str], *, recompute: bool = False):
         self.function, program = function, function.program
-        self.tape = tape = Tape(program, wanted, recompute=recompute)
+        self.tape = tape = GradientCut(program, wanted, recompute=recompute)
         self.seeds = [(i, o) for i, o in enumerate(program.outputs) if o in tape.seeds]
         self.count = len(program.outputs)
-        self.sources = [function.sources.index(n) for n in tape.leaves + tape.given]
+        self.sources = [function.sources.index(n) for n in tape.leaves + tape.precomputed]
         names = [*program.outputs, *tape.saved]
         self.outputs = [names.index(n) for n in [*tape.outputs, *tape.saved]]
         self._forward: _Graph | None = None

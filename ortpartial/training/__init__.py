@@ -5,6 +5,7 @@ from .data_parallel_engine import DataParallelEngine
 from .engine import Engine, TrainingSpec
 from .engine_selection import select_for_backward, select_for_fit
 from .forward_backward import OrtGradientForwardBackward
+from .gradient_cut import GradientCut, GraphFunction
 from .inplace_engine import InplaceEngine, prefers_inplace
 from .split_graphs import forward_graph, row_loss_graph
 from .step import Names, step_values
@@ -12,6 +13,8 @@ from .step import Names, step_values
 __all__ = [
     "DataParallelEngine",
     "Engine",
+    "GradientCut",
+    "GraphFunction",
     "InplaceEngine",
     "Names",
     "OrtGradientForwardBackward",

@@ -1,4 +1,4 @@
-"""What if the loop is somebody else's? `OrtGradientForwardBackward`: forward and backward of a graph, nothing more."""
+"""Forward and backward passes of a graph, for a training loop of the caller's own."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ortpartial.model import Model, check_empty, check_indices, index_ranges, lo
 from ortpartial.runtime import Session, TrainingAgent
 
 from .engine_selection import select_for_backward
-from .split_graphs import backward_graph, forward_graph
-from .step import Names
+from .gradient_cut import GradientCut, GraphFunction
+from .split_graphs import forward_graph
 
 __all__ = ["OrtGradientForwardBackward"]
 
 
 class OrtGradientForwardBackward:
-    """Forward and backward of an ONNX graph, for a loop that is somebody else's.
+    """Forward and backward passes of an ONNX graph, for a training loop of the caller's own.
 
     Parameters
     ----------
-    model : onnx.ModelProto, bytes, path, or what `load` made of them
+    model : onnx.ModelProto, bytes, path, or a loaded Model
         The model; it is not written to.
     weights_to_train : sequence of str, optional
         Initializers to differentiate by; by default those on a differentiable path to an output.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
-        ``"agent"`` (onnxruntime-training's TrainingAgent), ``"step"`` (our own gradient, cut in two, on any runtime) or
-        ``"auto"``, the first where it is installed and right about every operator of the graph.
+        ``"agent"`` (onnxruntime-training's TrainingAgent), ``"step"`` (our own gradient, on any onnxruntime) or
+        ``"auto"``, the agent where it is installed and right about every operator of the graph.
 
     Attributes
     ----------
     engine_, engine_reason_ : str
-        The engine in use, and why.
+        The engine in use, and the reason.
 
     Raises
     ------
     ModelError, NoGradientError, DeviceError, RuntimeMissingError
-        The model, the names, an operator, the device or the runtime do not allow it.
+        The model, a name, an operator, the device or the runtime does not allow it.
 
     Examples
     --------
@@ -89,47 +89,49 @@ class OrtGradientForwardBackward:
             self._cut()
 
     def _cut(self) -> None:
-        """Two sessions: forward hands on just the tensors that backward needs."""
-        backward, saved, self._again = backward_graph(self._model, self.weights_to_train, self.outputs, self.inputs)
-        forward = forward_graph(self._model, self.weights_to_train, self.outputs, saved)
-        self.graphs = {"forward": forward, "backward": backward}
-        names = Names.of(self._model)
-        self._saved = [names.free(f"saved_{i}") for i in range(len(saved))]
-        self._forward = Session(forward, device=self.device)
-        self._backward = Session(backward, device=self.device)
+        """Open two sessions; forward keeps the tensors that backward reads."""
+        leaves = {**self._model.inputs, **{w: self._model.initializers[w] for w in self.weights_to_train}}
+        function = GraphFunction(leaves, {o: self._model.outputs[o] for o in self.outputs})
+        cut = GradientCut(function, [*self.weights_to_train, *self.inputs], with_zeros=True)
+        gradient, _ = cut.gradient
+        self._cotangents = list(gradient.leaves)[len(cut.leaves) :]
+        self.graphs = {"forward": function.graph(cut.saved, fast=False), "backward": gradient.graph(fast=False)}
+        self._forward = Session(self.graphs["forward"], device=self.device)
+        self._backward = Session(self.graphs["backward"], device=self.device)
+        self._kept = [n for n in self._backward.inputs if n not in self._cotangents]
 
     def _feeds(self, inputs: Any) -> dict[str, np.ndarray]:
-        """The inputs by name, in the dtype that the graph declares."""
-        known = self._model.inputs
+        """Copy the inputs into a dict by name, in the dtypes that the graph declares."""
+        declared = self._model.inputs
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
         if not isinstance(inputs, Mapping):
-            if len(inputs) != len(known):
-                names = ", ".join(map(repr, known))
-                raise DataError(f"The model has {len(known)} inputs, {names}; {len(inputs)} given.")
-            inputs = dict(zip(known, inputs, strict=True))
-        match_names(known, inputs)
-        # Copies, since backward may read them after the caller has written to the arrays again.
-        feeds = {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in known.items()}
+            if len(inputs) != len(declared):
+                names = ", ".join(map(repr, declared))
+                raise DataError(f"The model has {len(declared)} inputs, {names}; {len(inputs)} given.")
+            inputs = dict(zip(declared, inputs, strict=True))
+        match_names(declared, inputs)
+        # They are copied, since the caller may write to the arrays before backward reads them.
+        feeds = {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in declared.items()}
         check_indices(self._ranges, feeds)
         check_empty(self._model.outputs.values(), feeds)
         return feeds
 
     def forward(self, inputs: Any, training: bool = True) -> tuple[list[np.ndarray], Any]:
-        """Outputs of the graph, and what backward needs.
+        """Run the graph, and keep what `backward` needs.
 
         Parameters
         ----------
         inputs : numpy.ndarray, sequence of them, or dict of str to them
-            One an input.
+            One for each input of the graph.
         training : bool
-            Whether `backward` will follow; several forwards may be pending.
+            Whether `backward` will follow. Several forwards may be pending.
 
         Returns
         -------
         outputs : list of numpy.ndarray
         state : object
-            To be given to `backward` once; None where `training` is false.
+            For one call of `backward`; None if `training` is false.
 
         Raises
         ------
@@ -142,21 +144,22 @@ class OrtGradientForwardBackward:
             outputs, state = self._agent.forward(feeds, self._weights, training=training)
             # The arrays are copied out: what the runtime allocated may be used again by its next run.
             return [np.array(y.numpy()) for y in outputs], state
-        found = self._forward.run({**feeds, **self._weights})
-        # The weights are not copied: `set_state` replaces arrays and never writes to them.
-        again = {n: feeds[n] if n in feeds else self._weights[n] for n in self._again}
-        state = {**{n: found[n] for n in self._saved}, **again} if training else None
-        return [found[o] for o in self.outputs], state
+        tensors = {**feeds, **self._weights}
+        tensors.update(self._forward.run({n: tensors[n] for n in self._forward.inputs}))
+        # Weights are not copied: `set_state` replaces arrays and never writes to them.
+        # Outputs are, since they belong to the caller.
+        state = {n: tensors[n].copy() if n in self.outputs else tensors[n] for n in self._kept} if training else None
+        return [tensors[o] for o in self.outputs], state
 
     def backward(
         self, output_gradients: Sequence[np.ndarray], state: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Gradients of weights and inputs.
+        """Compute the gradients by weights and inputs.
 
         Parameters
         ----------
         output_gradients : sequence of numpy.ndarray
-            The gradient of the loss by every output, of its shape.
+            The gradient of the loss by each output, of its shape.
         state : object
             What `forward` returned.
 
@@ -168,22 +171,22 @@ class OrtGradientForwardBackward:
         Raises
         ------
         DataError
-            No state, or another number of gradients than outputs.
+            There is no state, or the number of gradients is not that of the outputs.
         """
         if state is None:
             raise DataError("There is no state to go back from; call forward with training=True.")
         if len(output_gradients) != len(self.outputs):
             raise DataError(f"There are {len(self.outputs)} outputs and {len(output_gradients)} gradients.")
         pairs = zip(self.outputs, output_gradients, strict=True)
-        dys = {o: np.asarray(d, dtype=self._model.outputs[o].dtype, order="C") for o, d in pairs}
+        dys = [np.asarray(d, dtype=self._model.outputs[o].dtype, order="C") for o, d in pairs]
         if self.engine_ == "agent":
-            found = {n: np.array(g.numpy()) for n, g in self._agent.backward(list(dys.values()), state).items()}
+            gradients = {n: np.array(g.numpy()) for n, g in self._agent.backward(dys, state).items()}
         else:
-            names = Names.of(self._model)
-            feeds = {**state, **{names.grad(o): d for o, d in dys.items()}}
-            raw = list(self._backward.run({n: feeds[n] for n in self._backward.inputs}).values())
-            found = dict(zip([*self.weights_to_train, *self.inputs], raw, strict=True))
-        return {w: found[w] for w in self.weights_to_train}, {i: found[i] for i in self.inputs if i in found}
+            feeds = {**state, **dict(zip(self._cotangents, dys, strict=True))}
+            arrays = self._backward.run({n: feeds[n] for n in self._backward.inputs}).values()
+            gradients = dict(zip([*self.weights_to_train, *self.inputs], arrays, strict=True))
+        return ({w: gradients[w] for w in self.weights_to_train},
+                {i: gradients[i] for i in self.inputs if i in gradients})
 
     def get_state(self) -> list[np.ndarray]:
         """Copies of the weights, in the order of `weights_to_train`.
@@ -205,7 +208,7 @@ class OrtGradientForwardBackward:
         Raises
         ------
         DataError
-            Another number of arrays, or another shape.
+            The number of arrays or a shape is wrong.
         """
         if len(state) != len(self.weights_to_train):
             raise DataError(f"There are {len(self.weights_to_train)} weights and {len(state)} arrays.")

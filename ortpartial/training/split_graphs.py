@@ -9,15 +9,13 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import grad
-from ortpartial.exceptions import ModelError
-from ortpartial.graph import Value, build, find_boundary, find_inputs, variable
+from ortpartial.graph import Value, build, find_inputs, variable
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
 from ortpartial.model import Model
 
 from .step import Names, append_update, known_rank, make_targets, mean_loss, row_losses_of, sum_values
 
-__all__ = ["backward_graph", "forward_graph", "loss_graph", "penalty_graph", "row_loss_graph",
-           "update_graph"]
+__all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "update_graph"]
 
 
 def update_graph(
@@ -132,14 +130,9 @@ def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, Ba
 
 
 def forward_graph(
-    model: Model,
-    weights: Sequence[str],
-    outputs: Sequence[str] | None = None,
-    saved: Sequence[Value] = (),
-    *,
-    used_only: bool = False,
+    model: Model, weights: Sequence[str], outputs: Sequence[str] | None = None, *, used_only: bool = False
 ) -> ModelProto:
-    """The model with its weights as inputs, giving its outputs and the values that the backward graph reads.
+    """The model with its weights as inputs.
 
     Parameters
     ----------
@@ -149,8 +142,6 @@ def forward_graph(
         Initializers that become inputs.
     outputs : sequence of str, optional
         The outputs wanted; all where left out.
-    saved : sequence of Value
-        Further values; they are called ``saved_0``, ``saved_1`` ...
     used_only : bool
         Whether inputs that the outputs do not depend on are left out.
 
@@ -158,52 +149,6 @@ def forward_graph(
     -------
     onnx.ModelProto
     """
-    names = Names.of(model)
     wanted = {o: model.outputs[o] for o in (model.outputs if outputs is None else outputs)}
-    extra = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
     inputs = find_inputs(wanted.values(), model.inputs) if used_only else model.inputs
-    return build({**inputs, **{w: model.initializers[w] for w in weights}}, {**wanted, **extra}, name="forward")
-
-
-def backward_graph(
-    model: Model, weights: Sequence[str], outputs: Sequence[str], inputs: Sequence[str] = ()
-) -> tuple[ModelProto, list[Value], list[str]]:
-    """The backward half of the gradient, cut so that it starts from what the forward half computed.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    weights : sequence of str
-        Initializers that are differentiated by.
-    outputs : sequence of str
-        What is differentiated.
-    inputs : sequence of str
-        Inputs that are differentiated by.
-
-    Returns
-    -------
-    model : onnx.ModelProto
-        Inputs: ``saved_0``, ``saved_1`` ..., then inputs and weights that it reads again under their own names, then
-        ``<output>_grad``. Outputs: ``<name>_grad`` of weights, then inputs.
-    saved : list of Value
-        What the forward half has to hand on.
-    again : list of str
-        Inputs and weights that are read again.
-    """
-    names = Names.of(model)
-    ys = [model.outputs[o] for o in outputs]
-    wrt = {**{w: model.initializers[w] for w in weights}, **{i: model.inputs[i] for i in inputs}}
-    if integer := [n for n, v in wrt.items() if not v.is_float]:
-        raise ModelError(f"{integer[0]!r} holds {wrt[integer[0]].dtype}, and only real numbers have a gradient.")
-    dys = {names.grad(o): variable(names.grad(o), y.dtype, y.shape) for o, y in zip(outputs, ys, strict=True)}
-    gradients = grad(ys, list(wrt.values()), list(dys.values()))
-    leaves = {**model.inputs, **{w: model.initializers[w] for w in weights}}
-    leaf = {v: n for n, v in leaves.items()}
-    read = find_boundary(gradients, list(model.outputs.values()), leaf)
-    saved = [v for v in read if v not in leaf]
-    again = [leaf[v] for v in read if v in leaf]
-    cut = {names.free(f"saved_{i}"): v for i, v in enumerate(saved)}
-    found = {names.free(f"{n}_grad_out") if names.grad(n) in dys else names.grad(n): g
-             for n, g in zip(wrt, gradients, strict=True)}
-    return build({**cut, **{n: leaves[n] for n in again}, **dys}, found, name="backward"), saved, again
+    return build({**inputs, **{w: model.initializers[w] for w in weights}}, wanted, name="forward")

@@ -25,7 +25,7 @@ from ortpartial.graph.ops import constant, op, variable
 from ortpartial.runtime.device import has_training
 from ortpartial.torch.autograd import _ortvalue, _tensor
 from ortpartial.torch.onnx_layer import OnnxLayer
-from ortpartial.torch.program import Tape
+from ortpartial.training.gradient_cut import GradientCut
 
 ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
 
@@ -838,10 +838,10 @@ def test_import():
 
 def test_what_some_outputs_alone_would_read_and_is_not_kept(monkeypatch):
     """Then the cotangents of the others are zeros: a rule may read more where one of them is missing."""
-    found, backward = [], Tape.backward
+    found, backward = [], GradientCut.backward
     for whole in (False, True):
         if whole:
-            monkeypatch.setattr(Tape, "backward", lambda t, p: backward(t, p) if list(p) == t.seeds else None)
+            monkeypatch.setattr(GradientCut, "backward", lambda t, p: backward(t, p) if list(p) == t.seeds else None)
         layer = OnnxLayer(two_in_two_out(), engine="step")
         a, b, c = (torch.tensor(real(2, 3, seed=i), requires_grad=True) for i in range(3))
         layer(a, b, c)[1].sum().backward()

@@ -1,8 +1,9 @@
-"""Are outputs and gradients those of torch's autograd, however many forwards are pending?"""
+"""Outputs and gradients equal those of torch's autograd, however many forwards are pending."""
 
 import re
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from models import linear, mlp, torch_mlp, two_in_two_out, weights_of
@@ -13,6 +14,7 @@ from ortpartial.exceptions import DataError, ModelError, NoGradientError, Settin
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
+from ortpartial.runtime.session import Session
 
 ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
 
@@ -89,6 +91,34 @@ def test_as_autograd(rng, engine, name):
     assert_gradients(weights, {n: by_weights[n] for n in layer.weights_to_train})
     assert_gradients(gradients, by_inputs)
     assert model.SerializeToString() == before
+
+
+def test_graphs(rng):
+    """The two graphs of our own gradient, run by themselves."""
+    graphs = OrtGradientForwardBackward(mlp(), ["W1", "b2"], engine="step").graphs
+    for graph in graphs.values():
+        onnx.checker.check_model(graph, full_check=True)
+    forward, backward = Session(graphs["forward"]), Session(graphs["backward"])
+    saved = [n for n in forward.outputs if n != "y"]
+    assert (forward.inputs, saved) == (["x", "W1", "b2"], [f"saved_{i}" for i in range(len(saved))])
+    assert backward.outputs == ["W1_grad", "b2_grad", "x_grad"]
+    assert set(backward.inputs) <= {"x", "W1", "b2", "y_grad", *saved}
+    weights = weights_of(mlp())
+    feeds, dy = {"x": real(rng, 3, 4), **{n: weights[n] for n in ("W1", "b2")}}, real(rng, 3, 1)
+    tensors = {**feeds, **forward.run(feeds), "y_grad": dy}
+    gradients = backward.run({n: tensors[n] for n in backward.inputs})
+    _, by_weights, by_inputs = expected(torch_mlp, weights, {"x": feeds["x"]}, [dy])
+    for n, g in [("W1", by_weights["W1"]), ("b2", by_weights["b2"]), ("x", by_inputs["x"])]:
+        np.testing.assert_allclose(gradients[f"{n}_grad"], g, rtol=1e-5, atol=1e-6)
+
+
+def test_no_dependence(rng):
+    """The gradient by an input that no output depends on is zeros."""
+    x, z, w = variable("x", "float32", ["N", 2]), variable("z", "float32", ["M"]), constant([[1.0], [2.0]], hint="w")
+    layer = OrtGradientForwardBackward(build([x, z], {"y": x @ w}), engine="step")
+    _, state = layer.forward({"x": real(rng, 3, 2), "z": real(rng, 5)})
+    _, inputs = layer.backward([real(rng, 3, 1)], state)
+    assert inputs["z"].tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("engine", ENGINES)
