@@ -1,35 +1,26 @@
 """The notation: Python arithmetic becomes values, and values become an ONNX model."""
 
+from .body_types import CONTROL, body_inputs
 from .build import build
-from .control_flow import body_inputs, cond, loop, scan, walk_nodes, widen_body
-from .ops import (
-    CONTROL,
-    OPSET,
-    SMALL,
-    Node,
-    Operators,
-    Subgraph,
-    Value,
-    attach_outputs,
-    constant,
-    make_node,
-    op,
-    topological,
-    variable,
-)
+from .control_flow import cond, loop, scan, widen_body
+from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
 from .rewriter import make_rewriter, rewrite
-from .schemas import attribute_value, check_required, defaults, onnx_type, schema_of
+from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, schema_of
 from .shape_inference import forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
-from .values import FLOATS, RANDOM, counter
-from .walk import find_boundary, find_inputs, find_reached
+from .traits import FLOATS, LABEL_LOSSES, RANDOM, VIEWS, WITH_BODIES
+from .values import Node, Subgraph, Value, counter
+from .walk import find_boundary, find_inputs, find_reached, topological, walk_back, walk_nodes
 
 __all__ = [
     "CONTROL",
     "FLOATS",
+    "LABEL_LOSSES",
     "OPSET",
     "RANDOM",
     "SMALL",
+    "VIEWS",
+    "WITH_BODIES",
     "Node",
     "Operators",
     "Subgraph",
@@ -62,6 +53,7 @@ __all__ = [
     "topological",
     "unbroadcast",
     "variable",
+    "walk_back",
     "walk_nodes",
     "widen_body",
     "zeros_like",

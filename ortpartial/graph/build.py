@@ -11,9 +11,11 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper
 
 from ortpartial.exceptions import GraphError
 
-from .control_flow import walk_nodes
-from .ops import OPSET, SMALL, Node, Subgraph, Value, constant, op, topological
-from .values import RANDOM
+from .ops import SMALL, constant, op
+from .schemas import OPSET
+from .traits import RANDOM
+from .values import Node, Subgraph, Value
+from .walk import topological, walk_nodes
 
 __all__ = ["build"]
 

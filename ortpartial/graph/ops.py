@@ -1,4 +1,4 @@
-"""How is an expression written? `op` applies the operators of ONNX to values, `variable` and `constant` begin."""
+"""The operators of ONNX as functions of values, and the variables and constants that expressions start from."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from onnx import NodeProto, TypeProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError
 
+from .body_types import CONTROL
 from .schemas import OPSET, check_required, np_dtype, onnx_type, parameter, schema_of
 from .shape_inference import fix_shapes
-from .values import Node, Subgraph, Value, topological
+from .values import Node, Value
 
-__all__ = ["OPSET", "Node", "Operators", "Subgraph", "Value", "constant", "op", "topological", "variable"]
+__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "variable"]
 
-#: Constants above this many elements are data, never sizes or axes: shape inference does without them.
+#: Constants of more elements are data, never sizes or axes: shape inference does without them.
 SMALL = 1024
 
 
 def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) -> Value:
-    """An input of a graph to be.
+    """An input of a graph.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) ->
 
 
 def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
-    """A tensor known when the graph is made.
+    """A tensor that is known when the graph is built.
 
     Parameters
     ----------
@@ -72,14 +73,14 @@ def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
             array = array.astype(np.float32 if array.size else np.int64)
     elif dtype is not None:
         array = array.astype(dtype)
-    kind = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-    return Value(kind, array=array, hint=hint)
+    tensor_type = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    return Value(tensor_type, array=array, hint=hint)
 
 
 def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | None, ...]:
-    """Numbers and arrays beside values become constants; their dtype is that of the schema's type variable.
+    """Arguments as values: numbers become constants of the dtype that the schema's type variable is bound to.
 
-    A variable that no value binds takes the dtype of the first floating-point value, else Python's own.
+    A type variable that no value binds takes the dtype of the first floating-point value, else Python's own.
     """
     bound: dict[str, np.dtype] = {}
     first = None
@@ -87,9 +88,9 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
         if isinstance(a, Value) and a.type.HasField("tensor_type"):
             p = parameter(schema, i)
             if p.is_homogeneous:
-                known = bound.setdefault(p.type_str, a.dtype)
-                if known != a.dtype:
-                    raise GraphError(f"{schema.name}: input {p.name!r} is {a.dtype} where {known} was expected, the "
+                expected = bound.setdefault(p.type_str, a.dtype)
+                if expected != a.dtype:
+                    raise GraphError(f"{schema.name}: input {p.name!r} is {a.dtype} where {expected} was expected, the "
                                      f"type of another input; cast one of them.")
             first = first or (a.dtype if a.is_float else None)
 
@@ -127,17 +128,17 @@ def make_node(
         Too few or too many inputs, an unknown or missing attribute, or types and shapes that do not fit.
     """
     where = f"{schema.name}{f' (node {name!r})' if name else ''}"
-    # An input that is left out at the end is the same as none, and kills onnxruntime 1.19 to 1.31 now and then.
+    # Inputs left out at the end are dropped: an empty name there kills onnxruntime 1.19 to 1.31 now and then.
     arguments = arguments[: next((i for i in range(len(arguments), 0, -1) if arguments[i - 1] is not None), 0)]
     check_required(schema, arguments, where)
     attributes = {k: v for k, v in attributes.items() if v is not None}
     if attributes and (unknown := set(attributes) - set(schema.attributes)):
-        known = ", ".join(sorted(schema.attributes)) or "none"
-        raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {known}.")
+        names = ", ".join(sorted(schema.attributes)) or "none"
+        raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {names}.")
     inputs = _coerce(schema, arguments)
     if schema.name in CONTROL and not schema.domain:
-        attributes, kinds = CONTROL[schema.name](where, inputs, attributes)
-        return attach_outputs(Node(schema, inputs, attributes, name), kinds, hints)
+        attributes, types = CONTROL[schema.name](where, inputs, attributes)
+        return attach_outputs(Node(schema, inputs, attributes, name), types, hints)
     node = Node(schema, inputs, attributes, name)
     if n_outputs is None:
         variadic = schema.outputs and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
@@ -184,17 +185,13 @@ def _infer_types(node: Node, n_outputs: int, where: str) -> list[TypeProto]:
 def attach_outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:
     """The node with outputs of these types."""
     hint = dict(enumerate(hints))
-    outputs = tuple(Value(kind, node, i, hint=hint.get(i, "")) for i, kind in enumerate(types))
+    outputs = tuple(Value(t, node, i, hint=hint.get(i, "")) for i, t in enumerate(types))
     object.__setattr__(node, "outputs", outputs)  # a node and its outputs know each other: the only late assignment
     return node
 
 
-#: Operators with bodies: from their inputs and attributes to the attributes and the types of the outputs.
-CONTROL: dict[str, Callable[..., tuple[dict[str, Any], list[TypeProto]]]] = {}
-
-
 def _reason(e: Exception) -> str:
-    """The last sentence of an error of shape inference, without its place in the source."""
+    """The last line of an error of shape inference, without the file and line of its source."""
     return str(e).strip().splitlines()[-1].split("] ")[-1].strip()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .ops import Node, Subgraph, Value, attach_outputs, make_node, topological
-from .values import counter
+from .ops import attach_outputs, make_node
+from .values import Node, Subgraph, Value, counter
+from .walk import topological
 
 __all__ = ["make_rewriter", "rewrite"]
 

@@ -6,7 +6,8 @@ import itertools
 
 import numpy as np
 
-from .ops import Value, constant, op
+from .ops import constant, op
+from .values import Value
 
 __all__ = ["cast", "ones_like", "reshape_like", "shape_of", "unbroadcast", "zeros_like"]
 

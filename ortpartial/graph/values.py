@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from onnx import AttributeProto, TensorProto, TypeProto, defs, helper, numpy_helper
+from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError
 
 from .schemas import defaults
+from .traits import FLOATS, RANDOM
+from .walk import topological, walk_back
 
-__all__ = ["FLOATS", "RANDOM", "Node", "Subgraph", "Value", "topological"]
-
-#: Operators that draw random numbers: two equal calls are two draws, never one node.
-RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-                    "RandomUniformLike"})
-
-#: Types of real numbers, which can have a gradient.
-FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+__all__ = ["Node", "Subgraph", "Value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +123,7 @@ class Value:
         dtype = self.dtype if self.type.tensor_type.elem_type else "?"
         return f"<Value {what} {dtype}[{shape}]>"
 
-    #: The operators that arithmetic means. They are made of values themselves, so that graph.py sets them.
+    #: The operators that arithmetic means. They are written with values themselves, hence `ops` sets them.
     _op: ClassVar[Any]
 
     # numpy would otherwise loop over the elements of `array * value` itself.
@@ -313,14 +308,12 @@ class Subgraph:
     def since(cls, serial: int, inputs: Sequence[Value], outputs: Sequence[Value]) -> Subgraph:
         """The body whose nodes were written after a moment."""
         cut = set(inputs)
-        found: set[Node] = set()
-        stack = list(outputs)
-        while stack:
-            v = stack.pop()
-            if v.node is not None and v not in cut and v.node.serial > serial and v.node not in found:
-                found.add(v.node)
-                stack.extend(v.node.reads)
-        return cls(inputs, outputs, frozenset(found))
+
+        def is_outside(v: Value) -> bool:
+            return v in cut or v.node is None or v.node.serial <= serial
+
+        nodes = (v.node for v in walk_back(outputs, is_outside) if not is_outside(v))
+        return cls(inputs, outputs, frozenset(node for node in nodes if node is not None))
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -347,31 +340,3 @@ class Subgraph:
         own, cut = self.own, set(self.inputs)
         read = (x for xs in (*(node.reads for node in self.nodes), self.outputs) for x in xs)
         return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in own))
-
-
-def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Collection[Node] | None = None,
-                also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:
-    """Nodes that the roots need, each after those it reads, in the order in which expressions were written.
-
-    The walk stops at values of `cut` and at nodes beyond `within`; `also` names nodes that are to come before others.
-    """
-    order: list[Node] = []
-    done: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(v.node, False) for v in reversed(roots) if v.node and v not in cut]
-    while stack:
-        node, ready = stack.pop()
-        if id(node) in done or (within is not None and node not in within):
-            continue
-        if ready:
-            done.add(id(node))
-            order.append(node)
-            continue
-        stack.append((node, True))
-        if also:
-            stack.extend((n, False) for n in also.get(node, ()) if id(n) not in done)
-        stack.extend(
-            (v.node, False)
-            for v in reversed(node.reads)
-            if v.node is not None and v not in cut and id(v.node) not in done
-        )
-    return order

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import OPSET, Value, constant, make_node, op, schema_of
+from ortpartial.graph import LABEL_LOSSES, OPSET, VIEWS, Value, constant, make_node, op, schema_of
 
 from .validation import LARGEST_WINDOW
 
@@ -21,9 +21,7 @@ NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "GRU"
                           "ReduceSumSquare"})
 
 #: Through these, the numbers of an input stay what they are.
-_UNCHANGED = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-
-LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+_UNCHANGED = VIEWS | {"Cast"}
 
 _LARGEST = 2**31 - 1
 
@@ -177,7 +175,7 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mappi
         a, b = inputs
         if a is not None and b is not None and _is_whole(b) and (bad := _bad_division(a, b)) is not None:
             found[1] = b + _raised(bad, b, f"{name} divides whole numbers by zero, or the least one by -1")
-    if op_type in LOSSES:
+    if op_type in LABEL_LOSSES:
         x, t = inputs[:2]
         # What comes straight from the user is checked on the host, and costs nothing here.
         checked = x is not None and count_classes(x) and t is not None and find_source(t).node is None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortpartial.exceptions import DataError
-from ortpartial.graph import Value, topological
+from ortpartial.graph import LABEL_LOSSES, Value, topological
 
-from .crash_guards import LOSSES, NEVER_EMPTY, count_classes, find_source
+from .crash_guards import NEVER_EMPTY, count_classes, find_source
 
 __all__ = ["Range", "check_empty", "check_indices", "index_ranges"]
 
@@ -44,13 +44,13 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
     names = {v: n for n, v in inputs.items() if not v.is_float}
     found: dict[str, Range] = {}
     for node in topological(list(outputs)) if names else ():
-        if node.op_type not in (*LOSSES, "Gather", "GatherElements") or node.inputs[1] is None:
+        if node.op_type not in (*LABEL_LOSSES, "Gather", "GatherElements") or node.inputs[1] is None:
             continue
         name, x = names.get(find_source(node.inputs[1])), node.inputs[0]
         if name is None or x is None or x.shape is None:
             continue
         called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
-        labels, axis = node.op_type in LOSSES, node.attribute("axis")
+        labels, axis = node.op_type in LABEL_LOSSES, node.attribute("axis")
         size = count_classes(x) if labels else x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
         if not isinstance(size, int):
             continue

@@ -11,7 +11,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inl
 from onnx.reference import ReferenceEvaluator
 
 from ortpartial.exceptions import GraphError, ModelError
-from ortpartial.graph import OPSET, SMALL, Value, attribute_value, constant, forget_zero_sizes
+from ortpartial.graph import FLOATS, OPSET, SMALL, WITH_BODIES, Value, attribute_value, constant, forget_zero_sizes
 
 from .validation import check_proto
 
@@ -106,9 +106,8 @@ def _without_data(proto: ModelProto) -> ModelProto:
     target.value_info.extend(source.value_info)
     declared = {i.name for i in source.input}
     target.input.extend(source.input)
-    floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     for t in source.initializer:
-        if t.data_type in floats and int(np.prod(t.dims)) > 64:
+        if t.data_type in FLOATS and int(np.prod(t.dims)) > 64:
             if t.name not in declared:
                 target.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
         else:
@@ -224,10 +223,6 @@ def _is_whole(a: np.ndarray) -> bool:
     return a.dtype.kind in "biu" and a.size <= SMALL
 
 
-#: The operators of ONNX that have graphs inside.
-_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-
-
 def bodies(node: NodeProto) -> list[onnx.GraphProto]:
     """The graphs inside a node.
 
@@ -240,7 +235,7 @@ def bodies(node: NodeProto) -> list[onnx.GraphProto]:
     -------
     list of onnx.GraphProto
     """
-    if node.domain in ("", "ai.onnx") and node.op_type not in _WITH_BODIES:  # most nodes: not to be looked through
+    if node.domain in ("", "ai.onnx") and node.op_type not in WITH_BODIES:  # most nodes: not to be looked through
         return []
     return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
 

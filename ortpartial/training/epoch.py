@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.graph import Value, build, find_inputs, make_node, op, rewrite, scan, topological, variable
+from ortpartial.graph import VIEWS, Value, build, find_inputs, make_node, op, rewrite, scan, topological, variable
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
 from ortpartial.model import Model
 from ortpartial.rewrites import Precision
@@ -18,11 +18,10 @@ from .step import Names, step_values
 
 __all__ = ["epoch_graph", "split_inputs"]
 
-#: Operators that give the same bits wherever in memory their inputs are, and those whose output is their input. A sum
-#: of onnxruntime depends on where its numbers start.
+#: Operators that give the same bits wherever in memory their inputs are, as views do. A sum of onnxruntime depends on
+#: where its numbers start.
 _EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Greater", "Less", "MatMul", "Mul", "Neg",
                     "Split", "Sub", "Transpose", "Where"})
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def epoch_graph(
@@ -117,9 +116,9 @@ def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:
     views = {v}
     for node in topological(outputs):
         if views.intersection(node.reads):
-            if node.domain or node.op_type not in _EXACT | _VIEWS:
+            if node.domain or node.op_type not in _EXACT | VIEWS:
                 return False
-            if node.op_type in _VIEWS:
+            if node.op_type in VIEWS:
                 views.update(node.outputs)
     return True
 

@@ -6,8 +6,8 @@ import pytest
 from table import rows
 
 from ortpartial.exceptions import GraphError
+from ortpartial.graph import OPSET, Operators, constant, op, variable
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import OPSET, Operators, constant, op, variable
 from ortpartial.testing import evaluate
 
 

@@ -6,9 +6,9 @@ from control_graphs import ONE, checked, positive, tree, x_
 from table import rows
 
 from ortpartial.exceptions import GraphError
+from ortpartial.graph import Subgraph, constant, op, variable
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop, scan
-from ortpartial.graph.ops import Subgraph, constant, op, variable
 from ortpartial.testing import evaluate
 
 # Types.

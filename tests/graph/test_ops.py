@@ -5,7 +5,7 @@ import pytest
 from table import rows
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph.ops import constant, op, variable
+from ortpartial.graph import constant, op, variable
 
 
 def x_(shape=("N", 3), name="x", dtype="float32"):

@@ -3,8 +3,8 @@
 import numpy as np
 from control_graphs import ONE, checked, positive, tree, x_
 
+from ortpartial.graph import op
 from ortpartial.graph.control_flow import cond, scan
-from ortpartial.graph.ops import op
 from ortpartial.graph.rewriter import rewrite
 from ortpartial.testing import evaluate
 

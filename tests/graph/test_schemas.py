@@ -5,7 +5,7 @@ import pytest
 from onnx import defs
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph.ops import constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.graph.schemas import np_dtype, onnx_type, schema_of
 
 X = variable("x", "float32", ["N", 3])

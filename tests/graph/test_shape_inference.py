@@ -6,7 +6,7 @@ import torch
 from table import real, rows
 
 from ortpartial import build, gradient_model
-from ortpartial.graph.ops import constant, op, variable
+from ortpartial.graph import constant, op, variable
 from ortpartial.testing import evaluate
 
 

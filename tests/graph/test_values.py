@@ -5,8 +5,8 @@ import onnx
 import pytest
 from table import rows
 
+from ortpartial.graph import Value, constant, op, variable
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import Value, constant, op, variable
 from ortpartial.testing import evaluate
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ortpartial.autodiff.grad import grad
+from ortpartial.graph import constant, op, topological, variable
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import constant, op, topological, variable
 from ortpartial.rewrites.transposes import cancel_transposes
 from ortpartial.runtime.session import Session
 

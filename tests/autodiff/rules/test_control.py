@@ -8,9 +8,9 @@ from table import OLD, assert_as_torch, gradients, real, rows, torch_gradients, 
 
 from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import NoGradientError
+from ortpartial.graph import Subgraph, constant, op, variable
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop, scan
-from ortpartial.graph.ops import Subgraph, constant, op, variable
 from ortpartial.testing import check_gradient, evaluate
 
 REVERSED = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 lacks a float64 kernel, and onnx 1.23.2's reference has "

@@ -11,8 +11,8 @@ from table import NOTHING, OLD, apart, real, rows
 
 from ortpartial.autodiff.grad import grad
 from ortpartial.autodiff.rules import sliding
+from ortpartial.graph import op, topological, variable
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import op, topological, variable
 from ortpartial.testing import check_gradient, evaluate
 
 # onnxruntime has no float64 kernel for these operators, and onnx's reference evaluator does not compute all of them.

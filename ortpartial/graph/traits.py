@@ -1,0 +1,21 @@
+"""Operator traits: what is known of the operators of ONNX, one set of names for each property."""
+
+from onnx import TensorProto
+
+__all__ = ["FLOATS", "LABEL_LOSSES", "RANDOM", "VIEWS", "WITH_BODIES"]
+
+#: Element types of real numbers, which can have a gradient.
+FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+#: Operators that draw random numbers: two equal calls are two draws, never one node.
+RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+                    "RandomUniformLike"})
+
+#: Operators that give the elements of their first input in the same order, in another shape.
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+#: Losses whose second input holds labels, whole numbers.
+LABEL_LOSSES = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
+
+#: Operators that have graphs among their attributes.
+WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
