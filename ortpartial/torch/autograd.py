@@ -60,8 +60,8 @@ class _Graph:
     """A graph that reads some tensors of a pool."""
 
     def __init__(self, model: Any, pool: Sequence[str], place: Place):
-        planned = place.device.kind != "cpu"  # Elsewhere it was not measured.
-        self.session = Session(model, device=place.device, threads=place.threads, planned=planned)
+        memory_pattern = place.device.kind != "cpu"  # Elsewhere it was not measured.
+        self.session = Session(model, device=place.device, threads=place.threads, memory_pattern=memory_pattern)
         self.feeds = [(n, pool.index(n)) for n in self.session.inputs]
         self.outputs = self.session.outputs
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]

@@ -46,7 +46,7 @@ class InplaceEngine(Engine):
 
     def __init__(self, setup: TrainingSpec):
         super().__init__(setup)
-        self.saving: dict[str, Any] = {"lean": True, "spare": setup.gradient is not None}
+        self.saving: dict[str, Any] = {"low_memory": True, "arena": setup.gradient is None}
         names = Names.of(setup.model)
         self._update = update_graph({w: setup.model.initializers[w] for w in setup.weights}, setup.rate, names)
         self.updated = [n for n in self.sides[0] if n not in setup.statistics]
@@ -79,8 +79,8 @@ class _LeanProgram:
     def __init__(self, engine: InplaceEngine, rows: int):
         setup, self.names = engine.setup, Names.of(engine.setup.model)
         graph = engine.gradient(model := setup.sized(rows))
-        roomy = forward_bytes(model) > sum(setup.model.arrays[w].nbytes for w in setup.weights)
-        options = session_options(setup.threads(model), graph.graph, roomy=roomy, **engine.saving)
+        reserve = forward_bytes(model) > sum(setup.model.arrays[w].nbytes for w in setup.weights)
+        options = session_options(setup.threads(model), graph.graph, reserve_arena=reserve, **engine.saving)
         session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.loss = np.zeros((), setup.dtype)

@@ -48,7 +48,7 @@ def gradients(make, gradient):
     x, weights, loss = make
     graph = build([x, *weights], {f"{w.hint}_grad": g for w, g in zip(weights, gradient(loss, weights), strict=True)})
     feeds = {"x": np.random.default_rng(1).normal(size=x.shape).astype(np.float32)}
-    session = Session(graph, options=session_options(1, lean=True))
+    session = Session(graph, options=session_options(1, low_memory=True))
     return graph, session.run({**feeds, **{w.hint: w.array for w in weights}})
 
 

@@ -1,4 +1,4 @@
-"""Does a session compute, does a binding follow what is bound to it, and do errors say what to do?"""
+"""Sessions and bindings: results, borrowed memory, errors."""
 
 import gc
 
@@ -41,10 +41,10 @@ def bound(session, x=X, b=B):
 def test_session_runs(threads):
     session = Session(affine().SerializeToString(), threads=threads)
     assert (session.inputs, session.outputs) == (["x", "b"], ["y", "total"])
-    found = session.run({"x": X, "b": B})
-    np.testing.assert_array_equal(found["y"], 2 * X + B)
-    assert isinstance(found["total"], np.ndarray)
-    assert found["total"].shape == ()
+    outputs = session.run({"x": X, "b": B})
+    np.testing.assert_array_equal(outputs["y"], 2 * X + B)
+    assert isinstance(outputs["total"], np.ndarray)
+    assert outputs["total"].shape == ()
     assert "x, b -> y, total" in repr(session)
 
 
@@ -54,15 +54,15 @@ def test_session_takes_scalars_strides_and_foreign_bytes():
     for value in (np.float32(1), np.array(1, np.float32), np.array(1, ">f4")):
         assert session.run({"x": value})["y"].tolist() == 2
     wide = np.arange(24, dtype=np.float32).reshape(4, 6)
-    found = Session(affine()).run({"x": wide[:, ::2], "b": B.astype(">f4")})
-    np.testing.assert_array_equal(found["y"], 2 * wide[:, ::2] + B)
+    outputs = Session(affine()).run({"x": wide[:, ::2], "b": B.astype(">f4")})
+    np.testing.assert_array_equal(outputs["y"], 2 * wide[:, ::2] + B)
 
 
 def test_session_multiplies_transposed_matrices_of_float64():
     a, b = (variable(name, "float64", [2, 3, 4]) for name in "ab")
     values = {n: np.arange(24.0).reshape(2, 3, 4) for n in "ab"}
-    found = Session(build([a, b], {"y": a @ op.Transpose(b, perm=[0, 2, 1])})).run(values)["y"]
-    np.testing.assert_allclose(found, values["a"] @ values["b"].swapaxes(1, 2))
+    outputs = Session(build([a, b], {"y": a @ op.Transpose(b, perm=[0, 2, 1])})).run(values)["y"]
+    np.testing.assert_allclose(outputs, values["a"] @ values["b"].swapaxes(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_session_multiplies_transposed_matrices_of_float64():
         ({"x": X.astype(np.float64), "b": B}, r"Unexpected input data type\. Actual: \(tensor\(double\)\)"),
     ],
 )
-def test_session_says_what_does_not_fit(session, feeds, message):
+def test_session_names_the_input_that_does_not_fit(session, feeds, message):
     with pytest.raises(DataError, match=message):
         session.run(feeds)
 
@@ -104,7 +104,7 @@ def test_binding_follows_new_arrays(session):
         np.testing.assert_array_equal(binding.numpy()["y"], 2 * x + B)
 
 
-def test_binding_binds_again_only_what_changed(session, monkeypatch):
+def test_binding_skips_what_is_bound_already(session, monkeypatch):
     binding, calls = session.binding(), []
     monkeypatch.setattr(Binding, "_bind", lambda self, name, value: calls.append(name))
     x, buffer = X.copy(), Buffer(X)
@@ -125,10 +125,10 @@ def test_binding_binds_again_only_what_changed(session, monkeypatch):
     strided = np.zeros((4, 6), np.float32)[:, ::2]
     binding.bind_input("x", strided)
     binding.bind_input("x", strided)
-    assert len(calls) == 8, "a copy does not follow what is written to the array that it was made of"
+    assert len(calls) == 8, "a copy does not follow writes to the array that it was made of"
 
 
-def test_binding_when_the_memory_of_a_freed_array_is_used_again(session):
+def test_binding_when_the_memory_of_a_freed_array_is_reused(session):
     binding, pointers = bound(session), set()
     for k in range(200):
         # Each array has the size of the one before, so that numpy hands out the same memory with another shape.
@@ -138,10 +138,10 @@ def test_binding_when_the_memory_of_a_freed_array_is_used_again(session):
         del x
         gc.collect(0)
         binding.run()
-        found = binding.numpy()["y"]
-        assert found.shape == ((4, 3) if k % 2 else (2, 3))
-        np.testing.assert_array_equal(found, 2 * k + np.tile(B, (len(found), 1)))
-    assert len(pointers) < 200, "no memory was used again, so nothing was tested"
+        outputs = binding.numpy()["y"]
+        assert outputs.shape == ((4, 3) if k % 2 else (2, 3))
+        np.testing.assert_array_equal(outputs, 2 * k + np.tile(B, (len(outputs), 1)))
+    assert len(pointers) < 200, "no memory was reused, so nothing was tested"
 
 
 def test_binding_keeps_alive_what_it_borrows(session):
@@ -156,7 +156,7 @@ def test_binding_keeps_alive_what_it_borrows(session):
     assert len(noise) == 100
 
 
-def test_binding_results_handed_on_are_not_overwritten(session):
+def test_binding_does_not_overwrite_results_that_are_kept(session):
     binding = bound(session)
     binding.run()
     first = binding.ortvalues()["y"]
@@ -181,13 +181,13 @@ def test_binding_outlives_its_session():
     np.testing.assert_array_equal(binding.numpy()["y"], 2 * X + B)
 
 
-def test_binding_says_what_is_wrong(session):
+def test_binding_names_the_tensor_that_does_not_fit(session):
     binding = session.binding()
     with pytest.raises(DataError, match=r"Unknown input: 'z'\. Expected 'x', 'b'; got"):
         binding.bind_input("z", X)
     with pytest.raises(DataError, match=r"Unknown output: 'z'\. Expected 'y', 'total'; got"):
         binding.bind_output("z")
-    binding.bind_input("x", X)  # A name that is refused must not spoil the binding.
+    binding.bind_input("x", X)  # The unknown name must not spoil the binding.
     with pytest.raises(DataError, match=r"Missing input: 'b'\. Expected 'x', 'b'; got 'x'\."):
         binding.run()
     binding.bind_input("b", X)

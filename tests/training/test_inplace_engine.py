@@ -97,15 +97,15 @@ def test_bytes_of_the_forward_pass():
     assert forward_bytes(load(build([n], {"y": op.Relu(n @ w)}))) == 0
 
 
-@pytest.mark.parametrize(("roomy", "expected"), [(False, {"arena_extend_strategy": 1}), (True, None)])
-def test_memory_that_lean_sessions_share(monkeypatch, roomy, expected):
+@pytest.mark.parametrize(("reserve", "expected"), [(False, {"arena_extend_strategy": 1}), (True, None)])
+def test_memory_that_lean_sessions_share(monkeypatch, reserve, expected):
     """It is made once, in one piece or by what is asked for."""
     made, options = [], sys.modules["ortpartial.runtime.session_options"]
     monkeypatch.setattr(options, "_ARENAS", [])
     monkeypatch.setattr(options.C, "OrtArenaCfg", lambda settings: made.append(settings))
     monkeypatch.setattr(options.C, "create_and_register_allocator", lambda info, settings: None)
-    session_options(1, lean=True, roomy=roomy)
-    session_options(1, lean=True, roomy=not roomy)
+    session_options(1, low_memory=True, reserve_arena=reserve)
+    session_options(1, low_memory=True, reserve_arena=not reserve)
     assert len(made) == 1
     if expected is None:
         assert made[0]["arena_extend_strategy"] == 0
