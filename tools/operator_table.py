@@ -1,4 +1,4 @@
-"""Which operators have a gradient, and how? `make readme` writes the answer, which the rules give, into README.md."""
+"""The table of differentiable operators in README.md, generated from the registered rules by `make readme`."""
 
 import re
 import sys
@@ -15,15 +15,14 @@ README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- written by `make readme` -->\n", "<!-- until here -->\n"
 
 
-def section() -> str:
-    """The table: by rule, family by family, by the body of the specification, and not at all."""
+def make_table() -> str:
+    """The operators with a rule, by family; those differentiated through their body; and those without a gradient."""
     families = defaultdict(list)
     for (_, op_type), rule in sorted(RULES.items()):
         name = rule.function.__module__
         # The rules of `elementwise` are functions of `registry`.
-        family = "ortpartial.autodiff.rules.elementwise" if name == elementwise.__module__ else name
-        doc = sys.modules[family].__doc__ or ""
-        families[doc.splitlines()[0].removeprefix("How do gradients flow through ").partition("?")[0]].append(op_type)
+        module = "ortpartial.autodiff.rules.elementwise" if name == elementwise.__module__ else name
+        families[name_family(sys.modules[module].__doc__ or "")].append(op_type)
     others = [s for s in newest() if ("", s.name) not in RULES and ("", s.name) not in CONSTANT and is_real(s)]
     bodies = [s.name for s in others if s.has_function or s.has_context_dependent_function]
     none = [s.name for s in others if s.name not in bodies]
@@ -32,21 +31,26 @@ def section() -> str:
     return "".join(f"| {what} | {' '.join(names)} |\n" for what, names in table.items())
 
 
+def name_family(doc: str) -> str:
+    """The family of a module of rules, whose docstring begins with "Gradients of <family>"."""
+    return re.match(r"Gradients of (.*?)(: |\.$)", doc.splitlines()[0])[1]
+
+
 def newest() -> list[defs.OpSchema]:
-    """The operators of ONNX in the opset that rules are written against, or in the one in which they appeared."""
+    """The operators of ONNX at the opset that rules are written against; a younger one as it first appeared."""
     names = sorted({s.name for s in defs.get_all_schemas() if not s.domain and not s.deprecated})
     return [schema_of(name, "", OPSET) for name in names]
 
 
 def is_real(schema: defs.OpSchema) -> bool:
-    """Whether an operator makes real numbers of real numbers."""
+    """Whether an operator maps floats to floats."""
     return all(any("tensor(float)" in p.types for p in some) for some in (schema.inputs, schema.outputs))
 
 
-def written(text: str) -> str:
-    """A README with the table of now."""
-    return re.sub(f"(?s)({re.escape(BEGIN)}).*?({re.escape(END)})", lambda m: m[1] + section() + m[2], text)
+def update(text: str) -> str:
+    """The text of a README with an up-to-date table."""
+    return re.sub(f"(?s)({re.escape(BEGIN)}).*?({re.escape(END)})", lambda m: m[1] + make_table() + m[2], text)
 
 
 if __name__ == "__main__":
-    README.write_text(written(README.read_text(encoding="utf-8")), encoding="utf-8")
+    README.write_text(update(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -3,6 +3,7 @@
 from .body_types import CONTROL, body_inputs
 from .build import build
 from .control_flow import cond, loop, scan, widen_body
+from .gradient_stop import is_gradient_stop, stop_gradient
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
 from .rewriter import make_rewriter, rewrite
 from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, schema_of
@@ -39,6 +40,7 @@ __all__ = [
     "find_inputs",
     "find_reached",
     "forget_zero_sizes",
+    "is_gradient_stop",
     "loop",
     "make_node",
     "make_rewriter",
@@ -50,6 +52,7 @@ __all__ = [
     "scan",
     "schema_of",
     "shape_of",
+    "stop_gradient",
     "topological",
     "unbroadcast",
     "variable",

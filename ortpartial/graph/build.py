@@ -11,6 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper
 
 from ortpartial.exceptions import GraphError
 
+from .gradient_stop import mark_gradient_stop
 from .ops import SMALL, constant, op
 from .schemas import OPSET
 from .traits import RANDOM
@@ -304,8 +305,10 @@ class _Graph:
         proto.attribute.extend(self.protos[node] if node in self.protos else node.protos())
         if node.bodies:
             self._emit_bodies(node, proto)
+        if node.op_type == "StopGradient":
+            mark_gradient_stop(proto)
         self.nodes.append(proto)
-        self.shared.version[node.domain] = max(self.shared.version.get(node.domain, 1), node.schema.since_version)
+        self.shared.version[proto.domain] = max(self.shared.version.get(proto.domain, 1), node.schema.since_version)
 
     def _emit_bodies(self, node: Node, proto: NodeProto) -> None:
         """Write the bodies of a node, and what is handed out of them as further outputs."""

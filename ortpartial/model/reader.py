@@ -22,6 +22,7 @@ from ortpartial.graph import (
     check_required,
     constant,
     defaults,
+    is_gradient_stop,
     make_node,
     schema_of,
     widen_body,
@@ -101,6 +102,8 @@ def _read_node(node: NodeProto, values: MutableMapping[str, Value], reader: Read
             return
         domain = "" if node.domain == "ai.onnx" else node.domain
         schema = schema_of(node.op_type, domain, opsets.get(node.domain, OPSET))
+        if is_gradient_stop(node):
+            schema = schema_of("StopGradient", "ortpartial", 1)
         inputs = [values[i] if i else None for i in node.input]
         if (schema.domain, schema.name) in EXPANSIONS:
             found = _expanded(node, schema, inputs, attributes)

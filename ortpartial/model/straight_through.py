@@ -4,32 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortpartial.graph import Node, Value, constant, op
+from ortpartial.graph import Node, Value, constant, op, stop_gradient
 
-__all__ = ["pass_straight_through", "stop_gradient"]
-
-
-def stop_gradient(x: Value) -> Value:
-    """x itself, by which nothing is differentiated.
-
-    Round has no gradient, and x · 2⁶⁴ is a whole number already, or x is so small that 2⁻⁶⁵ is all that is lost.
-
-    Parameters
-    ----------
-    x : Value
-        Of float32 or float64, below 2⁶³.
-
-    Returns
-    -------
-    Value
-
-    Examples
-    --------
-    >>> from ortpartial.graph import variable
-    >>> stop_gradient(variable("x", "float32", ["N"]))
-    <Value Mul float32[N]>
-    """
-    return op.Round(x * 2.0**64) * 2.0**-64
+__all__ = ["pass_straight_through"]
 
 
 def pass_straight_through(quantize: Node, y: Value) -> Value:

@@ -10,6 +10,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
 from ortpartial.exceptions import ModelError
+from ortpartial.graph import is_gradient_stop
 
 from .agent_nodes import FLOATS, AgentGraph, AgentNode, Shape
 
@@ -278,6 +279,8 @@ def _check_refused(node: AgentNode) -> str | None:
         return "graphs inside nodes have no gradient"
     if node.node.domain not in _ONNX:
         return f"it is an operator of {node.node.domain}, which no test covers"
+    if is_gradient_stop(node.node):
+        return "it stops the gradient, and the agent lets it through"
     return _REFUSED[node.op_type](node) if node.op_type in _REFUSED else None
 
 

@@ -3,14 +3,12 @@
 import pickle
 
 import numpy as np
-import pytest
 import torch
 from models import assert_close
 from onnx import parser
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import build, gradient_model, load, variable
-from ortpartial.model.straight_through import stop_gradient
+from ortpartial import build, gradient_model, load
 from ortpartial.runtime.session import Session
 
 TEXT = """
@@ -74,12 +72,3 @@ def test_training():
     assert optimizer.train_losses_[-1] < 0.25 * optimizer.train_losses_[0]
     again = pickle.loads(pickle.dumps(optimizer)).partial_fit(X, target)
     np.testing.assert_array_equal(again.get_state()[0], optimizer.partial_fit(X, target).get_state()[0])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_held(dtype):
-    x = variable("x", dtype, ["N"])
-    X = np.array([0, 1e-10, -0.5, 3.14159, 1e6, -127.49], dtype)
-    model = build([x], {"y": stop_gradient(x)})
-    np.testing.assert_allclose(Session(model).run({"x": X})["y"], X, rtol=0, atol=2.0**-64)
-    assert not Session(gradient_model(model, ["x"])).run({"x": X, "y_grad": X})["x_grad"].any()

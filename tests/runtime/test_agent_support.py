@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
+from ortpartial.graph.gradient_stop import stop_gradient
 from ortpartial.graph.ops import op, variable
 from ortpartial.runtime.agent_support import find_active, find_untrusted, prepare_for_agent
 from ortpartial.runtime.session import Session
@@ -271,3 +272,12 @@ def test_scalar_initializers_are_constants_by_default():
     assert find_untrusted(model) == []
     exponent = model.graph.node[0].input[1]
     assert "the gradient of its first input alone" in find_untrusted(model, [exponent])[0]
+
+
+def test_a_stopped_gradient_is_refused():
+    model = graph(lambda x: op.Exp(x) * stop_gradient(op.Sin(x)), ("N",))
+    with pytest.raises(ModelError, match=r"Identity .*stops the gradient, and the agent lets it through"):
+        find_active(prepare_for_agent(model), ["x0"])
+    (reason,) = find_untrusted(model)
+    assert "stops the gradient" in reason
+    assert find_untrusted(graph(lambda x: op.Exp(x) * op.Identity(op.Sin(x)), ("N",))) == []

@@ -1,4 +1,4 @@
-"""How do gradients flow through operators? One family a file; importing one registers its rules."""
+"""Differentiation rules of the operators, one family per module; importing the package registers them."""
 
 from . import (
     channels,

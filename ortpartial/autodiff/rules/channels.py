@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that normalize the channels of an image?"""
+"""Gradients of normalization by channel: BatchNormalization, InstanceNormalization and GroupNormalization."""
 
 import math
 from collections.abc import Sequence

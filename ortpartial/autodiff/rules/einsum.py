@@ -1,4 +1,4 @@
-"""How do gradients flow through Einsum?"""
+"""Gradients of Einsum."""
 
 import string
 from collections.abc import Sequence

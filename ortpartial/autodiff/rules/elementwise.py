@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that map elements to elements?"""
+"""Gradients of elementwise operators."""
 
 import math
 from functools import reduce
@@ -227,4 +227,5 @@ def _(x, like, *, dy):
 
 no_gradient("Sign", "Floor", "Ceil", "Round", "IsNaN", "IsInf")
 no_gradient("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not")
+no_gradient("StopGradient", domain="ortpartial")
 no_gradient("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")

@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that pick or place elements by an index?"""
+"""Gradients of indexing: gather, scatter, one-hot and the like."""
 
 from collections.abc import Callable
 

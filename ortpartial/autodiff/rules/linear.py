@@ -1,4 +1,4 @@
-"""How do gradients flow through products of matrices?"""
+"""Gradients of matrix products and determinants."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How do gradients flow through the losses of the ONNX specification?"""
+"""Gradients of loss operators: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How do gradients flow through the operators of com.microsoft that onnxruntime writes into models?"""
+"""Gradients of com.microsoft operators: those that onnxruntime's optimizers fuse from standard ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that normalize, and through Dropout?"""
+"""Gradients of normalization and Dropout."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce

@@ -1,7 +1,8 @@
-"""How do gradients flow through recurrent operators? A step is written, and a Scan goes back from step to step.
+"""Gradients of recurrent operators: one step is written as an expression, and a Scan goes back from step to step.
 
-The operator itself tells the states of all steps, so that all but the cotangents of states is computed for all steps at
-once: what x adds to the gates, the derivatives of activations, the cotangents of weights.
+The operator returns the states of all steps, so that only the cotangents of the states are computed step by step.
+The rest is computed for all steps at once: what x adds to the gates, the derivatives of activations, the cotangents of
+weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

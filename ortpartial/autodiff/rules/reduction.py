@@ -1,4 +1,4 @@
-"""How do gradients flow through sums, means and extremes over axes?"""
+"""Gradients of reductions: sums, means, extremes and products over axes, cumulative ones included."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that pool regions of images?"""
+"""Gradients of region pooling: RoiAlign and MaxRoiPool."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

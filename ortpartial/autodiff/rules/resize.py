@@ -1,4 +1,4 @@
-"""How do gradients flow through Resize?"""
+"""Gradients of Resize."""
 
 from collections.abc import Sequence
 from typing import Any

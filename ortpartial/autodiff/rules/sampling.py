@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that read an image between its elements?"""
+"""Gradients of image sampling: GridSample, AffineGrid and DeformConv."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

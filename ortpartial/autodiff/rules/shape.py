@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that move elements and compute nothing?"""
+"""Gradients of data movement: operators that move, repeat or drop elements and compute nothing."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What does a window see that slides over an image? Views and columns of it, and the way back."""
+"""Sliding windows: the patches of an image that a kernel sees, as views or columns (im2col), and their sum (col2im)."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How is an expression of one step taken through time? A Scan carries what changes from one step to the next."""
+"""Scans over time steps: only what changes from step to step stays in the loop."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""How do gradients flow through operators that slide a window over an image: convolutions and pools?"""
+"""Gradients of convolutions and pooling."""
 
 import math
 from collections.abc import Sequence
