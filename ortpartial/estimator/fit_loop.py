@@ -1,10 +1,11 @@
-"""How does a training go on? `Fitting` goes through the rows, epoch by epoch, until it is to end or diverges."""
+"""Training loop: epochs over rows or batches of data, validation, callbacks, and what happens at divergence."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,209 +13,191 @@ from tqdm import tqdm
 
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
 from ortpartial.learning import draw_weights
+from ortpartial.training import Engine, TrainingSpec
 
-from .predictor import Predicting
+from .params import FitSettings
+from .predictor import Predictor, interruptible
 from .prefetch import prefetch, split_batch
 
-__all__ = ["Fitting"]
+__all__ = ["FitLoop"]
 
 
-class Fitting(Predicting):
-    """A model that learns from rows of data."""
+class FitLoop:
+    """The epochs of a training, and what they have come to.
 
-    _rng: np.random.Generator
-    distributed: bool
-    train_losses_: list[float]
-    validation_losses_: list[float]
-    n_iter_: int
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    engine : Engine
+        What trains: it holds the weights and takes the steps.
+    predictor : Predictor
+        What computes the losses of a validation, and checks data.
+    settings : FitSettings
+        How long and in what order; they may be replaced between two epochs.
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
-        """Train for `max_iter` epochs, from the first weights unless `warm_start`.
+    Attributes
+    ----------
+    train_losses, validation_losses : list of float
+        One number an epoch, and one a validation.
+    n_iter : int
+        Epochs trained.
+    rng : numpy.random.Generator
+        Where the order of the rows comes from.
+    """
 
-        Parameters
-        ----------
-        X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
-            Inputs; where the model has several, a dict or a table with a column for each. Arrays of numpy, memory maps
-            and tensors are read where they are if they have the dtype of the input; tables of pandas, polars or pyarrow
-            are copied, column by column. Without `y`, what gives batches (X, y) or (X, y,
-            sample_weight) every time it is iterated over, such as a DataLoader: they are fetched by a thread while the
-            step before runs, and `batch_size` and `shuffle` are left to them.
-        y : array_like of shape (rows, ...), table, or dict of str to array_like
-            Targets, of the shape of the output; integer labels where the loss takes them.
-        sample_weight : array_like of shape (rows,), optional
-            Weights of the rows, not negative.
-        X_val, y_val : like X and y, optional
-            Data on which the loss is computed now and then, without a change of the training.
+    def __init__(self, spec: TrainingSpec, engine: Engine, predictor: Predictor, settings: FitSettings):
+        self.spec, self.engine, self.predictor, self.settings = spec, engine, predictor, settings
+        self.reset()
 
-        Returns
-        -------
-        OrtGradientForwardBackwardOptimizer
-            The optimizer itself.
+    def reset(self) -> None:
+        """Back to the first weights; compiled graphs stay."""
+        self.rng = np.random.default_rng(self.settings.random_state)
+        self.train_losses: list[float] = []
+        self.validation_losses: list[float] = []
+        self.n_iter = 0
+        first = dict(self.spec.model.arrays)
+        if self.settings.init == "random":
+            first |= draw_weights(self.spec.model, self.spec.weights, self.rng)
+        seed = self.rng.integers(-(2**31), 2**31, 2).tolist() if self.spec.train_mode else (0, 0)
+        self.engine.reset(first, seed)
 
-        Raises
-        ------
-        DataError
-            The data do not fit the model.
-        ConvergenceError
-            The loss or a weight is no finite number any more; the weights are those of the last finite step.
-        DeadlineError
-            The `timeout` is over.
-        """
-        batches = self._batches(X) if y is None else None
-        data, rows = self._data(X, y, sample_weight) if batches is None else ({}, 0)
-        if (X_val is None) != (y_val is None):
-            raise DataError("X_val and y_val belong together; one of them is missing.")
-        if X_val is not None:
-            self._data(X_val, y_val, None)  # An error is better now than after the first epochs.
-        if not self.warm_start:
-            self._reset()
-        every = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
-        every = max(1, round(every))
-        first = batches is not None or self._begin(data, rows)
-        hidden = not (self.verbose and first)
-        shown = nullcontext() if hidden else tqdm(total=self.max_iter, unit="epoch")
-        with self._watched(always=True), shown as bar:
-            for epoch in range(1, self.max_iter + 1):
-                if not (self._epoch(rows) if batches is None else self._epoch_of(batches)):
+    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, notify: Callable[[], bool]) -> None:
+        """Train for `max_iter` epochs; `notify` is called after each, and ends the training by True."""
+        batches = self._check_batches(X) if y is None else None
+        with interruptible(self.engine, self.settings.timeout):
+            data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
+            if (X_val is None) != (y_val is None):
+                raise DataError("X_val and y_val belong together; one of them is missing.")
+            if X_val is not None:
+                self._to_arrays(X_val, y_val, None)  # An error is better now than after the first epochs.
+        if not self.settings.warm_start:
+            self.reset()
+        train = partial(self._train_rows, rows) if batches is None else partial(self._train_batches, batches)
+        is_first = batches is not None or self._begin(data, rows)
+        max_iter, period = self.settings.max_iter, self.settings.validation_period
+        progress = tqdm(total=max_iter, unit="epoch") if self.settings.verbose and is_first else nullcontext()
+        with interruptible(self.engine, self.settings.timeout, always=True), progress as bar:
+            for epoch in range(1, max_iter + 1):
+                if divergence := train():
+                    self._report(divergence)
                     break
-                if X_val is not None and (epoch % every == 0 or epoch == self.max_iter):
-                    self.validation_losses_.append(float(self.losses(X_val, y_val).mean()))
+                if X_val is not None and (epoch % period == 0 or epoch == max_iter):
+                    self.validation_losses.append(float(self.predictor.losses(X_val, y_val).mean()))
                 if bar is not None:
-                    bar.set_postfix(self._progress(), refresh=False)
+                    bar.set_postfix(self._format_losses(), refresh=False)
                     bar.update()
-                if self.callbacks and self._told(first and self._called()):
+                if self.settings.callbacks and self._broadcast(is_first and notify()):
                     break
-        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Train for one epoch, from where the training is."""
+        with interruptible(self.engine, self.settings.timeout):
+            data, rows = self._to_arrays(X, y, sample_weight)
+        self._begin(data, rows)
+        with interruptible(self.engine, self.settings.timeout):
+            if divergence := self._train_rows(rows):
+                self._report(divergence)
+
+    def _to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays that a step reads, and their number of rows."""
+        predictor = self.predictor
+        return predictor.data.to_arrays(X, y, sample_weight, self.settings.batch_size, predictor.forward)
 
     def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
-        """Tell the engine where the rows are; of several processes, all go on from the first, whether it is this."""
-        self._engine.start(data)
-        group = getattr(self._engine, "group", None)
+        """Hand the rows to the engine; of several processes, all go on from the first. Whether this is the first."""
+        self.engine.start(data)
+        group = getattr(self.engine, "group", None)
         if group is None:
             return True
-        told, self._rng, snapshot = group.told((rows, self._rng, self._engine.snapshot()))
-        if told != rows:
-            raise DataError(f"This process has {rows} rows, the first one {told}; every process is given all rows.")
-        self._engine.restore(snapshot)
+        first_rows, self.rng, snapshot = group.told((rows, self.rng, self.engine.snapshot()))
+        if first_rows != rows:
+            raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
+                            f"rows.")
+        self.engine.restore(snapshot)
         return bool(group.rank == 0)
 
-    def _told(self, what: Any) -> Any:
-        """What the first process says, which may be the only one."""
-        group = getattr(self._engine, "group", None)
-        return what if group is None else group.told(what)
+    def _broadcast(self, value: Any) -> Any:
+        """The value of the first process, which may be the only one."""
+        group = getattr(self.engine, "group", None)
+        return value if group is None else group.told(value)
 
-    def _called(self) -> bool:
-        """Call every callback; whether one wants the training to end."""
-        answers = [callback(self) for callback in self.callbacks]  # none is left out
-        return any(answer is True for answer in answers)
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train for one epoch on these rows, going on from where the training is.
-
-        Parameters
-        ----------
-        X, y, sample_weight : array_like
-            As in `fit`.
-
-        Returns
-        -------
-        OrtGradientForwardBackwardOptimizer
-            The optimizer itself.
-
-        Raises
-        ------
-        DataError, ConvergenceError, DeadlineError
-            As in `fit`.
-        """
-        data, rows = self._data(X, y, sample_weight)
-        self._begin(data, rows)
-        with self._watched():
-            self._epoch(rows)
-        return self
-
-    def _reset(self) -> None:
-        """Back to the first weights, with what is compiled kept."""
-        self._rng = np.random.default_rng(self.random_state)
-        self._restart()
-        self.train_losses_, self.validation_losses_, self.n_iter_ = [], [], 0
-
-    def _epoch(self, rows: int) -> bool:
-        """Train on every row once; whether all stayed finite."""
-        order = self._rng.permutation(rows) if self.shuffle else np.arange(rows)
-        before = self._engine.snapshot() if self._engine.copies > 1 else None
-        loss = self._engine.epoch(order, self.batch_size)
-        if not (np.isfinite(loss) and self._engine.is_finite()):
-            self._diverged(before, order, loss)
-            return False
-        self.train_losses_.append(loss)
-        self.n_iter_ += 1
-        return True
-
-    def _diverged(self, before: Any, order: np.ndarray, loss: float) -> None:
-        """Replay the epoch up to its last finite step, then say what happened."""
-        engine = self._engine
-        if before is None:  # The step was not taken.
-            self._say_diverged(loss, engine.iteration + 1)
-            return
-        engine.restore(before)
-        for start in range(0, len(order), self.batch_size):
-            last = engine.snapshot()
-            loss = engine.epoch(order[start : start + self.batch_size], self.batch_size)
-            if not (np.isfinite(loss) and engine.is_finite()):
-                break
-        at = engine.iteration
-        engine.restore(last)
-        self._say_diverged(loss, at)
-
-    def _say_diverged(self, loss: float, at: int) -> None:
-        """The error or the warning."""
-        message = (f"The loss is {loss} at iteration {at} (epoch {self.n_iter_ + 1}) with {self.learning_rate!r}; the "
-                   f"weights are those of iteration {at - 1}. Lower the rate, or scale X and y.")
-        if self.exc:
-            raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=5)
-
-    def _batches(self, X: Any) -> Iterable[Any]:
-        """What gives batches, for as many epochs as there are to be."""
+    def _check_batches(self, X: Any) -> Iterable[Any]:
+        """Batches that can be iterated over in every epoch."""
         if isinstance(X, Mapping) or hasattr(X, "__array__") or not isinstance(X, Iterable):
             raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
-        if iter(X) is X and self.max_iter > 1:
-            raise DataError(f"X gives its batches once, and max_iter is {self.max_iter}: give what can be iterated "
-                            f"over again, such as a list or a DataLoader, or max_iter=1.")
-        if self.distributed:
+        if iter(X) is X and self.settings.max_iter > 1:
+            raise DataError(f"X gives its batches once, and max_iter is {self.settings.max_iter}: give what can be "
+                            f"iterated over again, such as a list or a DataLoader, or max_iter=1.")
+        if getattr(self.engine, "group", None) is not None:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 
-    def _epoch_of(self, batches: Iterable[Any]) -> bool:
-        """Train on every batch once; whether all stayed finite."""
+    def _train_rows(self, rows: int) -> str | None:
+        """Train on every row once; returns how the training diverged, if it did."""
+        order = self.rng.permutation(rows) if self.settings.shuffle else np.arange(rows)
+        snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
+        loss = self.engine.epoch(order, self.settings.batch_size)
+        if not self._is_finite(loss):
+            return self._replay(snapshot, order, loss)
+        self._count_epoch(loss)
+        return None
+
+    def _replay(self, snapshot: Any, order: np.ndarray, loss: float) -> str:
+        """Repeat an epoch that diverged up to its last finite step."""
+        engine, size = self.engine, self.settings.batch_size
+        if snapshot is None:  # With one set of weights, the step was not taken.
+            return self._describe(loss, engine.iteration + 1)
+        engine.restore(snapshot)
+        for start in range(0, len(order), size):
+            last = engine.snapshot()
+            loss = engine.epoch(order[start : start + size], size)
+            if not self._is_finite(loss):
+                break
+        iteration = engine.iteration
+        engine.restore(last)
+        return self._describe(loss, iteration)
+
+    def _train_batches(self, batches: Iterable[Any]) -> str | None:
+        """Train on every batch once; returns how the training diverged, if it did."""
         total = weight = 0.0
-        engine = self._engine
+        engine = self.engine
         with closing(prefetch(batches)) as fetched:
             for batch in fetched:
                 X, y, w = split_batch(batch)
-                data, rows = self._data(X, y, w)
+                data, rows = self._to_arrays(X, y, w)
                 engine.start(data)
                 loss = engine.epoch(np.arange(rows), rows)
-                if not (np.isfinite(loss) and engine.is_finite()):
+                if not self._is_finite(loss):
                     engine.undo()
-                    self._say_diverged(loss, engine.iteration + 1)
-                    return False
+                    return self._describe(loss, engine.iteration + 1)
                 share = float(rows if w is None else np.sum(w))
                 total, weight = total + share * loss, weight + share
         if not weight:
             raise DataError("There are no batches in X.")
-        self.train_losses_.append(total / weight)
-        self.n_iter_ += 1
-        return True
+        self._count_epoch(total / weight)
+        return None
 
-    def _progress(self) -> dict[str, str]:
-        last = {"loss": self.train_losses_[-1:], "validation": self.validation_losses_[-1:]}
+    def _is_finite(self, loss: float) -> bool:
+        """Whether a loss and all weights are finite numbers."""
+        return bool(np.isfinite(loss)) and self.engine.is_finite()
+
+    def _count_epoch(self, loss: float) -> None:
+        self.train_losses.append(loss)
+        self.n_iter += 1
+
+    def _describe(self, loss: float, iteration: int) -> str:
+        """How a training diverged, and what to do."""
+        return (f"The loss is {loss} at iteration {iteration} (epoch {self.n_iter + 1}) with {self.spec.rate!r}; the "
+                f"weights are those of iteration {iteration - 1}. Lower the rate, or scale X and y.")
+
+    def _report(self, divergence: str) -> None:
+        """Raise the error, or warn."""
+        if self.settings.exc:
+            raise ConvergenceError(divergence)
+        warnings.warn(divergence, ConvergenceWarning, stacklevel=4)  # the caller of the optimizer's method
+
+    def _format_losses(self) -> dict[str, str]:
+        """The last losses, for the bar."""
+        last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
         return {n: f"{v[0]:.4g}" for n, v in last.items() if v}
-
-    def _restart(self) -> None:
-        """Bring the engine to where a training starts."""
-        first = dict(self._model.arrays)
-        if self.init == "random":
-            first |= draw_weights(self._model, self.weights_to_train, self._rng)
-        seed = self._rng.integers(-(2**31), 2**31, 2).tolist() if self.train_mode else (0, 0)
-        self._engine.reset(first, seed)

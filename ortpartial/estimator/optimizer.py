@@ -1,10 +1,11 @@
-"""How is an ONNX graph trained? `OrtGradientForwardBackwardOptimizer`: fit, predict, score, state."""
+"""The estimator: fit, predict and score an ONNX graph, with settings, state and pickles."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import find_reached_weights, resolve_weights
 from ortpartial.exceptions import DataError, ModelError, SettingError
-from ortpartial.graph import find_inputs
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -21,7 +21,7 @@ from ortpartial.learning import (
     resolve_penalty,
     resolve_rate,
 )
-from ortpartial.model import Model, index_ranges, load, offload_weights, restore_weights
+from ortpartial.model import Model, load, offload_weights, restore_weights
 from ortpartial.rewrites import (
     LossScale,
     find_moving_statistics,
@@ -29,7 +29,6 @@ from ortpartial.rewrites import (
     resolve_precision,
     to_inference_mode,
 )
-from ortpartial.runtime import Session
 from ortpartial.training import (
     DataParallelEngine,
     Engine,
@@ -40,14 +39,39 @@ from ortpartial.training import (
     select_for_device,
     select_for_fit,
 )
+from ortpartial.training_info import to_training_info
 
-from .fit_loop import Fitting
-from .params import validate_settings
+from .fit_loop import FitLoop
+from .params import FitSettings, Setting, check_names, collect_params, replace_nested
+from .predictor import Predictor, interruptible
+from .state import TrainingState
+from .validation import DataAdapter
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
+#: What a pickle does not hold: the parts that the others follow from, also those of former versions.
+_DERIVED = ("_spec", "_engine", "_data", "_predictor", "_loop", "_state", "_layer",
+            "_losses", "_precision", "_read", "_statistics", "_threads")
 
-class OrtGradientForwardBackwardOptimizer(Fitting):
+#: What a training has come to, by the names of the attributes of a `FitLoop`.
+_PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
+             "_rng": "rng"}
+
+
+class _Progress:
+    """An attribute of an optimizer that its `FitLoop` holds under another name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = _PROGRESS[name]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else getattr(instance._loop, self.name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(instance._loop, self.name, value)
+
+
+class OrtGradientForwardBackwardOptimizer:
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
     At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
@@ -184,80 +208,66 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         verbose: int = 0,
         exc: bool = True,
     ):
-        self._given = {"model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
-                       "learning_rate": learning_rate, "learning_penalty": learning_penalty}
+        self._arguments = {"model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
+                           "learning_rate": learning_rate, "learning_penalty": learning_penalty}
         self.learning_rate = resolve_rate(learning_rate)
         self.learning_penalty = resolve_penalty(learning_penalty)
-        vars(self).update(validate_settings(
-            max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init, random_state=random_state,
-            warm_start=warm_start, validation_every=validation_every, callbacks=callbacks, timeout=timeout,
-            verbose=verbose, exc=exc))
+        settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
+                               callbacks, timeout, verbose, exc)  # type: ignore[arg-type]
         self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
         self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
-        self._precision = resolve_precision(precision, loss_scale)
-
-        if train_mode:
-            given = model if isinstance(model, Model) else load(model)
-            model = load(to_inference_mode(given.proto), straight_through=given.straight_through)
+        resolve_precision(precision, loss_scale)
         # A copy: nothing that the caller does to the model may change a training.
-        self._model = offload_weights(load(model))
-        self.learning_loss = self._resolve_losses(learning_loss)
-        self.weights_to_train = resolve_weights(self._model, weights_to_train, list(self._losses))
-        self._check_reached()
-        self._open()
-        self.train_losses_: list[float] = []
-        self.validation_losses_: list[float] = []
-        self.n_iter_ = 0
-        self._start()
+        read = offload_weights(_load(model, train_mode))
+        losses = _resolve_losses(read, learning_loss)
+        self.learning_loss = losses if isinstance(learning_loss, Mapping) else next(iter(losses.values()))
+        self.weights_to_train = resolve_weights(read, weights_to_train, list(losses))
+        _check_reached(read, losses, self.weights_to_train)
+        self._compose(read, settings)
         self._engine.check()
 
-    def _check_reached(self) -> None:
-        """Refuse weights that no gradient comes to."""
-        trained = {n: self._model.initializers[n] for n in self.weights_to_train}
-        reached = find_reached_weights([self._model.outputs[o] for o in self._losses], trained.values())
-        if still := [n for n, w in trained.items() if w not in reached]:
-            raise ModelError(f"No gradient leads from {', '.join(map(repr, self._losses))} to the weight {still[0]!r}, "
-                             f"so that it would not be trained; leave it out.")
+    max_iter = Setting()
+    batch_size = Setting()
+    shuffle = Setting()
+    init = Setting()
+    random_state = Setting()
+    warm_start = Setting()
+    validation_every = Setting()
+    callbacks = Setting()
+    timeout = Setting()
+    verbose = Setting()
+    exc = Setting()
 
-    def _open(self) -> None:
-        """What is derived from the model and never pickled."""
-        self._statistics = []
-        if self.train_mode:
-            self._statistics = find_moving_statistics(self._model, self._losses, self.weights_to_train)
-        self._model = load(self._model, variables=self._moving)
-        if self._model.file is not None:
-            gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
-        # A model may have inputs that the trained outputs do not depend on.
-        self._read = find_inputs([self._model.outputs[o] for o in self._losses], self._model.inputs)
-        if not self._read:
-            raise ModelError(f"The outputs {', '.join(map(repr, self._losses))} depend on no input of the model.")
-        self._ranges = index_ranges(self._read, [self._model.outputs[o] for o in self._losses])
-        self._sessions: dict[tuple[str, int | None], Session] = {}
-        self._threads: dict[int, int | None] = {}  # by the number of rows
-        self._options: Any = None
+    train_losses_ = _Progress()
+    validation_losses_ = _Progress()
+    n_iter_ = _Progress()
+    _rng = _Progress()
+
+    def _compose(self, model: Model, settings: FitSettings) -> None:
+        """Put together the parts, which follow from the settings and the model, and are never pickled."""
+        self._spec = self._specify(model)
+        self._data = DataAdapter(self._spec)
+        self._engine = self._select_engine()
+        self._predictor = Predictor(self._spec, self._engine, self._data)
+        self._loop = FitLoop(self._spec, self._engine, self._predictor, settings)
+        self._state = TrainingState(self._spec, self._engine)
         self._layer: OrtGradientForwardBackward | None = None
 
-    def _resolve_losses(self, learning_loss: Any) -> BaseLearningLoss | dict[str, BaseLearningLoss]:
-        """The loss of every trained output; without names, of the only output of real numbers."""
-        if isinstance(learning_loss, Mapping):
-            if unknown := sorted(set(learning_loss) - set(self._model.outputs)):
-                known = ", ".join(map(repr, self._model.outputs))
-                raise SettingError(f"learning_loss names {unknown[0]!r}, which is no output of the model: {known}.")
-            if not learning_loss:
-                raise SettingError("learning_loss is an empty dict; name at least one output.")
-            self._losses = {o: resolve_loss(v) for o, v in learning_loss.items()}
-            return dict(self._losses)
-        loss = resolve_loss(learning_loss)
-        floats = [n for n, v in self._model.outputs.items() if v.is_float]
-        if len(floats) != 1:
-            outputs = ", ".join(map(repr, self._model.outputs))
-            raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
-                               f"to train with learning_loss={{output: loss}}.")
-        self._losses = {floats[0]: loss}
-        return loss
+    def _specify(self, model: Model) -> TrainingSpec:
+        """The description of the training, whose model has as variables what changes."""
+        losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
+        statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
+        model = load(model, variables=[*weights, *statistics])
+        if model.file is not None:
+            gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
+        gradient = resolve_checkpointing(self.checkpointing, model.values)
+        precision = resolve_precision(self.precision, self.loss_scale)
+        return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, self.device,
+                            self.train_mode, tuple(statistics), gradient, precision)
 
-    def _start(self) -> None:
-        """An engine that starts from the first weights."""
+    def _select_engine(self) -> Engine:
+        """An engine that holds the first weights."""
+        spec = self._spec
         kind, reason = select_for_fit(self.engine)
         if self.distributed:
             if self.engine not in ("auto", "step"):
@@ -267,14 +277,9 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
         if wants and (self.distributed or self.engine == "agent"):
             asked = "distributed=True" if self.distributed else "engine='agent'"
             raise SettingError(f"{wants[0]} trains with engine='step' or 'epoch', in one process, not {asked}.")
-        self._rng = np.random.default_rng(self.random_state)
-        gradient = resolve_checkpointing(self.checkpointing, self._model.values)
-        setup = TrainingSpec(self._model, tuple(self.weights_to_train), self._losses, self.learning_penalty,
-                      self.learning_rate, self.device, self.train_mode, tuple(self._statistics), gradient,
-                      self._precision)
-        if self.engine != "epoch" and prefers_inplace(kind, setup):
+        if self.engine != "epoch" and prefers_inplace(kind, spec):
             kind, reason = InplaceEngine, "memory counts, so weights are overwritten where they are"
-        elif gradient is not None:
+        elif spec.gradient is not None:
             missing = {
                 "in one process, not with distributed=True": self.distributed,
                 f"in the dtype of the model, not with precision={self.precision!r}": self.precision,
@@ -283,10 +288,228 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
             }
             raise SettingError(f"checkpointing trains {next(what for what, lacks in missing.items() if lacks)}.")
         elif self.engine == "auto" and not self.distributed:
-            kind, reason = select_for_device(setup) or (kind, reason)
-        self._engine: Engine = kind(setup)
-        self._engine.reason = reason
-        self._restart()
+            kind, reason = select_for_device(spec) or (kind, reason)
+        engine = kind(spec)
+        engine.reason = reason
+        return engine
+
+    # -- training
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
+        """Train for `max_iter` epochs, from the first weights unless `warm_start`.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
+            Inputs; where the model has several, a dict or a table with a column for each. Arrays of numpy, memory maps
+            and tensors are read where they are if they have the dtype of the input; tables of pandas, polars or pyarrow
+            are copied, column by column. Without `y`, what gives batches (X, y) or (X, y,
+            sample_weight) every time it is iterated over, such as a DataLoader: they are fetched by a thread while the
+            step before runs, and `batch_size` and `shuffle` are left to them.
+        y : array_like of shape (rows, ...), table, or dict of str to array_like
+            Targets, of the shape of the output; integer labels where the loss takes them.
+        sample_weight : array_like of shape (rows,), optional
+            Weights of the rows, not negative.
+        X_val, y_val : like X and y, optional
+            Data on which the loss is computed now and then, without a change of the training.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+            The optimizer itself.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the model.
+        ConvergenceError
+            The loss or a weight is no finite number any more; the weights are those of the last finite step.
+        DeadlineError
+            The `timeout` is over.
+        """
+        self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train for one epoch on these rows, going on from where the training is.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like
+            As in `fit`.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+            The optimizer itself.
+
+        Raises
+        ------
+        DataError, ConvergenceError, DeadlineError
+            As in `fit`.
+        """
+        self._loop.partial_fit(X, y, sample_weight)
+        return self
+
+    def _notify(self) -> bool:
+        """Call every callback; whether one of them returned True."""
+        answers = [callback(self) for callback in self.callbacks]
+        return any(answer is True for answer in answers)
+
+    # -- prediction
+
+    def predict(self, X: Any) -> Any:
+        """The raw outputs of the graph with the trained weights.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, ...), or dict of str to array_like
+            Inputs.
+
+        Returns
+        -------
+        numpy.ndarray, or dict of str to numpy.ndarray
+            The trained output, or outputs by name where there are several.
+
+        Raises
+        ------
+        DataError
+            X does not fit the model.
+        """
+        with interruptible(self._engine, self.timeout):
+            return self._predictor.predict(X)
+
+    def losses(self, X: Any, y: Any) -> np.ndarray:
+        """The loss of every row, in order, without the penalty.
+
+        Parameters
+        ----------
+        X, y : array_like
+            As in `fit`.
+
+        Returns
+        -------
+        numpy.ndarray of shape (rows,)
+            The sum over the trained outputs.
+
+        Raises
+        ------
+        DataError
+            X or y does not fit the model.
+        """
+        with interruptible(self._engine, self.timeout):
+            return self._predictor.losses(X, y)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Accuracy where the loss has labels, else R².
+
+        R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like
+            As in `fit`.
+
+        Returns
+        -------
+        float, or dict of str to float
+            By output where there are several.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the model.
+
+        References
+        ----------
+        .. [1] scikit-learn, `r2_score` and `accuracy_score`.
+        """
+        with interruptible(self._engine, self.timeout):
+            return self._predictor.score(X, y, sample_weight)
+
+    # -- state
+
+    def get_state(self, kind: str = "weight") -> list[np.ndarray]:
+        """Copies of the weights, of the optimizer's states or of the buffers, that the caller owns.
+
+        Parameters
+        ----------
+        kind : str
+            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next, and
+            at last the number of batches seen, on which schedules and Adam depend. The buffers of `train_mode` are the
+            running statistics, and then the seed, two numbers that the masks of Dropout follow from; those of a
+            `LossScale` are the scale, the steps taken in a row since it moved, and the number of those skipped.
+        """
+        return self._state.get(kind)
+
+    def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
+        """Overwrite weights, states or buffers; a `fit` with `warm_start` or a `partial_fit` goes on from it.
+
+        Parameters
+        ----------
+        state : sequence of array_like
+            In the order of `get_state`.
+        kind : str
+            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
+
+        Raises
+        ------
+        DataError
+            Another number of arrays, another shape, or what is no finite number.
+        """
+        self._state.set(state, kind)
+
+    @property
+    def trained_coef_(self) -> dict[str, np.ndarray]:
+        """Copies of the weights by name."""
+        return dict(zip(self.weights_to_train, self.get_state(), strict=True))
+
+    def get_trained_onnx(self) -> ModelProto:
+        """The model with its trained weights, and running statistics; nothing else of it is changed.
+
+        Returns
+        -------
+        onnx.ModelProto
+        """
+        return self._state.to_model()
+
+    def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
+        """The model with its trained weights and its training, which a `TrainingSession` goes on with.
+
+        Parameters
+        ----------
+        style, init, weighted : object
+            As for `to_training_info`.
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        SettingError, ModelError
+            As for `to_training_info`.
+        """
+        return to_training_info(self, style, init=init, weighted=weighted)
+
+    def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
+        """Every graph in use: predict, losses, and those of the engine.
+
+        Parameters
+        ----------
+        folder : path, or the type bytes
+            Where to write ``<name>.onnx``; with ``bytes`` nothing is written and the bytes are returned.
+
+        Returns
+        -------
+        dict of str to pathlib.Path or bytes
+        """
+        return self._state.save_graphs(folder)
 
     @property
     def engine_(self) -> str:
@@ -303,8 +526,8 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
             settings = {"device": self.device, "engine": self.engine}
-            self._layer = OrtGradientForwardBackward(restore_weights(self._model), self._moving, **settings)
-        self._layer.set_state(list(self._arrays().values()))
+            self._layer = OrtGradientForwardBackward(restore_weights(self._spec.model), list(self._spec.moving), **settings)
+        self._layer.set_state(list(self._state.arrays.values()))
         return self._layer
 
     def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
@@ -348,41 +571,83 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
     # -- pickling
 
     def __getstate__(self) -> dict[str, Any]:
-        """Settings, the model as bytes, and the state of the training; sessions are made anew."""
-        left_out = ("_model", "_sessions", "_options", "_layer", "_engine", "_ranges")
-        state = {k: v for k, v in vars(self).items() if k not in left_out}
-        state["_given"] = {k: v for k, v in self._given.items() if k != "model"}
-        state["straight_through"] = self._model.straight_through
-        return {**state, "model": (self._model.proto.SerializeToString(), dict(self._model.arrays)),
-                "engine_state": self._engine.snapshot()}
+        """Settings, the model as bytes, and the state of the training; all else follows from them."""
+        state = {n: v for n, v in vars(self).items() if n not in _DERIVED}
+        state["_arguments"] = {n: v for n, v in self._arguments.items() if n != "model"}
+        model = self._spec.model
+        return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in _PROGRESS},
+                "model": (model.proto.SerializeToString(), dict(model.arrays)),
+                "straight_through": model.straight_through, "engine_state": self._engine.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        model, engine_state, rng = state.pop("model"), state.pop("engine_state"), state["_rng"]
-        straight_through = state.pop("straight_through")
-        vars(self).update(state)
-        self._given["model"] = self._model = load(Model(ModelProto.FromString(model[0]), {}, {}, {}, model[1], {},
-                                                        straight_through))
-        self._open()
-        self._start()
-        self._rng = rng
-        self._engine.restore(engine_state)
+        proto, arrays = state.pop("model")
+        model = load(Model(ModelProto.FromString(proto), {}, {}, {}, arrays, {}, state.pop("straight_through")))
+        # Pickles of version 0.1.0 have the name "_given".
+        arguments = state.pop("_given", None) or state.pop("_arguments")
+        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in _PROGRESS}
+        settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
+        vars(self).update({n: v for n, v in state.items() if n not in _DERIVED})
+        self._arguments = {**arguments, "model": model}
+        self._compose(model, settings)
+        self._engine.restore(snapshot)
+        for name, value in progress.items():
+            setattr(self, name, value)
 
     # -- settings
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings by name.
+
+        Parameters
+        ----------
+        deep : bool
+            Whether those of loss, penalty and rate are among them, as ``learning_rate__eta0``.
+
+        Returns
+        -------
+        dict of str to object
+        """
+        return collect_params(self, self._arguments, deep)
+
+    def set_params(self, **params: Any) -> Any:
+        """Change settings by name; what has been trained stays.
+
+        Parameters
+        ----------
+        **params : object
+            Any that `get_params` knows. With another model, training starts anew. A weight that is no longer among
+            `weights_to_train` goes back to what the model holds.
+
+        Returns
+        -------
+        object
+            The object itself.
+
+        Raises
+        ------
+        SettingError
+            A name is unknown, or a value is not allowed.
+        """
+        direct = {n: v for n, v in params.items() if "__" not in n}
+        check_names(self, direct)
+        if direct:
+            self._change(direct)
+        check_names(self, params)
+        if nested := {n: v for n, v in params.items() if "__" in n}:
+            self._change(replace_nested(self, nested))
+        return self
+
     def _change(self, params: Mapping[str, Any]) -> None:
         """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
-        built = (*self._given, "device", "engine", "distributed", "train_mode", "checkpointing", "precision",
-                 "loss_scale")
-        simple = {n: v for n, v in self.get_params(deep=False).items() if n not in built}
-        if params.keys() <= simple.keys():
-            vars(self).update(validate_settings(**{**simple, **params}))
+        if params.keys() <= {f.name for f in fields(FitSettings)}:
+            self._loop.settings = replace(self._loop.settings, **params)
             if "random_state" in params:
                 self._rng = np.random.default_rng(self.random_state)
             return
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
             new._engine.restore(self._engine.snapshot())
-            for name in ("train_losses_", "validation_losses_", "n_iter_", "_rng"):
+            for name in _PROGRESS:
                 if not (name == "_rng" and "random_state" in params):
                     setattr(new, name, getattr(self, name))
         vars(self).update(vars(new))
@@ -390,3 +655,36 @@ class OrtGradientForwardBackwardOptimizer(Fitting):
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({', '.join(self.weights_to_train)}; learning_loss={self.learning_loss!r}, "
                 f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")
+
+
+def _load(model: Model | ModelProto | bytes | str | os.PathLike[str], train_mode: bool) -> Model:
+    """The model as values, for inference where a training adds what Dropout and BatchNormalization do in it."""
+    loaded = load(model)
+    if not train_mode:
+        return loaded
+    return load(to_inference_mode(loaded.proto), straight_through=loaded.straight_through)
+
+
+def _resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLoss]:
+    """The loss of every trained output; without names, of the only output of real numbers."""
+    outputs = ", ".join(map(repr, model.outputs))
+    if isinstance(learning_loss, Mapping):
+        if unknown := sorted(set(learning_loss) - set(model.outputs)):
+            raise SettingError(f"learning_loss names {unknown[0]!r}, which is no output of the model: {outputs}.")
+        if not learning_loss:
+            raise SettingError("learning_loss is an empty dict; name at least one output.")
+        return {output: resolve_loss(loss) for output, loss in learning_loss.items()}
+    loss = resolve_loss(learning_loss)
+    floats = [n for n, v in model.outputs.items() if v.is_float]
+    if len(floats) != 1:
+        raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
+                           f"to train with learning_loss={{output: loss}}.")
+    return {floats[0]: loss}
+
+
+def _check_reached(model: Model, losses: Mapping[str, BaseLearningLoss], weights: Sequence[str]) -> None:
+    """Refuse weights that no gradient comes to."""
+    reached = find_reached_weights([model.outputs[o] for o in losses], [model.initializers[w] for w in weights])
+    if constant := [w for w in weights if model.initializers[w] not in reached]:
+        raise ModelError(f"No gradient leads from {', '.join(map(repr, losses))} to the weight {constant[0]!r}, "
+                         f"so that it would not be trained; leave it out.")

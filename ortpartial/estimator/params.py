@@ -1,144 +1,155 @@
-"""Which settings does an optimizer have? `Configurable` reads and changes them by name, as scikit-learn does."""
+"""Settings: those of a fit, frozen and validated, and how they are read and changed by name."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import SettingError
 
-__all__ = ["Configurable"]
+__all__ = ["FitSettings", "Setting", "check_names", "collect_params", "replace_nested"]
 
 
-class Configurable:
-    """Settings of a constructor that can be read, changed and copied by their names.
+@dataclass(frozen=True)
+class FitSettings:
+    """The settings of a fit that neither the model nor a graph depends on, each in its range.
 
-    Attributes
-    ----------
-    _given : dict of str to object
-        Settings as they were given, where the attribute of the same name, or a private one, holds what they mean.
+    Their meaning is documented in `OrtGradientForwardBackwardOptimizer`.
+
+    Raises
+    ------
+    SettingError
+        A setting is out of its range; the message names it.
     """
 
-    _given: dict[str, Any]
-    max_iter: int
-    batch_size: int
-    shuffle: bool
-    init: str
-    random_state: int | np.random.Generator | None
-    warm_start: bool
-    validation_every: float
-    callbacks: tuple[Callable[[Any], Any], ...]
-    timeout: float | None
-    verbose: int
-    exc: bool
+    max_iter: int = 100
+    batch_size: int = 10
+    shuffle: bool = True
+    init: str = "model"
+    random_state: int | np.random.Generator | None = None
+    warm_start: bool = False
+    validation_every: float = 0.1
+    callbacks: tuple[Callable[[Any], Any], ...] = ()
+    timeout: float | None = None
+    verbose: int = 0
+    exc: bool = True
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name.
+    def __post_init__(self) -> None:
+        if self.init not in ("model", "random"):
+            raise SettingError(f"init is 'model' or 'random', not {self.init!r}.")
+        if not _is_positive(self.validation_every):
+            raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not "
+                               f"{self.validation_every!r}.")
+        if self.timeout is not None and not _is_positive(self.timeout):
+            raise SettingError(f"timeout is None or a number of seconds above 0, not {self.timeout!r}.")
+        if not isinstance(self.callbacks, Iterable):
+            raise SettingError(f"callbacks is a sequence of functions of the optimizer, not {self.callbacks!r}.")
+        if wrong := [c for c in self.callbacks if not callable(c)]:
+            raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} cannot be called.")
+        try:
+            np.random.default_rng(self.random_state)
+        except (TypeError, ValueError):
+            raise SettingError(
+                f"random_state is None, a seed from 0 on or a Generator, not {self.random_state!r}.") from None
+        for name in ("max_iter", "batch_size"):
+            object.__setattr__(self, name, _check_count(name, getattr(self, name)))
+        object.__setattr__(self, "callbacks", tuple(self.callbacks))
 
-        Parameters
-        ----------
-        deep : bool
-            Whether those of loss, penalty and rate are among them, as ``learning_rate__eta0``.
-
-        Returns
-        -------
-        dict of str to object
-        """
-        names = [n for n in inspect.signature(type(self).__init__).parameters if n != "self"]
-        found = {n: self._given[n] if n in self._given else getattr(self, n) for n in names}
-        if deep:
-            for n in names:
-                piece = getattr(self, n, None)
-                if is_dataclass(piece):
-                    found.update({f"{n}__{f.name}": getattr(piece, f.name) for f in fields(piece) if f.init})
-        return found
-
-    def set_params(self, **params: Any) -> Any:
-        """Change settings by name; what has been trained stays.
-
-        Parameters
-        ----------
-        **params : object
-            Any that `get_params` knows. With another model, training starts anew. A weight that is no longer among
-            `weights_to_train` goes back to what the model holds.
-
-        Returns
-        -------
-        object
-            The object itself.
-
-        Raises
-        ------
-        SettingError
-            A name is unknown, or a value is not allowed.
-        """
-        whole = {n: v for n, v in params.items() if "__" not in n}
-        self._know(whole)
-        if whole:
-            self._change(whole)
-        parts: dict[str, dict[str, Any]] = {}
-        self._know(params)
-        for n in params.keys() - whole.keys():
-            piece, _, name = n.partition("__")
-            parts.setdefault(piece, {})[name] = params[n]
-        if parts:
-            self._change({piece: replace(getattr(self, piece), **new) for piece, new in parts.items()})
-        return self
-
-    def _know(self, names: Iterable[str]) -> None:
-        """Raise an error for a name that is no setting."""
-        known = self.get_params()
-        if unknown := [n for n in names if n not in known]:
-            own = ", ".join(n for n in known if "__" not in n)
-            raise SettingError(f"{unknown[0]!r} is no setting of {type(self).__name__}; its settings are {own}, and "
-                               f"those of the pieces, such as learning_rate__eta0.")
-
-    def _change(self, params: Mapping[str, Any]) -> None:
-        """Take settings that are known by name."""
-        raise NotImplementedError
+    @property
+    def validation_period(self) -> int:
+        """Number of epochs from one validation to the next."""
+        share = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
+        return max(1, round(share))
 
 
-def validate_settings(
-    *,
-    max_iter: int,
-    batch_size: int,
-    shuffle: bool,
-    init: str,
-    random_state: int | np.random.Generator | None,
-    warm_start: bool,
-    validation_every: float,
-    callbacks: Sequence[Callable[[Any], Any]],
-    timeout: float | None,
-    verbose: int,
-    exc: bool,
-) -> dict[str, Any]:
-    """Settings that neither the model nor a graph depends on, each in its range."""
-    if init not in ("model", "random"):
-        raise SettingError(f"init is 'model' or 'random', not {init!r}.")
-    if not _is_positive(validation_every):
-        raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not {validation_every!r}.")
-    if timeout is not None and not _is_positive(timeout):
-        raise SettingError(f"timeout is None or a number of seconds above 0, not {timeout!r}.")
-    if not isinstance(callbacks, Iterable):
-        raise SettingError(f"callbacks is a sequence of functions of the optimizer, not {callbacks!r}.")
-    if wrong := [c for c in callbacks if not callable(c)]:
-        raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} cannot be called.")
-    try:
-        np.random.default_rng(random_state)
-    except (TypeError, ValueError):
-        raise SettingError(f"random_state is None, a seed from 0 on or a Generator, not {random_state!r}.") from None
-    return {
-        "max_iter": _whole("max_iter", max_iter), "batch_size": _whole("batch_size", batch_size), "shuffle": shuffle,
-        "init": init, "random_state": random_state, "warm_start": warm_start, "validation_every": validation_every,
-        "callbacks": tuple(callbacks), "timeout": timeout, "verbose": verbose, "exc": exc,
-    }
+class Setting:
+    """An attribute of an optimizer that is a field of its `FitSettings`; assigning it validates it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else getattr(instance._loop.settings, self.name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance._loop.settings = replace(instance._loop.settings, **{self.name: value})
 
 
-def _whole(name: str, number: Any) -> int:
+def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> dict[str, Any]:
+    """The arguments of a constructor by name, as `get_params` of scikit-learn returns them.
+
+    Parameters
+    ----------
+    instance : object
+        What was constructed; an attribute holds every argument.
+    arguments : dict of str to object
+        Arguments whose attribute holds another form, as they were passed.
+    deep : bool
+        Whether the fields of arguments that are dataclasses are among them, as ``learning_rate__eta0``.
+
+    Returns
+    -------
+    dict of str to object
+    """
+    names = [n for n in inspect.signature(type(instance).__init__).parameters if n != "self"]
+    params = {n: arguments[n] if n in arguments else getattr(instance, n) for n in names}
+    if deep:
+        for n in names:
+            value = getattr(instance, n, None)
+            if is_dataclass(value):
+                params.update({f"{n}__{f.name}": getattr(value, f.name) for f in fields(value) if f.init})
+    return params
+
+
+def check_names(instance: Any, names: Iterable[str]) -> None:
+    """Raise an error for a name that is no setting.
+
+    Parameters
+    ----------
+    instance : object
+        An object with `get_params`.
+    names : iterable of str
+        Names of settings, of the form ``a`` or ``a__b``.
+
+    Raises
+    ------
+    SettingError
+        A name is unknown.
+    """
+    settings = instance.get_params()
+    if unknown := [n for n in names if n not in settings]:
+        listed = ", ".join(n for n in settings if "__" not in n)
+        raise SettingError(f"{unknown[0]!r} is no setting of {type(instance).__name__}; its settings are {listed}, and "
+                           f"those of the pieces, such as learning_rate__eta0.")
+
+
+def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the attributes that are dataclasses, with some of their fields replaced.
+
+    Parameters
+    ----------
+    instance : object
+        Whose attributes are meant; it is not changed.
+    params : dict of str to object
+        New values of fields, by names of the form ``attribute__field``.
+
+    Returns
+    -------
+    dict of str to object
+        The copies by the names of the attributes.
+    """
+    changes: dict[str, dict[str, Any]] = {}
+    for name, value in params.items():
+        attribute, _, field = name.partition("__")
+        changes.setdefault(attribute, {})[field] = value
+    return {attribute: replace(getattr(instance, attribute), **values) for attribute, values in changes.items()}
+
+
+def _check_count(name: str, number: Any) -> int:
     """A setting that counts something."""
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
         raise SettingError(f"{name} is a whole number of at least 1, not {number!r}.")
@@ -147,5 +158,5 @@ def _whole(name: str, number: Any) -> int:
 
 def _is_positive(number: Any) -> bool:
     """Whether this is a finite number above 0."""
-    real = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
-    return bool(real and 0 < number < np.inf)
+    is_real = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
+    return bool(is_real and 0 < number < np.inf)

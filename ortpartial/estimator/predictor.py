@@ -1,4 +1,4 @@
-"""What does a trained model say? `Predicting` checks rows of data, and computes outputs, losses and scores."""
+"""Prediction: outputs, losses and scores of rows of data, with the weights of now."""
 
 from __future__ import annotations
 
@@ -8,202 +8,121 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.exceptions import DataError
-from ortpartial.graph import Value
-from ortpartial.model import check_indices, match_names
 from ortpartial.runtime import Interrupt, Session, choose_threads
-from ortpartial.training import Names, forward_graph, row_loss_graph
+from ortpartial.training import Engine, TrainingSpec, forward_graph, row_loss_graph
 
 from .metrics import accuracy, r2
-from .state import Trained
-from .validation import check_inputs, check_sample_weight, check_target, columns
+from .validation import DataAdapter, check_sample_weight
 
-__all__ = ["Predicting"]
+__all__ = ["Predictor", "interruptible"]
 
 
-class Predicting(Trained):
-    """A trained model that is asked about rows of data."""
+class Predictor:
+    """Predictions with the weights that an engine holds.
 
-    _read: dict[str, Value]
-    _ranges: Any
-    _sessions: dict[tuple[str, int | None], Session]
-    _threads: dict[int, int | None]
-    _options: Any
-    device: str
+    The weights are inputs of the graphs, so that a session stays when they change.
 
-    def _inputs(self, X: Any) -> tuple[dict[str, np.ndarray], int]:
-        """Arrays for the inputs that are read, and how many rows they have."""
-        if isinstance(X, Mapping):
-            X = {n: a for n, a in X.items() if n in self._read or n not in self._model.inputs}
-        inputs, rows = check_inputs(self._read, X)
-        check_indices(self._ranges, inputs)
-        for name, v in self._read.items():
-            fixed = v.shape[0] if v.shape else None
-            if isinstance(fixed, int) and rows % fixed:
-                raise DataError(f"Input {name!r} has a fixed batch dimension of {fixed} and there are {rows} rows; "
-                                f"export it with a dynamic one, or give a multiple of {fixed} rows.")
-        return inputs, rows
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    engine : Engine
+        Where the weights are.
+    data : DataAdapter
+        What checks the data.
 
-    def _shape(self, output: str, inputs: Mapping[str, np.ndarray]) -> tuple[int | str | None, ...]:
-        """The shape of an output, found by a run on the first rows where the model does not declare its sizes."""
-        shape = self._model.outputs[output].shape
-        if shape is not None and all(isinstance(d, int) for d in shape[1:]):
-            return shape
-        return self._run("predict", {n: a[: self._fixed or 1] for n, a in inputs.items()})[output].shape
+    Attributes
+    ----------
+    sessions : dict
+        The sessions in use by the name of the graph and the number of threads.
+    """
 
-    def _target(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-        """Targets by the names that the graphs give them."""
-        if not isinstance(y, Mapping) and len(self._losses) == 1:
-            y = {next(iter(self._losses)): y}
-        elif not isinstance(y, Mapping):
-            if (table := columns(y)) is None:
-                names = ", ".join(map(repr, self._losses))
-                raise DataError(f"The trained outputs are {names}; give y as a dict by name.")
-            y = table
-        match_names(self._losses, y, "target")
-        found = {}
-        for output, loss in self._losses.items():
-            value, shape = self._model.outputs[output], self._shape(output, inputs)
-            dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
-            classes = shape[1] if dtype.kind in "iu" and len(shape) > 1 else None
-            what = "y" if len(self._losses) == 1 else f"y[{output!r}]"
-            t = check_target(y[output], dtype, loss.target_shape(shape), rows, what,
-                             classes if isinstance(classes, int) else None)
-            loss.check_target(t, what)
-            found[Names.of(self._model).target(output)] = t
-        return found
-
-    def _data(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
-        """Everything that a step reads row by row."""
-        inputs, rows = self._inputs(X)
-        if self._fixed not in (None, self.batch_size):
-            raise DataError(f"The model has a fixed batch dimension of {self._fixed} and batch_size is "
-                            f"{self.batch_size}; export it with a dynamic one, or use batch_size={self._fixed}.")
-        data = {**inputs, **self._target(y, inputs, rows)}
-        if sample_weight is not None:
-            w = check_sample_weight(sample_weight, self._engine.setup.dtype, rows)
-            if not w.any():
-                raise DataError("All sample weights are zero.")
-            data[Names.of(self._model).sample_weight] = w
-        return data, rows
-
-    @property
-    def _fixed(self) -> int | None:
-        """The static first size that some input has, which is what every batch must have."""
-        return next((v.shape[0] for v in self._read.values() if v.shape and isinstance(v.shape[0], int)), None)
-
-    def _session(self, what: str, rows: int) -> Session:
-        """A session that reads the weights as inputs, so that it need not be made anew when they change."""
-        if rows not in self._threads:
-            self._threads[rows] = choose_threads([self._model.outputs[o] for o in self._losses], rows)
-        key = what, self._threads[rows]
-        if key not in self._sessions:
-            if what == "predict":
-                graph = forward_graph(self._model, self._moving, list(self._losses), used_only=True)
-            else:
-                graph = row_loss_graph(self._model, self._moving, self._losses)
-            self._sessions[key] = Session(graph, device=self.device, threads=self._threads[rows])
-        return self._sessions[key]
-
-    def _run(self, what: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run a graph with the trained weights; in pieces where its batch dimension is fixed."""
-        rows = len(next(iter(feeds.values())))
-        size = self._fixed or rows
-        session, weights = self._session(what, size), self._arrays()
-        parts = []
-        for start in range(0, rows, size):
-            piece = {n: a[start : start + size] for n, a in feeds.items()}
-            with self._watched():
-                given = {n: a for n, a in {**piece, **weights}.items() if n in session.inputs}
-                parts.append(session.run(given, self._options))
-        return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+    def __init__(self, spec: TrainingSpec, engine: Engine, data: DataAdapter):
+        self.spec, self.engine, self.data = spec, engine, data
+        self.sessions: dict[tuple[str, int | None], Session] = {}
+        self._threads: dict[int, int | None] = {}  # by the number of rows
 
     def predict(self, X: Any) -> Any:
-        """The raw outputs of the graph with the trained weights.
-
-        Parameters
-        ----------
-        X : array_like of shape (rows, ...), or dict of str to array_like
-            Inputs.
-
-        Returns
-        -------
-        numpy.ndarray, or dict of str to numpy.ndarray
-            The trained output, or outputs by name where there are several.
-
-        Raises
-        ------
-        DataError
-            X does not fit the model.
-        """
-        found = self._run("predict", self._inputs(X)[0])
-        return next(iter(found.values())) if len(found) == 1 else found
+        """The trained output, or a dict of outputs by name where there are several."""
+        outputs = self.forward(self.data.to_inputs(X)[0])
+        return _unwrap(outputs)
 
     def losses(self, X: Any, y: Any) -> np.ndarray:
-        """The loss of every row, in order, without the penalty.
-
-        Parameters
-        ----------
-        X, y : array_like
-            As in `fit`.
-
-        Returns
-        -------
-        numpy.ndarray of shape (rows,)
-            The sum over the trained outputs.
-
-        Raises
-        ------
-        DataError
-            X or y does not fit the model.
-        """
-        inputs, rows = self._inputs(X)
-        return next(iter(self._run("losses", {**inputs, **self._target(y, inputs, rows)}).values()))
+        """The loss of every row: the sum over the trained outputs."""
+        inputs, rows = self.data.to_inputs(X)
+        return _unwrap(self._run("losses", {**inputs, **self.data.to_targets(y, inputs, rows, self.forward)}))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Accuracy where the loss has labels, else R².
-
-        R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw.
-
-        Parameters
-        ----------
-        X, y, sample_weight : array_like
-            As in `fit`.
-
-        Returns
-        -------
-        float, or dict of str to float
-            By output where there are several.
-
-        Raises
-        ------
-        DataError
-            The data do not fit the model.
-
-        References
-        ----------
-        .. [1] scikit-learn, `r2_score` and `accuracy_score`.
-        """
-        inputs, rows = self._inputs(X)
-        targets = self._target(y, inputs, rows)
+        """Accuracy where the loss has labels, else R²; a dict by output where there are several."""
+        inputs, rows = self.data.to_inputs(X)
+        targets = self.data.to_targets(y, inputs, rows, self.forward)
         w = np.ones(rows) if sample_weight is None else check_sample_weight(sample_weight, np.dtype(np.float64), rows)
-        found = self._run("predict", inputs)
-        triples = zip(self._losses.items(), targets.values(), strict=True)
+        outputs = self.forward(inputs)
         scores = {}
-        for (o, loss), t in triples:
-            labels = loss.labels(found[o])
-            scores[o] = r2(loss.mean(found[o]), t, w) if labels is None else accuracy(labels, t, w)
-        return next(iter(scores.values())) if len(scores) == 1 else scores
+        for (output, loss), t in zip(self.spec.losses.items(), targets.values(), strict=True):
+            labels, y = loss.labels(outputs[output]), outputs[output]
+            scores[output] = r2(loss.mean(y), t, w) if labels is None else accuracy(labels, t, w)
+        return _unwrap(scores)
 
-    @contextmanager
-    def _watched(self, always: bool = False) -> Iterator[None]:
-        """A time in which runs end at the timeout and at Ctrl-C; the watch costs some microseconds."""
-        if self._options is not None or not (always or self.timeout):
+    def forward(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The trained outputs by name, of arrays that have been checked."""
+        return self._run("predict", inputs)
+
+    def _run(self, graph: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run a graph on all rows; batch by batch where the batch dimension is fixed."""
+        rows = len(next(iter(feeds.values())))
+        size = self.data.fixed_batch or rows
+        session = self._open(graph, size)
+        weights = {n: self.engine.get(n) for n in self.spec.moving if n in session.inputs}
+        batches = []
+        for start in range(0, rows, size):
+            batch = {n: a[start : start + size] for n, a in feeds.items() if n in session.inputs}
+            batches.append(session.run({**batch, **weights}, self.engine.options))
+        return batches[0] if len(batches) == 1 else {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
+
+    def _open(self, graph: str, rows: int) -> Session:
+        """The session of a graph, with as many threads as so many rows are worth."""
+        model, losses, moving = self.spec.model, self.spec.losses, list(self.spec.moving)
+        if rows not in self._threads:
+            self._threads[rows] = choose_threads([model.outputs[o] for o in losses], rows)
+        key = graph, self._threads[rows]
+        if key not in self.sessions:
+            if graph == "predict":
+                proto = forward_graph(model, moving, list(losses), used_only=True)
+            else:
+                proto = row_loss_graph(model, moving, losses)
+            self.sessions[key] = Session(proto, device=self.spec.device, threads=self._threads[rows])
+        return self.sessions[key]
+
+
+@contextmanager
+def interruptible(engine: Engine, timeout: float | None, always: bool = False) -> Iterator[None]:
+    """A context in which runs end at the timeout and at Ctrl-C.
+
+    Parameters
+    ----------
+    engine : Engine
+        Its `options` are those of every run in the context, also of runs that are not its own.
+    timeout : float or None
+        In seconds. A context inside of another one has the timeout of the outer one.
+    always : bool
+        Whether Ctrl-C ends a run even without a timeout; that costs some microseconds.
+
+    Yields
+    ------
+    None
+    """
+    if engine.options is not None or not (always or timeout):
+        yield
+        return
+    with Interrupt(timeout) as interrupt:
+        engine.options = interrupt.options
+        try:
             yield
-            return
-        with Interrupt(self.timeout) as watch:
-            self._options = self._engine.options = watch.options
-            try:
-                yield
-            finally:
-                self._options = self._engine.options = None
+        finally:
+            engine.options = None
+
+
+def _unwrap(by_name: dict[str, Any]) -> Any:
+    """The only value, or all of them by name."""
+    return next(iter(by_name.values())) if len(by_name) == 1 else by_name

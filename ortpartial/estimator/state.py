@@ -1,4 +1,4 @@
-"""What has been learned? `Trained` reads, overwrites and writes down the weights and the state of a training."""
+"""State of a training: weights, optimizer states and buffers, read, overwritten and written as ONNX models."""
 
 from __future__ import annotations
 
@@ -11,156 +11,94 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
-from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
-from ortpartial.model import Model, restore_weights
-from ortpartial.training import Engine, Names, row_loss_graph
-from ortpartial.training_info import to_training_info
+from ortpartial.model import restore_weights
+from ortpartial.training import Engine, Names, TrainingSpec, row_loss_graph
 
-from .params import Configurable
-
-__all__ = ["Trained"]
+__all__ = ["TrainingState"]
 
 
-class Trained(Configurable):
-    """A model, and an engine that holds what a training has made of its weights."""
+class TrainingState:
+    """What a training has changed so far, in the engine that holds it.
 
-    _model: Model
-    _losses: dict[str, BaseLearningLoss]
-    _statistics: list[str]
-    _engine: Engine
-    weights_to_train: list[str]
-    learning_rate: BaseLearningRate
-    learning_penalty: BaseLearningPenalty
-    train_mode: bool
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    engine : Engine
+        Where the arrays are.
+    """
 
-    @property
-    def _moving(self) -> list[str]:
-        """The initializers that a training changes."""
-        return [*self.weights_to_train, *self._statistics]
+    def __init__(self, spec: TrainingSpec, engine: Engine):
+        self.spec, self.engine = spec, engine
 
-    def _names(self, kind: str) -> list[str]:
+    def list_names(self, kind: str) -> list[str]:
+        """The names of the arrays of a kind, ``"weight"``, ``"optimizer"`` or ``"buffer"``, in order."""
+        names = Names.of(self.spec.model)
         if kind == "weight":
-            return list(self.weights_to_train)
+            return list(self.spec.weights)
         if kind == "optimizer":
-            return [*self._engine.setup.states, Names.of(self._model).iteration]
+            return [*self.spec.states, names.iteration]
         if kind == "buffer":
-            seed = [Names.of(self._model).seed] if self.train_mode else []
-            return [*self._statistics, *seed, *self._engine.setup.scaling]
+            seed = [names.seed] if self.spec.train_mode else []
+            return [*self.spec.statistics, *seed, *self.spec.scaling]
         raise SettingError(f"kind is 'weight', 'optimizer' or 'buffer', not {kind!r}.")
 
-    def get_state(self, kind: str = "weight") -> list[np.ndarray]:
-        """Copies of the weights, of the optimizer's states or of the buffers, that the caller owns.
+    def get(self, kind: str) -> list[np.ndarray]:
+        """Copies of the arrays of a kind."""
+        return [self.engine.get(n) for n in self.list_names(kind)]
 
-        Parameters
-        ----------
-        kind : str
-            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next, and
-            at last the number of batches seen, on which schedules and Adam depend. The buffers of `train_mode` are the
-            running statistics, and then the seed, two numbers that the masks of Dropout follow from; those of a
-            `LossScale` are the scale, the steps taken in a row since it moved, and the number of those skipped.
-        """
-        return [self._engine.get(n) for n in self._names(kind)]
-
-    def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
-        """Overwrite weights, states or buffers; a `fit` with `warm_start` or a `partial_fit` goes on from it.
-
-        Parameters
-        ----------
-        state : sequence of array_like
-            In the order of `get_state`.
-        kind : str
-            ``"weight"``, ``"optimizer"`` or ``"buffer"``.
-
-        Raises
-        ------
-        DataError
-            Another number of arrays, another shape, or what is no finite number.
-        """
-        names = self._names(kind)
-        if len(state) != len(names):
-            raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(state)} given.")
-        arrays = []
-        for name, given in zip(names, state, strict=True):
-            old = self._engine.get(name)
-            try:
-                with np.errstate(over="ignore"):
-                    arrays.append(a := np.asarray(given, old.dtype))
-            except (TypeError, ValueError):
-                raise DataError(f"The array for {name!r} does not hold numbers.") from None
-            if old.shape != a.shape:
-                raise DataError(f"The array for {name!r} has shape {a.shape}, where {old.shape} was expected.")
-            if not np.isfinite(a).all():
-                raise DataError(f"The array for {name!r} is not finite.")
-        for name, a in zip(names, arrays, strict=True):
-            self._engine.set(name, a)
+    def set(self, arrays: Sequence[Any], kind: str) -> None:
+        """Overwrite the arrays of a kind: all of them, or none where one does not fit."""
+        names = self.list_names(kind)
+        if len(arrays) != len(names):
+            raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(arrays)} given.")
+        checked = [_check_array(name, a, self.engine.get(name)) for name, a in zip(names, arrays, strict=True)]
+        for name, a in zip(names, checked, strict=True):
+            self.engine.set(name, a)
 
     @property
-    def trained_coef_(self) -> dict[str, np.ndarray]:
-        """Copies of the weights by name."""
-        return dict(zip(self.weights_to_train, self.get_state(), strict=True))
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Copies of all initializers that a training changes, by name."""
+        return {n: self.engine.get(n) for n in self.spec.moving}
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """Copies of all initializers that a training changes."""
-        return {n: self._engine.get(n) for n in self._moving}
+    def to_model(self) -> ModelProto:
+        """The model with the weights and running statistics of now."""
+        return restore_weights(self.spec.model, self.arrays)
 
-    def get_trained_onnx(self) -> ModelProto:
-        """The model with its trained weights, and running statistics; nothing else of it is changed.
-
-        Returns
-        -------
-        onnx.ModelProto
-        """
-        return restore_weights(self._model, self._arrays())
-
-    def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
-        """The model with its trained weights and its training, which a `TrainingSession` goes on with.
-
-        Parameters
-        ----------
-        style, init, weighted : object
-            As for `to_training_info`.
-
-        Returns
-        -------
-        onnx.ModelProto
-
-        Raises
-        ------
-        SettingError, ModelError
-            As for `to_training_info`.
-        """
-        return to_training_info(self, style, init=init, weighted=weighted)
-
-    def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
-        """Every graph in use: predict, losses, and those of the engine.
-
-        Parameters
-        ----------
-        folder : path, or the type bytes
-            Where to write ``<name>.onnx``; with ``bytes`` nothing is written and the bytes are returned.
-
-        Returns
-        -------
-        dict of str to pathlib.Path or bytes
-        """
-        graphs = {"predict": self.get_trained_onnx(), **self._engine.graphs(),
-                  "losses": row_loss_graph(self._model, self._moving, self._losses)}
-        first = self._model.arrays[self.weights_to_train[0]]
-        graphs.setdefault("learning_loss", self._engine.loss_graph())
-        rate = self.learning_rate.build_onnx_function(dtype=first.dtype, shape=first.shape)
-        graphs.setdefault("learning_rate", rate)
-        penalised = self.learning_penalty.build_onnx_function(dtype=first.dtype, shape=first.shape)
-        graphs.setdefault("learning_penalty", penalised)
-        raw = {n: g.SerializeToString() for n, g in graphs.items()}
+    def save_graphs(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
+        """Write the graphs in use to a folder, or return their bytes."""
+        contents = {n: g.SerializeToString() for n, g in self._list_graphs().items()}
         if folder is bytes:
-            return raw
+            return contents
         root = Path(folder)  # type: ignore[arg-type]
         root.mkdir(parents=True, exist_ok=True)
-        for n, content in raw.items():
+        for n, content in contents.items():
             (root / f"{n}.onnx").write_bytes(content)
-        return {n: root / f"{n}.onnx" for n in raw}
+        return {n: root / f"{n}.onnx" for n in contents}
+
+    def _list_graphs(self) -> dict[str, ModelProto]:
+        """The graphs in use by name; what the engine has no graph of its own for is written apart."""
+        spec = self.spec
+        first = spec.model.arrays[spec.weights[0]]
+        apart = {
+            "learning_loss": self.engine.loss_graph(),
+            "learning_rate": spec.rate.build_onnx_function(dtype=first.dtype, shape=first.shape),
+            "learning_penalty": spec.penalty.build_onnx_function(dtype=first.dtype, shape=first.shape),
+        }
+        graphs = {"predict": self.to_model(), **self.engine.graphs(),
+                  "losses": row_loss_graph(spec.model, list(spec.moving), spec.losses)}
+        return graphs | {n: g for n, g in apart.items() if n not in graphs}
+
+
+def _check_array(name: str, array: Any, former: np.ndarray) -> np.ndarray:
+    """An array in place of a former one, of its dtype and shape, without NaN or infinity."""
+    try:
+        with np.errstate(over="ignore"):
+            new = np.asarray(array, former.dtype)
+    except (TypeError, ValueError):
+        raise DataError(f"The array for {name!r} does not hold numbers.") from None
+    if former.shape != new.shape:
+        raise DataError(f"The array for {name!r} has shape {new.shape}, where {former.shape} was expected.")
+    if not np.isfinite(new).all():
+        raise DataError(f"The array for {name!r} is not finite.")
+    return new

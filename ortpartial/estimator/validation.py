@@ -1,30 +1,135 @@
-"""Do X and y fit the model? Arrays in the shape and dtype that the graph declares, or one clear error."""
+"""Validation of data: from X, y and sample_weight to arrays of the shapes and dtypes that a graph declares."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from ortpartial.exceptions import DataError
-from ortpartial.graph import Value
-from ortpartial.model import match_names
+from ortpartial.exceptions import DataError, ModelError
+from ortpartial.graph import Value, find_inputs
+from ortpartial.model import check_indices, index_ranges, match_names
+from ortpartial.training import Names, TrainingSpec
 
-__all__ = ["check_inputs", "check_sample_weight", "check_target", "columns"]
+__all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target", "list_columns"]
+
+#: Runs the forward pass: arrays of the inputs by name -> arrays of the outputs by name.
+Forward = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+#: Elements, or rows of a strided array, that are checked at a time.
+_CHUNK = 2**20
 
 
-#: Elements, or rows of what is strided, that are looked at at once.
-_PIECE = 2**20
+class DataAdapter:
+    """What a training reads row by row: arrays by the names that the graphs have for inputs, targets and weights.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+
+    Attributes
+    ----------
+    inputs : dict of str to Value
+        The inputs that the trained outputs depend on; the model may have others.
+    fixed_batch : int or None
+        The static first size of an input, which every batch must have.
+
+    Raises
+    ------
+    ModelError
+        The trained outputs depend on no input.
+    """
+
+    def __init__(self, spec: TrainingSpec):
+        self.spec = spec
+        self.names = Names.of(spec.model)
+        outputs = [spec.model.outputs[o] for o in spec.losses]
+        self.inputs = find_inputs(outputs, spec.model.inputs)
+        if not self.inputs:
+            raise ModelError(f"The outputs {self._outputs} depend on no input of the model.")
+        self._ranges = index_ranges(self.inputs, outputs)
+        sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
+        self.fixed_batch = next((size for size in sizes if isinstance(size, int)), None)
+
+    @property
+    def _outputs(self) -> str:
+        """The names of the trained outputs, for errors."""
+        return ", ".join(map(repr, self.spec.losses))
+
+    def to_inputs(self, X: Any) -> tuple[dict[str, np.ndarray], int]:
+        """Arrays of the inputs that are read, and their number of rows."""
+        if isinstance(X, Mapping):
+            X = {n: a for n, a in X.items() if n in self.inputs or n not in self.spec.model.inputs}
+        arrays, rows = check_inputs(self.inputs, X)
+        check_indices(self._ranges, arrays)
+        for name, v in self.inputs.items():
+            size = v.shape[0] if v.shape else None
+            if isinstance(size, int) and rows % size:
+                raise DataError(f"Input {name!r} has a fixed batch dimension of {size} and there are {rows} rows; "
+                                f"export it with a dynamic one, or give a multiple of {size} rows.")
+        return arrays, rows
+
+    def to_targets(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
+                   ) -> dict[str, np.ndarray]:
+        """Arrays of the targets; `forward` is run where the model does not declare the sizes of an output."""
+        by_output = self._name_targets(y)
+        targets = {}
+        for output, loss in self.spec.losses.items():
+            shape = self._find_shape(output, inputs, forward)
+            value = self.spec.model.outputs[output]
+            dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
+            classes = shape[1] if dtype.kind in "iu" and len(shape) > 1 else None
+            what = "y" if len(self.spec.losses) == 1 else f"y[{output!r}]"
+            t = check_target(by_output[output], dtype, loss.target_shape(shape), rows, what,
+                             classes if isinstance(classes, int) else None)
+            loss.check_target(t, what)
+            targets[self.names.target(output)] = t
+        return targets
+
+    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int, forward: Forward
+                  ) -> tuple[dict[str, np.ndarray], int]:
+        """All arrays that a training step reads, and their number of rows."""
+        inputs, rows = self.to_inputs(X)
+        if self.fixed_batch not in (None, batch_size):
+            raise DataError(f"The model has a fixed batch dimension of {self.fixed_batch} and batch_size is "
+                            f"{batch_size}; export it with a dynamic one, or use batch_size={self.fixed_batch}.")
+        arrays = {**inputs, **self.to_targets(y, inputs, rows, forward)}
+        if sample_weight is not None:
+            w = check_sample_weight(sample_weight, self.spec.dtype, rows)
+            if not w.any():
+                raise DataError("All sample weights are zero.")
+            arrays[self.names.sample_weight] = w
+        return arrays, rows
+
+    def _name_targets(self, y: Any) -> Mapping[str, Any]:
+        """The targets by the names of their outputs."""
+        losses = self.spec.losses
+        if not isinstance(y, Mapping) and len(losses) == 1:
+            return {next(iter(losses)): y}
+        by_output = y if isinstance(y, Mapping) else list_columns(y)
+        if by_output is None:
+            raise DataError(f"The trained outputs are {self._outputs}; give y as a dict by name.")
+        match_names(losses, by_output, "target")
+        return by_output
+
+    def _find_shape(self, output: str, inputs: Mapping[str, np.ndarray], forward: Forward
+                    ) -> Sequence[int | str | None]:
+        """The shape of an output: the declared one, else that of a run on the first rows."""
+        shape = self.spec.model.outputs[output].shape
+        if shape is not None and all(isinstance(d, int) for d in shape[1:]):
+            return shape
+        return forward({n: a[: self.fixed_batch or 1] for n, a in inputs.items()})[output].shape
 
 
 def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.ndarray:
     """An array of this dtype, contiguous, without NaN or infinity."""
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
-    if table := columns(data):
+    if table := list_columns(data):
         return _stacked(table, dtype, what, finite)
     try:
         array = np.asarray(data)
@@ -49,7 +154,7 @@ def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.nda
     return cast
 
 
-def columns(data: Any) -> dict[Any, Any] | None:
+def list_columns(data: Any) -> dict[Any, Any] | None:
     """The columns of a table by their names, or None for what is no table.
 
     Parameters
@@ -93,7 +198,7 @@ def _as_declared(column: Any, declared: Sequence[int | str | None] | None) -> np
 def _is_finite(array: np.ndarray) -> bool:
     """Whether there is neither NaN nor infinity, looked up in pieces: the whole may be larger than the memory."""
     flat = array.reshape(-1) if array.flags.c_contiguous else np.atleast_1d(array)
-    return all(np.isfinite(flat[i : i + _PIECE]).all() for i in range(0, len(flat), _PIECE))
+    return all(np.isfinite(flat[i : i + _CHUNK]).all() for i in range(0, len(flat), _CHUNK))
 
 
 def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndarray], int]:
@@ -128,7 +233,7 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
     if not isinstance(X, Mapping) and len(inputs) == 1:
         X = {next(iter(inputs)): X}
     elif not isinstance(X, Mapping):
-        if (table := columns(X)) is None:
+        if (table := list_columns(X)) is None:
             raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
         X = {n: _as_declared(c, inputs[n].shape) for n, c in table.items() if n in inputs}
     match_names(inputs, X)

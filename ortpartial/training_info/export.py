@@ -87,7 +87,7 @@ def to_training_info(
         raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
     if optimizer.precision is not None:
         raise SettingError(f"precision={optimizer.precision!r} is not written into a model; set it to None first.")
-    weights, moving = optimizer.weights_to_train, optimizer._moving
+    weights, moving = optimizer.weights_to_train, list(optimizer._spec.moving)
     proto = _modern(optimizer.get_trained_onnx())
     _lift(proto.graph, moving)
     model = load(proto, variables=moving)
@@ -98,7 +98,7 @@ def to_training_info(
     if style == "standard":
         costs = any(penalty.applies_to(model.initializers[w].shape or ()) for w in weights)
         rate, gradient = _Nodes(rate), _named_gradient(names.free("objective") if costs else names.loss, recorded)
-    inputs, outputs = step_values(model, weights, optimizer._losses, penalty, rate,
+    inputs, outputs = step_values(model, weights, optimizer._spec.losses, penalty, rate,
                                   weighted=weighted, train_mode=optimizer.train_mode, gradient=gradient,
                                   k=seen + 1)
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): seen + 1}
@@ -118,7 +118,7 @@ def to_training_info(
     info = proto.training_info.add()
     info.algorithm.CopyFrom(algorithm.graph)
     info.algorithm.name = names.free("training")
-    first = {w: optimizer._model.arrays[w] for w in moving}
+    first = {w: optimizer._spec.model.arrays[w] for w in moving}
     drawn = glorot_bounds(model, weights) if init == "random" else {}
     starts = {n: _start(a, drawn.get(n)) for n, a in {**first, **zeros}.items()}
     if init == "random" and names.seed in inputs:

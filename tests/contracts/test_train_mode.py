@@ -225,7 +225,7 @@ def test_only_what_is_trained_moves():
     a, b = normalization(x @ parameter("W", 2, 2), 2, 1), normalization(y @ parameter("V", 2, 2), 2, 2)
     o = optimizer(build([x, y], {"a": a, "b": b}), learning_loss={"a": "square_error"}).fit(X[:, :, 0, 0], {"a": Y})
     assert [len(a) for a in o.get_state("buffer")] == [2, 2, 2]
-    assert (weights_of(o.get_trained_onnx())["mean2"] == weights_of(o._model.proto)["mean2"]).all()
+    assert (weights_of(o.get_trained_onnx())["mean2"] == weights_of(o._spec.model.proto)["mean2"]).all()
 
 
 def test_settings():

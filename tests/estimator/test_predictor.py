@@ -134,4 +134,4 @@ def test_threads_follow_from_the_rows():
     large = np.zeros((20_000, X.shape[1]), np.float32)
     for rows in (X[:1], X, large, large[:-1]):
         o.predict(rows)
-    assert [session.threads for session in o._sessions.values()] == [1, None]
+    assert [session.threads for session in o._predictor.sessions.values()] == [1, None]

@@ -73,6 +73,6 @@ def test_a_model_of_more_than_two_gigabytes(tmp_path):
     o.fit(X, y)
     hidden = X
     for name in ("w0", "w1", "w2"):
-        hidden = np.tanh(hidden @ o._model.arrays[name])
+        hidden = np.tanh(hidden @ o._spec.model.arrays[name])
     expected = before - 0.01 * 2 / 4 * hidden.T @ (hidden @ before - y)
     np.testing.assert_allclose(o.get_state()[0], expected, rtol=1e-3, atol=1e-6)

@@ -79,7 +79,7 @@ def test_first_weights_wait_in_a_file(monkeypatch):
     monkeypatch.setattr(weights, "_MANY", 0)
     proto = mlp(hidden=2**18)
     o = Optimizer(proto, max_iter=1, random_state=0, learning_rate=1e-6)
-    assert o._model.file is not None
+    assert o._spec.model.file is not None
     first = o.fit(X, y).get_state()
     for a, b in zip(o.fit(X, y).get_state(), first, strict=True):
         np.testing.assert_array_equal(a, b)
