@@ -525,8 +525,9 @@ class OrtGradientForwardBackwardOptimizer:
 
     def _forward_backward(self) -> OrtGradientForwardBackward:
         if self._layer is None:
-            settings = {"device": self.device, "engine": self.engine}
-            self._layer = OrtGradientForwardBackward(restore_weights(self._spec.model), list(self._spec.moving), **settings)
+            model = restore_weights(self._spec.model)
+            self._layer = OrtGradientForwardBackward(model, list(self._spec.moving), device=self.device,
+                                                     engine=self.engine)
         self._layer.set_state(list(self._state.arrays.values()))
         return self._layer
 

@@ -126,7 +126,7 @@ def test_sample_weight_errors(given, message):
 
 def test_numbers_are_looked_at_in_pieces(monkeypatch):
     """Where they stand in the array does not matter, nor whether it is strided."""
-    monkeypatch.setattr("ortpartial.estimator.validation._PIECE", 3)
+    monkeypatch.setattr("ortpartial.estimator.validation._CHUNK", 3)
     for i in range(10):
         a = np.zeros((5, 2))
         a[i // 2, i % 2] = np.inf
