@@ -217,13 +217,7 @@ class OrtGradientForwardBackwardOptimizer:
         self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
         self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
         resolve_precision(precision, loss_scale)
-        # A copy: nothing that the caller does to the model may change a training.
-        read = offload_weights(_load(model, train_mode))
-        losses = _resolve_losses(read, learning_loss)
-        self.learning_loss = losses if isinstance(learning_loss, Mapping) else next(iter(losses.values()))
-        self.weights_to_train = resolve_weights(read, weights_to_train, list(losses))
-        _check_reached(read, losses, self.weights_to_train)
-        self._compose(read, settings)
+        self._compose(self._read(model), settings)
         self._engine.check()
 
     max_iter = Setting()
@@ -243,6 +237,23 @@ class OrtGradientForwardBackwardOptimizer:
     n_iter_ = _Progress()
     _rng = _Progress()
 
+    def _read(self, model: Any) -> Model:
+        """The model, with what the settings say of its outputs and weights."""
+        # A copy: nothing that the caller does to the model may change a training.
+        loaded = offload_weights(_load(model, self.train_mode))
+        losses = _resolve_losses(loaded, self._arguments["learning_loss"])
+        is_named = isinstance(self._arguments["learning_loss"], Mapping)
+        self.learning_loss = losses if is_named else next(iter(losses.values()))
+        self.weights_to_train = resolve_weights(loaded, self._arguments["weights_to_train"], list(losses))
+        _check_reached(loaded, losses, self.weights_to_train)
+        return self._declare_variables(loaded)
+
+    def _declare_variables(self, model: Model) -> Model:
+        """The model with variables as the initializers that change: nothing that is built counts on their content."""
+        losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
+        statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
+        return load(model, variables=[*weights, *statistics])
+
     def _compose(self, model: Model, settings: FitSettings) -> None:
         """Put together the parts, which follow from the settings and the model, and are never pickled."""
         self._spec = self._specify(model)
@@ -254,10 +265,9 @@ class OrtGradientForwardBackwardOptimizer:
         self._layer: OrtGradientForwardBackward | None = None
 
     def _specify(self, model: Model) -> TrainingSpec:
-        """The description of the training, whose model has as variables what changes."""
+        """The description of the training."""
         losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
         statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
-        model = load(model, variables=[*weights, *statistics])
         if model.file is not None:
             gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
         gradient = resolve_checkpointing(self.checkpointing, model.values)
@@ -589,7 +599,7 @@ class OrtGradientForwardBackwardOptimizer:
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         vars(self).update({n: v for n, v in state.items() if n not in _DERIVED})
         self._arguments = {**arguments, "model": model}
-        self._compose(model, settings)
+        self._compose(self._declare_variables(model), settings)
         self._engine.restore(snapshot)
         for name, value in progress.items():
             setattr(self, name, value)
@@ -645,6 +655,9 @@ class OrtGradientForwardBackwardOptimizer:
             if "random_state" in params:
                 self._rng = np.random.default_rng(self.random_state)
             return
+        if self._engine.options is not None:
+            raise SettingError(f"{next(iter(params))} belongs to the graphs that run now; change it before or after "
+                               f"fit.")
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
             new._engine.restore(self._engine.snapshot())

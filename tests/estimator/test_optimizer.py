@@ -95,6 +95,15 @@ def test_a_copy_taken_by_a_callback():
     assert same(a, b)
 
 
+def test_a_pickle_holds_nothing_derived():
+    state = optimizer(checkpointing="auto").__getstate__()
+    held = pickle.dumps(state)
+    assert not [name for name in (b"ortpartial.graph", b"ortpartial.training", b"ortpartial.estimator") if name in held]
+    o = optimizer()
+    o.note = "of the user"
+    assert pickle.loads(pickle.dumps(o)).note == "of the user"
+
+
 def test_a_pickle_of_a_model_from_a_file(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(linear(300), path, save_as_external_data=True, location="weights", size_threshold=100)

@@ -1,13 +1,17 @@
 """Are settings read, changed and cloned as scikit-learn does it, and is what was trained kept?"""
 
+import dataclasses
 import inspect
+import pickle
 import re
 
+import numpy as np
 import pytest
 from models import data, linear, mlp
 from sklearn.base import clone
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.estimator.params import FitSettings
 from ortpartial.exceptions import DeviceError, ModelError, SettingError
 from ortpartial.learning.losses import HuberLearningLoss
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
@@ -110,3 +114,26 @@ def test_a_change_that_is_not_allowed_changes_nothing(change, error, message):
     with pytest.raises(error, match=re.escape(message)):
         a.set_params(**change)
     assert same(a.partial_fit(X, Y), b.partial_fit(X, Y))
+
+
+def test_changes_by_a_callback():
+    """Between two epochs the order and the size of batches may change, and nothing that a graph depends on."""
+    o = optimizer(callbacks=[lambda o: o.set_params(batch_size=60, shuffle=False)]).fit(X, Y)
+    assert (o.get_state("optimizer")[-1], o.batch_size, o.shuffle) == (6 + 1 + 1, 60, False)
+    o.set_params(callbacks=[lambda o: o.set_params(learning_rate__eta0=0.1)])
+    with pytest.raises(SettingError, match="learning_rate belongs to the graphs that run now; change it before or"):
+        o.fit(X, Y)
+    assert o.set_params(learning_rate__eta0=0.1).learning_rate.eta0 == 0.1
+
+
+def test_settings_of_a_fit_are_frozen_and_validated():
+    settings = FitSettings(max_iter=np.int64(20), callbacks=[print])
+    assert (settings.max_iter, type(settings.max_iter), settings.callbacks) == (20, int, (print,))
+    assert [FitSettings(max_iter=20, validation_every=e).validation_period for e in (0.1, 1, 7, 1e-9)] == [2, 1, 7, 1]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.max_iter = 3
+    o = optimizer()
+    with pytest.raises(SettingError, match="max_iter is a whole number of at least 1, not 0"):
+        o.max_iter = 0
+    o.max_iter = 4
+    assert (o.max_iter, o.get_params()["max_iter"], pickle.loads(pickle.dumps(o)).max_iter) == (4, 4, 4)

@@ -84,7 +84,7 @@ def test_first_weights_wait_in_a_file(monkeypatch):
     for a, b in zip(o.fit(X, y).get_state(), first, strict=True):
         np.testing.assert_array_equal(a, b)
     o.set_state([t * 0 for t in first])
-    o.set_params(warm_start=False)._reset()
+    o.set_params(warm_start=False)._loop.reset()
     assert o.get_trained_onnx() == proto
     assert pickle.loads(pickle.dumps(o)).get_trained_onnx() == proto
 
