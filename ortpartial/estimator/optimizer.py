@@ -208,8 +208,9 @@ class OrtGradientForwardBackwardOptimizer:
         verbose: int = 0,
         exc: bool = True,
     ):
-        self._arguments = {"model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
-                           "learning_rate": learning_rate, "learning_penalty": learning_penalty}
+        self._arguments: dict[str, Any] = {
+            "model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
+            "learning_rate": learning_rate, "learning_penalty": learning_penalty}
         self.learning_rate = resolve_rate(learning_rate)
         self.learning_penalty = resolve_penalty(learning_penalty)
         settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
