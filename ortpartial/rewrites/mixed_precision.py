@@ -1,26 +1,39 @@
-"""Which numbers does a training compute in? `Precision`: products in float16 or bfloat16, weights in float32."""
+"""Mixed precision, loss scaling, and casts: products in float16 or bfloat16, or a whole model in another dtype."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 from onnx import helper
 
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.graph import Node, Value, cast, constant, make_node, make_rewriter, onnx_type, op
+from ortpartial.graph import (
+    FLOATS,
+    Node,
+    Value,
+    cast,
+    constant,
+    make_node,
+    make_rewriter,
+    onnx_type,
+    op,
+    topological,
+    variable,
+)
+from ortpartial.model import Model
 
-from .train_mode import TrainingModel, _attribute
+from .train_mode import TrainingModel
 
 __all__ = ["LossScale", "Precision", "resolve_precision", "to_mixed_precision"]
 
-#: Always in the low dtype: where the time goes, and where devices have units for it.
+#: Always in the low dtype: they take most of the time, and devices have units for them.
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
-#: Never in the low dtype: sums of many numbers, and functions that leave its range.
+#: Never in the low dtype: sums of many numbers, and functions that overflow in its range.
 WIDE = frozenset({"BatchNormalization", "CumProd", "CumSum", "Exp", "GroupNormalization",
                   "InstanceNormalization", "LayerNormalization", "Log", "LogSoftmax", "LpNormalization", "Mean",
                   "MeanVarianceNormalization", "NegativeLogLikelihoodLoss", "Pow", "RMSNormalization",
@@ -30,19 +43,19 @@ WIDE = frozenset({"BatchNormalization", "CumProd", "CumSum", "Exp", "GroupNormal
 
 @dataclass(frozen=True)
 class LossScale:
-    """The loss times s is differentiated: s grows after steps enough, and shrinks where a gradient overflows.
+    """Dynamic loss scaling: g = ∇(s·J) / s, where s grows after steps enough and shrinks where a gradient overflows.
 
-    g = ∇(s·J) / s;  where g is finite, the step is taken, and s becomes s·growth after `growth_interval` of them in a
-    row; where it is not, nothing but s changes, s becomes s·backoff, and the step does not count for the rate.
+    Where g is finite, the step is taken, and after `growth_interval` such steps in a row s ← s·growth_factor.
+    Otherwise the step is skipped, does not count for the schedule, and s ← s·backoff_factor.
 
     Parameters
     ----------
     init_scale : float
         The first s.
     growth_factor, backoff_factor : float
-        Powers of two leave the gradient as it is.
+        The factors of s; powers of two do not round the gradient.
     growth_interval : int
-        Steps taken in a row before s grows.
+        The number of finite steps in a row after which s grows.
 
     References
     ----------
@@ -61,59 +74,59 @@ class LossScale:
     state: ClassVar = ("loss_scale", "steps_in_row", "skipped_steps")
 
     def __post_init__(self) -> None:
-        fits = 0 < self.init_scale < np.inf and 1 <= self.growth_factor < np.inf and 0 < self.backoff_factor <= 1
-        if not fits or self.growth_interval < 1:
+        is_valid = 0 < self.init_scale < np.inf and 1 <= self.growth_factor < np.inf and 0 < self.backoff_factor <= 1
+        if not is_valid or self.growth_interval < 1:
             raise SettingError(f"{self!r} needs a scale above 0, a growth of at least 1 after at least one step, and a "
                                f"backoff from 0 to 1.")
 
-    def first(self) -> list[np.ndarray]:
-        """The state before the first step: s, the steps in a row, and how many were skipped."""
+    def initial_state(self) -> list[np.ndarray]:
+        """The state before the first step: s, the finite steps in a row, and the number of skipped steps."""
         return [np.array(self.init_scale, np.float32), np.array(0, np.int64), np.array(0, np.int64)]
 
     def update(self, finite: Value, scale: Value, in_row: Value, skipped: Value) -> list[Value]:
-        """The state after a step, whose gradient was finite or not."""
+        """The state after a step."""
         in_row = in_row + 1
         grows = in_row >= self.growth_interval
-        grown = op.Min(scale * self.growth_factor, 2.0**126)  # an infinite s would stay so
+        grown = op.Min(scale * self.growth_factor, 2.0**126)  # an infinite s would never shrink
         return [op.Where(finite, op.Where(grows, grown, scale), scale * self.backoff_factor),
                 op.Where(op.And(finite, op.Not(grows)), in_row, 0), op.Where(finite, skipped, skipped + 1)]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """In what dtype the products of a model are computed while it trains, and how its loss is scaled.
+    """The low dtype of a mixed-precision training, and its loss scaling.
 
     Parameters
     ----------
     dtype : numpy.dtype
         float16 or bfloat16.
     loss_scale : LossScale or float
-        A number scales every loss by it, and no step is skipped.
+        Dynamic loss scaling, or a constant scale, which skips no step.
     """
 
     dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float16))
     loss_scale: LossScale | float = field(default_factory=LossScale)
 
     @property
-    def state(self) -> dict[str, np.ndarray]:
-        """What the step carries of the scale, before the first one."""
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """The state of the loss scale before the first step, by name."""
         scale = self.loss_scale
-        return dict(zip(scale.state, scale.first(), strict=True)) if isinstance(scale, LossScale) else {}
+        return dict(zip(scale.state, scale.initial_state(), strict=True)) if isinstance(scale, LossScale) else {}
 
-    def moved(self, finite: Value, *state: Value) -> list[Value]:
-        """The state after a step, whose gradient was finite or not."""
+    def update(self, finite: Value, *state: Value) -> list[Value]:
+        """The state of the loss scale after a step."""
         return self.loss_scale.update(finite, *state) if isinstance(self.loss_scale, LossScale) else []
 
 
 def resolve_precision(precision: str | None, loss_scale: LossScale | float | None) -> Precision | None:
-    """What two settings mean; None where a model is trained in its own dtype.
+    """The mixed precision of two settings; None where a model is trained in its own dtype.
 
     Parameters
     ----------
     precision : str or None
         ``"float16"``, ``"bfloat16"``, or None.
     loss_scale : LossScale, float or None
-        None is a `LossScale` for float16, and 1 for bfloat16, whose range is that of float32.
+        By default a `LossScale` for float16, and 1 for bfloat16, whose range is that of float32.
 
     Returns
     -------
@@ -122,7 +135,7 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
     Raises
     ------
     SettingError
-        Another dtype, or a scale that is none.
+        Another dtype or an invalid scale.
 
     Examples
     --------
@@ -138,74 +151,148 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
         raise SettingError(f"precision is None, 'float16' or 'bfloat16', not {precision!r}.")
     if loss_scale is None:
         loss_scale = LossScale() if precision == "float16" else 1.0
-    real = isinstance(loss_scale, (int, float)) and not isinstance(loss_scale, bool)
-    if not isinstance(loss_scale, LossScale) and not (real and 0 < loss_scale < np.inf):
+    is_number = isinstance(loss_scale, (int, float)) and not isinstance(loss_scale, bool)
+    if not isinstance(loss_scale, LossScale) and not (is_number and 0 < loss_scale < np.inf):
         raise SettingError(f"loss_scale is None, a LossScale or a number above 0, not {loss_scale!r}.")
     return Precision(dtypes[precision], loss_scale)
 
 
 def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingModel:
-    """The model with its products in a low dtype; its inputs, initializers and outputs stay what they are.
+    """The model with its products in a low dtype; its inputs, initializers and outputs keep theirs.
 
-    A product reads its inputs in the low dtype; sums of many numbers and functions that leave its range are computed in
-    that of the model; any other operator follows its inputs, of which parameters follow the others.
+    Products read their inputs in the low dtype; sums of many numbers and functions that overflow in it are computed in
+    the dtype of the model; any other operator follows its inputs, and parameters are cast to the dtype of the others.
 
     Parameters
     ----------
-    training : Training
+    training : TrainingModel
         The model, and the statistics of its batches.
     dtype : numpy.dtype
         float16 or bfloat16.
 
     Returns
     -------
-    Training
+    TrainingModel
 
     Raises
     ------
     ModelError
-        A node has a graph inside, or the model itself holds float16 or bfloat16.
+        A node has a body, or the model itself holds float16 or bfloat16.
     """
     model = training.model
-    kind, spelled, largest = helper.np_dtype_to_tensor_dtype(dtype), onnx_type(dtype), ml_dtypes.finfo(dtype).max
-    given = frozenset(model.inputs.values())
+    kind, type_name, largest = helper.np_dtype_to_tensor_dtype(dtype), onnx_type(dtype), ml_dtypes.finfo(dtype).max
+    model_inputs = frozenset(model.inputs.values())
     if small := [n for n, v in model.initializers.items() if v.is_float and v.dtype.itemsize < 4]:
-        own = model.initializers[small[0]].dtype
-        raise ModelError(f"{small[0]!r} holds {own}, and precision={str(dtype)!r} is for models of float32.")
+        raise ModelError(f"{small[0]!r} holds {model.initializers[small[0]].dtype}, and precision={str(dtype)!r} is "
+                         f"for models of float32.")
 
-    def lowered(x: Value) -> Value:
+    def lower(x: Value) -> Value:
         if x.array is None:
             return x if x.dtype == dtype else op.Cast(x, to=kind)
-        return constant(x.array.clip(-float(largest), float(largest)).astype(dtype))  # -1e38 hides what is not read
+        # Clipped: the -1e38 of an attention mask must not become -∞.
+        return constant(x.array.clip(-float(largest), float(largest)).astype(dtype))
 
     def change(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
         if node.bodies:
             raise ModelError(f"{node!r} has a graph inside, and precision={str(dtype)!r} trains none that has one.")
         floats = [x for x in inputs if x is not None and x.is_float]
         if not floats or node.domain:
-            return None if all(a is b for a, b in zip(inputs, node.inputs, strict=True)) else made(node, inputs, False)
-        strong = [x for x in floats if x.dtype != dtype and (x.node is not None or x in given)]
-        follows = len(strong) == 0 and any(x.dtype == dtype for x in floats) and node.op_type not in WIDE
-        return made(node, inputs, follows or node.op_type in PRODUCTS)
+            is_same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+            return None if is_same else apply(node, inputs, low=False)
+        computed = [x for x in floats if x.dtype != dtype and (x.node is not None or x in model_inputs)]
+        follows = not computed and any(x.dtype == dtype for x in floats) and node.op_type not in WIDE
+        return apply(node, inputs, low=follows or node.op_type in PRODUCTS)
 
-    def made(node: Node, inputs: Sequence[Value | None], low: bool) -> list[Value]:
-        formal = node.schema.inputs
-        takes = [spelled in formal[min(i, len(formal) - 1)].types for i in range(len(inputs))]
+    def apply(node: Node, inputs: Sequence[Value | None], low: bool) -> list[Value]:
+        takes = [type_name in _input_types(node, i) for i in range(len(inputs))]
         low = low and takes[0]
-        new = [x if x is None or was is None or not x.is_float else lowered(x) if low and takes[i] else cast(x, was)
-               for i, (x, was) in enumerate(zip(inputs, node.inputs, strict=True))]
-        attributes = {k: _attribute(node, k, v, kind) for k, v in node.attributes.items()} if low else node.attributes
-        return list(make_node(node.schema, new, attributes, n_outputs=len(node.outputs), name=node.name,
-                              hints=[y.hint for y in node.outputs]).outputs)
+        inputs = [x if x is None or old is None or not x.is_float else lower(x) if low and takes[i] else cast(x, old)
+                  for i, (x, old) in enumerate(zip(inputs, node.inputs, strict=True))]
+        return list(_copy_node(node, inputs, kind if low else None).outputs)
 
-    statistics = [s.batch for s in training.statistics]
-    current = make_rewriter([*model.outputs.values(), *statistics], {}, change)
-    outputs = {n: cast(current(v), v) for n, v in model.outputs.items()}
-    moved = [replace(s, batch=cast(current(s.batch), s.batch)) for s in training.statistics]
-    return replace(training, model=replace(model, outputs=outputs), statistics=moved)
+    batches = [s.batch for s in training.statistics]
+    new = make_rewriter([*model.outputs.values(), *batches], {}, change)
+    outputs = {n: cast(new(v), v) for n, v in model.outputs.items()}
+    statistics = [replace(s, batch=cast(new(s.batch), s.batch)) for s in training.statistics]
+    return replace(training, model=replace(model, outputs=outputs), statistics=statistics)
 
 
 def all_finite(values: Sequence[Value]) -> Value:
-    """Whether no number is NaN or infinite: zero times one of these is NaN."""
+    """Whether no number is NaN or infinite: 0 times NaN or ∞ is NaN."""
     zeros = [op.ReduceSum(cast(v, values[0]) * 0, keepdims=0) for v in values]
     return op.Equal(zeros[0] if len(zeros) == 1 else op.Sum(*zeros), 0)
+
+
+def to_dtype(model: Model, dtype: Any) -> Model:
+    """The model with all real numbers in one dtype.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    dtype : numpy dtype
+        float64, for example.
+
+    Returns
+    -------
+    Model
+        Inputs that an operator takes in one dtype alone, such as the scales of Resize, keep theirs.
+
+    Raises
+    ------
+    ModelError
+        A node has a body.
+    """
+    dtype = np.dtype(dtype)
+    kind, type_name = helper.np_dtype_to_tensor_dtype(dtype), onnx_type(dtype)
+    roots = list(model.outputs.values())
+    reads = [x for node in topological(roots) for x in node.inputs if x is not None]
+    leaves = {v: _cast_leaf(v, dtype)
+              for v in [*reads, *roots, *model.inputs.values(), *model.initializers.values()]
+              if v.node is None and v.is_float}
+
+    def change(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+        if node.bodies:
+            raise ModelError(f"{node!r} has a graph inside, whose dtypes are fixed; leave the layer in its own.")
+        inputs = list(inputs)
+        for i, (x, old) in enumerate(zip(inputs, node.inputs, strict=True)):
+            if x is not None and old is not None and x.is_float and type_name not in _input_types(node, i):
+                inputs[i] = old if old.array is not None else cast(x, old)
+        outputs = _copy_node(node, inputs, kind).outputs
+        return [op.Cast(y, to=kind) if y.is_float and y.dtype != dtype else y for y in outputs]
+
+    new = make_rewriter(roots, leaves, change)
+
+    def rewrite_all(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {n: new(v) for n, v in values.items()}
+
+    return replace(model, inputs=rewrite_all(model.inputs), outputs=rewrite_all(model.outputs),
+                   initializers=rewrite_all(model.initializers))
+
+
+def _cast_leaf(v: Value, dtype: np.dtype) -> Value:
+    """An input or a constant in another dtype."""
+    return variable(v.hint, dtype, v.shape) if v.array is None else constant(v.array.astype(dtype), hint=v.hint)
+
+
+def _input_types(node: Node, i: int) -> Collection[str]:
+    """The types that the schema of a node allows for its i-th input."""
+    formal = node.schema.inputs
+    return formal[min(i, len(formal) - 1)].types
+
+
+def _copy_node(node: Node, inputs: Sequence[Value | None], kind: int | None) -> Node:
+    """The node with other inputs and, unless `kind` is None, with float attributes of that element type."""
+    attributes = node.attributes if kind is None else {k: _cast_attribute(node, k, v, kind)
+                                                       for k, v in node.attributes.items()}
+    return make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name,
+                     hints=[y.hint for y in node.outputs])
+
+
+def _cast_attribute(node: Node, name: str, value: Any, kind: int) -> Any:
+    """An attribute with another element type, where it is the dtype of an output or holds its elements."""
+    if name in ("to", "dtype") and value in FLOATS:
+        return kind
+    if isinstance(value, np.ndarray) and node.op_type == "ConstantOfShape" and value.dtype.kind == "f":
+        return value.astype(helper.tensor_dtype_to_np_dtype(kind))
+    return value

@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from ortpartial.graph import find_reached
 from ortpartial.model import load
-from ortpartial.rewrites import Mask, Statistic, TrainingModel, simplify, to_dtype, to_training_mode
+from ortpartial.rewrites import DropoutMask, RunningStatistic, TrainingModel, simplify, to_dtype, to_training_mode
 from ortpartial.training import GraphFunction
 
 __all__ = ["ModeProgram", "make_program"]
@@ -26,16 +26,16 @@ class ModeProgram:
         From the inputs of the model, the initializers that are fed, as far as they are read, and masks.
     fed : list of str
         Those initializers.
-    masks : dict of str to Mask
+    masks : dict of str to DropoutMask
         Those masks.
-    statistics : list of Statistic
+    statistics : list of RunningStatistic
         What the caller keeps of each run, in the order of the last outputs of the program.
     """
 
     program: GraphFunction
     fed: list[str]
-    masks: dict[str, Mask]
-    statistics: list[Statistic]
+    masks: dict[str, DropoutMask]
+    statistics: list[RunningStatistic]
 
 
 def make_program(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype: Any = None,

@@ -115,7 +115,7 @@ class Names:
 
     def scaling(self, precision: Precision | None) -> dict[str, np.ndarray]:
         """What a step carries of the scale of its loss, before the first step."""
-        return {self.free(n): a for n, a in precision.state.items()} if precision is not None else {}
+        return {self.free(n): a for n, a in precision.initial_state.items()} if precision is not None else {}
 
     def state(self, weight: str, state: str) -> str:
         """An optimizer state of a weight."""
@@ -260,7 +260,7 @@ def step_values(
         for n in [n for n in inputs if names.new(n) in outputs]:
             outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
         inputs.update(scaling)
-        outputs.update(zip(map(names.new, scaling), precision.moved(finite, *scaling.values()), strict=True))
+        outputs.update(zip(map(names.new, scaling), precision.update(finite, *scaling.values()), strict=True))
     if not fast:
         return inputs, outputs
     return inputs, dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
@@ -289,7 +289,7 @@ def _gradients(
     outputs = {names.loss: loss}
     for s in trained_as.statistics:  # Two nodes may move one, in turn.
         inputs[s.name] = model.initializers[s.name]
-        outputs[names.new(s.name)] = s.moved(outputs.get(names.new(s.name), inputs[s.name]))
+        outputs[names.new(s.name)] = s.update(outputs.get(names.new(s.name), inputs[s.name]))
     return inputs, outputs, trained, gradients
 
 

@@ -260,9 +260,9 @@ def in_a_loop():
 
 
 @pytest.mark.parametrize(("model", "weights", "message"), [
-    (net(), ["K", "mean1"], "'mean1' is a running statistic, which train_mode=True moves by itself"),
+    (net(), ["K", "mean1"], "'mean1' is a running statistic, which train_mode=True updates by itself"),
     (shared(), ["s"], "'b' is a running statistic, and .*BatchNormalization.* reads it for something else"),
-    (in_a_loop(), ["s"], "BatchNormalization.* is inside of a branch or a loop"),
+    (in_a_loop(), ["s"], "BatchNormalization.* is in the body of a branch or a loop"),
 ], ids=["trained", "merged", "loop"])
 def test_which_models_cannot(model, weights, message):
     with pytest.raises(ModelError, match=message):

@@ -1,4 +1,4 @@
-"""Are the losses of rows and their weighted means what they are said to be?"""
+"""Losses of rows, and their weighted means and sums."""
 
 import numpy as np
 import pytest

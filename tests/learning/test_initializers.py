@@ -1,4 +1,4 @@
-"""Are weights drawn as the formula says, biases left alone, and is a seed enough to have them again?"""
+"""Glorot-uniform initialization: its bounds, biases, seeds."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are the losses and their gradients those of numpy and of torch?"""
+"""Losses and their gradients, beside numpy and torch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Do weights move as the optimizers of torch move them?"""
+"""Optimizers, beside those of torch."""
 
 import numpy as np
 import pytest

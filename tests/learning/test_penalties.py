@@ -1,4 +1,4 @@
-"""Are the penalties those of numpy and of torch?"""
+"""Penalties, beside numpy and torch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are the step sizes those of the formulas, and those of scikit-learn as far as is promised?"""
+"""Schedules, beside their formulas, torch and scikit-learn."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Is w - η · step what it should be, in as few operators as there are?"""
+"""The weight update w - η · step: its values and its number of operators."""
 
 import numpy as np
 import pytest

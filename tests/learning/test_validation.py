@@ -1,4 +1,4 @@
-"""Are settings numbers in their range, and is a name that nobody knows told what is known?"""
+"""Validation of settings, and names of losses, penalties, optimizers and schedules."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are gradients the same when values of the forward pass are computed once more, and does that take less memory?"""
+"""Gradient checkpointing: the same gradients in less memory."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Does what a runtime lacks in float64 compute the same in operators that it has?"""
+"""Lowering of operators without a kernel, beside torch; opset downgrade."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""Does a training in float16 keep float32 weights, find its scale, and skip steps that overflow, and nothing else?"""
+"""Mixed precision with loss scaling, beside float32 and beside torch's GradScaler; a model in another dtype."""
 
 import copy
 import pickle
@@ -17,7 +17,8 @@ from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
-from ortpartial.rewrites.mixed_precision import LossScale
+from ortpartial.model.load import load
+from ortpartial.rewrites.mixed_precision import LossScale, to_dtype
 
 ENGINES = ["step", "epoch"]
 X, Y, _ = data(53)
@@ -34,10 +35,10 @@ def everything(o):
     return [o.train_losses_, *(a.tolist() for kind in ("weight", "optimizer", "buffer") for a in o.get_state(kind))]
 
 
-def stepped(o, x, y, **given):
-    """What the graph of a step gives by the interpreter of onnx, which rounds each result to its dtype."""
+def stepped(o, x, y):
+    """The outputs of the step's graph from the interpreter of onnx, which rounds each result to its dtype."""
     graph = o._engine.graphs()["step"]
-    feeds = {"x": x, "y_target": y, "iteration": np.array(1), **o._engine.snapshot()["arrays"], **given}
+    feeds = {"x": x, "y_target": y, "iteration": np.array(1), **o._engine.snapshot()["arrays"]}
     found = ReferenceEvaluator(graph).run(None, {i.name: feeds[i.name] for i in graph.graph.input})
     return dict(zip([v.name for v in graph.graph.output], found, strict=True))
 
@@ -57,7 +58,7 @@ def test_a_step_is_that_of_float32_within_the_rounding_of_float16(model):
 
 
 def test_products_alone_are_low():
-    """A softmax, a mean and all that follows them, up to the next product, are of float32."""
+    """A softmax, a mean and what follows them, up to the next product, are float32."""
     x = variable("x", "float32", ["N", 4])
     h = op.Relu(x @ parameter("U", 4, 4))
     h = op.Softmax(h) * parameter("s", 4) + h
@@ -71,7 +72,7 @@ def test_products_alone_are_low():
 
 
 def test_scale_of_torch():
-    """The scale, the steps that are skipped and the weights are those of a GradScaler with the same gradients."""
+    """The scale, the skipped steps and the weights are those of a GradScaler with the same gradients."""
     o = optimizer(linear(), loss_scale=HUGE, shuffle=False, batch_size=10, max_iter=1)
     w = {n: torch.tensor(a, requires_grad=True) for n, a in weights_of(linear()).items()}
     rate = torch.optim.Adam(w.values(), lr=0.01)
@@ -120,7 +121,7 @@ def test_step_and_epoch_are_the_same_to_the_last_bit(rows, scale):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_going_on(engine):
+def test_training_continues(engine):
     whole = optimizer(engine=engine, loss_scale=HUGE).fit(X, 100 * Y)
     part = optimizer(engine=engine, loss_scale=HUGE, max_iter=2).fit(X, 100 * Y)
     other = optimizer(engine=engine, loss_scale=HUGE)
@@ -148,15 +149,15 @@ def test_a_fixed_scale_skips_nothing():
     assert optimizer(precision="bfloat16").get_state("buffer") == []
 
 
-def test_numbers_that_hide_stay_finite():
-    """-1e38, added where attention is not to look, is no infinity in float16: a row of them has no NaN."""
+def test_large_constants_stay_finite():
+    """-1e38, as attention masks have it, stays finite in float16, where a row of infinities would be NaN."""
     x = variable("x", "float32", ["N", 4])
     model = build([x], {"y": x @ parameter("U", 4, 2) + constant(np.full(2, -1e38, np.float32))})
     o = optimizer(model, weights_to_train=["U"], loss_scale=0.25)
     assert stepped(o, X[:5], np.zeros((5, 2), np.float32))["loss"] < np.inf
 
 
-def test_what_comes_out():
+def test_trained_models_are_float32():
     o = optimizer().fit(X, Y)
     trained = o.get_trained_onnx()
     assert {t.data_type for t in trained.graph.initializer} == {TensorProto.FLOAT}
@@ -207,7 +208,7 @@ def test_errors(settings, error, message):
 
 @pytest.mark.parametrize("wrong", [{"init_scale": 0.0}, {"growth_factor": 0.5}, {"backoff_factor": 2.0},
                                    {"growth_interval": 0}])
-def test_scales_that_are_none(wrong):
+def test_invalid_scales(wrong):
     with pytest.raises(SettingError, match="needs a scale above 0"):
         LossScale(**wrong)
 
@@ -215,3 +216,21 @@ def test_scales_that_are_none(wrong):
 def test_it_is_not_written_into_a_model():
     with pytest.raises(SettingError, match="precision='float16' is not written into a model"):
         optimizer().get_training_onnx()
+
+
+def test_a_model_in_another_dtype():
+    """Every real number is cast but for those that an operator takes in one dtype alone."""
+    x = variable("x", "float32", ["N", 1, 3])
+    y = op.Resize(x * 0.5, None, np.float32([1, 1, 2]), mode="nearest")
+    y = op.Cast(op.Cast(y, to=TensorProto.FLOAT16), to=TensorProto.FLOAT) + constant(np.float32([1.5]), hint="w")
+    y = y + op.ConstantOfShape(op.Shape(y), value=np.float32([2]))
+    converted = to_dtype(load(build([x], {"y": y, "i": op.ArgMax(y)})), np.float64)
+    graph = build(converted.inputs, converted.outputs).graph
+    kinds = {n.op_type: [a for a in n.attribute if a.name == "to"] for n in graph.node}
+    assert [a.i for a in kinds["Cast"]] == [TensorProto.DOUBLE]
+    resize = next(n for n in graph.node if n.op_type == "Resize")
+    stored = {t.name: t.data_type for t in graph.initializer}
+    assert stored[resize.input[2]] == TensorProto.FLOAT
+    assert stored["w"] == TensorProto.DOUBLE
+    assert [v.dtype.name for v in converted.outputs.values()] == ["float64", "int64"]
+    onnx.checker.check_model(build(converted.inputs, converted.outputs), full_check=True)

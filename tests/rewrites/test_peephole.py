@@ -1,4 +1,4 @@
-"""Does a step give the same numbers in operators that take less time?"""
+"""Peephole optimization: the same numbers, and which patterns match."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does a model in fewer nodes compute the same, bit for bit?"""
+"""Graph simplification: fewer nodes, the same bits."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Does a graph compute the same where its axes are moved less?"""
+"""Transpose elimination: the same values with fewer Transposes."""
 
 import numpy as np
 import pytest
