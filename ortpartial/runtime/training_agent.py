@@ -1,4 +1,4 @@
-"""Forward and backward by the TrainingAgent of onnxruntime-training."""
+"""The TrainingAgent of onnxruntime-training: forward and backward of a graph as two runs of one session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .agent_support import TRUSTED, find_active, find_untrusted, prepare_for_age
 from .buffer import Buffer
 from .device import CPU, C, Device, has_training, runtime_version
 from .errors import clean_message, run_error
-from .session import Session
+from .session import Binding, Session
 from .session_options import session_options
 
 __all__ = ["TRUSTED", "AgentState", "TrainingAgent", "TypedOrtValue", "find_untrusted", "prepare_for_agent"]
@@ -26,17 +26,17 @@ __all__ = ["TRUSTED", "AgentState", "TrainingAgent", "TypedOrtValue", "find_untr
 class TrainingAgent:
     """Forward and backward of a graph through the `TrainingAgent` of onnxruntime-training.
 
-    Any number of forwards may wait for their backward, in any order. Tensors go in as buffers or arrays, whose memory
-    is borrowed until the backward, and come out as OrtValues.
+    Any number of forwards may wait for their backward, in any order. The memory of inputs, buffers or arrays, is
+    borrowed until the backward; outputs are OrtValues that own theirs.
 
     Parameters
     ----------
     model : onnx.ModelProto
         The graph, of opset 12 to 21.
     weights : sequence of str
-        Initializers or inputs that are fed at each forward, and whose gradients a backward returns.
+        Initializers or inputs that each forward takes and whose gradients each backward returns.
     input_grads : sequence of str
-        Inputs whose gradients a backward returns as well.
+        Other inputs whose gradients each backward returns.
     device : str
         "cpu", "cuda" or "cuda:1".
     threads : int or None
@@ -45,7 +45,7 @@ class TrainingAgent:
     Attributes
     ----------
     inputs, outputs : list of str
-        Names of what a forward takes beside the weights, and of what it returns.
+        Names of the inputs that a forward takes beside the weights, and of the outputs that it returns.
     gradient_onnx : bytes
         The graph of forward and backward in one, as onnxruntime-training builds it.
 
@@ -54,7 +54,7 @@ class TrainingAgent:
     RuntimeMissingError
         The installed onnxruntime is not a training build.
     ModelError
-        The graph has no gradient there, or a wrong one: the message names the node.
+        onnxruntime-training has no gradient for a node, or a wrong one; the message names the node.
     """
 
     def __init__(
@@ -73,54 +73,54 @@ class TrainingAgent:
             )
         self._model, self._weights = prepare_for_agent(model), list(dict.fromkeys(weights))
         self._device, self._threads = Device.parse(device), threads
-        wanted = list(dict.fromkeys([*weights, *input_grads]))
-        reached = find_active(self._model, wanted)
+        wrt = list(dict.fromkeys([*weights, *input_grads]))
+        active = find_active(self._model, wrt)
         self.inputs = [i.name for i in self._model.graph.input if i.name not in self._weights]
         self.outputs = [o.name for o in self._model.graph.output]
-        self.gradient_onnx, info = _gradient(self._model, self._weights, [n for n in wanted if n in reached])
+        self.gradient_onnx, info = _build_gradient(self._model, self._weights, [n for n in wrt if n in active])
         gradient = onnx.load_from_string(self.gradient_onnx).graph
         self._order = [i.name for i in gradient.input]
         self._specs = {i.name: _spec(i) for i in gradient.input}
-        # The gradients come back in an order of the builder's own; what no output depends on has a gradient of zeros.
-        found = [o.name for o in gradient.output]
-        self._gradients = [(n, found.index(f"{n}_grad") if n in reached else -1) for n in wanted]
+        # The builder orders the gradients. What no output depends on has none: -1 stands for zeros.
+        gradients = [o.name for o in gradient.output]
+        self._gradients = [(n, gradients.index(f"{n}_grad") if n in active else -1) for n in wrt]
         self._differentiated = [i not in info.output_grad_indices_non_differentiable for i in range(len(self.outputs))]
         options = session_options(threads)
-        # As ORTModule does: a plan of memory made for a whole run need not hold for two halves of it.
+        # As in ORTModule: memory planned for a whole run may not fit two partial runs.
         options.enable_mem_pattern = options.enable_mem_reuse = False
-        # TrainingAgent 1.19.2 holds a bare pointer to its session, which therefore has to live as long.
+        # TrainingAgent 1.19.2 holds a bare pointer to its session, which has to live as long.
         self._session = Session(self.gradient_onnx, device=self._device, options=options)
-        device_of = [self._device.ort]
+        devices = [self._device.ort]
         self._agent = C.TrainingAgent(
-            self._session._sess, self._order, device_of * len(self.outputs), found, device_of * len(found),
+            self._session._sess, self._order, devices * len(self.outputs), gradients, devices * len(gradients),
             self._device.index,
         )
-        # Shapes and types that were fed last, how often they changed, and for which change a backward was checked.
-        self._seen: dict[str, Any] = {}
+        # The last shape and dtype of each input, how often one changed, and after which change gradients were checked.
+        self._signature: dict[str, Any] = {}
         self._changes = self._checked = 0
-        # Outputs that are an input handed through by an Identity: onnxruntime hands out the memory that it borrowed.
+        # Outputs that an Identity passes through from an input: onnxruntime returns the memory that it borrowed.
         self._borrowed: list[int] = []
-        self._inference: Any = None
+        self._inference: Binding | None = None
 
     def forward(
         self, inputs: Mapping[str, Any], weights: Mapping[str, Any], *, training: bool = True
     ) -> tuple[list[Any], AgentState | None]:
-        """The outputs of the graph, and what a backward needs.
+        """Run the graph forward.
 
         Parameters
         ----------
-        inputs : mapping of str to Buffer, Fed, numpy.ndarray or OrtValue
-            The inputs that are not weights. Memory of buffers and arrays must stay as it is until the backward.
-        weights : mapping of str to Buffer, Fed, numpy.ndarray or OrtValue
+        inputs : mapping of str to Buffer, TypedOrtValue, numpy.ndarray or OrtValue
+            The inputs that are not weights. Buffers and arrays must not change until the backward.
+        weights : mapping of str to Buffer, TypedOrtValue, numpy.ndarray or OrtValue
             The weights.
         training : bool
-            Whether a backward may follow. If not, nothing is kept.
+            Whether a backward may follow; otherwise no activation is kept.
 
         Returns
         -------
         outputs : list of OrtValue
-            In the order of `outputs`; they own their memory.
-        state : State or None
+            In the order of the attribute `outputs`; they own their memory.
+        state : AgentState or None
             For `backward`; None if not `training`.
 
         Raises
@@ -130,44 +130,44 @@ class TrainingAgent:
         """
         if not training:
             return self._infer(inputs, weights), None
-        feeds, kept, changes = C.OrtValueVector(), [], self._changes
-        seen, push = self._seen, feeds.push_back
+        feeds, tensors, changes = C.OrtValueVector(), [], self._changes
+        signature, push = self._signature, feeds.push_back
         try:
             for name in self._order:
                 value = weights[name] if name in weights else inputs[name]
                 if not isinstance(value, (Buffer, TypedOrtValue)):
                     value = TypedOrtValue(value) if isinstance(value, C.OrtValue) else Buffer(value, self._device)
-                # onnxruntime 1.19.2 does not look at types and shapes here, and reads what is not there.
+                # onnxruntime 1.19.2 checks neither types nor shapes here, and reads beyond the end of the memory.
                 key = value.shape, value.dtype
-                if seen.get(name) != key:
-                    self._check(name, value)
-                    seen[name], self._changes = key, self._changes + 1
-                kept.append(value)
+                if signature.get(name) != key:
+                    self._check_input(name, value)
+                    signature[name], self._changes = key, self._changes + 1
+                tensors.append(value)
                 push(value.ortvalue)
         except KeyError as e:
-            raise DataError(f"The agent is given no {e}; it needs: {', '.join(map(repr, self._order))}.") from None
-        state, found = C.PartialGraphExecutionState(), C.OrtValueVector()
+            raise DataError(f"The input {e} is missing; the graph has: {', '.join(map(repr, self._order))}.") from None
+        state, results = C.PartialGraphExecutionState(), C.OrtValueVector()
         try:
-            self._agent.run_forward(feeds, found, state, None)
+            self._agent.run_forward(feeds, results, state, None)
         except Exception as e:
             raise run_error(e) from None
-        outputs = [found[i] for i in range(len(self._differentiated))]
+        outputs = [results[i] for i in range(len(self._differentiated))]
         if changes != self._changes:
-            borrowed = {v.ortvalue.data_ptr() for v in kept}
+            borrowed = {v.ortvalue.data_ptr() for v in tensors}
             self._borrowed = [i for i, y in enumerate(outputs) if y.data_ptr() in borrowed]
         for i in self._borrowed:
-            outputs[i] = self._own(TypedOrtValue(outputs[i]), outputs[i].numpy())
-        return outputs, AgentState(state, outputs, kept, self._changes)
+            outputs[i] = self._new_tensor(TypedOrtValue(outputs[i]), outputs[i].numpy())
+        return outputs, AgentState(state, outputs, tensors, self._changes)
 
     def backward(self, output_gradients: Sequence[Any], state: AgentState) -> dict[str, Any]:
-        """The gradients of the weights, and of the inputs that were asked for.
+        """Run the graph backward: the gradients of the weights and of `input_grads`.
 
         Parameters
         ----------
         output_gradients : sequence of OrtValue, Buffer, numpy.ndarray or None
             A cotangent for each output, of its shape; None for zeros.
-        state : State
-            What the forward returned. It serves once.
+        state : AgentState
+            The state that the forward returned; each serves one backward.
 
         Returns
         -------
@@ -177,121 +177,123 @@ class TrainingAgent:
         Raises
         ------
         DataError
-            The cotangents are not as many as the outputs, or of other shapes or types, or the state has served.
+            The cotangents differ from the outputs in number, shape or type, or the state was used before.
         """
         if state.used:
-            raise DataError("This state has served one backward; run forward again for another.")
-        outputs, kept = state.outputs, state._kept
+            raise DataError("This state was used for a backward already; run forward again.")
+        outputs, tensors = state.outputs, state._tensors
         if len(output_gradients) != len(outputs):
-            raise DataError(f"{len(output_gradients)} cotangents are given for {len(outputs)} outputs.")
-        feeds, found = C.OrtValueVector(), C.OrtValueVector()
+            raise DataError(f"Got {len(output_gradients)} cotangents for {len(outputs)} outputs.")
+        feeds, results = C.OrtValueVector(), C.OrtValueVector()
         for i, differentiated in enumerate(self._differentiated):
             if not differentiated:
                 continue
-            given, output = output_gradients[i], outputs[i]
-            shape = output.shape()
-            if given is None:
-                given = self._own(TypedOrtValue(output))
-            elif not isinstance(given, (Buffer, C.OrtValue)):
-                given = Buffer(given, self._device)
-            kept.append(given)
-            dy = given.ortvalue if isinstance(given, Buffer) else given
-            if dy.shape() != shape or dy.element_type() != output.element_type():
-                raise DataError(f"The cotangent of {self.outputs[i]!r} is {_typed(dy)}, it itself is {_typed(output)}.")
+            cotangent, output = output_gradients[i], outputs[i]
+            if cotangent is None:
+                cotangent = self._new_tensor(TypedOrtValue(output))
+            elif not isinstance(cotangent, (Buffer, C.OrtValue)):
+                cotangent = Buffer(cotangent, self._device)
+            tensors.append(cotangent)
+            dy = cotangent.ortvalue if isinstance(cotangent, Buffer) else cotangent
+            if dy.shape() != output.shape() or dy.element_type() != output.element_type():
+                raise DataError(f"The cotangent of {self.outputs[i]!r} is {_format_type(dy)}, the output is "
+                                f"{_format_type(output)}.")
             feeds.push_back(dy)
         state.used = True
         try:
-            self._agent.run_backward(feeds, found, state._state)
+            self._agent.run_backward(feeds, results, state._state)
         except Exception as e:
             raise run_error(e) from None
-        gradients = {n: found[i] if i >= 0 else self._own(kept[self._order.index(n)]) for n, i in self._gradients}
+        gradients = {n: results[i] if i >= 0 else self._new_tensor(tensors[self._order.index(n)])
+                     for n, i in self._gradients}
         if state._change != self._checked:
-            self._check_gradients(gradients, kept)
+            self._check_gradients(gradients, tensors)
             self._checked = state._change
         state.release()
         return gradients
 
     def _infer(self, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> list[Any]:
-        """The outputs, in a session that keeps nothing for a backward."""
+        """Run the graph in a session of its own that keeps no activation for a backward."""
         if self._inference is None:
-            session = Session(_fed(self._model, self._weights), device=self._device, threads=self._threads)
-            self._inference = session.binding()
-        bound = self._inference
+            model = _to_inputs(self._model, self._weights)
+            self._inference = Session(model, device=self._device, threads=self._threads).binding()
+        binding = self._inference
         for name in self._order:
             value = weights.get(name, inputs.get(name))
             if isinstance(value, C.OrtValue):
-                bound.bind_ortvalue_input(name, value)
+                binding.bind_ortvalue_input(name, value)
             elif value is not None:
-                bound.bind_input(name, value)
+                binding.bind_input(name, value)
             else:
-                raise DataError(f"The agent is given no {name!r}; it needs: {', '.join(map(repr, self._order))}.")
-        bound.run()
-        return list(bound.ortvalues().values())
+                raise DataError(f"The input {name!r} is missing; the graph has: {', '.join(map(repr, self._order))}.")
+        binding.run()
+        return list(binding.ortvalues().values())
 
-    def _check(self, name: str, value: Buffer | TypedOrtValue) -> None:
-        """Is a tensor what the graph declares?"""
+    def _check_input(self, name: str, value: Buffer | TypedOrtValue) -> None:
+        """Refuse a tensor that is not of the type and shape that the graph declares."""
         dtype, shape = self._specs[name]
         fits = shape is None or (
             len(shape) == len(value.shape)
             and all(d is None or d == e for d, e in zip(shape, value.shape, strict=True))
         )
         if not fits or value.dtype != dtype:
-            wanted = "of any shape" if shape is None else str(["?" if d is None else d for d in shape])
-            raise DataError(f"{name!r} is {value.dtype}{list(value.shape)}, the graph takes {dtype}{wanted}.")
+            declared = " of any shape" if shape is None else str(["?" if d is None else d for d in shape])
+            raise DataError(f"{name!r} is {value.dtype}{list(value.shape)}, the graph takes {dtype}{declared}.")
 
-    def _check_gradients(self, gradients: Mapping[str, Any], kept: Sequence[Any]) -> None:
-        """The builder sums over what was broadcast as far as it knows shapes; a sum that it missed shows here."""
+    def _check_gradients(self, gradients: Mapping[str, Any], tensors: Sequence[Any]) -> None:
+        """Refuse gradients of a wrong shape: the builder sums over broadcast axes only as far as it knows shapes."""
         for name, gradient in gradients.items():
-            shape = list(kept[self._order.index(name)].shape)
+            shape = list(tensors[self._order.index(name)].shape)
             if gradient.shape() != shape:
                 raise ModelError(
-                    f"The agent's gradient of {name!r} is {_typed(gradient)}, the tensor is {shape}: a dimension "
+                    f"The agent's gradient of {name!r} is {_format_type(gradient)}, the tensor is {shape}: a dimension "
                     f"without a declared size was broadcast. Declare it, or use engine='step' instead."
                 )
 
-    def _own(self, like: Buffer | TypedOrtValue, array: np.ndarray | None = None) -> Any:
-        """A tensor of some shape and type in memory of its own, of zeros or of what an array holds."""
-        made = C.OrtValue.ortvalue_from_shape_and_type(list(like.shape), like.dtype, self._device.ort)
-        made.update_inplace(np.zeros(like.shape, like.dtype) if array is None else np.asarray(array))
-        return made
+    def _new_tensor(self, like: Buffer | TypedOrtValue, array: np.ndarray | None = None) -> Any:
+        """A new tensor of the same shape and type that owns its memory: a copy of an array, or zeros."""
+        ortvalue = C.OrtValue.ortvalue_from_shape_and_type(list(like.shape), like.dtype, self._device.ort)
+        ortvalue.update_inplace(np.zeros(like.shape, like.dtype) if array is None else np.asarray(array))
+        return ortvalue
 
     def __repr__(self) -> str:
-        return f"<Agent {', '.join(self.inputs)} -> {', '.join(self.outputs)}, trains {', '.join(self._weights)}>"
+        inputs, outputs, weights = map(", ".join, (self.inputs, self.outputs, self._weights))
+        return f"<TrainingAgent {inputs} -> {outputs}, trains {weights}>"
 
 
 class AgentState:
-    """What a forward leaves for its backward: activations, the outputs, and the memory that was borrowed.
+    """The state between a forward and its backward: activations, outputs, and the inputs whose memory is borrowed.
 
     Attributes
     ----------
     outputs : list of OrtValue
-        What the forward returned.
+        The outputs of the forward.
     used : bool
-        Whether a backward has been run.
+        Whether a backward has used the state.
     """
 
-    __slots__ = ("_change", "_kept", "_state", "outputs", "used")
+    __slots__ = ("_change", "_state", "_tensors", "outputs", "used")
 
-    def __init__(self, state: Any, outputs: list[Any], kept: list[Any], change: int):
-        self._state, self.outputs, self._kept, self._change = state, outputs, kept, change
+    def __init__(self, state: Any, outputs: list[Any], tensors: list[Any], change: int):
+        self._state, self.outputs, self._tensors, self._change = state, outputs, tensors, change
         self.used = False
 
     def release(self) -> None:
-        """Give the memory back."""
-        self._state, self._kept = None, []
+        """Free the activations and the borrowed memory."""
+        self._state, self._tensors = None, []
 
 
 class TypedOrtValue:
-    """An OrtValue with its shape and dtype, which who knows them need not ask onnxruntime for.
+    """An OrtValue with its shape and dtype, which are slow to read from onnxruntime.
 
     Parameters
     ----------
     ortvalue : OrtValue
         A dense tensor.
     shape : tuple of int, optional
-        Its sizes.
+        Its shape; read from the tensor by default.
     dtype : numpy.dtype, optional
-        The type of its elements.
+        The type of its elements; read from the tensor by default.
     """
 
     __slots__ = ("dtype", "ortvalue", "shape")
@@ -301,35 +303,35 @@ class TypedOrtValue:
         self.dtype = dtype or np.dtype(helper.tensor_dtype_to_np_dtype(ortvalue.element_type()))
 
 
-def _typed(ortvalue: Any) -> str:
-    """Type and shape of a tensor, for people."""
+def _format_type(ortvalue: Any) -> str:
+    """The type and shape of a tensor, such as float[2, 3]."""
     return f"{ortvalue.data_type().removeprefix('tensor(').removesuffix(')')}{ortvalue.shape()}"
 
 
 def _spec(info: ValueInfoProto) -> tuple[np.dtype, tuple[int | None, ...] | None]:
-    """The dtype and the static sizes that an input declares."""
+    """The dtype and the shape that an input declares, with None for a dynamic size."""
     tensor = info.type.tensor_type
     sizes = read_shape(tensor)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return dtype, None if sizes is None else tuple(d if isinstance(d, int) else None for d in sizes)
 
 
-def _gradient(model: ModelProto, weights: Sequence[str], wanted: Sequence[str]) -> tuple[bytes, Any]:
-    """The graph of forward and backward, and what the builder knows about it."""
-    if not wanted:
+def _build_gradient(model: ModelProto, weights: Sequence[str], wrt: Sequence[str]) -> tuple[bytes, Any]:
+    """The graph of forward and backward, and what the gradient builder of onnxruntime-training knows about it."""
+    if not wrt:
         raise ModelError("No output of the graph depends on a weight in a way that has a gradient.")
-    stored = {t.name for t in model.graph.initializer}
+    initializers = {t.name for t in model.graph.initializer}
     config = C.OrtModuleGraphBuilderConfiguration()
-    config.initializer_names = [n for n in weights if n in stored]
-    config.initializer_names_to_train = [n for n in wanted if n in stored]
-    config.input_names_require_grad = [n for n in wanted if n not in stored]
+    config.initializer_names = [n for n in weights if n in initializers]
+    config.initializer_names_to_train = [n for n in wrt if n in initializers]
+    config.input_names_require_grad = [n for n in wrt if n not in initializers]
     config.build_gradient_graph, config.loglevel = True, C.Severity.ERROR
     builder = C.OrtModuleGraphBuilder()
     try:
         builder.initialize(model.SerializeToString(), config)
-        # The configuration of 1.19.2 has no graph_transformer_config any more; it goes to `build`.
+        # In 1.19.2 the transformers are configured by an argument of `build` and no longer by a field of the config.
         builder.build(C.TrainingGraphTransformerConfiguration())
-    except Exception as e:  # of many classes, IndexError among them
+    except Exception as e:  # The builder raises errors of many classes, IndexError among them.
         text = clean_message(e)
         if missing := re.search(r"has not been registered: (\w+)", text):
             text = f"it has no gradient for the operator {missing[1]}."
@@ -340,8 +342,8 @@ def _gradient(model: ModelProto, weights: Sequence[str], wanted: Sequence[str]) 
     return builder.get_gradient_model(), builder.get_graph_info()
 
 
-def _fed(model: ModelProto, weights: Sequence[str]) -> ModelProto:
-    """The same graph with weights as inputs."""
+def _to_inputs(model: ModelProto, weights: Sequence[str]) -> ModelProto:
+    """The same graph with weights as inputs instead of initializers."""
     model = ModelProto.FromString(model.SerializeToString())
     for tensor in [t for t in model.graph.initializer if t.name in weights]:
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))

@@ -1,4 +1,4 @@
-"""Is what the agent is trusted with right, compared with torch, and does it keep its memory in order?"""
+"""The TrainingAgent: gradients of the trusted operators compared with torch, borrowed memory, errors."""
 
 import gc
 import itertools
@@ -310,14 +310,14 @@ def cotangents(outputs):
 
 
 def model_of(f, arrays, dims=None):
-    """The graph of a case; `dims` names the sizes that it does not declare."""
+    """The graph of a case; `dims` gives the declared shape of an argument, by default its static one."""
     x = [variable(f"x{i}", a.dtype, a.shape if dims is None else dims(i, a.shape)) for i, a in enumerate(arrays)]
     y = f(*x)
     return build(x, {f"y{i}": v for i, v in enumerate(y if isinstance(y, (tuple, list)) else [y])})
 
 
-def stored(model, arrays):
-    """The graph with inputs turned to initializers."""
+def to_initializers(model, arrays):
+    """The same graph with inputs as initializers."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for i in [i for i in model.graph.input if i.name in arrays]:
         model.graph.initializer.append(numpy_helper.from_array(arrays[i.name], i.name))
@@ -329,8 +329,8 @@ def differentiate(model, feeds, weights=(), input_grads=()):
     agent = TrainingAgent(model, weights, input_grads=input_grads)
     outputs, state = agent.forward({n: feeds[n] for n in agent.inputs}, {n: feeds[n] for n in weights})
     outputs = [as_numpy(y) for y in outputs]
-    found = agent.backward(cotangents(outputs), state)
-    return outputs, {n: as_numpy(g) for n, g in found.items()}
+    gradients = agent.backward(cotangents(outputs), state)
+    return outputs, {n: as_numpy(g) for n, g in gradients.items()}
 
 
 def torch_differentiate(f, arrays):
@@ -338,13 +338,13 @@ def torch_differentiate(f, arrays):
     y = f(*x)
     y = y if isinstance(y, (tuple, list)) else [y]
     dys = [torch.tensor(d) for d in cotangents([v.detach().numpy() for v in y])]
-    found = torch.autograd.grad(y, x, dys)
-    return [v.detach().numpy() for v in y], {f"x{i}": g.numpy() for i, g in enumerate(found)}
+    gradients = torch.autograd.grad(y, x, dys)
+    return [v.detach().numpy() for v in y], {f"x{i}": g.numpy() for i, g in enumerate(gradients)}
 
 
-def assert_close(found, expected, tol=2e-5):
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max(initial=0) <= tol * max(np.abs(expected).max(initial=0), 1e-3)
+def assert_close(actual, expected, tol=2e-5):
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max(initial=0) <= tol * max(np.abs(expected).max(initial=0), 1e-3)
 
 
 @needs_agent
@@ -355,20 +355,21 @@ def test_trusted_operator_has_the_gradient_of_torch(f, torch_f, arrays):
     y, expected = torch_differentiate(torch_f, arrays)
     model = model_of(f, arrays)
     assert find_untrusted(model, (), input_grads=names) == []
-    # By all inputs; by each alone, stored in the model, where the builder takes other ways; and at an older opset.
-    found = {tuple(names): differentiate(model, feeds, input_grads=names)}
+    # With respect to all inputs; to each one alone as an initializer, which the builder treats differently; and at an
+    # older opset.
+    results = {tuple(names): differentiate(model, feeds, input_grads=names)}
     for n in names:
-        found[n,] = differentiate(stored(model, {n: feeds[n]}), feeds, [n])
+        results[n,] = differentiate(to_initializers(model, {n: feeds[n]}), feeds, [n])
     if all(node.op_type != "Gelu" for node in model.graph.node):
         older = onnx.ModelProto.FromString(model.SerializeToString())
         older.opset_import[0].version, older.ir_version = 18, 8
         if "AveragePool" not in str(older.graph.node):
-            found["older",] = differentiate(older, feeds, names)
-    # Where sizes are not declared, what is trusted is right as well.
-    loose = model_of(f, arrays, lambda i, shape: [f"d{i}_{j}" for j in range(len(shape))])
-    if find_untrusted(loose, (), input_grads=names) == []:
-        found["loose",] = differentiate(loose, feeds, input_grads=names)
-    for outputs, gradients in found.values():
+            results["older",] = differentiate(older, feeds, names)
+    # Graphs that are trusted without declared sizes are correct as well.
+    dynamic = model_of(f, arrays, lambda i, shape: [f"d{i}_{j}" for j in range(len(shape))])
+    if find_untrusted(dynamic, (), input_grads=names) == []:
+        results["dynamic",] = differentiate(dynamic, feeds, input_grads=names)
+    for outputs, gradients in results.values():
         for a, b in zip(outputs, y, strict=True):
             assert_close(a, b)
         for n, g in gradients.items():
@@ -388,12 +389,12 @@ ROWS = real(6, 5, seed=9)
 
 
 def network():
-    """A network of three layers, its weights stored."""
+    """A network of three layers with its weights as initializers."""
     y = x = variable("x", "float32", ["N", 5])
-    given = {n: variable(n, "float32", a.shape) for n, a in NET.items()}
+    weights = {n: variable(n, "float32", a.shape) for n, a in NET.items()}
     for i, f in enumerate((op.Relu, op.Tanh, op.Sigmoid)):
-        y = f(y @ given[f"w{i}"] + given[f"b{i}"])
-    return stored(build([x, *given.values()], {"y": y}), NET)
+        y = f(y @ weights[f"w{i}"] + weights[f"b{i}"])
+    return to_initializers(build([x, *weights.values()], {"y": y}), NET)
 
 
 def torch_network(x, **weights):
@@ -406,8 +407,8 @@ def torch_gradients(rows=ROWS, dy=None, net=NET):
     tensors = {n: torch.tensor(a, requires_grad=True) for n, a in {"x": rows, **net}.items()}
     y = torch_network(**tensors)
     dy = torch.ones_like(y) if dy is None else torch.tensor(dy)
-    found = torch.autograd.grad(y, list(tensors.values()), dy)
-    return y.detach().numpy(), {n: g.numpy() for n, g in zip(tensors, found, strict=True)}
+    gradients = torch.autograd.grad(y, list(tensors.values()), dy)
+    return y.detach().numpy(), {n: g.numpy() for n, g in zip(tensors, gradients, strict=True)}
 
 
 def part(weights):
@@ -435,7 +436,7 @@ def test_any_weights_in_any_order(weights, input_grads):
 
 
 @needs_agent
-def test_weights_that_are_fed_are_those_that_count():
+def test_weights_are_those_of_the_call():
     other = {n: 2 * a for n, a in NET.items()}
     agent = TrainingAgent(network(), list(NET))
     (y,), state = agent.forward({"x": ROWS}, {n: Buffer(a) for n, a in other.items()})
@@ -470,19 +471,18 @@ def test_forward_without_training():
 
 
 @needs_agent
-def test_gradients_of_what_has_no_influence_are_zeros():
+def test_gradients_of_tensors_without_influence_are_zeros():
     x, w, u, v = (variable(n, "float32", [3]) for n in "xwuv")
-    used = op.Cast(op.Cast(u, to=7), to=1)  # The value counts, and has no gradient.
-    model = stored(build([x, w, u, v], {"y": x * w + used}), {"w": NET["b2"], "u": NET["b2"]})
-    agent = TrainingAgent(model, ["u", "w"],
-                  input_grads=["v", "x"])
+    used = op.Cast(op.Cast(u, to=7), to=1)  # It changes the output but has no gradient.
+    model = to_initializers(build([x, w, u, v], {"y": x * w + used}), {"w": NET["b2"], "u": NET["b2"]})
+    agent = TrainingAgent(model, ["u", "w"], input_grads=["v", "x"])
     feeds = {"x": real(3), "v": real(3)}
     for scale in (1, 10):
         weights = {"w": real(3, seed=1), "u": scale * np.ones(3, np.float32)}
         (y,), state = agent.forward(feeds, weights)
         np.testing.assert_allclose(as_numpy(y), feeds["x"] * weights["w"] + scale, rtol=1e-6)
-        found = {n: as_numpy(g).tolist() for n, g in agent.backward([np.ones(3, np.float32)], state).items()}
-        assert found == {"u": [0, 0, 0], "w": feeds["x"].tolist(), "v": [0, 0, 0], "x": weights["w"].tolist()}
+        gradients = {n: as_numpy(g).tolist() for n, g in agent.backward([np.ones(3, np.float32)], state).items()}
+        assert gradients == {"u": [0, 0, 0], "w": feeds["x"].tolist(), "v": [0, 0, 0], "x": weights["w"].tolist()}
 
 
 @needs_agent
@@ -495,9 +495,9 @@ def test_several_outputs():
     outputs, state = agent.forward({"x": rows}, {"w": weights})
     np.testing.assert_array_equal(as_numpy(outputs[1]), (rows * weights).argmax(1, keepdims=True))
     dz = real(4, 3, seed=2)
-    found = agent.backward([None, None, dz, None], state)
-    assert_close(as_numpy(found["w"]), (dz * np.exp(rows * weights) * rows).sum(0))
-    assert_close(as_numpy(found["x"]), dz * np.exp(rows * weights) * weights)
+    gradients = agent.backward([None, None, dz, None], state)
+    assert_close(as_numpy(gradients["w"]), (dz * np.exp(rows * weights) * rows).sum(0))
+    assert_close(as_numpy(gradients["x"]), dz * np.exp(rows * weights) * weights)
 
 
 @needs_agent
@@ -508,12 +508,12 @@ def test_float64():
     (y,), state = agent.forward({"x": rows}, {"w": weights})
     s = as_numpy(y)
     assert s.dtype == np.float64
-    found = as_numpy(agent.backward([np.ones((4, 2))], state)["w"])
-    np.testing.assert_allclose(found, rows.T @ (s * (1 - s)), rtol=1e-12)
+    gradient = as_numpy(agent.backward([np.ones((4, 2))], state)["w"])
+    np.testing.assert_allclose(gradient, rows.T @ (s * (1 - s)), rtol=1e-12)
 
 
 def convolutional():
-    """Convolution, pooling, attention-like softmax, normalization: what the operators do together."""
+    """Convolution, pooling, normalization and attention in one graph."""
     x = variable("x", "float32", ["N", 2, 8, 8])
     c, d, s, b, w = (variable(n, "float32", shape) for n, shape in
                      {"c": (4, 2, 3, 3), "d": (4,), "s": (9,), "b": (9,), "w": (9, 9)}.items())
@@ -540,10 +540,11 @@ def test_a_deeper_graph():
     assert find_untrusted(model) == []
     (y,), expected = torch_differentiate(torch_convolutional, list(arrays.values()))
     weights = ["w", "c", "b", "d", "s"]
-    (found_y,), found = differentiate(stored(model, {n: arrays[n] for n in weights}), arrays, weights, ["x"])
-    assert_close(found_y, y, 1e-4)
+    model = to_initializers(model, {n: arrays[n] for n in weights})
+    (agent_y,), gradients = differentiate(model, arrays, weights, ["x"])
+    assert_close(agent_y, y, 1e-4)
     for i, n in enumerate(arrays):
-        assert_close(found[n], expected[f"x{i}"], 1e-4)
+        assert_close(gradients[n], expected[f"x{i}"], 1e-4)
 
 
 # Memory and order
@@ -554,7 +555,7 @@ def test_several_forwards_pending_and_backward_in_any_order():
     agent = TrainingAgent(network(), list(NET))
     pending = []
     for k in range(8):
-        # Everything that is fed is dropped here: the states alone keep it.
+        # Only the states keep the arrays alive.
         (y,), state = agent.forward({"x": real(k + 1, 5, seed=k)}, {n: a * (1 + k / 8) for n, a in NET.items()})
         pending.append((k, as_numpy(y), state))
     del y, state
@@ -571,11 +572,11 @@ def test_several_forwards_pending_and_backward_in_any_order():
 
 
 @needs_agent
-def test_results_outlive_the_agent_and_what_was_fed():
+def test_results_outlive_the_agent_and_its_inputs():
     agent = TrainingAgent(network(), list(NET), input_grads=["x"])
     outputs, state = agent.forward({"x": ROWS.copy()}, {n: a.copy() for n, a in NET.items()})
     gradients = agent.backward([np.ones((6, 3), np.float32)], state)
-    for _ in range(3):  # Later runs do not write there.
+    for _ in range(3):  # Later runs must not overwrite the results.
         _, other = agent.forward({"x": ROWS + 1}, NET)
         agent.backward([np.zeros((6, 3), np.float32)], other)
     del agent, state, other
@@ -587,7 +588,7 @@ def test_results_outlive_the_agent_and_what_was_fed():
 
 
 @needs_agent
-def test_cotangents_and_inputs_are_left_as_they_are():
+def test_cotangents_and_inputs_do_not_change():
     agent = TrainingAgent(network(), list(NET), input_grads=["x"])
     dy, rows, weights = np.ones((6, 3), np.float32), ROWS.copy(), {n: a.copy() for n, a in NET.items()}
     (y,), state = agent.forward({"x": rows}, weights)
@@ -596,16 +597,16 @@ def test_cotangents_and_inputs_are_left_as_they_are():
     assert (dy == 1).all()
     np.testing.assert_array_equal(rows, ROWS)
     np.testing.assert_array_equal(as_numpy(y), before)
-    kept = {n: as_numpy(g).copy() for n, g in gradients.items()}
+    copies = {n: as_numpy(g).copy() for n, g in gradients.items()}
     for array in (dy, rows, *weights.values()):
         array[...] = np.nan
     np.testing.assert_array_equal(as_numpy(y), before)
     for n, g in gradients.items():
-        np.testing.assert_array_equal(as_numpy(g), kept[n])
+        np.testing.assert_array_equal(as_numpy(g), copies[n])
 
 
 @needs_agent
-def test_an_input_handed_through_is_copied():
+def test_an_input_that_is_also_an_output_is_copied():
     x, w = variable("x", "float32", ["N"]), variable("w", "float32", [3])
     agent = TrainingAgent(build([x, w], {"same": op.Identity(x), "y": op.ReduceSum(w)}), ["w"], input_grads=["x"])
     for rows in (ROWS[0].copy(), ROWS[1].copy()):
@@ -617,22 +618,22 @@ def test_an_input_handed_through_is_copied():
 
 
 @needs_agent
-def test_states_that_are_dropped_give_their_memory_back():
+def test_states_free_their_memory():
     agent, rows = TrainingAgent(network(), list(NET)), np.ones((2000, 5), np.float32)
 
-    def grown(n):
+    def growth(n):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(n):
             agent.forward({"x": rows}, NET)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
-    grown(100)
-    # A state holds 2000 rows of 14 numbers or more: kept, 1000 of them were 100 MB.
-    assert grown(1000) < 20_000
+    growth(100)
+    # A state holds 2000 rows of at least 14 numbers: 1000 states would take 100 MB.
+    assert growth(1000) < 20_000
 
 
 @needs_agent
-def test_outputs_go_from_session_to_session():
+def test_outputs_are_inputs_of_another_session():
     agent = TrainingAgent(network(), list(NET))
     y, dy = variable("y", "float32", ["N", 3]), variable("t", "float32", ["N", 3])
     loss = Session(build([y, dy], {"loss": op.ReduceSum((y - dy) * (y - dy)), "y_grad": 2 * (y - dy)})).binding()
@@ -663,8 +664,8 @@ def test_agent_without_onnxruntime_training(monkeypatch):
 @pytest.mark.parametrize(
     ("inputs", "weights", "message"),
     [
-        ({}, NET, "The agent is given no 'x'; it needs: 'x', 'w0', 'b0'"),
-        ({"x": ROWS}, part(["w0"]), "The agent is given no 'b0'; it needs"),
+        ({}, NET, "The input 'x' is missing; the graph has: 'x', 'w0', 'b0'"),
+        ({"x": ROWS}, part(["w0"]), "The input 'b0' is missing; the graph has"),
         ({"x": ROWS[:, :4]}, NET, r"'x' is float32\[6, 4\], the graph takes float32\['\?', 5\]\."),
         ({"x": ROWS[0]}, NET, r"'x' is float32\[5\], the graph takes"),
         ({"x": ROWS.astype(np.float64)}, NET, r"'x' is float64\[6, 5\], the graph takes float32"),
@@ -672,7 +673,7 @@ def test_agent_without_onnxruntime_training(monkeypatch):
         ({"x": ROWS}, {**NET, "b0": Buffer(NET["b0"][:1]).ortvalue}, r"'b0' is float32\[1\], the graph takes"),
     ],
 )
-def test_forward_says_what_does_not_fit(inputs, weights, message):
+def test_forward_names_the_input_that_does_not_fit(inputs, weights, message):
     agent = TrainingAgent(network(), list(NET))
     agent.forward({"x": ROWS}, NET)
     for _ in range(2):
@@ -682,22 +683,22 @@ def test_forward_says_what_does_not_fit(inputs, weights, message):
 
 
 @needs_agent
-def test_backward_says_what_does_not_fit():
+def test_backward_names_the_cotangent_that_does_not_fit():
     agent = TrainingAgent(network(), ["w0"])
     _, state = agent.forward({"x": ROWS}, NET)
     dy = np.ones((6, 3), np.float32)
     for wrong in (dy[:5], dy[0], dy.astype(np.float64), Buffer(dy[:5]).ortvalue, np.float32(1).reshape(())):
-        with pytest.raises(DataError, match=r"cotangent of 'y' is (float|double)\[.*\], it itself is float\[6, 3\]"):
+        with pytest.raises(DataError, match=r"cotangent of 'y' is (float|double)\[.*\], the output is float\[6, 3\]"):
             agent.backward([wrong], state)
-    with pytest.raises(DataError, match="2 cotangents are given for 1 outputs"):
+    with pytest.raises(DataError, match="Got 2 cotangents for 1 outputs"):
         agent.backward([dy, dy], state)
     agent.backward([dy], state)
-    with pytest.raises(DataError, match="This state has served one backward; run forward again"):
+    with pytest.raises(DataError, match="This state was used for a backward already; run forward again"):
         agent.backward([dy], state)
 
 
 @needs_agent
-def test_a_sum_that_the_builder_missed_is_found():
+def test_gradients_of_a_wrong_shape_are_refused():
     x, w = variable("x", "float32", ["N", 3]), variable("w", "float32", ["M", 3])
     agent = TrainingAgent(build([x, w], {"y": x * w}), ["w"])
     assert find_untrusted(build([x, w], {"y": x * w}), ["w"], input_grads=()) != []
@@ -721,7 +722,7 @@ def test_operators_without_a_gradient():
 
 
 @needs_agent
-def test_names_that_are_not_there():
+def test_unknown_and_integer_tensors():
     with pytest.raises(ModelError, match="The model has no initializer or input named 'w9'"):
         TrainingAgent(network(), ["w9"])
     x, i = variable("x", "float32", [3]), variable("i", "int64", [2])
@@ -732,9 +733,9 @@ def test_names_that_are_not_there():
 
 
 @needs_agent
-def test_gradient_onnx_is_the_graph_of_both():
+def test_gradient_onnx_holds_forward_and_backward():
     agent = TrainingAgent(network(), ["w2", "w0"])
     graph = onnx.load_from_string(agent.gradient_onnx).graph
     assert "YieldOp" in {n.op_type for n in graph.node}
     assert sorted(o.name for o in graph.output) == ["w0_grad", "w2_grad"]
-    assert repr(agent) == "<Agent x -> y, trains w2, w0>"
+    assert repr(agent) == "<TrainingAgent x -> y, trains w2, w0>"
