@@ -61,7 +61,8 @@ def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> N
     if not proto.training_info:
         raise ModelError("The model has no training_info; to_training_info writes one.")
     _check_tensors(proto)
-    _check_names(proto)
+    _check_changing_names(proto)
+    _check_inference_graph(proto)
     for i, info in enumerate(proto.training_info):
         where = f"training_info[{i}]"
         _check_bindings(where, proto, info)
@@ -82,25 +83,30 @@ def _check_tensors(proto: ModelProto) -> None:
                     raise ModelError(f"{where}: the initializer {t.name!r} is not valid: {e}") from None
 
 
-def _check_names(proto: ModelProto) -> None:
-    """Whether no name of a tensor that changes is that of another one, and the inference graph stands alone."""
-    infos, changing = proto.training_info, mutable(proto)
-    owners: dict[str, list[str]] = {}
-    for i, info in enumerate(infos):
+def _check_changing_names(proto: ModelProto) -> None:
+    """Whether an initializer that a binding changes has a name of its own among the algorithms."""
+    changing = mutable(proto)
+    owners: dict[str, str] = {}
+    for i, info in enumerate(proto.training_info):
+        where = f"training_info[{i}].algorithm"
         for t in info.algorithm.initializer:
-            owners.setdefault(t.name, []).append(f"training_info[{i}].algorithm")
-    for name, found in owners.items():
-        if name in changing and len(set(found)) > 1:
-            raise ModelError(f"{found[1]}: the initializer {name!r} is one of {found[0]}, too, and a binding changes "
-                             f"it; give them names of their own.")
-    own = {o for g in walk_graphs(proto.graph) for node in g.node for o in node.output}
-    own |= {v.name for g in walk_graphs(proto.graph) for v in (*g.input, *g.initializer)}
-    for node in (node for g in walk_graphs(proto.graph) for node in g.node):
-        for i, info in enumerate(infos):
-            theirs = {v.name for v in (*info.algorithm.input, *info.algorithm.initializer)}
-            theirs |= {o for n in info.algorithm.node for o in n.output}
-            if wrong := [x for x in node.input if x and x not in own and x in theirs]:
-                raise ModelError(f"training_info[{i}].algorithm: the inference graph reads {wrong[0]!r} (node "
+            if t.name in changing and owners.setdefault(t.name, where) != where:
+                raise ModelError(f"{where}: the initializer {t.name!r} is one of {owners[t.name]}, too, and a binding "
+                                 f"changes it; give them names of their own.")
+
+
+def _check_inference_graph(proto: ModelProto) -> None:
+    """Whether the inference graph reads no tensor of an algorithm."""
+    graphs = list(walk_graphs(proto.graph))
+    nodes = [node for g in graphs for node in g.node]
+    tensors = {o for node in nodes for o in node.output} | {v.name for g in graphs for v in (*g.input, *g.initializer)}
+    foreign = [(node, x) for node in nodes for x in node.input if x and x not in tensors]
+    for i, info in enumerate(proto.training_info):
+        algorithm = {v.name for v in (*info.algorithm.input, *info.algorithm.initializer)}
+        algorithm |= {o for node in info.algorithm.node for o in node.output}
+        for node, x in foreign:
+            if x in algorithm:
+                raise ModelError(f"training_info[{i}].algorithm: the inference graph reads {x!r} (node "
                                  f"{node.name or node.op_type}), which the algorithm has; it must stand alone.")
 
 

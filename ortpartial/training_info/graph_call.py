@@ -1,4 +1,4 @@
-"""What does a GraphCall stand for, by which algorithms of ONNX 1.7 ran the inference graph? Its nodes, once more."""
+"""Inlining of GraphCall, the operator by which training algorithms of ONNX 1.7 run the inference graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_call(node: NodeProto) -> bool:
 
 
 def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, taken: set[str]) -> list[NodeProto]:
-    """The nodes of the inference graph, its inputs and outputs those of a GraphCall, position by position.
+    """Copy the nodes of the inference graph, its inputs and outputs replaced by those of a GraphCall.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, tak
     graph : onnx.GraphProto
         The inference graph.
     where : str
-        What messages call the place of the node.
+        The place of the node, for error messages.
     prefix : str
-        What names of tensors begin with.
+        A prefix for the names of tensors.
     taken : set of str
-        Names in use, to which those given are added.
+        Names in use; new ones are added.
 
     Returns
     -------
@@ -52,8 +52,25 @@ def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, tak
     Raises
     ------
     ModelError
-        The node names another graph, or does not fit its inputs and outputs.
+        The node calls another graph, or does not fit the inputs and outputs of this one.
     """
+    names = _bind_inputs(node, graph, where)
+    results = {o.name: r for o, r in zip(graph.output, node.output, strict=False) if r}
+    copies = []
+    for source in graph.node:
+        for o in source.output:
+            names[o] = results.get(o) or _reserve(f"{prefix}_{o}", taken) if o else ""
+        copy = NodeProto()
+        copy.CopyFrom(source)
+        _rename(copy, names, prefix, taken)
+        copies.append(copy)
+    # An output of the graph that no node computes under the caller's name, such as an input, is passed on.
+    passed = [(names[o], r) for o, r in results.items() if names[o] != r]
+    return [*copies, *(helper.make_node("Identity", [source], [r]) for source, r in passed)]
+
+
+def _bind_inputs(node: NodeProto, graph: GraphProto, where: str) -> dict[str, str]:
+    """Map the inputs and initializers of the called graph to the names of the caller."""
     name = next((a.s.decode() for a in node.attribute if a.name == "graph_name"), "")
     if name != graph.name:
         raise ModelError(f"{where}: a GraphCall names the graph {name!r}, and the only one that it may call, the "
@@ -61,28 +78,17 @@ def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, tak
     if len(node.input) > len(graph.input) or len(node.output) > len(graph.output):
         raise ModelError(f"{where}: a GraphCall has {len(node.input)} inputs and {len(node.output)} outputs, the graph "
                          f"{name!r} has {len(graph.input)} and {len(graph.output)}.")
-    stored = {t.name for t in graph.initializer}
-    names = {n: n for n in stored}
-    given = [*node.input, *[""] * len(graph.input)]
-    for i, fed in zip(graph.input, given, strict=False):
-        if not fed and i.name not in stored:
+    names = {t.name: t.name for t in graph.initializer}
+    arguments = [*node.input, *[""] * len(graph.input)]
+    for i, argument in zip(graph.input, arguments, strict=False):
+        if not argument and i.name not in names:
             raise ModelError(f"{where}: a GraphCall leaves out the input {i.name!r}, which has no initializer.")
-        names[i.name] = fed or i.name
-    results = {o.name: r for o, r in zip(graph.output, node.output, strict=False) if r}
-    copies = []
-    for source in graph.node:
-        for o in source.output:
-            names[o] = results.get(o) or _free(f"{prefix}_{o}", taken) if o else ""
-        copy = NodeProto()
-        copy.CopyFrom(source)
-        _rename(copy, names, prefix, taken)
-        copies.append(copy)
-    direct = [(names[o], r) for o, r in results.items() if names[o] != r]
-    return [*copies, *(helper.make_node("Identity", [source], [r]) for source, r in direct)]
+        names[i.name] = argument or i.name
+    return names
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """The name, with underscores behind it where it is taken, which it is then."""
+def _reserve(name: str, taken: set[str]) -> str:
+    """Reserve a name, underscored until nothing else has it."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -90,19 +96,20 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _rename(node: NodeProto, names: Mapping[str, str], prefix: str, taken: set[str]) -> None:
-    """Give the tensors of a node, and those inside of it, other names."""
+    """Rename a node and its tensors, those of its bodies included."""
     if node.name:
         node.name = f"{prefix}_{node.name}"
     node.input[:] = [names.get(i, i) for i in node.input]
     node.output[:] = [names.get(o, o) for o in node.output]
-    for a in node.attribute:
-        if node.domain == DOMAIN and node.op_type == "Gradient" and a.name in ("xs", "zs"):
-            a.strings[:] = [names.get(s.decode(), s.decode()).encode() for s in a.strings]
-        elif node.domain == DOMAIN and node.op_type == "Gradient" and a.name == "y":
-            a.s = names.get(a.s.decode(), a.s.decode()).encode()
+    if node.domain == DOMAIN and node.op_type == "Gradient":
+        for a in node.attribute:
+            if a.name in ("xs", "zs"):
+                a.strings[:] = [names.get(s.decode(), s.decode()).encode() for s in a.strings]
+            elif a.name == "y":
+                a.s = names.get(a.s.decode(), a.s.decode()).encode()
     for body in bodies(node):
-        own = [v.name for v in (*body.input, *body.initializer)] + [o for n in body.node for o in n.output if o]
-        inside = {**names, **{n: _free(f"{prefix}_{n}", taken) for n in dict.fromkeys(own)}}
+        local = [v.name for v in (*body.input, *body.initializer)] + [o for n in body.node for o in n.output if o]
+        inside = {**names, **{n: _reserve(f"{prefix}_{n}", taken) for n in dict.fromkeys(local)}}
         for v in (*body.input, *body.initializer, *body.output, *body.value_info):
             v.name = inside.get(v.name, v.name)
         for inner in body.node:

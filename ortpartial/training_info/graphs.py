@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnx import (
@@ -161,31 +161,32 @@ def combine_graphs(model: ModelProto, entry: int = 0) -> ModelProto:
         Where the algorithm calls the inference graph by GraphCall, which there was in ONNX 1.7, it holds the nodes of
         each call instead, and of the inference graph the initializers alone.
     """
-    info = model.training_info[entry]
-    found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    graph, own, base = found.graph, info.algorithm, model.graph
-    graph.name = own.name or base.name or "training"
-    calls = any(is_call(node) for node in own.node)
+    combined = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    graph, algorithm, inference = combined.graph, model.training_info[entry].algorithm, model.graph
+    graph.name = algorithm.name or inference.name or "training"
+    calls = any(is_call(node) for node in algorithm.node)
     for field in ("input", "initializer", "output", "node", "value_info", "sparse_initializer"):
         if not calls or field in ("initializer", "sparse_initializer"):
-            getattr(graph, field).extend(getattr(base, field))
+            getattr(graph, field).extend(getattr(inference, field))
         if field != "node":
-            getattr(graph, field).extend(getattr(own, field))
-    known = {t.name for t in graph.initializer}
-    computed = {o for g in walk_graphs(own) for node in g.node for o in node.output}
-    taken = {i.name for i in graph.input} | known | computed
-    for n, node in enumerate(own.node):
-        graph.node.extend(inline_call(node, base, f"training_info[{entry}].algorithm", f"call{n}", taken)
+            getattr(graph, field).extend(getattr(algorithm, field))
+    taken = {v.name for v in (*graph.input, *graph.initializer)}
+    taken |= {o for g in walk_graphs(algorithm) for node in g.node for o in node.output}
+    for n, node in enumerate(algorithm.node):
+        graph.node.extend(inline_call(node, inference, f"training_info[{entry}].algorithm", f"call{n}", taken)
                           if is_call(node) else [node])
-    # A tensor of another entry's algorithm is visible where no other has its name.
-    elsewhere: dict[str, list[TensorProto]] = {}
-    for i, other in enumerate(model.training_info):
-        for t in other.algorithm.initializer if i != entry else ():
-            elsewhere.setdefault(t.name, []).append(t)
     defined = taken | {o for node in graph.node for o in node.output}
-    reads = dict.fromkeys(i for g in walk_graphs(graph) for node in g.node for i in node.input if i not in defined)
-    graph.initializer.extend(elsewhere[i][0] for i in reads if len(elsewhere.get(i, ())) == 1)
-    return found
+    _add_foreign_initializers(graph, defined, [t.algorithm for i, t in enumerate(model.training_info) if i != entry])
+    return combined
+
+
+def _add_foreign_initializers(graph: GraphProto, defined: Collection[str], algorithms: Iterable[GraphProto]) -> None:
+    """Add what nodes read of other entries' algorithms: an initializer is visible where no other has its name."""
+    foreign: dict[str, list[TensorProto]] = {}
+    for t in (t for algorithm in algorithms for t in algorithm.initializer):
+        foreign.setdefault(t.name, []).append(t)
+    read = dict.fromkeys(i for g in walk_graphs(graph) for node in g.node for i in node.input if i not in defined)
+    graph.initializer.extend(foreign[i][0] for i in read if len(foreign.get(i, ())) == 1)
 
 
 def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:

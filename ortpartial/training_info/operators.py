@@ -69,9 +69,9 @@ def lower_training_operators(model: ModelProto | bytes | str | os.PathLike[str])
 
 
 def _gradient(inputs: Sequence[Value | None], attributes: Attributes, wanted: Sequence[bool]) -> list[Value | None]:
-    """∂Σy/∂x for every x, where the values named are those fed.
+    """∂Σy/∂x for every x, at the values that are fed.
 
-    The reader hands in what is fed, then the tensors that are named: xs, zs and y.
+    The inputs are the values fed, then the tensors that the attributes name: xs, zs and y.
     """
     n = len(inputs) // 2
     fed, named, y = inputs[:n], inputs[n:-1], inputs[-1]
@@ -81,24 +81,31 @@ def _gradient(inputs: Sequence[Value | None], attributes: Attributes, wanted: Se
     for name, v in zip([*attributes["xs"], attributes["y"]], [*xs, y], strict=True):
         if not v.is_float:
             raise GraphError(f"Gradient: {name!r} holds {v.dtype}, and only real numbers have a gradient.")
-    # What is fed in place of a tensor named stands for it, and two such may be the same: each has a variable first.
+    proxies = _proxies([*attributes["xs"], *attributes.get("zs", ())], named, fed)
+    if proxies:
+        (y,) = rewrite([y], {a: p for a, (p, _) in proxies.items()})
+    independent = [proxies[v][0] if v in proxies else v for v in named if v is not None]
+    wrt = [v for v, w in zip(independent[: len(xs)], wanted, strict=False) if w]
+    # Paths end at the named tensors, even where one is computed from another.
+    cotangents = backpropagate([y], [ones_like(y)], wrt, set(independent))
+    gradients = [zeros_like(x) if d is None else d for x, d in zip(wrt, cotangents, strict=True)]
+    if proxies:
+        gradients = rewrite(gradients, dict(proxies.values()))
+    results = iter(gradients)
+    return [next(results) if w else None for w in wanted[: len(xs)]]
+
+
+def _proxies(
+    names: Sequence[str], named: Sequence[Value | None], fed: Sequence[Value | None]
+) -> dict[Value, tuple[Value, Value]]:
+    """A variable for each named tensor that is fed another value, and that value; two of them may be the same."""
     proxies = {}
-    for name, a, b in zip([*attributes["xs"], *attributes.get("zs", ())], named, fed, strict=True):
+    for name, a, b in zip(names, named, fed, strict=True):
         if a is not None and b is not None and a != b:
             if a.dtype != b.dtype or not _fits(a, b):
                 raise GraphError(f"Gradient: {name!r} is {a!r} and is fed {b!r}.")
             proxies[a] = Value(b.type), b
-    if proxies:
-        (y,) = rewrite([y], {a: p for a, (p, _) in proxies.items()})
-    independent = [proxies[v][0] if v in proxies else v for v in named if v is not None]
-    asked = [v for v, w in zip(independent[: len(xs)], wanted, strict=False) if w]
-    # Paths end at what is named, even where it is computed from something else that is named.
-    found = backpropagate([y], [ones_like(y)], asked, set(independent))
-    gradients = [zeros_like(x) if d is None else d for x, d in zip(asked, found, strict=True)]
-    if proxies:
-        gradients = rewrite(gradients, dict(proxies.values()))
-    results = iter(gradients)
-    return [next(results) if w else None for w, _ in zip(wanted, xs, strict=False)]
+    return proxies
 
 
 def _fits(a: Value, b: Value) -> bool:

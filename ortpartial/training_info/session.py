@@ -1,11 +1,11 @@
-"""How is a training that stands in a model run? A `TrainingSession` executes its initialization and its steps."""
+"""Training sessions: run the initialization and the training steps that a model stores as training information."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +26,16 @@ from .graphs import build_step, list_computed, mutable, pairs, read_training, st
 
 __all__ = ["TrainingSession"]
 
-#: Programs, each for inputs of certain sizes, that are kept.
-_PROGRAMS = 8
+#: How many shapes of inputs have sessions of their own.
+_MAX_SHAPES = 8
 
 
 class TrainingSession:
-    """Any model with training information, run as the ONNX standard says.
+    """Run the training that a model stores, as the ONNX standard specifies it.
 
-    The state are the initializers that some binding changes. It starts as the model has it; `initialize` sets it to
-    what the initializations of all entries give. A step runs the algorithms of the entries one after the other, each
-    with the state that the one before has left.
+    The state is the initializers that a binding changes. It starts with the values stored in the model; `initialize`
+    sets it to the outputs of the initializations. A step runs the algorithms of all entries in turn, each with the
+    state that the one before has left.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class TrainingSession:
     Attributes
     ----------
     inputs, outputs : list of str
-        What a step reads and what it gives.
+        What a step reads and what it returns.
 
     Raises
     ------
@@ -70,29 +70,31 @@ class TrainingSession:
     """
 
     def __init__(self, model: ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu"):
-        self._model = read_training(model)
-        if self._model is model:
-            self._model = ModelProto()
-            self._model.CopyFrom(model)
+        self._model = ModelProto()
+        self._model.CopyFrom(read_training(model))
         check_training_info(self._model)
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
-        self._device, infos = Device.parse(device), self._model.training_info
-        self._updates = [pairs(info.update_binding) for info in infos]
-        times = Counter(n for update in self._updates for n in update)
-        # A step reads one buffer of the state and writes the next: one that fails has no effect.
-        self._rings = {n: [Buffer(a.copy(), device) for _ in range(times[n] + 1)] for n, a in self._stored.items()}
+        self._device = Device.parse(device)
+        self._steps: dict[Any, _BoundSteps] = {}
+        updates = [pairs(info.update_binding) for info in self._model.training_info]
+        counts = Counter(n for update in updates for n in update)
+        # A step reads one buffer of the state and writes the next, so that one that fails has no effect.
+        self._rings = {n: [Buffer(a.copy(), device) for _ in range(counts[n] + 1)] for n, a in self._stored.items()}
         self._turn, self._turns = 0, math.lcm(*(len(ring) for ring in self._rings.values()))
-        self._programs: dict[Any, _Program] = {}
+        self._describe_steps({v for update in updates for v in update.values()})
+
+    def _describe_steps(self, bound: Collection[str]) -> None:
+        """Name what the steps read and what they return: all that they compute but the bound values, the new state."""
+        infos = self._model.training_info
         steps = [list_computed(build_step(self._model, i), info) for i, info in enumerate(infos)]
-        self._types = {n: v for read, _ in steps for n, v in read.items() if n not in self._stored}
+        self._types = {n: v for inputs, _ in steps for n, v in inputs.items() if n not in self._stored}
         self.inputs = list(self._types)
-        bound = {v for update in self._updates for v in update.values()}
-        self.outputs = list(dict.fromkeys(n for _, given in steps for n in given if n not in bound))
+        self.outputs = list(dict.fromkeys(n for _, outputs in steps for n in outputs if n not in bound))
         self._declared = {i.name for g in (self._model.graph, *(t.algorithm for t in infos)) for i in g.input}
 
     @classmethod
     def from_model(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> TrainingSession:
-        """A session of a model; the same as the constructor.
+        """Make a session from a model; the same as the constructor.
 
         Parameters
         ----------
@@ -108,13 +110,13 @@ class TrainingSession:
         return cls(model, **settings)
 
     def initialize(self, seed: int | None = None) -> None:
-        """Back to the first state: the initializers as they are stored, then what the initializations give.
+        """Reset the state to the stored initializers, then run the initializations.
 
         Parameters
         ----------
         seed : int, optional
-            Where random numbers come from, on whatever runtime; without it, from the seeds that the nodes have, or
-            from nowhere that could be repeated.
+            Seed of the random numbers, which are then the same on every runtime. Without it they follow from the
+            seeds of the nodes; those of nodes without one cannot be reproduced.
         """
         rng = np.random.default_rng(seed)
         self._set(self._stored)
@@ -123,81 +125,81 @@ class TrainingSession:
             if not binding:
                 continue
             loaded = load(initialization(self._model, info))
-            first = rewrite(list(loaded.outputs.values()), {}, lambda node, _: _drawn(node, seed, rng))
-            graph = build(loaded.inputs, dict(zip(loaded.outputs, first, strict=True)))
-            found = Session(graph, device=self._device).run({})
-            self._set({key: found[value] for key, value in binding.items()})
+            values = rewrite(list(loaded.outputs.values()), {}, lambda node, _: _draw(node, seed, rng))
+            graph = build(loaded.inputs, dict(zip(loaded.outputs, values, strict=True)))
+            arrays = Session(graph, device=self._device).run({})
+            self._set({key: arrays[value] for key, value in binding.items()})
 
-    def _now(self, name: str) -> Buffer:
-        """Where an initializer is: a step moves it on by as many buffers as there are but for one."""
+    def _current(self, name: str) -> Buffer:
+        """The buffer that holds an initializer now: in a ring of n buffers each step moves it by n - 1."""
         ring = self._rings[name]
         return ring[-self._turn % len(ring)]
 
     def _set(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite initializers."""
         for name, array in arrays.items():
-            self._now(name).fill(array)
+            self._current(name).fill(array)
 
     def step(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Run the algorithm of every entry once, and update the state.
+        """Run the algorithms of all entries once, and update the state.
 
         Parameters
         ----------
         feeds : dict of str to array_like
-            By the names of `inputs`; inputs of the model that no step reads may be given, too.
+            By the names of `inputs`. Inputs of the model that no step reads are ignored.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            What the steps give, without the new state; where several entries give a tensor of one name, the last.
+            By the names of `outputs`; where several entries compute one, that of the last.
 
         Raises
         ------
         DataError
-            An input is missing or unknown, or does not fit.
+            An input is missing or unknown, or has the wrong type or shape.
         """
         if feeds.keys() != self._types.keys():
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
-        given = {n: self._array(n, feeds[n]) for n in self.inputs}
-        found = self._program(given)(self._turn, given)
+        arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
+        outputs = self._steps_for(arrays).run(self._turn, arrays)
         self._turn = (self._turn + 1) % self._turns
-        return {n: found[n] for n in self.outputs}
+        return {n: outputs[n] for n in self.outputs}
 
     def _is_unused_input(self, name: str) -> bool:
         """Whether the model has an input that no step reads."""
         return name in self._declared and name not in self._stored and name not in self.inputs
 
-    def _array(self, name: str, given: Any) -> np.ndarray:
-        """An input as an array of the type that the steps read, where only its precision changes."""
-        array, dtype = np.asarray(given), self._types[name].dtype
+    def _convert(self, name: str, values: Any) -> np.ndarray:
+        """Convert an input to the dtype that the steps read, if only its precision changes."""
+        array, dtype = np.asarray(values), self._types[name].dtype
         if array.dtype == dtype:
             return array
         if not np.can_cast(array.dtype, dtype, "same_kind"):
             raise DataError(f"The input {name!r} is {array.dtype}, and the steps read {dtype}.")
         return array.astype(dtype)
 
-    def _program(self, given: Mapping[str, np.ndarray]) -> _Program:
-        """The steps for inputs of these shapes alone, as long as there are few of them, else for all."""
-        shapes = tuple([a.shape for a in given.values()])
-        found = self._programs.get(shapes)
-        if found is None:
+    def _steps_for(self, arrays: Mapping[str, np.ndarray]) -> _BoundSteps:
+        """The steps for inputs of these shapes alone, or for all shapes when there have been many."""
+        shapes = tuple([a.shape for a in arrays.values()])
+        steps = self._steps.get(shapes)
+        if steps is None:
             for (name, v), shape in zip(self._types.items(), shapes, strict=True):
                 if v.shape is not None and not _fits(shape, v.shape):
                     raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
-            key = shapes if len(self._programs) < _PROGRAMS else None
-            if key not in self._programs:
-                sizes = None if key is None else dict(zip(given, shapes, strict=True))
-                self._programs[key] = _Program(self._model, self._rings, sizes, self._device)
-            found = self._programs[key]
-        return found
+            key = shapes if len(self._steps) < _MAX_SHAPES else None
+            if key not in self._steps:
+                sizes = None if key is None else dict(zip(arrays, shapes, strict=True))
+                self._steps[key] = _BoundSteps(self._model, self._rings, sizes, self._device)
+            steps = self._steps[key]
+        return steps
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of the initializers that change, by name."""
-        return {n: self._now(n).numpy().copy() for n in self._rings}
+        """Copies of the initializers that a binding changes, by name."""
+        return {n: self._current(n).numpy().copy() for n in self._rings}
 
     def training_model(self) -> ModelProto:
-        """The model with the state of now, its training information included.
+        """The model with its current state and its training information.
 
         Returns
         -------
@@ -212,7 +214,7 @@ class TrainingSession:
         return model
 
     def inference_model(self) -> ModelProto:
-        """The model with the weights of now, without training information.
+        """The model with its current weights, without training information.
 
         Returns
         -------
@@ -221,7 +223,7 @@ class TrainingSession:
         return strip_training_info(self.training_model())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model with the state of now; who opens it goes on from here.
+        """Write the model with its current state, from which a new session goes on.
 
         Parameters
         ----------
@@ -234,77 +236,78 @@ class TrainingSession:
         return f"<TrainingSession {', '.join(self.inputs)} -> {', '.join(self.outputs)}; {', '.join(self._rings)}>"
 
 
-class _Program:
-    """The steps of all entries for inputs of certain sizes, bound once for every turn of the rings.
+class _BoundSteps:
+    """The steps of all entries for some sizes of inputs, bound once for every turn of the rings.
 
     Parameters
     ----------
     model : onnx.ModelProto
         A model with training information.
     rings : dict of str to list of Buffer
-        Where the state is read and written, of every initializer one buffer more than a step updates it.
+        The buffers of the state; for each initializer one more than the entries that update it.
     sizes : dict of str to sequence of int, optional
-        The sizes of the inputs; all that they may have where left out.
+        The sizes of the inputs; any sizes if left out.
     device : Device
-        Where it runs.
+        Where the steps run.
     """
 
     def __init__(self, model: ModelProto, rings: Mapping[str, Sequence[Buffer]],
                  sizes: Mapping[str, Sequence[int]] | None, device: Device):
         self._rings = rings
-        #: Of every entry that computes something: its session, new states by their names there, and where it writes.
+        #: For each entry that computes something its session, the initializers by the names of their new values, and
+        #: the buffers of outputs whose shape is known.
         self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
         self._turns: dict[int, list[tuple[Binding, list[str]]]] = {}
         for i, info in enumerate(model.training_info):
             step, update = build_step(model, i, sizes), pairs(info.update_binding)
-            read, found = list_computed(step, info)
-            if not found:
+            inputs, computed = list_computed(step, info)
+            if not computed:
                 continue
             names = Names.of(step)
-            outputs = {n: v for n, v in found.items() if n not in update.values()}
-            outputs |= {names.new(key): found[value] for key, value in update.items()}
+            outputs = {n: v for n, v in computed.items() if n not in update.values()}
+            outputs |= {names.new(key): computed[value] for key, value in update.items()}
             outputs = _shortened(simplify(replace(step, outputs=outputs)).outputs)
-            graph = build(read, outputs, name="step")
+            graph = build(inputs, outputs, name="step")
             session = Session(graph, device=device, threads=choose_threads(list(outputs.values())))
             new = {names.new(key): key for key in update}
             fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
                      if n not in new and v.is_static}
             self._steps.append((session, new, fixed))
 
-    def __call__(self, turn: int, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the steps of a turn and give copies of what they compute, without the new state."""
+    def run(self, turn: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the steps of a turn, and return copies of their outputs without the new state."""
         outputs: dict[str, np.ndarray] = {}
-        for (_, new, fixed), (binding, read) in zip(self._steps, self._bound(turn), strict=True):
-            for name in read:
-                binding.bind_input(name, given[name])
+        for (_, new, fixed), (binding, inputs) in zip(self._steps, self._bind(turn), strict=True):
+            for name in inputs:
+                binding.bind_input(name, arrays[name])
             binding.run()
             outputs.update({n: b.numpy().copy() for n, b in fixed.items()})
             if len(fixed) + len(new) < len(binding.session.outputs):
                 outputs.update({n: as_numpy(v) for n, v in binding.ortvalues().items() if n not in fixed | new})
         return outputs
 
-    def _bound(self, turn: int) -> list[tuple[Binding, list[str]]]:
-        """For every step a binding, and which inputs are still to be bound."""
+    def _bind(self, turn: int) -> list[tuple[Binding, list[str]]]:
+        """A binding for each step, and the inputs that it has yet to bind."""
         if turn in self._turns:
             return self._turns[turn]
-        at = {n: -turn % len(ring) for n, ring in self._rings.items()}
-        found = self._turns[turn] = []
+        positions = {n: -turn % len(ring) for n, ring in self._rings.items()}
+        bindings = self._turns[turn] = []
         for session, new, fixed in self._steps:
             binding = session.binding()
             for n in session.inputs:
-                if n in at:
-                    binding.bind_input(n, self._rings[n][at[n]])
+                if n in positions:
+                    binding.bind_input(n, self._rings[n][positions[n]])
             for n, key in new.items():
-                at[key] = (at[key] + 1) % len(self._rings[key])
-                binding.bind_output(n, self._rings[key][at[key]])
+                positions[key] = (positions[key] + 1) % len(self._rings[key])
+                binding.bind_output(n, self._rings[key][positions[key]])
             for n, buffer in fixed.items():
                 binding.bind_output(n, buffer)
-            found.append((binding, [n for n in session.inputs if n not in at]))
-        return found
+            bindings.append((binding, [n for n in session.inputs if n not in positions]))
+        return bindings
 
 
 def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether an array has the sizes that are declared."""
+    """Whether a shape agrees with the declared one."""
     pairs = zip(shape, declared, strict=False)
     return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
@@ -322,14 +325,14 @@ def _shortened(outputs: Mapping[str, Value]) -> dict[str, Value]:
     return dict(zip(outputs, apply_peepholes(rewrite(list(outputs.values()), {}, change)), strict=True))
 
 
-def _drawn(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:
-    """Random numbers in place of a node that draws them; by the runtime where their number is not known before."""
+def _draw(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:
+    """Random numbers in place of a random node; None, so that the runtime draws them, if their shape is not known."""
     kind, like = node.op_type.removesuffix("Like"), node.outputs[0]
     if node.domain or kind not in ("RandomNormal", "RandomUniform") or not like.is_static:
         return None
-    own = node.attribute("seed")
-    if seed is None and own is not None:
-        rng = np.random.default_rng(int(np.float32(own).view(np.uint32)))
+    node_seed = node.attribute("seed")
+    if seed is None and node_seed is not None:
+        rng = np.random.default_rng(int(np.float32(node_seed).view(np.uint32)))
     a, b = ("mean", "scale") if kind == "RandomNormal" else ("low", "high")
     draw: Any = rng.normal if kind == "RandomNormal" else rng.uniform
     return [constant(np.asarray(draw(node.attribute(a), node.attribute(b), like.shape), like.dtype))]

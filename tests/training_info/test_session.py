@@ -263,7 +263,7 @@ def test_batches_of_every_size():
         optimizer.partial_fit(X[:rows], y[:rows])
         session.step({"x": X[:rows], "y_target": y[:rows]})
         assert_close(session.state, optimizer.trained_coef_, 1e-5)
-    assert len(session._programs) == 9
+    assert len(session._steps) == 9
 
 
 def test_inputs_are_read_and_outputs_are_given_anew():
