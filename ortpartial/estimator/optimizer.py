@@ -506,7 +506,7 @@ class OrtGradientForwardBackwardOptimizer:
         SettingError, ModelError
             As for `to_training_info`.
         """
-        return to_training_info(self, style, init=init, weighted=weighted)
+        return to_training_info(self._spec, style, state=self._state.take_snapshot(), init=init, weighted=weighted)
 
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Every graph in use: predict, losses, and those of the engine.

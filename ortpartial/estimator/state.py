@@ -13,6 +13,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.model import restore_weights
 from ortpartial.training import Engine, Names, TrainingSpec, row_loss_graph
+from ortpartial.training_info import TrainingSnapshot
 
 __all__ = ["TrainingState"]
 
@@ -64,6 +65,12 @@ class TrainingState:
     def to_model(self) -> ModelProto:
         """The model with the weights and running statistics of now."""
         return restore_weights(self.spec.model, self.arrays)
+
+    def take_snapshot(self) -> TrainingSnapshot:
+        """Where the training stands, as `to_training_info` writes it."""
+        *optimizer, iteration = self.get("optimizer")
+        seed = self.engine.get(Names.of(self.spec.model).seed)
+        return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed)
 
     def save_graphs(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Write the graphs in use to a folder, or return their bytes."""

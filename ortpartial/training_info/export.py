@@ -1,13 +1,13 @@
-"""How is a training handed on? `to_training_info` writes it into its model, in the form that ONNX has for it."""
+"""Export: a training written into its model as `TrainingInfoProto`, the ONNX standard's own form of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, TrainingInfoProto, helper, numpy_helper
 
 from ortpartial.autodiff import grad
 from ortpartial.exceptions import ModelError, SettingError
@@ -20,34 +20,64 @@ from ortpartial.learning import (
     Schedule,
     glorot_bounds,
 )
-from ortpartial.model import Model, load, prepare, walk_graphs
-from ortpartial.training import Names, step_values
+from ortpartial.model import Model, load, prepare, restore_weights, walk_graphs
+from ortpartial.training import Names, TrainingSpec, step_values
 
-from .checker import check_training_info
-from .graphs import lowered_step, strip_training_info
+from .graphs import strip_training_info
 from .operators import DOMAIN, training
 
-__all__ = ["check_training_info", "lowered_step", "strip_training_info", "to_training_info"]
+__all__ = ["TrainingSnapshot", "to_training_info"]
+
+
+@dataclass(frozen=True)
+class TrainingSnapshot:
+    """Where a training stands: what is written beside its description.
+
+    Parameters
+    ----------
+    weights : dict of str to numpy.ndarray
+        Weights and running statistics by name.
+    optimizer : sequence of numpy.ndarray
+        The optimizer states in the order of `TrainingSpec.states`.
+    iteration : int
+        Number of batches seen.
+    seed : numpy.ndarray of shape (2,)
+        What the masks of Dropout follow from in ``train_mode``.
+    """
+
+    weights: Mapping[str, np.ndarray]
+    optimizer: Sequence[np.ndarray]
+    iteration: int = 0
+    seed: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int32))
+
+    @classmethod
+    def first(cls, spec: TrainingSpec) -> TrainingSnapshot:
+        """Before the first step: the weights of the model, and states of zero."""
+        arrays = spec.model.arrays
+        return cls({n: arrays[n] for n in spec.moving}, [np.zeros_like(arrays[w]) for w, _ in spec.states.values()])
 
 
 def to_training_info(
-    optimizer: Any, style: str = "standard", *, init: str = "random", weighted: bool = False
+    training: Any, style: str = "standard", *, state: TrainingSnapshot | None = None, init: str = "random",
+    weighted: bool = False,
 ) -> ModelProto:
-    """The model of an optimizer with its training: how weights start, and what a step does.
+    """The model of a training with the training itself: how weights start, and what a step does.
 
-    The inference graph is that of `get_trained_onnx`, with the weights of now. One entry of ``training_info`` holds an
+    The inference graph is that of the model, with the weights of now. One entry of ``training_info`` holds an
     initialization without inputs, and an algorithm that reads the tensors of the inference graph by their names, the
-    targets, and its own initializers, the states of the rate and the number of batches seen, as they are now. With
+    targets, and its own initializers, the optimizer states and the number of batches seen, as they are now. With
     ``train_mode`` it computes again what follows from a Dropout or a BatchNormalization, moves the running statistics,
     and has the seed of the masks among its initializers.
 
     Parameters
     ----------
-    optimizer : OrtGradientForwardBackwardOptimizer
-        Model, weights, loss, penalty, rate and mode.
+    training : TrainingSpec, or an object with `get_training_onnx`
+        What is trained and how. Of an optimizer, `get_training_onnx` is called with the other arguments.
     style : str
         ``"standard"`` writes the gradient as one Gradient node and, where the settings of the rate can be expressed by
         them, Adagrad, Adam and Momentum nodes. ``"lowered"`` has plain operators alone, which any onnxruntime runs.
+    state : TrainingSnapshot, optional
+        Where the training stands; by default before its first step. An optimizer has its own.
     init : str
         ``"random"``: the initialization draws what something is multiplied with, as the optimizer does with
         ``init="random"``, and gives the others what the model held. ``"model"``: all of them what the model held.
@@ -63,7 +93,7 @@ def to_training_info(
     Raises
     ------
     SettingError
-        The style or the initialization is not known, or the optimizer has a `precision`.
+        The style or the initialization is not known, or the training has a `precision`.
     ModelError
         A weight is an output of a body, or a step needs what the graph does not hand out.
 
@@ -81,90 +111,117 @@ def to_training_info(
     >>> [(p.key, p.value) for p in model.training_info[0].update_binding]
     [('w', 'w_new'), ('iteration', 'iteration_new')]
     """
+    if not isinstance(training, TrainingSpec):
+        model: ModelProto = training.get_training_onnx(style, init=init, weighted=weighted)
+        return model
     if style not in ("standard", "lowered"):
         raise SettingError(f"style is {style!r}; expected 'standard' or 'lowered'.")
     if init not in ("random", "model"):
         raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
-    if optimizer.precision is not None:
-        raise SettingError(f"precision={optimizer.precision!r} is not written into a model; set it to None first.")
-    weights, moving = optimizer.weights_to_train, list(optimizer._spec.moving)
-    proto = _modern(optimizer.get_trained_onnx())
-    _lift(proto.graph, moving)
-    model = load(proto, variables=moving)
-    names = Names.of(model)
-    seen = variable(names.iteration, np.int64, [])
-    recorded: dict[str, Value] = {}
-    penalty, rate, gradient = optimizer.learning_penalty, optimizer.learning_rate, grad
-    if style == "standard":
-        costs = any(penalty.applies_to(model.initializers[w].shape or ()) for w in weights)
-        rate, gradient = _Nodes(rate), _named_gradient(names.free("objective") if costs else names.loss, recorded)
-    inputs, outputs = step_values(model, weights, optimizer._spec.losses, penalty, rate,
-                                  weighted=weighted, train_mode=optimizer.train_mode, gradient=gradient,
-                                  k=seen + 1)
-    results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): seen + 1}
-    states = [n for n in inputs if names.new(n) in results and n not in moving]
+    if training.precision is not None:
+        raise SettingError(f"precision={str(training.precision.dtype)!r} is not written into a model; set it to None "
+                           f"first.")
+    return _export(training, state or TrainingSnapshot.first(training), style, init == "random", weighted)
 
-    algorithm = _algorithm(proto, model, {**inputs, names.iteration: seen}, results)
-    changing = [*states, names.iteration]
-    arrays = dict(zip(changing, optimizer.get_state("optimizer"), strict=True))
-    zeros = {n: np.zeros_like(a) for n, a in arrays.items()}
+
+def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool) -> ModelProto:
+    """What `to_training_info` returns, of settings that have been checked."""
+    proto = _upgrade(restore_weights(spec.model, state.weights))
+    _lift_initializers(proto.graph, spec.moving)
+    model = load(proto, variables=spec.moving)
+    names = Names.of(model)
+    inputs, results = _write_step(model, spec, style, weighted)
+    algorithm = _build_algorithm(proto, model, inputs, results)
+
+    counted = [n for n in inputs if names.new(n) in results and n not in spec.moving]
+    arrays = dict(zip(counted, [*state.optimizer, np.array(state.iteration, np.int64)], strict=True))
+    starts = {w: spec.model.arrays[w] for w in spec.moving} | {n: np.zeros_like(a) for n, a in arrays.items()}
+    bounds = glorot_bounds(model, spec.weights) if is_random else {}
+    firsts = {n: _write_start(a, bounds.get(n)) for n, a in starts.items()}
     if names.seed in inputs:
-        arrays[names.seed] = optimizer.get_state("buffer")[-1]
-    fresh = [i for i in algorithm.graph.input if i.name not in arrays]
-    algorithm.graph.ClearField("input")
-    algorithm.graph.input.extend(fresh)
-    algorithm.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+        arrays[names.seed] = state.seed
+        if is_random:
+            # As large as the numbers are that int32 holds, and that float32 does not round to larger ones.
+            firsts[names.seed] = op.Cast(op.RandomUniform(low=-2e9, high=2e9, shape=[2]), to=TensorProto.INT32)
+    _store(algorithm.graph, arrays)
 
     info = proto.training_info.add()
     info.algorithm.CopyFrom(algorithm.graph)
     info.algorithm.name = names.free("training")
-    first = {w: optimizer._spec.model.arrays[w] for w in moving}
-    drawn = glorot_bounds(model, weights) if init == "random" else {}
-    starts = {n: _start(a, drawn.get(n)) for n, a in {**first, **zeros}.items()}
-    if init == "random" and names.seed in inputs:
-        # As large as the numbers are that int32 holds, and that float32 does not round to larger ones.
-        starts[names.seed] = op.Cast(op.RandomUniform(low=-2e9, high=2e9, shape=[2]), to=TensorProto.INT32)
-    initialization = {names.free(f"{n}_init"): start for n, start in starts.items()}
-    info.initialization.CopyFrom(build([], initialization, name=names.free("initialization")).graph)
-    for n, start in zip(starts, initialization, strict=True):
-        info.initialization_binding.add(key=n, value=start)
-        if n != names.seed:
-            info.update_binding.add(key=n, value=names.new(n))
-    _declare(proto, algorithm)
+    _initialize(info, names, firsts)
+    for n in starts:
+        info.update_binding.add(key=n, value=names.new(n))
+    _declare_versions(proto, algorithm)
     return proto
 
 
-def _modern(proto: ModelProto) -> ModelProto:
+def _write_step(
+    model: Model, spec: TrainingSpec, style: str, weighted: bool
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The inputs and the results of a step by name, the number of batches seen among both."""
+    names = Names.of(model)
+    iteration = variable(names.iteration, np.int64, [])
+    recorded: dict[str, Value] = {}
+    rate: BaseLearningRate | _NodeRate = spec.rate
+    gradient: Callable[..., list[Value]] = grad
+    if style == "standard":
+        has_penalty = any(spec.penalty.applies_to(model.initializers[w].shape or ()) for w in spec.weights)
+        rate = _NodeRate(spec.rate)
+        gradient = _record_gradient(names.free("objective") if has_penalty else names.loss, recorded)
+    inputs, outputs = step_values(model, spec.weights, spec.losses, spec.penalty, rate, weighted=weighted,
+                                  train_mode=spec.train_mode, gradient=gradient, k=iteration + 1)
+    results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): iteration + 1}
+    return {**inputs, names.iteration: iteration}, results
+
+
+def _store(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
+    """Turn inputs of a graph into initializers."""
+    inputs = [i for i in graph.input if i.name not in arrays]
+    graph.ClearField("input")
+    graph.input.extend(inputs)
+    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+
+
+def _initialize(info: TrainingInfoProto, names: Names, firsts: Mapping[str, Value]) -> None:
+    """Write the initialization, and bind its outputs to what they are the first values of."""
+    outputs = {names.free(f"{n}_init"): first for n, first in firsts.items()}
+    info.initialization.CopyFrom(build([], outputs, name=names.free("initialization")).graph)
+    for n, output in zip(firsts, outputs, strict=True):
+        info.initialization_binding.add(key=n, value=output)
+
+
+def _upgrade(proto: ModelProto) -> ModelProto:
     """A copy of the model without training information, of opset 21 or later."""
-    found = strip_training_info(proto)
-    if any(o.domain in ("", "ai.onnx") and o.version < OPSET for o in found.opset_import):
-        graph, opsets = prepare(found)
-        kept = {t.name for t in graph.initializer}
-        stored = [t for t in found.graph.initializer if t.name not in kept]
-        inputs = [i for i in graph.input if i.name not in {t.name for t in stored}]
-        graph.ClearField("input")
-        graph.input.extend(inputs)
-        graph.initializer.extend(stored)
-        imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
-        version = helper.find_min_ir_version_for([o for o in imports if o.domain in ("", "ai.onnx.ml")])
-        found = helper.make_model(graph, opset_imports=imports, ir_version=max(found.ir_version, version))
-    return found
+    stripped = strip_training_info(proto)
+    if all(o.domain not in ("", "ai.onnx") or o.version >= OPSET for o in stripped.opset_import):
+        return stripped
+    graph, opsets = prepare(stripped)
+    # The upgrade leaves initializers out and has them as inputs.
+    names = {t.name for t in graph.initializer}
+    initializers = [t for t in stripped.graph.initializer if t.name not in names]
+    inputs = [i for i in graph.input if i.name not in {t.name for t in initializers}]
+    graph.ClearField("input")
+    graph.input.extend(inputs)
+    graph.initializer.extend(initializers)
+    imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
+    version = helper.find_min_ir_version_for([o for o in imports if o.domain in ("", "ai.onnx.ml")])
+    return helper.make_model(graph, opset_imports=imports, ir_version=max(stripped.ir_version, version))
 
 
-def _lift(graph: GraphProto, names: Collection[str]) -> None:
+def _lift_initializers(graph: GraphProto, names: Collection[str]) -> None:
     """Move initializers out of bodies, where no binding reaches them, into the graph, which bodies see."""
     for body in list(walk_graphs(graph))[1:]:
         moved = [t for t in body.initializer if t.name in names]
-        if given := [t.name for t in moved if t.name in {o.name for o in body.output}]:
-            raise ModelError(f"{given[0]!r} is an initializer of a body and its output, and a binding changes those of "
-                             f"the graph alone; put an Identity between.")
+        if outputs := [t.name for t in moved if t.name in {o.name for o in body.output}]:
+            raise ModelError(f"{outputs[0]!r} is an initializer of a body and its output, and a binding changes those "
+                             f"of the graph alone; put an Identity between.")
         graph.initializer.extend(moved)
         kept = [t for t in body.initializer if t.name not in names]
         body.ClearField("initializer")
         body.initializer.extend(kept)
 
 
-def _named_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Value]]:
+def _record_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Value]]:
     """The gradient as a Gradient node of what is recorded under the name y."""
 
     def gradient(objective: Value, xs: Sequence[Value]) -> list[Value]:
@@ -179,8 +236,8 @@ def _named_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Va
 
 
 @dataclass(frozen=True)
-class _Nodes:
-    """A rate written as a node of the standard, where its settings can be expressed by one."""
+class _NodeRate:
+    """An optimizer written as a node of the standard, where its settings can be expressed by one."""
 
     rate: BaseLearningRate
 
@@ -191,85 +248,96 @@ class _Nodes:
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
         """The weight and its state after batch k."""
-        found = _node_of(self.rate, w.dtype)
-        if found is None:
+        operator = _find_operator(self.rate, w.dtype)
+        if operator is None:
             return self.rate.apply(w, g, k, *state)
-        op_type, settings = found
+        op_type, attributes = operator
         assert isinstance(self.rate.schedule, Schedule)
         eta = self.rate.schedule(constant(np.asarray(self.rate.eta0, w.dtype)), k)
         # Momentum counts from 0, the others, whose t is an exponent or has no effect here, from 1.
         t = k - 1 if op_type == "Momentum" else k
-        made: tuple[Value, ...] = getattr(training, op_type)(eta, t, w, g, *state, n_outputs=1 + len(state), **settings)
-        return made
+        outputs: tuple[Value, ...] = getattr(training, op_type)(
+            eta, t, w, g, *state, n_outputs=1 + len(state), **attributes)
+        return outputs
 
 
-def _node_of(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[str, Any]] | None:
+def _find_operator(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[str, Any]] | None:
     """The operator that computes what a rate does, and its attributes; None where there is none."""
-    settings: dict[str, Any]
+    attributes: dict[str, Any]
     if type(rate) is LearningRateAdagrad:
-        op_type, settings = "Adagrad", {"epsilon": rate.epsilon}
+        op_type, attributes = "Adagrad", {"epsilon": rate.epsilon}
     elif type(rate) is LearningRateSGDNesterov:
-        op_type, settings = "Momentum", {"alpha": rate.momentum, "beta": 1.0, "norm_coefficient": 0.0,
+        op_type, attributes = "Momentum", {"alpha": rate.momentum, "beta": 1.0, "norm_coefficient": 0.0,
                                          "mode": "nesterov" if rate.nesterov else "standard"}
     elif type(rate) is LearningRateAdam and rate.epsilon_hat:
-        op_type, settings = "Adam", {"alpha": rate.beta1, "beta": rate.beta2, "epsilon": rate.epsilon}
+        op_type, attributes = "Adam", {"alpha": rate.beta1, "beta": rate.beta2, "epsilon": rate.epsilon}
     else:
         return None
     # Attributes are float32, which is too coarse for most numbers where weights are float64.
-    numbers = [v for v in settings.values() if isinstance(v, float)]
+    numbers = [v for v in attributes.values() if isinstance(v, float)]
     exact = dtype == np.float32 or (dtype == np.float64 and all(float(np.float32(v)) == v for v in numbers))
-    return (op_type, settings) if exact else None
+    return (op_type, attributes) if exact else None
 
 
-def _algorithm(
+def _build_algorithm(
     proto: ModelProto, model: Model, inputs: Mapping[str, Value], results: Mapping[str, Value]
 ) -> ModelProto:
     """The step as a graph that goes on from what the inference graph computes; its inputs are those of the step."""
     graph = proto.graph
     visible = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     visible |= {o for node in graph.node for o in node.output if o}
-    cut = {n: v for n, v in model.values.items() if n in visible}
-    # A step may need an output that the graph leaves out, a mask or an index, or what is inside of a loop.
-    known = {v.node for v in cut.values() if v.node is not None}
-    partly = {node for node in topological(list(results.values()), set(cut.values())) if node in known}
-    if random := [node for node in partly if node.is_random]:
+    boundary = _find_boundary({n: v for n, v in model.values.items() if n in visible}, results)
+    reserved = visible | {node.name for node in graph.node}
+    reserved |= {n for g in walk_graphs(graph) for node in g.node for n in (node.name, *node.output)}
+    added = {n: v for n, v in inputs.items() if n not in visible}
+    algorithm = build({**boundary, **added}, results, name="training", reserved=reserved)
+    read = [i for i in algorithm.graph.input if i.name in added]
+    algorithm.graph.ClearField("input")
+    algorithm.graph.input.extend(read)
+    _declare_gradients(algorithm.graph, boundary)
+    return algorithm
+
+
+def _find_boundary(visible: Mapping[str, Value], results: Mapping[str, Value]) -> dict[str, Value]:
+    """The values of the inference graph that a step may read.
+
+    A step may need an output that the graph leaves out, such as a mask or an index, or a value inside of a loop. Then
+    it computes the whole node again.
+    """
+    nodes = {v.node for v in visible.values() if v.node is not None}
+    repeated = {node for node in topological(list(results.values()), set(visible.values())) if node in nodes}
+    if random := [node for node in repeated if node.is_random]:
         raise ModelError(f"{random[0]!r} draws random numbers, and the step needs an output of it that the graph "
                          f"leaves out: name all outputs of the node.")
-    cut = {n: v for n, v in cut.items() if v.node is None or v.node not in partly}
-    taken = visible | {node.name for node in graph.node}
-    taken |= {n for g in walk_graphs(graph) for node in g.node for n in (node.name, *node.output)}
-    own = {n: v for n, v in inputs.items() if n not in visible}
-    built = build({**cut, **own}, results, name="training", reserved=taken)
-    kept = [i for i in built.graph.input if i.name in own]
-    built.graph.ClearField("input")
-    built.graph.input.extend(kept)
-    # onnx 1.23.2 has no inference for Gradient, and its checker wants to know what the update reads.
-    types = {n: v.type for n, v in cut.items()}
-    nodes = [node for node in built.graph.node if (node.domain, node.op_type) == (DOMAIN, "Gradient")]
-    found = ((o, types[i]) for node in nodes for i, o in zip(node.input, node.output, strict=False))
-    built.graph.value_info.extend(helper.make_value_info(o, kind) for o, kind in found)
-    return built
+    return {n: v for n, v in visible.items() if v.node is None or v.node not in repeated}
 
 
-def _start(array: np.ndarray, bound: float | None) -> Value:
+def _declare_gradients(graph: GraphProto, values: Mapping[str, Value]) -> None:
+    """State the types of gradients: onnx 1.23.2 does not infer them, and its checker needs those of the update."""
+    nodes = [node for node in graph.node if (node.domain, node.op_type) == (DOMAIN, "Gradient")]
+    pairs = [pair for node in nodes for pair in zip(node.input, node.output, strict=False)]
+    graph.value_info.extend(helper.make_value_info(output, values[x].type) for x, output in pairs)
+
+
+def _write_start(array: np.ndarray, bound: float | None) -> Value:
     """Where an initializer starts: what is drawn within ± a bound, else what it holds."""
     if bound is not None:
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        drawn: Value = op.RandomUniform(low=-bound, high=bound, shape=list(array.shape), dtype=kind)
-        return drawn
+        random: Value = op.RandomUniform(low=-bound, high=bound, shape=list(array.shape), dtype=kind)
+        return random
     if array.size > 1 and (array == array.flat[0]).all():
         filled: Value = op.ConstantOfShape(np.asarray(array.shape, np.int64), value=array.flat[:1])
         return filled
     return constant(array)
 
 
-def _declare(proto: ModelProto, algorithm: ModelProto) -> None:
+def _declare_versions(proto: ModelProto, algorithm: ModelProto) -> None:
     """State the opsets and the version of the format that a model with its training needs."""
-    known = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+    versions = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     for o in algorithm.opset_import:
-        if o.domain not in known:
+        if o.domain not in versions:
             proto.opset_import.add(domain=o.domain, version=o.version)
-        elif o.version > known[o.domain]:
+        elif o.version > versions[o.domain]:
             raise ModelError(f"A step needs version {o.version} of the domain {o.domain!r}, and the model is of "
-                             f"version {known[o.domain]}: upgrade it with onnx.version_converter.")
+                             f"version {versions[o.domain]}: upgrade it with onnx.version_converter.")
     proto.ir_version = max(proto.ir_version, 7)  # training information came with version 7 of the format

@@ -17,6 +17,7 @@ from ortpartial import (
     lowered_step,
     op,
     strip_training_info,
+    to_training_info,
     variable,
 )
 from ortpartial.exceptions import ModelError, SettingError
@@ -31,6 +32,7 @@ from ortpartial.learning.optimizers import (
 )
 from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.runtime.session import Session
+from ortpartial.training_info.export import TrainingSnapshot
 from ortpartial.training_info.graphs import combine_graphs, read_training
 from ortpartial.training_info.operators import DOMAIN
 
@@ -251,6 +253,22 @@ def test_an_older_opset_is_upgraded():
     assert [o.version for o in model.opset_import] == [21]
     onnx.checker.check_model(combine_graphs(model), full_check=True)
     assert [o.version for o in made.get_trained_onnx().opset_import] == [17]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_optimizer_a_description_and_a_snapshot(style):
+    """Anything with `get_training_onnx` is asked for it; a description alone is before its first step."""
+    made = optimizer(mlp(), learning_rate="Adam", random_state=0)
+    expected = made.get_training_onnx(style, init="model")
+    assert to_training_info(made, style, init="model") == expected
+    assert to_training_info(made._spec, style, init="model") == expected
+    arrays = made._spec.model.arrays
+    weights = {w: arrays[w] + 1 for w in made.weights_to_train}
+    state = TrainingSnapshot(weights, [np.ones_like(weights[w]) for w in weights for _ in "mv"], iteration=7)
+    moved = TrainingSession(to_training_info(made._spec, style, state=state)).state
+    assert moved["iteration"] == 7
+    assert all((moved[w] == a).all() for w, a in weights.items())
+    assert sum((a == 1).all() for n, a in moved.items() if n not in weights) == 2 * len(weights)
 
 
 def test_several_outputs_and_an_input_that_no_step_reads():
