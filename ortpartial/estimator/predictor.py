@@ -90,7 +90,7 @@ class Predictor:
             if graph == "predict":
                 proto = forward_graph(model, moving, list(losses), used_only=True)
             else:
-                proto = row_loss_graph(model, moving, losses)
+                proto = row_loss_graph(self.spec)
             self.sessions[key] = Session(proto, device=self.spec.device, threads=self._threads[rows])
         return self.sessions[key]
 

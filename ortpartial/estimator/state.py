@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.model import restore_weights
-from ortpartial.training import Engine, Names, TrainingSpec, row_loss_graph
+from ortpartial.training import Engine, TrainingSpec, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
 
 __all__ = ["TrainingState"]
@@ -34,7 +34,7 @@ class TrainingState:
 
     def list_names(self, kind: str) -> list[str]:
         """The names of the arrays of a kind, ``"weight"``, ``"optimizer"`` or ``"buffer"``, in order."""
-        names = Names.of(self.spec.model)
+        names = self.spec.names
         if kind == "weight":
             return list(self.spec.weights)
         if kind == "optimizer":
@@ -69,7 +69,7 @@ class TrainingState:
     def take_snapshot(self) -> TrainingSnapshot:
         """Where the training stands, as `to_training_info` writes it."""
         *optimizer, iteration = self.get("optimizer")
-        seed = self.engine.get(Names.of(self.spec.model).seed)
+        seed = self.engine.get(self.spec.names.seed)
         return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed)
 
     def save_graphs(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class TrainingState:
             "learning_penalty": spec.penalty.build_onnx_function(dtype=first.dtype, shape=first.shape),
         }
         graphs = {"predict": self.to_model(), **self.engine.graphs(),
-                  "losses": row_loss_graph(spec.model, list(spec.moving), spec.losses)}
+                  "losses": row_loss_graph(spec)}
         return graphs | {n: g for n, g in apart.items() if n not in graphs}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import Value, find_inputs
 from ortpartial.model import check_indices, index_ranges, match_names
-from ortpartial.training import Names, TrainingSpec
+from ortpartial.training import TrainingSpec
 
 __all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target", "list_columns"]
 
@@ -46,7 +46,7 @@ class DataAdapter:
 
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
-        self.names = Names.of(spec.model)
+        self.names = spec.names
         outputs = [spec.model.outputs[o] for o in spec.losses]
         self.inputs = find_inputs(outputs, spec.model.inputs)
         if not self.inputs:

@@ -11,9 +11,9 @@ from onnx import ModelProto
 from ortpartial.exceptions import DeviceError, ModelError
 from ortpartial.runtime import Binding, Buffer, Device, Session, TrainingAgent
 
-from .engine import Batch, Engine, TrainingSpec
+from .engine import Batch, Engine
+from .spec import TrainingSpec
 from .split_graphs import forward_graph, loss_graph, penalty_graph, update_graph
-from .step import Names
 
 __all__ = ["AgentEngine"]
 
@@ -23,26 +23,23 @@ class AgentEngine(Engine):
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
     """
 
     name = "agent"
 
-    def __init__(self, setup: TrainingSpec):
-        if not Device.parse(setup.device).shares_memory:
-            raise DeviceError(f"engine='agent' trains on the CPU alone, not on {setup.device!r}; use engine='step'.")
-        super().__init__(setup)
-        self.names = Names.of(setup.model)
-        self.trained = {w: setup.model.initializers[w] for w in setup.weights}
-        self.forward = forward_graph(setup.model, setup.weights, list(setup.losses), used_only=True)
-        penalty, self.penalised = penalty_graph(self.trained, setup.penalty, self.names)
-        self.update = update_graph(self.trained, setup.rate, self.names, penalised=self.penalised)
-        self.penalty = penalty
-        self.agent = TrainingAgent(self.forward, list(setup.weights), device=setup.device, threads=setup.threads())
-        session = partial(Session, device=setup.device, threads=setup.threads())
+    def __init__(self, spec: TrainingSpec):
+        if not Device.parse(spec.device).shares_memory:
+            raise DeviceError(f"engine='agent' trains on the CPU alone, not on {spec.device!r}; use engine='step'.")
+        super().__init__(spec)
+        self.forward = forward_graph(spec.model, spec.weights, list(spec.losses), used_only=True)
+        self.penalty = penalty_graph(spec)
+        self.update = update_graph(spec, penalized=spec.penalized)
+        self.agent = TrainingAgent(self.forward, list(spec.weights), device=spec.device, threads=spec.threads())
+        session = partial(Session, device=spec.device, threads=spec.threads())
         self.update_session = session(self.update)
-        self.penalty_session = session(penalty) if penalty is not None else None
+        self.penalty_session = session(self.penalty) if self.penalty is not None else None
 
     def check(self) -> None:
         """Nothing is left to refuse: the agent has been made."""
@@ -62,20 +59,19 @@ class _AgentProgram:
     """Forward, loss, penalty, backward, update, each with what it reads and writes bound once where it stays."""
 
     def __init__(self, engine: AgentEngine, rows: int):
-        setup, names = engine.setup, engine.names
-        model = setup.sized(rows)
-        graph = loss_graph(model, setup.losses, weighted=engine._weighted)
-        session = Session(graph, device=setup.device, threads=setup.threads(model))
+        spec = engine.spec.for_batch(rows)
+        names = spec.names
+        session = Session(loss_graph(spec, weighted=engine._weighted), device=spec.device, threads=spec.threads())
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.agent = engine.agent
-        self.inputs = {n: b for n, b in self.batch.buffers.items() if n in setup.model.inputs}
-        self.sides = [{w: side[w] for w in setup.weights} for side in engine.sides]
-        self.outputs = list(setup.losses)
-        self.gradients = {w: names.grad(w) for w in setup.weights}
-        self.loss = np.zeros((), setup.dtype)
+        self.inputs = {n: b for n, b in self.batch.buffers.items() if n in spec.model.inputs}
+        self.sides = [{w: side[w] for w in spec.weights} for side in engine.sides]
+        self.outputs = list(spec.losses)
+        self.gradients = {w: names.grad(w) for w in spec.weights}
+        self.loss = np.zeros((), spec.dtype)
         self.output_gradients = [
-            Buffer(np.zeros(_static(model.outputs[o].shape, o), model.outputs[o].dtype), setup.device)
-            for o in self.outputs
+            Buffer(np.zeros(_static(y.shape, o), y.dtype), spec.device)
+            for o, y in spec.outputs.items()
         ]
         self.loss_binding: Binding = session.binding()
         for name, buffer in self.batch.buffers.items():
@@ -84,7 +80,7 @@ class _AgentProgram:
         self.loss_binding.bind_output(names.loss, Buffer(self.loss))
         for o, buffer in zip(self.outputs, self.output_gradients, strict=True):
             self.loss_binding.bind_output(names.grad(o), buffer)
-        penalties = {w: Buffer(np.zeros_like(setup.model.arrays[w]), setup.device) for w in engine.penalised}
+        penalties = {w: Buffer(np.zeros_like(spec.model.arrays[w]), spec.device) for w in spec.penalized}
         self.penalty_runs, self.update_bindings = [], []
         for read, write in (engine.sides, engine.sides[::-1]):
             if engine.penalty_session is not None:

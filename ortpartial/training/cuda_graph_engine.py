@@ -12,12 +12,11 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import RANDOM, build, op, rewrite, variable
-from ortpartial.model import Model
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
-from .engine import TrainingSpec
 from .epoch import split_inputs
-from .step import Names, step_values
+from .spec import TrainingSpec
+from .step import step_values
 from .step_engine import EpochEngine
 
 __all__ = ["CudaGraphEngine", "cuda_graph_step", "select_for_device"]
@@ -29,15 +28,13 @@ _LOOK = 100
 _UNFIT = RANDOM | {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
 
 
-def cuda_graph_step(setup: TrainingSpec, model: Model, *, weighted: bool = False) -> ModelProto:
+def cuda_graph_step(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     """A step that finds its rows and its number itself, so that all its inputs stay where they are.
 
     Parameters
     ----------
-    setup : Setup
-        What is trained.
-    model : Model
-        The model, with the sizes of one batch.
+    spec : TrainingSpec
+        What is trained, with the sizes of one batch.
     weighted : bool
         Whether the rows have weights.
 
@@ -49,9 +46,8 @@ def cuda_graph_step(setup: TrainingSpec, model: Model, *, weighted: bool = False
         which batch; ``position``, which of these steps it is; ``losses``, (steps,). Outputs: those of the step, the
         next position, and the losses with that of this step in its place.
     """
-    s, names = setup, Names.of(model)
-    inputs, outputs = step_values(model, s.weights, s.losses, s.penalty, s.rate, weighted=weighted,
-                                  train_mode=s.train_mode, precision=s.precision)
+    names = spec.names
+    inputs, outputs = step_values(spec, weighted=weighted)
     carried, rows, batch = split_inputs(inputs, outputs, names)
     seen, i = (variable(n, np.int64, []) for n in (names.iteration, names.free("position")))
     order = variable(names.free("order"), np.int64, [_LOOK, batch])
@@ -77,14 +73,14 @@ class CudaGraphEngine(EpochEngine):
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
     """
 
     name = "step"
 
-    def __init__(self, setup: TrainingSpec):
-        super().__init__(setup)
+    def __init__(self, spec: TrainingSpec):
+        super().__init__(spec)
         self._resident: _Resident | None = None
         self._refused = False
 
@@ -92,7 +88,7 @@ class CudaGraphEngine(EpochEngine):
         """The step, with symbolic sizes where the model has them."""
         if self._refused:
             return super().graphs()
-        return {"step": cuda_graph_step(self.setup, self.setup.model, weighted=self._weighted)}
+        return {"step": cuda_graph_step(self.spec, weighted=self._weighted)}
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; where there is room for them on the device, recordings stay."""
@@ -111,7 +107,7 @@ class CudaGraphEngine(EpochEngine):
         parts = [p for p in (order[:full].reshape(-1, batch_size), order[full:][None]) if p.size]
         if not all(self._captured(p.shape[1]) for p in parts):
             return super().epoch(order, batch_size)
-        weighted = self._data.get(Names.of(self.setup.model).sample_weight)
+        weighted = self._data.get(self.spec.names.sample_weight)
         total = weight = 0.0
         for batches in (p[start : start + _LOOK] for p in parts for start in range(0, len(p), _LOOK)):
             losses = self._captured(batches.shape[1])(batches).tolist()
@@ -138,7 +134,7 @@ class CudaGraphEngine(EpochEngine):
         if not isinstance(rows, tuple) or rows[0] != "captured":
             return super().program(rows)
         if self._resident is None:
-            self._resident = _Resident(self._data, self.setup.device)
+            self._resident = _Resident(self._data, self.spec.device)
         return _CapturedProgram(self, rows[1], self._resident)
 
 
@@ -169,23 +165,23 @@ class _CapturedProgram:
     """
 
     def __init__(self, engine: CudaGraphEngine, rows: int, resident: _Resident):
-        setup, names = engine.setup, Names.of(engine.setup.model)
-        model, device = setup.sized(rows), Device.parse(setup.device)
-        graph = cuda_graph_step(setup, model, weighted=engine._weighted)
+        spec = engine.spec.for_batch(rows)
+        names, device = spec.names, Device.parse(spec.device)
+        graph = cuda_graph_step(spec, weighted=engine._weighted)
         if unfit := next((n for n in graph.graph.node if n.op_type in _UNFIT), None):
             raise ModelError(f"{unfit.op_type} (node {unfit.name!r}) is another one in each step.")
         self.engine = engine
         self.order = Buffer.empty((_LOOK, rows), np.int64, device)
         self.seen, self.seed = Buffer.empty((), np.int64, device), Buffer.empty(engine.seed.shape, np.int32, device)
         self.positions = [Buffer.empty((), np.int64, device) for _ in range(2)]
-        self.losses = [Buffer(np.zeros(_LOOK, setup.dtype), device) for _ in range(2)]
+        self.losses = [Buffer(np.zeros(_LOOK, spec.dtype), device) for _ in range(2)]
         given = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen, names.seed: self.seed}
         own = names.free("position"), names.free("losses")
         sides = [{**side, **dict(zip(own, pair, strict=True))}
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]
         self.runs = []
         for read, write in (sides, sides[::-1]):
-            options = session_options(setup.threads(model), graph.graph)
+            options = session_options(spec.threads(), graph.graph)
             session = Session(graph, device=replace(device, capture=True), options=options)
             binding = session.binding()
             for name, buffer in {**given, **read}.items():
@@ -211,18 +207,18 @@ class _CapturedProgram:
         return self.losses[engine.side].numpy()[:n]
 
 
-def select_for_device(setup: TrainingSpec) -> tuple[type[EpochEngine], str] | None:
+def select_for_device(spec: TrainingSpec) -> tuple[type[EpochEngine], str] | None:
     """The engine that takes the place of an `EpochEngine` on the device of a training, and why; None on the CPU.
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
 
     Returns
     -------
     tuple of type and str, or None
     """
-    if Device.parse(setup.device).shares_memory:
+    if Device.parse(spec.device).shares_memory:
         return None
     return CudaGraphEngine, "the device records a step once, and replays it without the host"

@@ -3,88 +3,76 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, cast, find_inputs, op, variable
-from ortpartial.learning import BaseLearningLoss, weighted_sums
-from ortpartial.model import Model, load
+from ortpartial.learning import weighted_sums
 from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
-from .engine import Batch, Engine, TrainingSpec
-from .step import Names, append_update, make_targets, row_losses_of, sum_values
+from .engine import Batch, Engine
+from .spec import TrainingSpec
+from .step import append_update, make_row_losses, make_row_weights, make_targets, sum_values
 
 __all__ = ["DataParallelEngine", "sums_graph", "sums_update_graph"]
 
-def sums_graph(
-    model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False
-) -> ModelProto:
-    """What a process adds to a step: ∇Σwᵢℓᵢ by every weight, Σwᵢℓᵢ and Σwᵢ, one after the other in one tensor.
+
+def sums_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
+    """The share of one process in a step: ∇Σwᵢℓᵢ by every weight, Σwᵢℓᵢ and Σwᵢ, concatenated.
 
     Parameters
     ----------
-    model : Model
-        The model that is trained.
-    weights : sequence of str
-        The initializers that change.
-    losses : dict of str to BaseLearningLoss
-        The loss of every trained output.
+    spec : TrainingSpec
+        What is trained.
     weighted : bool
         Whether the rows have weights.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the row weights where there are any, then every weight. Output: ``sums``.
+        Inputs: the model's, the targets, the row weights if any, then every weight. Output: ``sums``.
     """
-    names = Names.of(model)
-    targets = make_targets(model, losses, names)
-    rows = row_losses_of(model, losses, targets)
-    w = variable(names.sample_weight, rows.dtype, (rows.shape or [None])[:1]) if weighted else None
-    loss, weight = weighted_sums(rows, w)
-    trained = {name: model.initializers[name] for name in weights}
-    parts = [*grad(loss, list(trained.values())), loss, weight]
-    sums = op.Concat(*(op.Reshape(cast(v, rows), [-1]) for v in parts), axis=0)
-    inputs = {**find_inputs([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {})}
+    names, targets, trained = spec.names, make_targets(spec), spec.trained
+    rows = make_row_losses(spec, targets)
+    row_weights = make_row_weights(spec, (rows.shape or (None,))[0]) if weighted else {}
+    loss, weight = weighted_sums(rows, row_weights.get(names.sample_weight))
+    terms = [*grad(loss, list(trained.values())), loss, weight]
+    sums = op.Concat(*(op.Reshape(cast(v, rows), [-1]) for v in terms), axis=0)
+    inputs = {**find_inputs([loss], spec.model.inputs), **targets, **row_weights}
     return build({**inputs, **trained}, {names.free("sums"): sums}, name="sums")
 
 
-def sums_update_graph(model: Model, weights: Sequence[str], setup: TrainingSpec) -> ModelProto:
+def sums_update_graph(spec: TrainingSpec) -> ModelProto:
     """The step that follows from the sums of all processes: (sums, iteration, weights, states) -> the new ones.
 
     Parameters
     ----------
-    model : Model
-        The model that is trained.
-    weights : sequence of str
-        The initializers that change.
-    setup : Setup
-        Penalty and rate.
+    spec : TrainingSpec
+        What is trained.
 
     Returns
     -------
     onnx.ModelProto
     """
-    names = Names.of(model)
-    trained = {w: model.initializers[w] for w in weights}
-    sizes = [int(np.prod(model.arrays[w].shape)) for w in weights]
-    sums = variable(names.free("sums"), setup.dtype, [sum(sizes) + 2])
-    *parts, _, weight = op.Split(sums, [*sizes, 1, 1], axis=0, n_outputs=len(sizes) + 2)
+    names, trained = spec.names, spec.trained
+    shapes = {w: spec.model.arrays[w].shape for w in spec.weights}
+    sizes = [int(np.prod(s)) for s in shapes.values()]
+    sums = variable(names.free("sums"), spec.dtype, [sum(sizes) + 2])
+    *slices, _, weight = op.Split(sums, [*sizes, 1, 1], axis=0, n_outputs=len(sizes) + 2)
     weight = op.Where(op.Equal(weight, 0), np.inf, weight)  # Without any weight there is no gradient.
-    gradients: list[Value] = []
-    for (name, v), part in zip(trained.items(), parts, strict=True):
-        gradients.append(cast(op.Reshape(part / weight, list(model.arrays[name].shape)), v))
-    costs = [setup.penalty(v) for v in trained.values() if setup.penalty.applies_to(v.shape or ())]
-    if costs:
-        penalties = grad(sum_values(costs), list(trained.values()))
+    gradients: list[Value] = [cast(op.Reshape(summed / weight, list(shapes[w])), v)
+                              for (w, v), summed in zip(trained.items(), slices, strict=True)]
+    if spec.penalized:
+        cost = sum_values([spec.penalty(trained[w]) for w in spec.penalized])
+        penalties = grad(cost, list(trained.values()))
         gradients = [g + p for g, p in zip(gradients, penalties, strict=True)]
     k = variable(names.iteration, np.int64, [])
     inputs: dict[str, Value] = {names.free("sums"): sums, names.iteration: k}
     outputs: dict[str, Value] = {}
-    append_update(setup.rate, trained, gradients, k, names, inputs, outputs)
+    append_update(spec, trained, gradients, k, inputs, outputs)
     return build(inputs, outputs, name="update")
 
 
@@ -96,20 +84,20 @@ class DataParallelEngine(Engine):
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
     """
 
     name = "step"
 
-    def __init__(self, setup: TrainingSpec):
-        super().__init__(setup)
+    def __init__(self, spec: TrainingSpec):
+        super().__init__(spec)
         self.group: ProcessGroup | None = None
-        self._update = sums_update_graph(setup.model, setup.weights, setup)
-        count = sum(setup.model.arrays[w].size for w in setup.weights)
-        self.sums = Buffer(np.zeros(count + 2, setup.dtype), setup.device)
-        session = Session(self._update, device=setup.device, threads=setup.threads())
-        names = Names.of(setup.model)
+        self._update = sums_update_graph(spec)
+        count = sum(spec.model.arrays[w].size for w in spec.weights)
+        self.sums = Buffer(np.zeros(count + 2, spec.dtype), spec.device)
+        session = Session(self._update, device=spec.device, threads=spec.threads())
+        names = spec.names
         self._updates = []
         for read, write in (self.sides, self.sides[::-1]):
             binding = session.binding()
@@ -120,19 +108,16 @@ class DataParallelEngine(Engine):
                 binding.bind_output(names.new(name), buffer)
             self._updates.append(binding.run)
 
-    def threads(self, model: Model) -> int | None:
-        """Threads of the gradient: the processes of this machine share its cores."""
-        found = self.setup.threads(model)
-        if found is not None or self.group is None:
-            return found
+    def threads(self, spec: TrainingSpec) -> int | None:
+        """Number of threads of the gradient: the processes of this machine share its cores."""
+        threads = spec.threads()
+        if threads is not None or self.group is None:
+            return threads
         return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", self.group.size)))
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
-        return {"gradient": self._graph(self.setup.model), "update": self._update}
-
-    def _graph(self, model: Model) -> ModelProto:
-        return sums_graph(model, self.setup.weights, self.setup.losses, weighted=self._weighted)
+        return {"gradient": sums_graph(self.spec, weighted=self._weighted), "update": self._update}
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; the first call connects the processes, and all go on from the first one."""
@@ -171,10 +156,10 @@ class _SumsProgram:
     """The gradient, bound twice: from either set of weights into the one buffer of sums."""
 
     def __init__(self, engine: DataParallelEngine, rows: int):
-        setup = engine.setup
-        model = load(setup.model, batch=rows, variables=setup.weights)
-        session = Session(engine._graph(model), device=setup.device, threads=engine.threads(model))
-        self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
+        spec = engine.spec.for_batch(rows)
+        graph = sums_graph(spec, weighted=engine._weighted)
+        session = Session(graph, device=spec.device, threads=engine.threads(spec))
+        self.engine, self.batch = engine, Batch(engine._data, rows, spec.device)
         self.runs = []
         for side in engine.sides:
             binding = session.binding()

@@ -1,98 +1,24 @@
-"""Engines: `TrainingSpec`, what is trained and how, and `Engine`, the weights, the state and the loop of an epoch."""
+"""The engine: the weights and states of a training, and the loop over the batches of an epoch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import Gradient, grad
-from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
-from ortpartial.model import Model, load
-from ortpartial.rewrites import Precision, simplify
-from ortpartial.runtime import CPU, Buffer, Device, choose_threads
+from ortpartial.runtime import CPU, Buffer, Device
 
+from .spec import TrainingSpec
 from .split_graphs import loss_graph
-from .step import Names, step_values
+from .step import step_values
 
-__all__ = ["Batch", "DeviceRows", "Engine", "TrainingSpec"]
+__all__ = ["Batch", "DeviceRows", "Engine"]
 
 #: Programs, each for one size of batch, that are kept.
 _PROGRAMS = 8
-
-
-@dataclass(frozen=True)
-class TrainingSpec:
-    """What is trained and how: the same for every engine.
-
-    Parameters
-    ----------
-    model : Model
-        The model, with static or symbolic sizes.
-    weights : tuple of str
-        The initializers that change.
-    losses : dict of str to BaseLearningLoss
-        The loss of every trained output.
-    penalty, rate : BaseLearningPenalty, BaseLearningRate
-        The other two pieces.
-    device : str
-        Where it runs.
-    train_mode : bool
-        Whether Dropout and BatchNormalization train.
-    statistics : tuple of str
-        The initializers that are running statistics, which a step moves then.
-    gradient : callable, optional
-        Instead of `grad`, a gradient that computes values once more: see `checkpoint_gradient`.
-    precision : Precision, optional
-        In what dtype products are computed, and how the loss is scaled.
-    """
-
-    model: Model
-    weights: tuple[str, ...]
-    losses: Mapping[str, BaseLearningLoss]
-    penalty: BaseLearningPenalty
-    rate: BaseLearningRate
-    device: str = "cpu"
-    train_mode: bool = False
-    statistics: tuple[str, ...] = ()
-    gradient: Gradient | None = None
-    precision: Precision | None = None
-
-    @property
-    def moving(self) -> tuple[str, ...]:
-        """The initializers that a step changes."""
-        return (*self.weights, *self.statistics)
-
-    def sized(self, rows: int) -> Model:
-        """The model for batches of so many rows."""
-        model = load(self.model, batch=rows, variables=self.moving)
-        return simplify(model, dropout=self.train_mode)
-
-    @property
-    def scaling(self) -> dict[str, np.ndarray]:
-        """What is carried of the scale of the loss, before the first step, by the names in the graphs."""
-        return Names.of(self.model).scaling(self.precision)
-
-    def threads(self, model: Model | None = None) -> int | None:
-        """Threads of a step of the model `sized` for a batch, or of its own: as many in every engine."""
-        model = model or self.model
-        trained = [model.initializers[w] for w in self.weights]
-        return choose_threads([*(model.outputs[o] for o in self.losses), *trained])
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Element type of the loss: that of the outputs."""
-        return self.model.outputs[next(iter(self.losses))].dtype
-
-    @property
-    def states(self) -> dict[str, tuple[str, str]]:
-        """Every optimizer state: its name in the graphs, the weight it belongs to and its own name."""
-        names = Names.of(self.model)
-        return {names.state(w, s): (w, s) for w in self.weights for s in self.rate.state}
 
 
 class Batch:
@@ -138,7 +64,7 @@ class Engine(ABC):
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
     """
 
@@ -148,19 +74,19 @@ class Engine(ABC):
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
 
-    def __init__(self, setup: TrainingSpec):
-        self.setup = setup
+    def __init__(self, spec: TrainingSpec):
+        self.spec = spec
         self.iteration = 0
         #: Given to every run of a step; a `Interrupt` sets its own.
         self.options: Any = None
-        first = {w: setup.model.arrays[w] for w in setup.moving}
-        zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in setup.states.items()}
-        sides = [{**{w: Buffer(np.array(a, order="C"), setup.device) for w, a in {**first, **setup.scaling}.items()},
-                  **{n: Buffer(np.zeros(*z), setup.device) for n, z in zeros.items()}}
+        first = {w: spec.model.arrays[w] for w in spec.moving}
+        zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in spec.states.items()}
+        sides = [{**{w: Buffer(np.array(a, order="C"), spec.device) for w, a in {**first, **spec.scaling}.items()},
+                  **{n: Buffer(np.zeros(*z), spec.device) for n, z in zeros.items()}}
                  for _ in range(self.copies)]
         self.sides = sides[0], sides[-1]
         self.side = 0
-        names = Names.of(setup.model)
+        names = spec.names
         # Read from the host by every device, as the loss is written to it.
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
@@ -170,7 +96,7 @@ class Engine(ABC):
 
     def get(self, name: str) -> np.ndarray:
         """A copy of a weight, state or statistic, the seed or the number of batches seen, by its name in the graphs."""
-        names = Names.of(self.setup.model)
+        names = self.spec.names
         if name == names.iteration:
             return np.array(self.iteration, np.int64)
         if name == names.seed:
@@ -179,23 +105,23 @@ class Engine(ABC):
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Overwrite what `get` gives."""
-        if name == Names.of(self.setup.model).iteration:
+        if name == self.spec.names.iteration:
             self.iteration = int(array)
             return
-        buffer = self.seed if name == Names.of(self.setup.model).seed else self.sides[self.side][name]
+        buffer = self.seed if name == self.spec.names.seed else self.sides[self.side][name]
         buffer.fill(np.broadcast_to(np.asarray(array, buffer.dtype), buffer.shape))
 
     def reset(self, first: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0)) -> None:
         """Back to these weights and statistics, states of zero and the first iteration, with another seed."""
         self.iteration = 0
         self.seed.fill(np.asarray(seed, np.int32))
-        for w in self.setup.moving:
+        for w in self.spec.moving:
             self.set(w, first[w])
-        for name in self.setup.states:
+        for name in self.spec.states:
             self.set(name, np.zeros((), np.float32))
-        for name, array in self.setup.scaling.items():
+        for name, array in self.spec.scaling.items():
             self.set(name, array)
-        self.setup.model.release()
+        self.spec.model.release()
 
     def snapshot(self) -> dict[str, Any]:
         """Weights, states, statistics, iteration and seed: all that the steps to come depend on."""
@@ -219,16 +145,16 @@ class Engine(ABC):
     def is_finite(self) -> bool:
         """Whether all weights and statistics are finite numbers."""
         side = self.sides[self.side]
-        return all(np.isfinite(side[w].numpy()).all() for w in self.setup.moving)
+        return all(np.isfinite(side[w].numpy()).all() for w in self.spec.moving)
 
     def loss_graph(self) -> ModelProto:
         """Loss and its gradient by the outputs, apart."""
-        return loss_graph(self.setup.model, self.setup.losses, weighted=self._weighted)
+        return loss_graph(self.spec, weighted=self._weighted)
 
     @property
     def _weighted(self) -> bool:
         """Whether the rows have weights."""
-        return Names.of(self.setup.model).sample_weight in self._data
+        return self.spec.names.sample_weight in self._data
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
@@ -245,7 +171,7 @@ class Engine(ABC):
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
         total = weight = 0.0
         k = self.k.numpy()
-        weighted = self._data.get(Names.of(self.setup.model).sample_weight)
+        weighted = self._data.get(self.spec.names.sample_weight)
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             program = self._programs.get(len(rows)) or self._new(len(rows))
@@ -273,9 +199,7 @@ class Engine(ABC):
 
     def check(self) -> None:
         """Write a step, and no model: an operator without a gradient is better found now than in `fit`."""
-        s = self.setup
-        step_values(s.model, s.weights, s.losses, s.penalty, s.rate, train_mode=s.train_mode, precision=s.precision,
-                    gradient=s.gradient or grad, fast=False)
+        step_values(self.spec, fast=False)
 
     @abstractmethod
     def graphs(self) -> dict[str, ModelProto]:

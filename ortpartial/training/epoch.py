@@ -1,4 +1,4 @@
-"""What does a whole epoch compute? Step after step in one ONNX model, a Scan over its batches."""
+"""The epoch: all its steps in one graph, a Scan over the batches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.graph import VIEWS, Value, build, find_inputs, make_node, op, rewrite, scan, topological, variable
-from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
-from ortpartial.model import Model
-from ortpartial.rewrites import Precision
 
-from .step import Names, step_values
+from .names import Names
+from .spec import TrainingSpec
+from .step import step_values
 
 __all__ = ["epoch_graph", "split_inputs"]
 
@@ -24,36 +23,25 @@ _EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Gr
                     "Split", "Sub", "Transpose", "Where"})
 
 
-def epoch_graph(
-    model: Model,
-    weights: Sequence[str],
-    losses: Mapping[str, BaseLearningLoss],
-    penalty: BaseLearningPenalty,
-    rate: BaseLearningRate,
-    *,
-    weighted: bool = False,
-    train_mode: bool = False,
-    precision: Precision | None = None,
-) -> ModelProto:
-    """Step after step in one run: a Scan over batches, whose rows are gathered inside.
+def epoch_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
+    """All steps of an epoch as one model: a Scan over the batches, whose rows are gathered inside.
 
     Parameters
     ----------
-    model : Model
-        The model that is trained, with the sizes of one batch.
-    weights, losses, penalty, rate, weighted, train_mode, precision : object
-        As for `step_graph`.
+    spec : TrainingSpec
+        What is trained, with the sizes of one batch.
+    weighted : bool
+        Whether the rows have weights.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: those of the step, the model's, the targets and the row weights with all the rows, the iteration as the
-        number of batches seen; and ``order``, (steps, rows of a batch), which rows make which batch. Outputs: those of
-        the step, with one loss a batch.
+        Inputs: those of the step, where the model's inputs, the targets and the row weights hold all the rows, and the
+        iteration is the number of batches seen; and ``order``, (steps, rows of a batch), the rows of every batch.
+        Outputs: those of the step, with one loss a batch.
     """
-    names = Names.of(model)
-    inputs, outputs = step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
-                                  precision=precision)
+    names = spec.names
+    inputs, outputs = step_values(spec, weighted=weighted)
     carried, rows, batch = split_inputs(inputs, outputs, names)
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
     order = variable(names.free("order"), np.int64, ["steps", batch])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -15,9 +16,10 @@ from ortpartial.model import Model
 from ortpartial.rewrites import checkpoint_gradient, recompute_cheap
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
-from .engine import Batch, Engine, TrainingSpec
+from .engine import Batch, Engine
+from .spec import TrainingSpec
 from .split_graphs import update_graph
-from .step import Names, gradient_graph
+from .step import gradient_graph
 from .step_engine import EpochEngine, StepEngine
 
 __all__ = ["InplaceEngine", "can_overwrite", "prefers_inplace"]
@@ -37,36 +39,33 @@ class InplaceEngine(Engine):
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
     """
 
     name = "step"
     copies = 1
 
-    def __init__(self, setup: TrainingSpec):
-        super().__init__(setup)
-        self.saving: dict[str, Any] = {"low_memory": True, "arena": setup.gradient is None}
-        names = Names.of(setup.model)
-        self._update = update_graph({w: setup.model.initializers[w] for w in setup.weights}, setup.rate, names)
-        self.updated = [n for n in self.sides[0] if n not in setup.statistics]
-        self.overwrites = can_overwrite(self._update, {n: names.new(n) for n in self.updated})
+    def __init__(self, spec: TrainingSpec):
+        super().__init__(spec)
+        self.saving: dict[str, Any] = {"low_memory": True, "arena": spec.gradient is None}
+        self._update = update_graph(spec)
+        self.updated = [n for n in self.sides[0] if n not in spec.statistics]
+        self.overwrites = can_overwrite(self._update, {n: spec.names.new(n) for n in self.updated})
 
     @cached_property
     def update(self) -> Session:
         """The second graph, opened after the first, whose values decide how memory is shared."""
-        return Session(self._update, options=session_options(self.setup.threads(), **self.saving))
+        return Session(self._update, options=session_options(self.spec.threads(), **self.saving))
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
-        return {"gradient": self.gradient(self.setup.model), "update": self._update}
+        return {"gradient": self.gradient(self.spec), "update": self._update}
 
-    def gradient(self, model: Model) -> ModelProto:
+    def gradient(self, spec: TrainingSpec) -> ModelProto:
         """The graph of the gradient."""
-        s = self.setup
-        gradient = s.gradient or checkpoint_gradient(recompute_cheap)
-        return gradient_graph(model, s.weights, s.losses, s.penalty, weighted=self._weighted, train_mode=s.train_mode,
-                              gradient=gradient)
+        gradient = spec.gradient or checkpoint_gradient(recompute_cheap)
+        return gradient_graph(replace(spec, gradient=gradient), weighted=self._weighted)
 
     def program(self, rows: int) -> _LeanProgram:
         """A step for batches of so many rows."""
@@ -77,13 +76,14 @@ class _LeanProgram:
     """A step: the gradients, and then the update, where they are finite."""
 
     def __init__(self, engine: InplaceEngine, rows: int):
-        setup, self.names = engine.setup, Names.of(engine.setup.model)
-        graph = engine.gradient(model := setup.sized(rows))
-        reserve = forward_bytes(model) > sum(setup.model.arrays[w].nbytes for w in setup.weights)
-        options = session_options(setup.threads(model), graph.graph, reserve_arena=reserve, **engine.saving)
+        spec = engine.spec.for_batch(rows)
+        self.names = spec.names
+        graph = engine.gradient(spec)
+        reserve = forward_bytes(spec.model) > sum(spec.model.arrays[w].nbytes for w in spec.weights)
+        options = session_options(spec.threads(), graph.graph, reserve_arena=reserve, **engine.saving)
         session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)
-        self.loss = np.zeros((), setup.dtype)
+        self.loss = np.zeros((), spec.dtype)
         self.binding = session.binding()
         for name, buffer in {**self.batch.buffers, **engine.sides[0], **engine.given}.items():
             if name in session.inputs:
@@ -98,7 +98,7 @@ class _LeanProgram:
         if not (np.isfinite(self.loss) and all(_is_finite(np.from_dlpack(v)) for v in found.values())):
             return float("nan") if np.isfinite(self.loss) else float(self.loss)
         buffers = engine.sides[side]
-        statistics = {n: found.pop(names.new(n)) for n in engine.setup.statistics}
+        statistics = {n: found.pop(names.new(n)) for n in engine.spec.statistics}
         state = {n: buffers[n] for n in engine.updated}
         binding = engine.update.binding()
         for name, buffer in {**state, names.iteration: engine.k}.items():
@@ -141,23 +141,23 @@ def _is_finite(array: np.ndarray) -> bool:
         return bool(np.isfinite(array.sum()) or np.isfinite(array).all())
 
 
-def prefers_inplace(kind: type[Engine], setup: TrainingSpec) -> bool:
+def prefers_inplace(kind: type[Engine], spec: TrainingSpec) -> bool:
     """Whether a `InplaceEngine` is to take the place of another engine: weights are big, or values are not to be kept.
 
     Parameters
     ----------
     kind : type
         The other engine.
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
 
     Returns
     -------
     bool
     """
-    big = sum(setup.model.arrays[w].nbytes for w in setup.weights) >= _BIG or setup.gradient is not None
-    suits = kind in (EpochEngine, StepEngine) and setup.precision is None
-    return big and suits and Device.parse(setup.device).shares_memory
+    big = sum(spec.model.arrays[w].nbytes for w in spec.weights) >= _BIG or spec.gradient is not None
+    suits = kind in (EpochEngine, StepEngine) and spec.precision is None
+    return big and suits and Device.parse(spec.device).shares_memory
 
 
 def can_overwrite(model: ModelProto, outputs: Mapping[str, str]) -> bool:

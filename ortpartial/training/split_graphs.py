@@ -1,8 +1,8 @@
-"""What do the parts of a step compute when each is run apart? Forward, loss, backward, penalty and update."""
+"""The parts of a step as graphs of their own: forward, loss, backward, penalty and update."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,83 +10,68 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, find_inputs, variable
-from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate
 from ortpartial.model import Model
 
-from .step import Names, append_update, known_rank, make_targets, mean_loss, row_losses_of, sum_values
+from .spec import TrainingSpec
+from .step import append_update, make_row_losses, make_row_weights, make_targets, mean_loss, sum_values
 
 __all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "update_graph"]
 
 
-def update_graph(
-    weights: Mapping[str, Value], rate: BaseLearningRate, names: Names, *, penalised: Iterable[str] = ()
-) -> ModelProto:
+def update_graph(spec: TrainingSpec, *, penalized: Collection[str] = ()) -> ModelProto:
     """The update of all weights as one model: (gradients, those of the penalty, iteration, weights, states) -> the new.
 
     Parameters
     ----------
-    weights : dict of str to Value
-        What is updated.
-    rate : BaseLearningRate
-        How.
-    names : Names
-        How the values are called.
-    penalised : iterable of str
-        Weights that have a penalty.
+    spec : TrainingSpec
+        The weights and the optimizer.
+    penalized : collection of str
+        Weights whose penalty has a gradient of its own, which is added.
 
     Returns
     -------
     onnx.ModelProto
     """
-    penalised = set(penalised)
-    k = variable(names.iteration, np.int64, [])
+    names, k = spec.names, variable(spec.names.iteration, np.int64, [])
     inputs: dict[str, Value] = {}
     gradients = []
-    for name, v in weights.items():
-        parts = [names.grad(name)] + [names.penalty_grad(name)] * (name in penalised)
-        inputs.update({p: variable(p, v.dtype, v.shape) for p in parts})
-        gradients.append(sum_values([inputs[p] for p in parts]))
+    for name, v in spec.trained.items():
+        terms = [names.grad(name)] + [names.penalty_grad(name)] * (name in penalized)
+        inputs.update({n: variable(n, v.dtype, v.shape) for n in terms})
+        gradients.append(sum_values([inputs[n] for n in terms]))
     inputs[names.iteration] = k
     outputs: dict[str, Value] = {}
-    append_update(rate, weights, gradients, k, names, inputs, outputs)
+    append_update(spec, spec.trained, gradients, k, inputs, outputs)
     return build(inputs, outputs, name="learning_rate")
 
 
-def penalty_graph(
-    weights: Mapping[str, Value], penalty: BaseLearningPenalty, names: Names
-) -> tuple[ModelProto | None, list[str]]:
-    """The penalty of all weights and its gradients as one model, and the weights it applies to; None where to none.
+def penalty_graph(spec: TrainingSpec) -> ModelProto | None:
+    """The penalty of all weights and its gradients as one model; None if it applies to no weight.
 
     Parameters
     ----------
-    weights : dict of str to Value
-        The weights.
-    penalty : BaseLearningPenalty
-        What they cost.
-    names : Names
-        How the values are called.
+    spec : TrainingSpec
+        The weights and the penalty.
 
     Returns
     -------
-    tuple of onnx.ModelProto or None, and list of str
+    onnx.ModelProto or None
     """
-    chosen = {n: v for n, v in weights.items() if penalty.applies_to(known_rank(v))}
-    if not chosen:
-        return None, []
-    cost = sum_values([penalty(v) for v in chosen.values()])
-    gradients = dict(zip(map(names.penalty_grad, chosen), grad(cost, list(chosen.values())), strict=True))
-    return build(chosen, {names.free("penalty"): cost, **gradients}, name="learning_penalty"), list(chosen)
+    weights = {w: spec.model.initializers[w] for w in spec.penalized}
+    if not weights:
+        return None
+    cost = sum_values([spec.penalty(v) for v in weights.values()])
+    gradients = dict(zip(map(spec.names.penalty_grad, weights), grad(cost, list(weights.values())), strict=True))
+    return build(weights, {spec.names.free("penalty"): cost, **gradients}, name="learning_penalty")
 
 
-def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted: bool = False) -> ModelProto:
+def loss_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     """Loss and its gradient by the outputs as one model: (outputs, targets, row weights) -> (loss, gradients).
 
     Parameters
     ----------
-    model : Model
-        The model whose outputs are trained.
-    losses : dict of str to BaseLearningLoss
-        The loss of every trained output.
+    spec : TrainingSpec
+        The model and the losses.
     weighted : bool
         Whether the rows have weights.
 
@@ -94,39 +79,33 @@ def loss_graph(model: Model, losses: Mapping[str, BaseLearningLoss], *, weighted
     -------
     onnx.ModelProto
     """
-    names = Names.of(model)
-    ys = {o: variable(o, model.outputs[o].dtype, model.outputs[o].shape) for o in losses}
-    bare = replace(model, outputs=ys)
-    targets = make_targets(bare, losses, names)
+    names, ys = spec.names, {o: variable(o, y.dtype, y.shape) for o, y in spec.outputs.items()}
+    spec = replace(spec, model=replace(spec.model, outputs=ys))
+    targets = make_targets(spec)
     first = next(iter(ys.values()))
-    w = variable(names.sample_weight, first.dtype, (first.shape or [None])[:1]) if weighted else None
-    loss = mean_loss(bare, losses, targets, w)
+    row_weights = make_row_weights(spec, (first.shape or (None,))[0]) if weighted else {}
+    loss = mean_loss(spec, targets, row_weights.get(names.sample_weight))
     gradients = dict(zip(map(names.grad, ys), grad(loss, list(ys.values())), strict=True))
-    inputs = {**ys, **targets, **({names.sample_weight: w} if w is not None else {})}
-    return build(inputs, {names.loss: loss, **gradients}, name="learning_loss")
+    return build({**ys, **targets, **row_weights}, {names.loss: loss, **gradients}, name="learning_loss")
 
 
-def row_loss_graph(model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss]) -> ModelProto:
-    """The loss of every row as one model: (inputs, targets, weights) -> loss.
+def row_loss_graph(spec: TrainingSpec) -> ModelProto:
+    """The loss of every row as one model: (inputs, targets, weights and statistics) -> loss.
 
     Parameters
     ----------
-    model : Model
-        The model that is trained.
-    weights : sequence of str
-        Initializers that become inputs.
-    losses : dict of str to BaseLearningLoss
-        The loss of every trained output.
+    spec : TrainingSpec
+        The model and the losses.
 
     Returns
     -------
     onnx.ModelProto
     """
-    names = Names.of(model)
-    targets = make_targets(model, losses, names)
-    rows = row_losses_of(model, losses, targets)
-    trained = {w: model.initializers[w] for w in weights}
-    return build({**find_inputs([rows], model.inputs), **targets, **trained}, {names.loss: rows}, name="losses")
+    targets = make_targets(spec)
+    rows = make_row_losses(spec, targets)
+    moving = {w: spec.model.initializers[w] for w in spec.moving}
+    inputs = {**find_inputs([rows], spec.model.inputs), **targets, **moving}
+    return build(inputs, {spec.names.loss: rows}, name="losses")
 
 
 def forward_graph(

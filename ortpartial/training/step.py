@@ -1,162 +1,64 @@
-"""What does one training step compute? Model, loss, penalty, gradient and update, composed into one ONNX model."""
+"""The training step: model, loss, penalty, gradient and update, composed into one graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import Gradient, grad
 from ortpartial.graph import Value, build, cast, constant, find_inputs, op, variable
-from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate, row_losses, weighted_mean
+from ortpartial.learning import row_losses, weighted_mean
 from ortpartial.model import Model
-from ortpartial.rewrites import (
-    Precision,
-    TrainingModel,
-    all_finite,
-    apply_peepholes,
-    to_mixed_precision,
-    to_training_mode,
-)
+from ortpartial.rewrites import TrainingModel, all_finite, apply_peepholes, to_mixed_precision, to_training_mode
 
 from .counter_rng import draw_mask
+from .spec import TrainingSpec, known_shape
 
 __all__ = [
-    "Names",
     "append_update",
     "gradient_graph",
-    "known_rank",
+    "make_row_losses",
+    "make_row_weights",
     "make_targets",
     "mean_loss",
-    "row_losses_of",
     "step_graph",
     "step_values",
     "sum_values",
 ]
 
 
-class Rate(Protocol):
-    """What a step needs of a rate."""
-
-    @property
-    def state(self) -> tuple[str, ...]:
-        """What is remembered of each weight."""
-
-    def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
-        """The weight and its state after batch k."""
-
-
-@dataclass(frozen=True)
-class Names:
-    """What the values that training adds to a model are called: the plain word, underscored until it is free.
-
-    Parameters
-    ----------
-    taken : frozenset of str
-        Names that the model uses itself.
-
-    Examples
-    --------
-    >>> Names(frozenset({"loss"})).loss
-    'loss_'
-    """
-
-    taken: frozenset[str]
-
-    @classmethod
-    def of(cls, model: Model) -> Names:
-        """Names free of clashes with every tensor of a model."""
-        return cls(frozenset(model.values))
-
-    def free(self, name: str) -> str:
-        """The name itself, or with underscores behind it where the model uses it."""
-        while name in self.taken:
-            name += "_"
-        return name
-
-    @property
-    def loss(self) -> str:
-        """The loss of a batch."""
-        return self.free("loss")
-
-    @property
-    def iteration(self) -> str:
-        """The batch counter, from 1."""
-        return self.free("iteration")
-
-    @property
-    def seed(self) -> str:
-        """Where random numbers come from."""
-        return self.free("seed")
-
-    @property
-    def sample_weight(self) -> str:
-        """The weights of the rows."""
-        return self.free("sample_weight")
-
-    def target(self, output: str) -> str:
-        """The target of an output."""
-        return self.free(f"{output}_target")
-
-    def new(self, weight: str) -> str:
-        """A weight after the step."""
-        return self.free(f"{weight}_new")
-
-    def grad(self, name: str) -> str:
-        """The gradient of the loss by a weight or an output."""
-        return self.free(f"{name}_grad")
-
-    def penalty_grad(self, weight: str) -> str:
-        """The gradient of the penalty by a weight."""
-        return self.free(f"{weight}_grad_penalty")
-
-    def scaling(self, precision: Precision | None) -> dict[str, np.ndarray]:
-        """What a step carries of the scale of its loss, before the first step."""
-        return {self.free(n): a for n, a in precision.initial_state.items()} if precision is not None else {}
-
-    def state(self, weight: str, state: str) -> str:
-        """An optimizer state of a weight."""
-        return self.free(f"{weight}_{state}")
-
-
-def make_targets(model: Model, losses: Mapping[str, BaseLearningLoss], names: Names) -> dict[str, Value]:
+def make_targets(spec: TrainingSpec) -> dict[str, Value]:
     """A variable for the target of every trained output."""
-    found = {}
-    for output, loss in losses.items():
-        y = model.outputs[output]
+    targets = {}
+    for output, loss in spec.losses.items():
+        y, name = spec.model.outputs[output], spec.names.target(output)
         dtype = y.dtype if loss.target_dtype is None else np.dtype(loss.target_dtype)
-        found[names.target(output)] = variable(names.target(output), dtype, loss.target_shape(known_rank(y)))
-    return found
+        targets[name] = variable(name, dtype, loss.target_shape(known_shape(y)))
+    return targets
 
 
-def known_rank(v: Value) -> tuple[int | str | None, ...]:
-    """The shape of a value whose rank has to be known."""
-    return v.shape or () if v.rank else ()
+def make_row_weights(spec: TrainingSpec, rows: int | str | None) -> dict[str, Value]:
+    """A variable for the weights of the rows."""
+    name = spec.names.sample_weight
+    return {name: variable(name, spec.dtype, [rows])}
 
 
-def _rows(model: Model) -> int | str | None:
-    """The size of the first axis of the inputs."""
-    return next((v.shape[0] for v in model.inputs.values() if v.shape), None)
-
-
-def row_losses_of(model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value]) -> Value:
+def make_row_losses(spec: TrainingSpec, targets: Mapping[str, Value]) -> Value:
     """The loss of every row: the sum over the trained outputs."""
-    pairs = zip(losses.items(), targets.values(), strict=True)
-    return sum_values([row_losses(loss, model.outputs[output], t) for (output, loss), t in pairs])
+    pairs = zip(spec.losses.items(), targets.values(), strict=True)
+    return sum_values([row_losses(loss, spec.model.outputs[output], t) for (output, loss), t in pairs])
 
 
-def mean_loss(
-    model: Model, losses: Mapping[str, BaseLearningLoss], targets: Mapping[str, Value], w: Value | None
-) -> Value:
+def mean_loss(spec: TrainingSpec, targets: Mapping[str, Value], w: Value | None) -> Value:
     """The loss of a batch: the sum over the trained outputs of their weighted means."""
-    found = []
-    for (output, loss), t in zip(losses.items(), targets.values(), strict=True):
-        elements = loss(model.outputs[output], t)
-        found.append(weighted_mean(elements, None if w is None else cast(w, elements)))
-    return sum_values(found)
+    means = []
+    for (output, loss), t in zip(spec.losses.items(), targets.values(), strict=True):
+        elements = loss(spec.model.outputs[output], t)
+        means.append(weighted_mean(elements, None if w is None else cast(w, elements)))
+    return sum_values(means)
 
 
 def sum_values(values: Sequence[Value]) -> Value:
@@ -164,74 +66,42 @@ def sum_values(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else op.Sum(*(cast(v, values[0]) for v in values))
 
 
-def step_graph(
-    model: Model,
-    weights: Sequence[str],
-    losses: Mapping[str, BaseLearningLoss],
-    penalty: BaseLearningPenalty,
-    rate: BaseLearningRate,
-    *,
-    weighted: bool = False,
-    train_mode: bool = False,
-    precision: Precision | None = None,
-) -> ModelProto:
+def step_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
     Parameters
     ----------
-    model : Model
-        The model that is trained.
-    weights : sequence of str
-        The initializers that change.
-    losses : dict of str to BaseLearningLoss
-        The loss of every trained output.
-    penalty, rate : BaseLearningPenalty, BaseLearningRate
-        The other two pieces.
+    spec : TrainingSpec
+        What is trained.
     weighted : bool
         Whether the rows have weights.
-    train_mode : bool
-        Whether Dropout and BatchNormalization train.
-    precision : Precision, optional
-        In what dtype products are computed, and how the loss is scaled.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the row weights where there are any, the seed where there is a Dropout that
-        trains, every running statistic, the iteration, then every weight and every state, and the state of the scale of
-        the loss. Outputs: the loss of the batch before the step, without the penalty, then statistics, weights, states
-        and scale after it. The names are those of `Names`.
+        Inputs: the model's, the targets, the row weights if any, the seed if a Dropout is in training mode, every
+        running statistic, the iteration, then every weight with its states, and the state of the loss scale. Outputs:
+        the loss of the batch before the step, without the penalty, then statistics, weights, states and scale after
+        the step. The names are those of `Names`.
     """
-    return build(*step_values(model, weights, losses, penalty, rate, weighted=weighted, train_mode=train_mode,
-                              precision=precision), name="step")
+    return build(*step_values(spec, weighted=weighted), name="step")
 
 
 def step_values(
-    model: Model,
-    weights: Sequence[str],
-    losses: Mapping[str, BaseLearningLoss],
-    penalty: BaseLearningPenalty,
-    rate: Rate,
-    *,
-    weighted: bool = False,
-    train_mode: bool = False,
-    precision: Precision | None = None,
-    fast: bool = True,
-    gradient: Gradient = grad,
-    k: Value | None = None,
+    spec: TrainingSpec, *, weighted: bool = False, fast: bool = True, k: Value | None = None
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
 
     Parameters
     ----------
-    model, weights, losses, penalty, rate, weighted, train_mode, precision : object
-        As for `step_graph`.
+    spec : TrainingSpec
+        What is trained.
+    weighted : bool
+        Whether the rows have weights.
     fast : bool
-        Whether it is in operators that take less time than those of the formulas.
-    gradient : callable
-        From the objective and the weights to the gradients.
+        Whether operators are replaced by faster ones.
     k : Value, optional
-        The number of the batch, where it is no input.
+        The number of the batch, if it is not an input.
 
     Returns
     -------
@@ -242,19 +112,18 @@ def step_values(
     NoGradientError
         An operator between a weight and a loss has no gradient.
     """
-    names = Names.of(model)
+    names, precision = spec.names, spec.precision
     number = variable(names.iteration, np.int64, []) if k is None else k
-    scaling = {n: variable(n, a.dtype, []) for n, a in names.scaling(precision).items()}
+    scaling = {n: variable(n, a.dtype, []) for n, a in spec.scaling.items()}
+    gradient = spec.gradient or grad
     if precision is not None:
         scale = next(iter(scaling.values())) if scaling else constant(precision.loss_scale, np.float32)
-        gradient = _scaled(gradient, scale)
-    inputs, outputs, trained, gradients = _gradients(
-        model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, precision=precision,
-        gradient=gradient, k=number)
+        gradient = _scale_gradient(gradient, scale)
+    inputs, outputs, trained, gradients = _make_gradients(spec, gradient, number, weighted=weighted)
     if k is None:
         inputs[names.iteration] = number
     counted = number - [*scaling.values()][-1] if scaling else number  # steps that were skipped do not count
-    append_update(rate, trained, gradients, counted, names, inputs, outputs)
+    append_update(spec, trained, gradients, counted, inputs, outputs)
     if precision is not None and scaling:
         finite = all_finite(gradients)
         for n in [n for n in inputs if names.new(n) in outputs]:
@@ -266,91 +135,84 @@ def step_values(
     return inputs, dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
 
 
-def _gradients(
-    model: Model, weights: Sequence[str], losses: Mapping[str, BaseLearningLoss], penalty: BaseLearningPenalty,
-    *, weighted: bool, train_mode: bool, gradient: Gradient, k: Value, precision: Precision | None = None,
+def _make_gradients(
+    spec: TrainingSpec, gradient: Gradient, k: Value, *, weighted: bool
 ) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value], Sequence[Value]]:
     """Inputs; the loss of a batch, and new running statistics; the weights; the gradients of the objective by them."""
-    names = Names.of(model)
-    targets = make_targets(model, losses, names)
+    names, targets = spec.names, make_targets(spec)
     seed = variable(names.seed, np.int32, [2])
-    trained_as = _in_training(model, losses, seed, k) if train_mode else TrainingModel(model)
-    if precision is not None:
-        trained_as = to_mixed_precision(trained_as, precision.dtype)
-    model = trained_as.model
-    trained = {w: model.initializers[w] for w in weights}
-    dtype = model.outputs[next(iter(losses))].dtype
-    w = variable(names.sample_weight, dtype, [_rows(model)]) if weighted else None
-    loss = mean_loss(model, losses, targets, w)
-    costs = [penalty(v) for v in trained.values() if penalty.applies_to(known_rank(v))]
+    forward = _to_training_mode(spec, seed, k) if spec.train_mode else TrainingModel(spec.model)
+    if spec.precision is not None:
+        forward = to_mixed_precision(forward, spec.precision.dtype)
+    spec = replace(spec, model=forward.model)
+    model, trained = spec.model, spec.trained
+    row_weights = make_row_weights(spec, _rows(model)) if weighted else {}
+    loss = mean_loss(spec, targets, row_weights.get(names.sample_weight))
+    costs = [spec.penalty(trained[n]) for n in spec.penalized]
     gradients = gradient(sum_values([loss, *costs]), list(trained.values()))
-    inputs = {**find_inputs([loss], model.inputs), **targets, **({names.sample_weight: w} if w is not None else {}),
-              **find_inputs([loss], {names.seed: seed})}
+    inputs = {**find_inputs([loss], model.inputs), **targets, **row_weights, **find_inputs([loss], {names.seed: seed})}
     outputs = {names.loss: loss}
-    for s in trained_as.statistics:  # Two nodes may move one, in turn.
+    for s in forward.statistics:  # Two nodes may update one statistic, one after the other.
         inputs[s.name] = model.initializers[s.name]
         outputs[names.new(s.name)] = s.update(outputs.get(names.new(s.name), inputs[s.name]))
     return inputs, outputs, trained, gradients
 
 
-def _scaled(gradient: Gradient, scale: Value) -> Gradient:
+def _rows(model: Model) -> int | str | None:
+    """The size of the first axis of the inputs."""
+    return next((v.shape[0] for v in model.inputs.values() if v.shape), None)
+
+
+def _scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
     """The gradient of a multiple, divided by the factor."""
-    def found(objective: Value, weights: Sequence[Value]) -> Sequence[Value]:
+    def scaled(objective: Value, weights: Sequence[Value]) -> Sequence[Value]:
         return [g / cast(scale, g) for g in gradient(objective * cast(scale, objective), weights)]
 
-    return found
+    return scaled
 
 
-def _in_training(model: Model, losses: Mapping[str, BaseLearningLoss], seed: Value, k: Value) -> TrainingModel:
-    """What leads to the trained outputs, in training mode, with the random numbers of step k."""
-    model = replace(model, outputs={o: model.outputs[o] for o in losses})
+def _to_training_mode(spec: TrainingSpec, seed: Value, k: Value) -> TrainingModel:
+    """The trained outputs in training mode, with the random numbers of step k."""
+    model = replace(spec.model, outputs=spec.outputs)
     return to_training_mode(model, lambda x, keep, i: draw_mask(x, keep, seed, k, i))
 
 
-def gradient_graph(
-    model: Model,
-    weights: Sequence[str],
-    losses: Mapping[str, BaseLearningLoss],
-    penalty: BaseLearningPenalty,
-    *,
-    weighted: bool = False,
-    train_mode: bool = False,
-    gradient: Gradient = grad,
-) -> ModelProto:
+def gradient_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     """The first half of a step as one model, of which `update_graph` is the second.
 
     Parameters
     ----------
-    model, weights, losses, penalty, weighted, train_mode, gradient : object
-        As for `step_values`.
+    spec : TrainingSpec
+        What is trained.
+    weighted : bool
+        Whether the rows have weights.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the row weights where there are any, the seed and the iteration where random
-        numbers follow from them, then every running statistic and every weight. Outputs: the loss of the batch, without
-        the penalty, new statistics, then the gradient of the objective by every weight.
+        Inputs: the model's, the targets, the row weights if any, the seed and the iteration if random numbers follow
+        from them, then every running statistic and every weight. Outputs: the loss of the batch, without the penalty,
+        new statistics, then the gradient of the objective by every weight.
     """
-    names = Names.of(model)
+    names = spec.names
     k = variable(names.iteration, np.int64, [])
-    inputs, outputs, trained, gradients = _gradients(
-        model, weights, losses, penalty, weighted=weighted, train_mode=train_mode, gradient=gradient, k=k)
+    inputs, outputs, trained, gradients = _make_gradients(spec, spec.gradient or grad, k, weighted=weighted)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(find_inputs([outputs[names.loss]], {names.iteration: k}))
-    found = dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
-    return build({**inputs, **trained}, found, name="gradient")
+    outputs = dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
+    return build({**inputs, **trained}, outputs, name="gradient")
 
 
 def append_update(
-    rate: Rate,
+    spec: TrainingSpec,
     weights: Mapping[str, Value],
     gradients: Iterable[Value],
     k: Value,
-    names: Names,
     inputs: dict[str, Value],
     outputs: dict[str, Value],
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs."""
+    names, rate = spec.names, spec.rate
     states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, v.shape) for s in rate.state}
               for n, v in weights.items()}
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.

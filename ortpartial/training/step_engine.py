@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.model import Model
 from ortpartial.runtime import Buffer, Session
 
-from .engine import Batch, DeviceRows, Engine, TrainingSpec
+from .engine import Batch, DeviceRows, Engine
 from .epoch import epoch_graph
-from .step import Names, step_graph
+from .spec import TrainingSpec
+from .step import step_graph
 
 __all__ = ["EpochEngine", "StepEngine"]
 
@@ -29,7 +29,7 @@ class StepEngine(Engine):
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
     """
 
@@ -37,12 +37,8 @@ class StepEngine(Engine):
 
     def graphs(self) -> dict[str, ModelProto]:
         """The step, with symbolic sizes where the model has them."""
-        return {"step": self._graph(self.setup.model)}
+        return {"step": step_graph(self.spec, weighted=self._weighted)}
 
-    def _graph(self, model: Model) -> ModelProto:
-        s = self.setup
-        return step_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                          train_mode=s.train_mode, precision=s.precision)
 
     def program(self, rows: int) -> _StepProgram:
         """The step for batches of so many rows."""
@@ -53,13 +49,12 @@ class _StepProgram:
     """A step, bound twice: from the first set of buffers into the second, and back."""
 
     def __init__(self, engine: StepEngine, rows: int):
-        setup = engine.setup
-        model = setup.sized(rows)
-        graph = engine._graph(model)
-        session = Session(graph, device=setup.device, threads=setup.threads(model))
-        names = Names.of(setup.model)
-        self.engine, self.batch = engine, Batch(engine._data, rows, setup.device)
-        self.loss = np.zeros((), setup.dtype)
+        spec = engine.spec.for_batch(rows)
+        graph = step_graph(spec, weighted=engine._weighted)
+        session = Session(graph, device=spec.device, threads=spec.threads())
+        names = spec.names
+        self.engine, self.batch = engine, Batch(engine._data, rows, spec.device)
+        self.loss = np.zeros((), spec.dtype)
         loss = Buffer(self.loss)
         self.runs = []
         for read, write in (engine.sides, engine.sides[::-1]):
@@ -86,24 +81,19 @@ class EpochEngine(StepEngine):
 
     Parameters
     ----------
-    setup : Setup
+    spec : TrainingSpec
         What is trained.
     """
 
     name = "epoch"
 
-    def __init__(self, setup: TrainingSpec):
-        super().__init__(setup)
-        self._trained = sum(setup.model.arrays[w].size for w in setup.weights)
+    def __init__(self, spec: TrainingSpec):
+        super().__init__(spec)
+        self._trained = sum(spec.model.arrays[w].size for w in spec.weights)
 
     def graphs(self) -> dict[str, ModelProto]:
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
-        return {"epoch": self._epoch_graph(self.setup.model), **super().graphs()}
-
-    def _epoch_graph(self, model: Model) -> ModelProto:
-        s = self.setup
-        return epoch_graph(model, s.weights, s.losses, s.penalty, s.rate, weighted=self._weighted,
-                           train_mode=s.train_mode, precision=s.precision)
+        return {"epoch": epoch_graph(self.spec, weighted=self._weighted), **super().graphs()}
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
@@ -111,7 +101,7 @@ class EpochEngine(StepEngine):
             return super().epoch(order, batch_size)
         steps = len(order) // batch_size
         last = order[steps * batch_size :]
-        weighted = self._data.get(Names.of(self.setup.model).sample_weight)
+        weighted = self._data.get(self.spec.names.sample_weight)
         total = weight = 0.0
         every = np.ascontiguousarray(order[: steps * batch_size], np.int64).reshape(steps, batch_size)
         row = sum(a[:1].nbytes for a in self._data.values())
@@ -141,11 +131,10 @@ class _EpochProgram:
     """The steps of an epoch, bound twice: from the first set of buffers into the second, and back."""
 
     def __init__(self, engine: EpochEngine, rows: int):
-        setup = engine.setup
-        model = setup.sized(rows)
-        graph = engine._epoch_graph(model)
-        session = Session(graph, device=setup.device, threads=setup.threads(model))
-        self.names, self.engine, self.batch = Names.of(setup.model), engine, DeviceRows(engine._data, setup.device)
+        spec = engine.spec.for_batch(rows)
+        graph = epoch_graph(spec, weighted=engine._weighted)
+        session = Session(graph, device=spec.device, threads=spec.threads())
+        self.names, self.engine, self.batch = spec.names, engine, DeviceRows(engine._data, spec.device)
         self.bindings = []
         for read, write in (engine.sides, engine.sides[::-1]):
             binding = session.binding()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, TrainingInfoProto, helper, numpy_helper
 
-from ortpartial.autodiff import grad
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import OPSET, Node, Value, attach_outputs, build, constant, op, schema_of, topological, variable
 from ortpartial.learning import (
@@ -130,7 +129,7 @@ def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: 
     _lift_initializers(proto.graph, spec.moving)
     model = load(proto, variables=spec.moving)
     names = Names.of(model)
-    inputs, results = _write_step(model, spec, style, weighted)
+    inputs, results = _write_step(replace(spec, model=model, gradient=None), style, weighted)
     algorithm = _build_algorithm(proto, model, inputs, results)
 
     counted = [n for n in inputs if names.new(n) in results and n not in spec.moving]
@@ -155,21 +154,16 @@ def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: 
     return proto
 
 
-def _write_step(
-    model: Model, spec: TrainingSpec, style: str, weighted: bool
-) -> tuple[dict[str, Value], dict[str, Value]]:
+def _write_step(spec: TrainingSpec, style: str, weighted: bool) -> tuple[dict[str, Value], dict[str, Value]]:
     """The inputs and the results of a step by name, the number of batches seen among both."""
-    names = Names.of(model)
+    names = spec.names
     iteration = variable(names.iteration, np.int64, [])
     recorded: dict[str, Value] = {}
-    rate: BaseLearningRate | _NodeRate = spec.rate
-    gradient: Callable[..., list[Value]] = grad
     if style == "standard":
-        has_penalty = any(spec.penalty.applies_to(model.initializers[w].shape or ()) for w in spec.weights)
-        rate = _NodeRate(spec.rate)
-        gradient = _record_gradient(names.free("objective") if has_penalty else names.loss, recorded)
-    inputs, outputs = step_values(model, spec.weights, spec.losses, spec.penalty, rate, weighted=weighted,
-                                  train_mode=spec.train_mode, gradient=gradient, k=iteration + 1)
+        gradient = _record_gradient(names.free("objective") if spec.penalized else names.loss, recorded)
+        rate: Any = _NodeRate(spec.rate)  # A step reads no more of a rate than its states and `apply`.
+        spec = replace(spec, rate=rate, gradient=gradient)
+    inputs, outputs = step_values(spec, weighted=weighted, k=iteration + 1)
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): iteration + 1}
     return {**inputs, names.iteration: iteration}, results
 

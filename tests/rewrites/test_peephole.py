@@ -14,7 +14,7 @@ from ortpartial.learning.penalties import resolve_penalty
 from ortpartial.model.load import load
 from ortpartial.rewrites.peephole import apply_peepholes
 from ortpartial.runtime.session import Session
-from ortpartial.training.engine import TrainingSpec
+from ortpartial.training.spec import TrainingSpec
 from ortpartial.training.step_engine import EpochEngine, StepEngine
 
 
@@ -68,10 +68,10 @@ def test_a_training_is_that_of_torch(rate):
     proto, weights = convolution()
     model, x, t = load(proto, variables=weights), real(12, 2, 8, 8, seed=20), real(12, 3, seed=21)
     losses = {"y": resolve_loss("square_error")}
-    setup = TrainingSpec(model, tuple(weights), losses, resolve_penalty(None), resolve_rate(rate))
+    spec = TrainingSpec(model, tuple(weights), losses, resolve_penalty(None), resolve_rate(rate))
     found = []
     for kind in (StepEngine, EpochEngine):
-        engine = kind(setup)
+        engine = kind(spec)
         engine.start({"x": x, "y_target": t})
         losses = [engine.epoch(np.arange(12), 6) for _ in range(5)]
         found.append([engine.get(w) for w in weights])

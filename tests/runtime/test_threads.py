@@ -133,6 +133,6 @@ def test_the_same_weights_each_time():
     model = mlp(features=40, hidden=300)
     fits = [Optimizer(model, engine=e, batch_size=400, max_iter=3, random_state=0) for e in ("step", "epoch") * 2]
     assert isinstance(fits[0]._engine, StepEngine)
-    assert fits[0]._engine.setup.threads(fits[0]._engine.setup.sized(400)) is None
+    assert fits[0]._engine.spec.for_batch(400).threads() is None
     states = [o.fit(X, y).get_state() for o in fits]
     assert all((a == b).all() for s in states[1:] for a, b in zip(states[0], s, strict=True))

@@ -321,7 +321,7 @@ def test_graph(stand_in):
     """The graph itself: a step of a linear model, in numpy."""
     x, w = variable("x", "float32", ["N", 2]), constant(np.zeros((2, 1), np.float32), hint="w")
     o = optimizer(build([x], {"y": x @ w}), learning_rate=0.5, device="cuda")
-    graph = cuda_graph_step(o._engine.setup, o._engine.setup.sized(2))
+    graph = cuda_graph_step(o._engine.spec.for_batch(2))
     session = Session(graph)
     rng = np.random.default_rng(0)
     X, t, w = (rng.normal(size=s).astype(np.float32) for s in ((5, 2), (5, 1), (2, 1)))

@@ -9,9 +9,9 @@ from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import SquareLearningLoss
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
-from ortpartial.learning.penalties import NoLearningPenalty
 from ortpartial.model.load import load
 from ortpartial.training.epoch import epoch_graph
+from ortpartial.training.spec import TrainingSpec
 from ortpartial.training.step_engine import EpochEngine, StepEngine
 
 
@@ -19,7 +19,7 @@ def epoch(proto, weights, rate=None, batch=3, **settings):
     """The graph around the steps, and that of a step."""
     model = load(proto, variables=weights, batch=batch)
     rate = rate or LearningRateSGD()
-    proto = epoch_graph(model, weights, {"y": SquareLearningLoss()}, NoLearningPenalty(), rate, **settings)
+    proto = epoch_graph(TrainingSpec(model, tuple(weights), {"y": SquareLearningLoss()}, rate=rate), **settings)
     (scan,) = (n for n in proto.graph.node if n.op_type == "Scan")
     return proto.graph, next(a.g for a in scan.attribute if a.name == "body")
 

@@ -8,15 +8,15 @@ from models import two_in_two_out
 
 from ortpartial.exceptions import GraphError
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import op, variable
+from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import AbsoluteLearningLoss, SoftmaxCrossEntropyLearningLoss, SquareLearningLoss
-from ortpartial.learning.penalties import ElasticLearningPenalty, NoLearningPenalty
+from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.model.load import load
 from ortpartial.runtime.session import Session
+from ortpartial.training.spec import TrainingSpec
 from ortpartial.training.split_graphs import loss_graph, penalty_graph, row_loss_graph
-from ortpartial.training.step import Names
 
-SQUARE, NONE = SquareLearningLoss(), NoLearningPenalty()
+SQUARE = SquareLearningLoss()
 
 
 def names(model):
@@ -28,7 +28,7 @@ def names(model):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_graph(rng, weighted):
     model = load(two_in_two_out())
-    graph = loss_graph(model, {"price": SQUARE, "kind": AbsoluteLearningLoss()}, weighted=weighted)
+    graph = loss_graph(TrainingSpec(model, (), {"price": SQUARE, "kind": AbsoluteLearningLoss()}), weighted=weighted)
     inputs, outputs = names(graph)
     assert inputs == ["price", "kind", "price_target", "kind_target"] + ["sample_weight"] * weighted
     assert outputs == ["loss", "price_grad", "kind_grad"]
@@ -45,21 +45,24 @@ def test_loss_graph(rng, weighted):
 
 
 def test_penalty_graph():
-    weights = {n: variable(n, "float32", s) for n, s in (("w", (2, 1)), ("b", (1,)))}
-    graph, chosen = penalty_graph(weights, ElasticLearningPenalty(l1=1, l2=2), Names(frozenset(weights)))
-    assert chosen == ["w"]
+    x, (w, b) = variable("x", "float32", ["N", 2]), (constant(np.ones(s, np.float32), hint=n)
+                                                     for n, s in (("w", (2, 1)), ("b", (1,))))
+    model = load(build([x], {"y": x @ w + b}), variables=["w", "b"])
+    spec = TrainingSpec(model, ("w", "b"), {"y": SQUARE}, ElasticLearningPenalty(l1=1, l2=2))
+    graph = penalty_graph(spec)
+    assert spec.penalized == ("w",)
     assert names(graph) == (["w"], ["penalty", "w_grad_penalty"])
     found = Session(graph).run({"w": np.array([[3], [-1]], np.float32)})
     assert found["penalty"] == 4 + 10
     assert found["w_grad_penalty"].tolist() == [[7], [-3]]
-    assert penalty_graph(weights, NONE, Names(frozenset())) == (None, [])
+    assert penalty_graph(TrainingSpec(model, ("w", "b"), {"y": SQUARE})) is None
 
 
 def test_errors():
     x = variable("x", "float32", None)
     model = load(build([x], {"y": op.Relu(x)}))
     with pytest.raises(GraphError, match=r"The rank of .* is not known; declare the shape of the model's inputs"):
-        row_loss_graph(model, [], {"y": SQUARE})
+        row_loss_graph(TrainingSpec(model, (), {"y": SQUARE}))
     x = variable("x", "float32", ["N"])
     with pytest.raises(GraphError, match=r"scores of shape \(N, C\) or \(N, C, d, ...\) were expected"):
-        row_loss_graph(load(build([x], {"y": op.Relu(x)})), [], {"y": SoftmaxCrossEntropyLearningLoss()})
+        row_loss_graph(TrainingSpec(load(build([x], {"y": op.Relu(x)})), (), {"y": SoftmaxCrossEntropyLearningLoss()}))

@@ -15,13 +15,14 @@ from ortpartial.learning.losses import (
     SquareLearningLoss,
 )
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
-from ortpartial.learning.penalties import ElasticLearningPenalty, NoLearningPenalty
+from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.model.load import load
 from ortpartial.runtime.session import Session
+from ortpartial.training.spec import TrainingSpec
 from ortpartial.training.split_graphs import forward_graph, penalty_graph, row_loss_graph, update_graph
-from ortpartial.training.step import Names, step_graph
+from ortpartial.training.step import step_graph
 
-SQUARE, NONE = SquareLearningLoss(), NoLearningPenalty()
+SQUARE = SquareLearningLoss()
 
 
 def names(model):
@@ -38,7 +39,7 @@ def loaded(model, *weights, **settings):
 @pytest.mark.parametrize("batch", [None, 5])
 def test_step_graph(weighted, batch):
     model = loaded(mlp(), "W2", "b1", batch=batch)
-    graph = step_graph(model, ["W2", "b1"], {"y": SQUARE}, NONE, LearningRateAdam(), weighted=weighted)
+    graph = step_graph(TrainingSpec(model, ("W2", "b1"), {"y": SQUARE}, rate=LearningRateAdam()), weighted=weighted)
     inputs, outputs = names(graph)
     first = ["x", "y_target", *["sample_weight"] * weighted, "iteration"]
     assert inputs == [*first, "W2", "W2_m", "W2_v", "b1", "b1_m", "b1_v"]
@@ -52,7 +53,7 @@ def test_names_give_way_to_those_of_the_model():
                for i, (n, s) in enumerate((("w", (2, 1)), ("w_new", 1), ("w_v", 1))))
     model = build([x], {"loss": x @ w + v * u})
     model = loaded(model, "w", "w_new", "w_v")
-    assert names(step_graph(model, ["w", "w_new", "w_v"], {"loss": SQUARE}, NONE, LearningRateSGD())) == (
+    assert names(step_graph(TrainingSpec(model, ("w", "w_new", "w_v"), {"loss": SQUARE}))) == (
         ["iteration", "loss_target", "iteration_", "w", "w_new", "w_v"],
         ["loss_", "w_new_", "w_new_new", "w_v_new"],
     )
@@ -60,21 +61,24 @@ def test_names_give_way_to_those_of_the_model():
 
 def test_gradients_do_not_collide():
     """A weight called like the gradient of another, and one like the gradient of a penalty."""
-    model = Names(frozenset({"a", "a_grad", "a_grad_penalty"}))
-    weights = {n: variable(n, "float32", [2, 2]) for n in sorted(model.taken)}
-    graph, chosen = penalty_graph(weights, ElasticLearningPenalty(l2=1), model)
-    assert chosen == sorted(model.taken)
-    inputs, _ = names(update_graph(weights, LearningRateSGD(), model, penalised=chosen))
+    weights = ("a", "a_grad", "a_grad_penalty")
+    x, *ws = (variable("x", "float32", [2, 2]), *(constant(np.full((2, 2), i, np.float32), hint=n)
+                                                  for i, n in enumerate(weights)))
+    model = loaded(build([x], {"y": x @ ws[0] @ ws[1] @ ws[2]}), *weights)
+    spec = TrainingSpec(model, weights, {"y": SQUARE}, ElasticLearningPenalty(l2=1))
+    graph = penalty_graph(spec)
+    assert spec.penalized == weights
+    inputs, _ = names(update_graph(spec, penalized=weights))
     assert len(set(inputs)) == len(inputs) == 3 * 3 + 1
     assert len({*names(graph)[0], *names(graph)[1]}) == 3 + 1 + 3
 
 
 def test_what_is_not_needed_is_left_out():
     model = loaded(two_in_two_out(), "w")
-    losses = {"price": SQUARE}
-    assert names(step_graph(model, ["w"], losses, NONE, LearningRateSGD())) == (
+    spec = TrainingSpec(model, ("w",), {"price": SQUARE})
+    assert names(step_graph(spec)) == (
         ["a", "b", "price_target", "iteration", "w"], ["loss", "w_new"])
-    assert names(row_loss_graph(model, ["w"], losses)) == (["a", "b", "price_target", "w"], ["loss"])
+    assert names(row_loss_graph(spec)) == (["a", "b", "price_target", "w"], ["loss"])
     assert names(forward_graph(model, ["w"], ["price"], used_only=True)) == (["a", "b", "w"], ["price"])
     assert names(forward_graph(model, ["w"])) == (["a", "b", "c", "w"], ["price", "kind", "unused"])
     assert list(find_inputs([model.outputs["kind"]], model.inputs)) == ["a"]
@@ -88,9 +92,10 @@ def test_row_losses_and_their_mean(rng, loss):
     feeds = {"x": rng.normal(size=(5, 3)).astype(np.float32), "coef": weights_of(linear(3, 4))["coef"]}
     labels = loss.target_dtype is not None
     feeds["y_target"] = rng.integers(0, 4, 5) if labels else rng.uniform(0, 1, (5, 4)).astype(np.float32)
-    rows = Session(row_loss_graph(model, ["coef"], {"y": loss})).run(feeds)["loss"]
+    spec = TrainingSpec(model, ("coef",), {"y": loss})
+    rows = Session(row_loss_graph(spec)).run(feeds)["loss"]
     assert rows.shape == (5,)
-    step = Session(step_graph(model, ["coef"], {"y": loss}, NONE, LearningRateSGD()))
+    step = Session(step_graph(spec))
     feeds["iteration"] = np.array(1)
     np.testing.assert_allclose(step.run({n: feeds[n] for n in step.inputs})["loss"], rows.mean(), rtol=1e-5)
 
@@ -100,8 +105,8 @@ def test_dtypes_may_differ(rng):
     x, w = variable("x", "float32", ["N", 2]), constant(np.ones((2, 1), np.float32), hint="w")
     y = x @ w
     model = loaded(build([x], {"y": y, "z": op.Cast(y, to=onnx.TensorProto.DOUBLE)}), "w")
-    losses, rate = {"z": SQUARE, "y": SQUARE}, LearningRateSGD(0.1)
-    graph = step_graph(model, ["w"], losses, ElasticLearningPenalty(l2=1), rate, weighted=True)
+    spec = TrainingSpec(model, ("w",), {"z": SQUARE, "y": SQUARE}, ElasticLearningPenalty(l2=1), LearningRateSGD(0.1))
+    graph = step_graph(spec, weighted=True)
     onnx.checker.check_model(graph, full_check=True)
     x, s = rng.normal(size=(3, 2)).astype(np.float32), np.ones(3)
     t = np.zeros((3, 1))

@@ -1,0 +1,78 @@
+"""Names of the tensors that training adds to a model: targets, losses, gradients, states and new weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortpartial.model import Model
+
+__all__ = ["Names"]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the values that training adds to a model are called: the plain word, underscored until it is free.
+
+    Parameters
+    ----------
+    taken : frozenset of str
+        Names that the model uses itself.
+
+    Examples
+    --------
+    >>> Names(frozenset({"loss"})).loss
+    'loss_'
+    """
+
+    taken: frozenset[str]
+
+    @classmethod
+    def of(cls, model: Model) -> Names:
+        """Names free of clashes with every tensor of a model."""
+        return cls(frozenset(model.values))
+
+    def free(self, name: str) -> str:
+        """The name itself, or with underscores behind it where the model uses it."""
+        while name in self.taken:
+            name += "_"
+        return name
+
+    @property
+    def loss(self) -> str:
+        """The loss of a batch."""
+        return self.free("loss")
+
+    @property
+    def iteration(self) -> str:
+        """The batch counter, from 1."""
+        return self.free("iteration")
+
+    @property
+    def seed(self) -> str:
+        """Where random numbers come from."""
+        return self.free("seed")
+
+    @property
+    def sample_weight(self) -> str:
+        """The weights of the rows."""
+        return self.free("sample_weight")
+
+    def target(self, output: str) -> str:
+        """The target of an output."""
+        return self.free(f"{output}_target")
+
+    def new(self, weight: str) -> str:
+        """A weight after the step."""
+        return self.free(f"{weight}_new")
+
+    def grad(self, name: str) -> str:
+        """The gradient of the loss by a weight or an output."""
+        return self.free(f"{name}_grad")
+
+    def penalty_grad(self, weight: str) -> str:
+        """The gradient of the penalty by a weight."""
+        return self.free(f"{weight}_grad_penalty")
+
+    def state(self, weight: str, state: str) -> str:
+        """An optimizer state of a weight."""
+        return self.free(f"{weight}_{state}")

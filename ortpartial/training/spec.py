@@ -1,0 +1,122 @@
+"""The training spec: which weights of a model are trained, by which losses and optimizer, in which mode and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from ortpartial.autodiff import Gradient
+from ortpartial.graph import Value
+from ortpartial.learning import (
+    BaseLearningLoss,
+    BaseLearningPenalty,
+    BaseLearningRate,
+    LearningRateSGD,
+    NoLearningPenalty,
+)
+from ortpartial.model import Model, load
+from ortpartial.rewrites import Precision, simplify
+from ortpartial.runtime import choose_threads
+
+from .names import Names
+
+__all__ = ["TrainingSpec", "known_shape"]
+
+
+@dataclass(frozen=True)
+class TrainingSpec:
+    """What is trained and how: the same for every engine.
+
+    Parameters
+    ----------
+    model : Model
+        The model, with static or symbolic sizes.
+    weights : tuple of str
+        The initializers that are trained.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    penalty : BaseLearningPenalty
+        The penalty of the weights.
+    rate : BaseLearningRate
+        The optimizer.
+    device : str
+        Where it runs.
+    train_mode : bool
+        Whether Dropout and BatchNormalization are in training mode.
+    statistics : tuple of str
+        The initializers that are running statistics, which a step in training mode updates.
+    gradient : callable, optional
+        Replaces `grad`, for example by a gradient with checkpointing: see `checkpoint_gradient`.
+    precision : Precision, optional
+        The dtype of products, and the scale of the loss.
+    """
+
+    model: Model
+    weights: tuple[str, ...]
+    losses: Mapping[str, BaseLearningLoss]
+    penalty: BaseLearningPenalty = field(default_factory=NoLearningPenalty)
+    rate: BaseLearningRate = field(default_factory=LearningRateSGD)
+    device: str = "cpu"
+    train_mode: bool = False
+    statistics: tuple[str, ...] = ()
+    gradient: Gradient | None = None
+    precision: Precision | None = None
+
+    def for_batch(self, rows: int) -> TrainingSpec:
+        """The same training with the sizes of batches of so many rows."""
+        model = load(self.model, batch=rows, variables=self.moving)
+        return replace(self, model=simplify(model, dropout=self.train_mode))
+
+    @cached_property
+    def names(self) -> Names:
+        """Names of what a training step reads and writes."""
+        return Names.of(self.model)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The initializers that a step changes."""
+        return (*self.weights, *self.statistics)
+
+    @property
+    def trained(self) -> dict[str, Value]:
+        """The weights by name."""
+        return {w: self.model.initializers[w] for w in self.weights}
+
+    @property
+    def outputs(self) -> dict[str, Value]:
+        """The trained outputs by name."""
+        return {o: self.model.outputs[o] for o in self.losses}
+
+    @property
+    def penalized(self) -> tuple[str, ...]:
+        """The weights that the penalty applies to."""
+        return tuple(w for w, v in self.trained.items() if self.penalty.applies_to(known_shape(v)))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type of the loss: that of the first trained output."""
+        return next(iter(self.outputs.values())).dtype
+
+    @property
+    def states(self) -> dict[str, tuple[str, str]]:
+        """Every optimizer state: its name in the graphs, the weight it belongs to and its own name."""
+        return {self.names.state(w, s): (w, s) for w in self.weights for s in self.rate.state}
+
+    @property
+    def scaling(self) -> dict[str, np.ndarray]:
+        """The state of the loss scale before the first step, by the names in the graphs."""
+        if self.precision is None:
+            return {}
+        return {self.names.free(n): a for n, a in self.precision.initial_state.items()}
+
+    def threads(self) -> int | None:
+        """Number of threads of a step, the same in every engine."""
+        return choose_threads([*self.outputs.values(), *self.trained.values()])
+
+
+def known_shape(v: Value) -> tuple[int | str | None, ...]:
+    """The shape of a value whose rank has to be known."""
+    return v.shape or () if v.rank else ()
