@@ -1,4 +1,4 @@
-"""What does a window that slides over an image compute, in operators that know nothing of windows?"""
+"""im2col: convolutions and pools as products and sums of the elements under each position of a sliding window."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ortpartial.autodiff import Window, cropped, known, padded, size, vector, wi
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Value, constant, op
 
-__all__ = ["average", "convolution", "joined", "transposed_convolution"]
+__all__ = ["lower_average_pool", "lower_col2im", "lower_conv", "lower_conv_transpose"]
 
 
-def convolution(x: Value, w: Value, b: Value | None = None, *, node: Node, group: int) -> Value:
-    """Conv: products of its kernels and of what each window sees.
+def lower_conv(x: Value, w: Value, b: Value | None = None, *, node: Node, group: int) -> Value:
+    """Conv as a product of its kernels and of the elements under each window.
 
     Parameters
     ----------
     x, w, b : Value
-        Images (N, C, ...), kernels (O, C / group, ...) and, if it is added, a bias (O,).
+        Images (N, C, ...), kernels (O, C / group, ...) and the bias (O,), if any.
     node : Node
         The node, for its padding, strides and dilations.
     group : int
-        How many groups of channels there are.
+        The number of groups of channels.
 
     Returns
     -------
@@ -32,20 +32,20 @@ def convolution(x: Value, w: Value, b: Value | None = None, *, node: Node, group
         (N, O, ...).
     """
     x, window = padded(x, node, w)
-    return _convolved(x, w, b, window, group)
+    return _multiply_windows(x, w, b, window, group)
 
 
-def transposed_convolution(x: Value, w: Value, b: Value | None = None, *, node: Node, group: int) -> Value:
-    """ConvTranspose: a convolution of images with zeros between their elements, by kernels that are turned around.
+def lower_conv_transpose(x: Value, w: Value, b: Value | None = None, *, node: Node, group: int) -> Value:
+    """ConvTranspose as a convolution of images with zeros between their elements, by flipped kernels.
 
     Parameters
     ----------
     x, w, b : Value
-        Images (N, C, ...), kernels (C, O / group, ...) and, if it is added, a bias (O,).
+        Images (N, C, ...), kernels (C, O / group, ...) and the bias (O,), if any.
     node : Node
         The node, for its padding, strides and dilations.
     group : int
-        How many groups of channels there are.
+        The number of groups of channels.
 
     Returns
     -------
@@ -55,9 +55,9 @@ def transposed_convolution(x: Value, w: Value, b: Value | None = None, *, node: 
     window, cut = window_transposed(node, x, w)
     r = len(window.kernel)
     zeros = [s - 1 for s in window.strides]
-    apart = op.Unsqueeze(x, [3 + 2 * i for i in range(r)])
-    apart = op.Pad(apart, [0] * (apart.rank + 2) + [n for z in zeros for n in (0, z)])
-    apart = op.Reshape(apart, vector(size(x, 0, 2), size(x, 2, x.rank) * constant(window.strides, np.int64)))
+    dilated = op.Unsqueeze(x, [3 + 2 * i for i in range(r)])
+    dilated = op.Pad(dilated, [0] * (dilated.rank + 2) + [n for z in zeros for n in (0, z)])
+    dilated = op.Reshape(dilated, vector(size(x, 0, 2), size(x, 2, x.rank) * constant(window.strides, np.int64)))
     # (C, O / group, ...) becomes (O, C / group, ...).
     kernels = op.Reshape(w, vector(constant([group, -1]), size(w, 1, w.rank)))
     kernels = op.Transpose(kernels, perm=[0, 2, 1, *range(3, 3 + r)])
@@ -65,71 +65,71 @@ def transposed_convolution(x: Value, w: Value, b: Value | None = None, *, node: 
     kernels = op.Slice(kernels, [-1] * r, [np.iinfo(np.int64).min] * r, window.axes, [-1] * r)
     extra = node.attribute("output_padding") or [0] * r
     reach = (size(w, 2, w.rank) - 1) * constant(window.dilations, np.int64)
-    behind = [p + z - o for p, z, o in zip(window.pads[r:], zeros, extra, strict=True)]
-    apart = op.Pad(apart, vector(constant([0, 0]), reach - window.pads[:r], constant([0, 0]), reach - behind))
-    y = _convolved(apart, kernels, None, Window(window.kernel, [1] * r, window.dilations, [0] * 2 * r), group)
+    trailing = [p + z - o for p, z, o in zip(window.pads[r:], zeros, extra, strict=True)]
+    dilated = op.Pad(dilated, vector(constant([0, 0]), reach - window.pads[:r], constant([0, 0]), reach - trailing))
+    y = _multiply_windows(dilated, kernels, None, Window(window.kernel, [1] * r, window.dilations, [0] * 2 * r), group)
     y = y if cut is None else op.Pad(y, -cut)
     return y if b is None else y + op.Unsqueeze(b, list(range(1, r + 1)))
 
 
-def average(x: Value, *, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
-    """AveragePool: what each window sees, summed, by how many elements it counts.
+def lower_average_pool(x: Value, *, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
+    """AveragePool as the sum of the elements under each window, divided by their number.
 
     Parameters
     ----------
     x : Value
         Images (N, C, ...).
     node : Node
-        The node, for its windows and, with `ceil_mode`, the number of them.
+        The node, for its window and its output shape.
     ceil_mode : int
         Whether the last window may reach beyond the padding.
     count_include_pad : int
-        Whether the padding counts.
+        Whether the padding is counted.
 
     Returns
     -------
     Value
         (N, C, ...).
     """
-    m, counted = known(node.outputs[0]), vector(constant([1, 1]), size(x, 2, x.rank))
-    ones, _ = padded(op.Expand(constant(np.ones(1, x.dtype)), counted), node, padding=count_include_pad)
+    positions, shape = known(node.outputs[0]), vector(constant([1, 1]), size(x, 2, x.rank))
+    ones, _ = padded(op.Expand(constant(np.ones(1, x.dtype)), shape), node, padding=count_include_pad)
     x, window = padded(x, node)
-    if ceil_mode and m is None:
-        raise unknown(node, "ceil_mode", x)
+    if ceil_mode and positions is None:
+        raise unknown_sizes(node, "ceil_mode", x)
     r = len(window.kernel)
     beyond = [s - 1 if ceil_mode else 0 for s in window.strides]
 
-    def total(v: Value, padding: int) -> Value:
-        v = _padded(v, window.pads, padding)
-        seen, _ = _seen(_padded(v, [0] * r + beyond), constant(window.kernel, np.int64), window)
-        found = op.ReduceSum(seen, window.axes, keepdims=0)
-        return found if m is None or not ceil_mode else cropped(found, constant(m, np.int64), x.rank)
+    def sum_windows(v: Value, padding: int) -> Value:
+        v = _pad(_pad(v, window.pads, padding), [0] * r + beyond)
+        elements, _ = _gather_windows(v, constant(window.kernel, np.int64), window)
+        sums = op.ReduceSum(elements, window.axes, keepdims=0)
+        return cropped(sums, constant(positions, np.int64), x.rank) if ceil_mode else sums
 
-    return total(x, 0) / total(ones, count_include_pad)
+    return sum_windows(x, 0) / sum_windows(ones, count_include_pad)
 
 
-def unknown(node: Node, what: str, x: Value) -> NoGradientError:
-    """The error of windows that cannot be counted."""
+def unknown_sizes(node: Node, what: str, x: Value) -> NoGradientError:
+    """The error for a window whose positions cannot be counted."""
     return NoGradientError(
-        f"{node!r} has {what}, so its windows depend on sizes that are not known: those of its kernel or of {x!r}. "
+        f"{node!r} has {what}, so its windows depend on unknown sizes: those of its kernel or of {x!r}. "
         f"Declare the sizes of the model's inputs."
     )
 
 
-def joined(x: Value, image: Value, block: Value, *, node: Node, strides: Sequence[int], dilations: Sequence[int],
-           pads: Sequence[int]) -> Value:
-    """Col2Im: a transposed convolution, whose kernel for each place of a block is 1 there and 0 elsewhere.
+def lower_col2im(x: Value, image: Value, block: Value, *, node: Node, strides: Sequence[int],
+                 dilations: Sequence[int], pads: Sequence[int]) -> Value:
+    """Col2Im as a ConvTranspose, whose kernel for each position of a block is 1 there and 0 elsewhere.
 
     Parameters
     ----------
     x : Value
-        Blocks, (N, C · places in a block, number of blocks).
+        Blocks, (N, C · block size, number of blocks).
     image, block : Value
-        Sizes.
+        The spatial shapes of the image and of a block.
     node : Node
         The node, for errors.
     strides, dilations, pads : list of int
-        How the blocks lie.
+        The attributes of the operator.
 
     Returns
     -------
@@ -137,46 +137,46 @@ def joined(x: Value, image: Value, block: Value, *, node: Node, strides: Sequenc
         (N, C, *image).
     """
     if image.array is None or block.array is None:
-        raise unknown(node, "sizes that are computed", x)
-    n, k = image.array.tolist(), block.array.tolist()
-    r = len(n)
-    window = Window(k, strides or [1] * r, dilations or [1] * r, pads or [0] * 2 * r)
-    free = [a + b + c - e for a, b, c, e in zip(n, window.pads[:r], window.pads[r:], window.extent, strict=True)]
-    stops = [f // s + 1 for f, s in zip(free, window.strides, strict=True)]
-    places = math.prod(k)
+        raise unknown_sizes(node, "sizes that are computed", x)
+    sizes, kernel = image.array.tolist(), block.array.tolist()
+    r = len(sizes)
+    window = Window(kernel, strides or [1] * r, dilations or [1] * r, pads or [0] * 2 * r)
+    free = [n + a + b - e for n, a, b, e in zip(sizes, window.pads[:r], window.pads[r:], window.extent, strict=True)]
+    positions = [f // s + 1 for f, s in zip(free, window.strides, strict=True)]
+    n = math.prod(kernel)
     y = op.ConvTranspose(
-        op.Reshape(x, [-1, places, *stops]), np.eye(places, dtype=x.dtype).reshape(places, 1, *k),
+        op.Reshape(x, [-1, n, *positions]), np.eye(n, dtype=x.dtype).reshape(n, 1, *kernel),
         strides=window.strides, dilations=window.dilations, pads=window.pads,
         output_padding=[f % s for f, s in zip(free, window.strides, strict=True)])
-    return op.Reshape(y, vector(size(x, 0, 1), constant([-1, *n])))
+    return op.Reshape(y, vector(size(x, 0, 1), constant([-1, *sizes])))
 
 
-def _convolved(x: Value, w: Value, b: Value | None, window: Window, group: int) -> Value:
-    """The convolution of x by w, with pads in numbers."""
-    seen, stops = _seen(_padded(x, window.pads), size(w, 2, w.rank), window)
+def _multiply_windows(x: Value, w: Value, b: Value | None, window: Window, group: int) -> Value:
+    """The convolution of x by w, with explicit pads."""
+    elements, positions = _gather_windows(_pad(x, window.pads), size(w, 2, w.rank), window)
     n = size(op.Flatten(w, axis=1), 1, 2)
-    columns = op.Reshape(seen, vector(constant([0, group]), n, constant([-1])))
+    columns = op.Reshape(elements, vector(constant([0, group]), n, constant([-1])))
     y = op.Reshape(w, vector(constant([group, -1]), n)) @ columns
-    y = op.Reshape(y, vector(size(x, 0, 1), size(w, 0, 1), *stops))
+    y = op.Reshape(y, vector(size(x, 0, 1), size(w, 0, 1), *positions))
     return y if b is None else y + op.Unsqueeze(b, list(range(1, x.rank - 1)))
 
 
-def _padded(v: Value, pads: Sequence[int], number: float = 0) -> Value:
-    """v with a number around it; fewer elements where there are fewer than no pads."""
+def _pad(v: Value, pads: Sequence[int], number: float = 0) -> Value:
+    """v with a number around it; negative pads crop it."""
     r = len(pads) // 2
     return op.Pad(v, [0, 0, *pads[:r], 0, 0, *pads[r:]], number) if any(pads) else v
 
 
-def _seen(x: Value, kernel: Value, window: Window) -> tuple[Value, list[Value]]:
-    """What windows of a size see of x, (N, C, places in the window ..., stops of it ...), and how often they stop."""
-    stops = []
+def _gather_windows(x: Value, kernel: Value, window: Window) -> tuple[Value, list[Value]]:
+    """The elements of x under each window, (N, C, *kernel, *positions), and the number of positions along each axis."""
+    positions = []
     r = len(window.strides)
     for i, (stride, dilation) in enumerate(zip(window.strides, window.dilations, strict=True)):
         k = op.Gather(kernel, i, axis=0)
         axis = 2 + 2 * i
         n = op.Squeeze(op.Shape(x, start=axis, end=axis + 1), [0])
         m = op.Div(n - (k - 1) * dilation - 1, stride) + 1
-        places, starts = op.Range(0, k, 1) * dilation, op.Range(0, m, 1) * stride
-        x = op.Gather(x, op.Unsqueeze(places, [1]) + starts, axis=axis)
-        stops.append(op.Unsqueeze(m, [0]))
-    return op.Transpose(x, perm=[0, 1, *range(2, 2 + 2 * r, 2), *range(3, 3 + 2 * r, 2)]), stops
+        offsets, starts = op.Range(0, k, 1) * dilation, op.Range(0, m, 1) * stride
+        x = op.Gather(x, op.Unsqueeze(offsets, [1]) + starts, axis=axis)
+        positions.append(op.Unsqueeze(m, [0]))
+    return op.Transpose(x, perm=[0, 1, *range(2, 2 + 2 * r, 2), *range(3, 3 + 2 * r, 2)]), positions

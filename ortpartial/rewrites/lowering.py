@@ -1,11 +1,11 @@
-"""Lowering: operators without a float64 kernel, or younger than the runtime, in operators that it has."""
+"""Lowering of operators without a float64 kernel to operators that have one, and opset downgrade."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -27,63 +27,60 @@ from ortpartial.graph import (
     topological,
     walk_nodes,
 )
-from ortpartial.model import expand_body, load, walk_graphs
+from ortpartial.model import Model, expand_body, load, walk_graphs
 
-from .im2col import average, convolution, joined, transposed_convolution
+from .im2col import lower_average_pool, lower_col2im, lower_conv, lower_conv_transpose
 
-__all__ = ["LOWERED", "downgrade_opset", "lower"]
+__all__ = ["LOWERINGS", "downgrade_opset", "lower"]
 
 
-def spatial(x: Value) -> list[int]:
-    """The axes behind batch and channel."""
+def spatial_axes(x: Value) -> list[int]:
+    """All axes but batch and channel."""
     return list(range(2, x.rank))
 
 
 Formula = Callable[..., "Value | Sequence[Value]"]
 
-#: erf x = x · (its series in x²) where |x| < 1; as many terms as float64 has use for.
+#: The Taylor series of erf(x) / x in x², for |x| < 1 to the last bit of float64.
 _NEAR = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(18)]
 
 
-def _scaled(t: float) -> float:
-    """e^(x²) (1 - erf x) at the x from 1 to 6 of which t = (48 / (x + 2) - 11) / 5."""
+def _scaled_erfc(t: float) -> float:
+    """e^(x²) (1 - erf x) at the x from 1 to 6 for which t = (48 / (x + 2) - 11) / 5."""
     x = 48 / (5 * t + 11) - 2
     return math.exp(x * x) * math.erfc(x)
 
 
-#: The polynomial in t that agrees with it at Chebyshev's points.
-_FAR = chebyshev.cheb2poly(chebyshev.chebinterpolate(np.vectorize(_scaled), 14)).tolist()
+#: The polynomial in t that interpolates it at the Chebyshev points.
+_FAR = chebyshev.cheb2poly(chebyshev.chebinterpolate(np.vectorize(_scaled_erfc), 14)).tolist()
 
 
-def _polynomial(coefficients: Sequence[float], x: Value) -> Value:
-    """By Horner's scheme."""
-    *others, b, a = coefficients
-    y = a * x + b
-    for c in reversed(others):
-        y = y * x + c
-    return y
+def _evaluate_polynomial(coefficients: Sequence[float], x: Value) -> Value:
+    """Horner's scheme."""
+    *others, first = coefficients
+    return reduce(lambda y, c: y * x + c, reversed(others), first)  # type: ignore[arg-type, return-value]
 
 
-def erf(x: Value) -> Value:
-    """erf x with an error below 1e-15 of it; beyond 6 it is 1."""
+def lower_erf(x: Value) -> Value:
+    """erf x with a relative error below 1e-15; it is 1 from 6 on."""
     a = op.Abs(x)
-    far = op.Clip(a, 1.0, 6.0)
-    near = x * _polynomial(_NEAR, op.Min(a, 1.0) * op.Min(a, 1.0))
-    beyond = op.Sign(x) * (1 - op.Exp(-(far * far)) * _polynomial(_FAR, (48 / (far + 2) - 11) / 5))
-    return op.Where(a < 1, near, beyond)
+    clipped = op.Clip(a, 1.0, 6.0)
+    near = x * _evaluate_polynomial(_NEAR, op.Min(a, 1.0) * op.Min(a, 1.0))
+    far = op.Sign(x) * (1 - op.Exp(-(clipped * clipped)) * _evaluate_polynomial(_FAR, (48 / (clipped + 2) - 11) / 5))
+    return op.Where(a < 1, near, far)
 
 
-#: Operators without a float64 kernel in onnxruntime 1.19.2 and 1.31.1, each in operators that have one, exactly.
-LOWERED: dict[str, Formula] = {
+#: Operators without a float64 kernel in onnxruntime 1.19.2 and 1.31.1: the same function in operators that have one.
+LOWERINGS: dict[str, Formula] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), forwards),
-    "AveragePool": average,
-    "Col2Im": joined,
-    "Conv": convolution,
-    "ConvTranspose": transposed_convolution,
+    "AveragePool": lower_average_pool,
+    "Col2Im": lower_col2im,
+    "Conv": lower_conv,
+    "ConvTranspose": lower_conv_transpose,
     "Elu": lambda x, *, alpha: op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1),
-    "Erf": erf,
-    "GlobalAveragePool": lambda x: op.ReduceMean(x, spatial(x)),
-    "GlobalMaxPool": lambda x: op.ReduceMax(x, spatial(x)),
+    "Erf": lower_erf,
+    "GlobalAveragePool": lambda x: op.ReduceMean(x, spatial_axes(x)),
+    "GlobalMaxPool": lambda x: op.ReduceMax(x, spatial_axes(x)),
     "HardSigmoid": lambda x, *, alpha, beta: op.Min(op.Max(alpha * x + beta, 0), 1),
     "LRN": lrn,
     "LeakyRelu": lambda x, *, alpha: op.Max(x, 0) + alpha * op.Min(x, 0),
@@ -96,17 +93,17 @@ LOWERED: dict[str, Formula] = {
 
 
 def lower(model: ModelProto) -> ModelProto:
-    """The model with operators that have no float64 kernel written in operators that have one.
+    """The model with operators that have no float64 kernel rewritten in operators that have one.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        The model; it is not written to.
+        The model, which is not changed.
 
     Returns
     -------
     onnx.ModelProto
-        The same object where there is nothing to do.
+        The same object where there is nothing to lower.
 
     Examples
     --------
@@ -116,58 +113,65 @@ def lower(model: ModelProto) -> ModelProto:
     ['Sum', 'Div']
     """
     nodes = (node for graph in walk_graphs(model.graph) for node in graph.node)
-    if not any(node.op_type in LOWERED and not node.domain for node in nodes) or not _has_float64(model):
+    if not any(node.op_type in LOWERINGS and not node.domain for node in nodes) or not _has_float64(model):
         return model
     try:
         loaded = load(model)
-    except ModelError:  # The runtime may read what we do not; if not, it says why.
+    except ModelError:  # The runtime may read models that we do not; if not, its error says why.
         return model
-    outputs = list(loaded.outputs.values())
-    written: list[Node] = []
-    before = -1
-    while len(written) != before:  # What is written in place of a node may lack a kernel as well.
-        before = len(written)
-        outputs = rewrite(outputs, {}, lambda node, inputs: _lowered(node, inputs, written))
-    if not written:
-        return model
+    lowered: list[Node] = []
+
+    def change(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+        if (values := _lower_node(node, inputs)) is not None:
+            lowered.append(node)
+        return values
+
+    outputs, count = list(loaded.outputs.values()), -1
+    while len(lowered) != count:  # A lowered operator may have no kernel itself.
+        count = len(lowered)
+        outputs = rewrite(outputs, {}, change)
+    return _build_like(model, loaded, outputs) if lowered else model
+
+
+def _build_like(model: ModelProto, loaded: Model, outputs: Sequence[Value]) -> ModelProto:
+    """The model with other values for its outputs."""
     return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
 
 
-def _lowered(node: Node, inputs: Sequence[Value | None], written: list[Node]) -> list[Value] | None:
+def _lower_node(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
     """The outputs of a node in other operators; None where it is left as it is."""
-    if node.op_type not in LOWERED or node.domain or node.outputs[0].dtype != np.float64:
+    if node.op_type not in LOWERINGS or node.domain or node.outputs[0].dtype != np.float64:
         return None
     try:
-        found = _apply(LOWERED[node.op_type], node, inputs)
-    except NoGradientError:  # Its padding depends on sizes that are not known: the runtime names what it lacks.
+        outputs = _apply(LOWERINGS[node.op_type], node, inputs)
+    except NoGradientError:  # Its padding depends on unknown sizes: the runtime names the kernel that it lacks.
         return None
-    written.append(node)
-    return [found] if isinstance(found, Value) else list(found)
+    return [outputs] if isinstance(outputs, Value) else list(outputs)
 
 
 def _apply(formula: Formula, node: Node, inputs: Sequence[Any]) -> Value | Sequence[Value]:
-    """The formula of the node's inputs, of itself, and of those attributes that it asks for."""
-    asked = [p.name for p in inspect.signature(formula).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return formula(*inputs, **{k: node if k == "node" else node.attribute(k) for k in asked})
+    """The formula with the node's inputs, and with the attributes and the node itself where it has such a keyword."""
+    names = [p.name for p in inspect.signature(formula).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return formula(*inputs, **{k: node if k == "node" else node.attribute(k) for k in names})
 
 
 def _has_float64(model: ModelProto) -> bool:
-    """Whether anything that is declared is float64, or something is cast to it."""
-    found: set[int] = set()
+    """Whether any declared value is float64, or any Cast is to it."""
+    types: set[int] = set()
     for graph in walk_graphs(model.graph):
-        found |= {v.type.tensor_type.elem_type for v in [*graph.input, *graph.output, *graph.value_info]}
-        found |= {a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
-        found |= {t.data_type for t in graph.initializer}
-    return TensorProto.DOUBLE in found
+        types |= {v.type.tensor_type.elem_type for v in [*graph.input, *graph.output, *graph.value_info]}
+        types |= {a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
+        types |= {t.data_type for t in graph.initializer}
+    return TensorProto.DOUBLE in types
 
 
 def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
-    """The model in the operators that there were at an opset: in their form of then, or by their bodies.
+    """The model in operators of an older opset, each in its older form or expanded into its function body.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        The model; it is not written to.
+        The model, which is not changed.
     newest : int
         The opset, 21 or later.
 
@@ -178,7 +182,7 @@ def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
     Raises
     ------
     ModelError
-        An operator is younger and has no body; the message names the node.
+        An operator is newer and has no function body; the message names the node.
 
     Examples
     --------
@@ -189,26 +193,27 @@ def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
     """
     loaded = load(model)
     outputs = list(loaded.outputs.values())
-    while any(_is_young(node, newest) for node in walk_nodes(topological(outputs))):
-        outputs = rewrite(outputs, {}, lambda node, inputs: _older(node, inputs, newest))
-    return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
+    while any(_is_newer(node, newest) for node in walk_nodes(topological(outputs))):
+        outputs = rewrite(outputs, {}, lambda node, inputs: _downgrade_node(node, inputs, newest))
+    return _build_like(model, loaded, outputs)
 
 
-def _is_young(node: Node, newest: int) -> bool:
-    """Whether the form of an operator is younger than an opset."""
+def _is_newer(node: Node, newest: int) -> bool:
+    """Whether the form of an operator is newer than an opset."""
     return not node.domain and node.schema.since_version > newest
 
 
-def _older(node: Node, inputs: Sequence[Value | None], newest: int) -> list[Value] | None:
-    """The outputs of a node in an older form of the operator, or by its body, which may need another look."""
-    if not _is_young(node, newest):
+def _downgrade_node(node: Node, inputs: Sequence[Value | None], newest: int) -> list[Value] | None:
+    """The outputs of a node in an older form of the operator, or its function body, which may hold newer ones again."""
+    if not _is_newer(node, newest):
         return None
     make = partial(make_node, arguments=inputs, n_outputs=len(node.outputs), name=node.name)
     if defs.has(node.op_type, newest, ""):
         old = schema_of(node.op_type, "", newest)
-        given = {k: v for k, v in node.attributes.items() if k in old.attributes or v != defaults(node.schema).get(k)}
+        attributes = {k: v for k, v in node.attributes.items()
+                      if k in old.attributes or v != defaults(node.schema).get(k)}
         try:
-            return list(make(old, attributes=given).outputs)
+            return list(make(old, attributes=attributes).outputs)
         except GraphError as e:
             raise ModelError(f"{node!r} cannot be written for opset {newest}, the runtime's newest: {e}") from None
     body = expand_body(make(node.schema, attributes=node.attributes))

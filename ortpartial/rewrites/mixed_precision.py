@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -262,12 +262,9 @@ def to_dtype(model: Model, dtype: Any) -> Model:
         return [op.Cast(y, to=kind) if y.is_float and y.dtype != dtype else y for y in outputs]
 
     new = make_rewriter(roots, leaves, change)
-
-    def rewrite_all(values: Mapping[str, Value]) -> dict[str, Value]:
-        return {n: new(v) for n, v in values.items()}
-
-    return replace(model, inputs=rewrite_all(model.inputs), outputs=rewrite_all(model.outputs),
-                   initializers=rewrite_all(model.initializers))
+    inputs, outputs, initializers = ({n: new(v) for n, v in values.items()}
+                                     for values in (model.inputs, model.outputs, model.initializers))
+    return replace(model, inputs=inputs, outputs=outputs, initializers=initializers)
 
 
 def _cast_leaf(v: Value, dtype: np.dtype) -> Value:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import prod
+from operator import mul
 from typing import Any
 
 from ortpartial.graph import Node, Value, make_node, make_rewriter, op, topological
@@ -131,29 +134,17 @@ class View:
 
     def reshape(self, shape: Sequence[int]) -> View | None:
         """The view in another shape; None where an axis of the base would be part of two axes of the view."""
-        rest = [(a, self.sizes[a]) for merged in self.axes for a in merged if self.sizes[a] > 1]
-        factors: dict[int, list[int]] = {a: [] for a, _ in rest}  # sizes into which each axis of the base is split
-        groups: list[list[tuple[int, int]]] = []  # by axis of the new shape: axes of the base, and which factor of each
-        for n in shape:
-            group: list[tuple[int, int]] = []
-            while n > 1:
-                if not rest:
-                    return None
-                a, size = rest.pop(0)
-                factor = min(n, size)
-                if n % factor or size % factor:
-                    return None
-                if factor < size:
-                    rest.insert(0, (a, size // factor))
-                group.append((a, len(factors[a])))
-                factors[a].append(factor)
-                n //= factor
-            groups.append(group)
-        if rest:
+        sizes = {a: self.sizes[a] for merged in self.axes for a in merged if self.sizes[a] > 1}
+        # An axis ends where the product of all sizes up to it is reached, in both shapes.
+        old, new = (list(accumulate(ns, mul, initial=1)) for ns in (sizes.values(), shape))
+        ends = sorted({*old, *new})
+        if old[-1] != new[-1] or any(b % a for a, b in pairwise(ends)):
             return None
-        places = {key: i for i, key in enumerate((a, i) for a in sorted(factors) for i in range(len(factors[a])))}
-        base = _reshape_value(self.base, [n for a in sorted(factors) for n in factors[a]])
-        return View(base, tuple(tuple(places[key] for key in group) for group in groups))
+        parts = [([*sizes][bisect_left(old, b) - 1], b // a) for a, b in pairwise(ends)]  # axis of the base, and size
+        order = sorted(range(len(parts)), key=lambda i: parts[i][0])
+        base = _reshape_value(self.base, [parts[i][1] for i in order])
+        return View(base, tuple(tuple(order.index(i) for i, end in enumerate(ends[1:]) if first < end <= last)
+                                for first, last in pairwise(new)))
 
 
 def _reshape_value(v: Value, shape: Sequence[int]) -> Value:

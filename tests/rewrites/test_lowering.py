@@ -15,7 +15,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.rewrites.lowering import LOWERED, downgrade_opset, lower
+from ortpartial.rewrites.lowering import LOWERINGS, downgrade_opset, lower
 from ortpartial.runtime.session import Session
 from ortpartial.testing import check_gradient
 
@@ -97,7 +97,7 @@ def test_float64(f, in_torch):
 
 def test_every_operator_of_the_table_is_tried():
     # tests/autodiff/rules/test_recurrent.py tries these.
-    assert {row.id.split()[0].strip(",") for row in CASES} | {"GRU", "LSTM", "RNN"} == set(LOWERED)
+    assert {row.id.split()[0].strip(",") for row in CASES} | {"GRU", "LSTM", "RNN"} == set(LOWERINGS)
 
 
 STRIDED = {"strides": [2, 3], "auto_pad": "SAME_LOWER"}
