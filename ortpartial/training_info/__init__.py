@@ -1,4 +1,4 @@
-"""The ONNX standard for training: a training stored in its model, checked, exported and executed."""
+"""Training information, the ONNX standard for training: export, check and run what a model stores of its training."""
 
 from .checker import check_training_info
 from .export import TrainingSnapshot, to_training_info

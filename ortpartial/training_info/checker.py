@@ -1,4 +1,4 @@
-"""Is the training information of a model what the standard allows? `check_training_info` names what is not."""
+"""A checker of training information, which onnx's own checker does not look into."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["check_training_info"]
 
 
 def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> None:
-    """Check what onnx's checker does not look at: the training information of a model.
+    """Check the training information of a model, which onnx's checker does not look into.
 
-    Where the documents of the standard differ, both readings pass, unless it is not clear what is meant: the value of
-    an ``update_binding`` may be an output of the inference graph or of the algorithm; several entries may update the
-    same initializer, one after the other; the algorithm of an entry may read and update an initializer of another's,
-    if no other tensor has its name. `to_training_info` writes what every reading allows.
+    Where the documents of the standard differ, every unambiguous reading passes: an ``update_binding`` may bind an
+    output of the inference graph or of the algorithm; several entries may update one initializer in turn; the algorithm
+    of an entry may read and update an initializer of another entry, if no other tensor has its name. What
+    `to_training_info` writes is valid in all readings.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> N
     Raises
     ------
     ModelError
-        There is no training information, or it is not valid; the message names the entry and its field.
+        There is no training information, or it is invalid; the message names the entry and its field.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> N
 
 
 def _check_tensors(proto: ModelProto) -> None:
-    """Whether initializers hold as many numbers as their shapes say."""
+    """Check that initializers hold as many numbers as their shapes say."""
     for i, info in enumerate(proto.training_info):
         for part, graph in (("initialization", info.initialization), ("algorithm", info.algorithm)):
             for t in graph.initializer:
@@ -84,7 +84,7 @@ def _check_tensors(proto: ModelProto) -> None:
 
 
 def _check_changing_names(proto: ModelProto) -> None:
-    """Whether an initializer that a binding changes has a name of its own among the algorithms."""
+    """Check that no two algorithms have an initializer of the same name that a binding changes."""
     changing = mutable(proto)
     owners: dict[str, str] = {}
     for i, info in enumerate(proto.training_info):
@@ -96,7 +96,7 @@ def _check_changing_names(proto: ModelProto) -> None:
 
 
 def _check_inference_graph(proto: ModelProto) -> None:
-    """Whether the inference graph reads no tensor of an algorithm."""
+    """Check that the inference graph reads no tensor of an algorithm."""
     graphs = list(walk_graphs(proto.graph))
     nodes = [node for g in graphs for node in g.node]
     tensors = {o for node in nodes for o in node.output} | {v.name for g in graphs for v in (*g.input, *g.initializer)}
@@ -111,9 +111,9 @@ def _check_inference_graph(proto: ModelProto) -> None:
 
 
 def _check_bindings(where: str, proto: ModelProto, info: TrainingInfoProto) -> None:
-    """Keys that are initializers, each once, and values that are outputs."""
-    stored = {t.name for t in proto.graph.initializer}
-    known = stored | {t.name for other in proto.training_info for t in other.algorithm.initializer}
+    """Check that keys are initializers, each bound once, and values are outputs."""
+    graphs = [proto.graph, *(other.algorithm for other in proto.training_info)]
+    initializers = {t.name for g in graphs for t in g.initializer}
     results = {o.name for o in info.algorithm.output}
     fields: tuple[tuple[str, Iterable[StringStringEntryProto], set[str], str], ...] = (
         ("initialization_binding", info.initialization_binding, {o.name for o in info.initialization.output},
@@ -126,14 +126,14 @@ def _check_bindings(where: str, proto: ModelProto, info: TrainingInfoProto) -> N
         if twice := [k for k, n in counts.items() if n > 1]:
             raise ModelError(f"{where}.{field}: {twice[0]!r} is bound {counts[twice[0]]} times.")
         for p in binding:
-            if p.key not in known:
+            if p.key not in initializers:
                 raise ModelError(f"{where}.{field}: {p.key!r} is no initializer of the model or an algorithm.")
             if p.value not in values:
                 raise ModelError(f"{where}.{field}: {p.value!r}, which is bound to {p.key!r}, is no output of {of}.")
 
 
 def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) -> None:
-    """Operators that there are in the opsets of the model."""
+    """Check that all operators exist in the opsets that the model imports."""
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     functions = {(f.domain, f.name) for f in proto.functions}
     inside = (n for outer in nodes for a in outer.attribute for g in walk_graphs(a.g) for n in g.node)
@@ -151,7 +151,7 @@ def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) 
 
 
 def _check_initialization(where: str, proto: ModelProto, info: TrainingInfoProto) -> None:
-    """A graph without inputs, whose outputs are what they are bound to."""
+    """Check that the initialization has no inputs, and that its outputs have the types of what they are bound to."""
     graph, where_in = info.initialization, f"{where}.initialization"
     if graph.input:
         raise ModelError(f"{where_in}: it has the input {graph.input[0].name!r}, where none is allowed.")
@@ -162,7 +162,7 @@ def _check_initialization(where: str, proto: ModelProto, info: TrainingInfoProto
 
 
 def initialization(proto: ModelProto, info: TrainingInfoProto) -> ModelProto:
-    """The initialization of an entry as a model.
+    """Make a model of the initialization of an entry.
 
     Parameters
     ----------
@@ -180,18 +180,18 @@ def initialization(proto: ModelProto, info: TrainingInfoProto) -> ModelProto:
 
 
 def _check_algorithm(where: str, proto: ModelProto, entry: int) -> None:
-    """A combined graph that is one, and outputs that are what they are bound to."""
+    """Check the combined graph, and that its outputs have the types of what they are bound to."""
     where_in, info = f"{where}.algorithm", proto.training_info[entry]
-    whole = combine_graphs(proto, entry).graph
-    _check_operators(where_in, proto, whole.node)
-    declared = [i.name for i in whole.input]
-    # An input of a graph may have an initializer there, which is then its default.
-    both = (proto.graph, info.algorithm)
-    optional = {n for g in both for n in {i.name for i in g.input} & {t.name for t in g.initializer}}
-    stored = [t.name for t in whole.initializer]
+    combined = combine_graphs(proto, entry).graph
+    _check_operators(where_in, proto, combined.node)
+    declared = [i.name for i in combined.input]
+    # An initializer of the same graph is the default of an input.
+    graphs = (proto.graph, info.algorithm)
+    optional = {n for g in graphs for n in {i.name for i in g.input} & {t.name for t in g.initializer}}
+    stored = [t.name for t in combined.initializer]
     stored = [n for j, n in enumerate(stored) if not (n in optional and n in declared and n not in stored[:j])]
-    _check_unique(where_in, [("an input", declared), ("an initializer", stored), *_computed(whole)])
-    if not whole.output:
+    _check_unique(where_in, [("an input", declared), ("an initializer", stored), *_computed(combined)])
+    if not combined.output:
         return
     try:
         loaded = build_step(proto, entry)
@@ -201,13 +201,13 @@ def _check_algorithm(where: str, proto: ModelProto, entry: int) -> None:
 
 
 def _computed(graph: GraphProto) -> list[tuple[str, list[str]]]:
-    """Names of what the nodes give, and how a message calls it."""
+    """The names of the nodes' outputs, with a description of each node for messages."""
     return [(f"an output of node {node.name or '(unnamed)'} ({node.op_type})", [o for o in node.output if o])
             for node in graph.node]
 
 
 def _check_unique(where: str, named: Iterable[tuple[str, list[str]]]) -> None:
-    """Whether every name is given once."""
+    """Check that every name is defined once."""
     seen: dict[str, str] = {}
     for what, names in named:
         for name in names:
@@ -225,10 +225,10 @@ def _loaded(where: str, model: ModelProto) -> Model:
 
 
 def _check_types(where: str, proto: ModelProto, binding: Mapping[str, str], outputs: Mapping[str, Value]) -> None:
-    """Whether what is bound has the type and, as far as it is known, the shape of what it is bound to."""
-    stored = mutable(proto)
+    """Check that bound values have the type and, as far as it is known, the shape of their initializers."""
+    initializers = mutable(proto)
     for key, value in binding.items():
-        t, v = stored[key], outputs[value]
+        t, v = initializers[key], outputs[value]
         dims = tuple(t.dims)
         fits = v.shape is None or (len(v.shape) == len(dims) and all(
             m == n or not isinstance(m, int) for m, n in zip(v.shape, dims, strict=True)))

@@ -1,4 +1,4 @@
-"""What does a model with training information compute? The graph of each of its steps, as a model of its own."""
+"""The graphs of training information: each training step as a model of its own, and the model without them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Source = ModelProto | bytes | str | os.PathLike[str]
 
 
 def read_training(source: Source) -> ModelProto:
-    """A model with its training information; external data of both are read where the source is a path.
+    """Read a model with its training information, and the external data of both if the source is a path.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ def read_training(source: Source) -> ModelProto:
     Returns
     -------
     onnx.ModelProto
-        The object given where it is one.
+        The source itself if it is a ModelProto.
 
     Raises
     ------
     ModelError
-        The model cannot be read, or its data stand in a file that is not known.
+        The model cannot be read, or has external data and no path.
     """
     proto = read(source)
     for i, info in enumerate(proto.training_info):
@@ -75,14 +75,14 @@ def read_training(source: Source) -> ModelProto:
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """The tensors that a graph stores."""
+    """The tensors that a graph stores, in initializers and attributes."""
     for g in walk_graphs(graph):
         yield from g.initializer
         yield from (a.t for node in g.node for a in node.attribute if a.HasField("t"))
 
 
 def strip_training_info(model: Source) -> ModelProto:
-    """The model for inference: its graph as it is, and no training information.
+    """Copy a model without its training information.
 
     Parameters
     ----------
@@ -100,24 +100,24 @@ def strip_training_info(model: Source) -> ModelProto:
     >>> strip_training_info(model) == model
     True
     """
-    found = ModelProto()
-    found.CopyFrom(read_training(model))
-    del found.training_info[:]
-    used = {node.domain for g in walk_graphs(found.graph) for node in g.node}
-    used |= {node.domain for f in found.functions for node in f.node}
-    kept = [o for o in found.opset_import if o.domain != DOMAIN or DOMAIN in used]
-    del found.opset_import[:]
-    found.opset_import.extend(kept)
-    return found
+    stripped = ModelProto()
+    stripped.CopyFrom(read_training(model))
+    del stripped.training_info[:]
+    used = {node.domain for g in walk_graphs(stripped.graph) for node in g.node}
+    used |= {node.domain for f in stripped.functions for node in f.node}
+    kept = [o for o in stripped.opset_import if o.domain != DOMAIN or DOMAIN in used]
+    del stripped.opset_import[:]
+    stripped.opset_import.extend(kept)
+    return stripped
 
 
 def pairs(binding: Iterable[StringStringEntryProto]) -> dict[str, str]:
-    """A binding as a dict from initializers to outputs.
+    """Turn a binding into a dict from initializers to outputs.
 
     Parameters
     ----------
     binding : iterable of onnx.StringStringEntryProto
-        The field of the entry.
+        ``update_binding`` or ``initialization_binding`` of an entry.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def pairs(binding: Iterable[StringStringEntryProto]) -> dict[str, str]:
 
 
 def mutable(model: ModelProto) -> dict[str, TensorProto]:
-    """The initializers that some binding changes, in the order in which they are stored.
+    """Find the initializers that a binding changes, in the order in which they are stored.
 
     Parameters
     ----------
@@ -146,20 +146,21 @@ def mutable(model: ModelProto) -> dict[str, TensorProto]:
 
 
 def combine_graphs(model: ModelProto, entry: int = 0) -> ModelProto:
-    """The graph that a training step runs: the lists of the inference graph, then those of the algorithm.
+    """Combine the inference graph and an algorithm into the graph that a training step runs.
 
     Parameters
     ----------
     model : onnx.ModelProto
         A model with training information; it is not written to.
     entry : int
-        Which of the entries.
+        The index of the entry.
 
     Returns
     -------
     onnx.ModelProto
-        Where the algorithm calls the inference graph by GraphCall, which there was in ONNX 1.7, it holds the nodes of
-        each call instead, and of the inference graph the initializers alone.
+        Each field holds what the inference graph has, then what the algorithm has. If the algorithm calls the inference
+        graph by GraphCall (ONNX 1.7), each call is inlined, and only the initializers are taken from the inference
+        graph itself.
     """
     combined = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     graph, algorithm, inference = combined.graph, model.training_info[entry].algorithm, model.graph
@@ -190,16 +191,16 @@ def _add_foreign_initializers(graph: GraphProto, defined: Collection[str], algor
 
 
 def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:
-    """A training step as values: its inputs are those of the graph and all initializers that a binding changes.
+    """Load a training step, with the initializers that a binding changes as further inputs.
 
     Parameters
     ----------
     model : onnx.ModelProto
         A model with training information.
     entry : int
-        Which of the entries.
+        The index of the entry.
     sizes : dict of str to sequence of int, optional
-        All the sizes of inputs, where the step is for them alone.
+        The shapes of all inputs, if the step is for these alone.
 
     Returns
     -------
@@ -209,14 +210,14 @@ def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[i
     Raises
     ------
     ModelError
-        It cannot be read.
+        The step is not a valid graph.
     """
     proto, changing = combine_graphs(model, entry), mutable(model)
     graph = proto.graph
-    kept = [t for t in graph.initializer if t.name not in changing]
+    constants = [t for t in graph.initializer if t.name not in changing]
     moved = [t for t in graph.initializer if t.name in changing]
     inputs = [i for i in graph.input if i.name not in changing]
-    for field, new in (("initializer", kept), ("input", inputs)):
+    for field, new in (("initializer", constants), ("input", inputs)):
         new = list(new)
         graph.ClearField(field)
         getattr(graph, field).extend(new)
@@ -225,12 +226,12 @@ def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[i
 
 
 def list_computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value], dict[str, Value]]:
-    """What a step reads and gives: of the inference graph, what needs no further input.
+    """List what a step reads and computes; of the inference graph, only outputs that need no further inputs.
 
     Parameters
     ----------
     step : Model
-        What `build_step` made of an entry.
+        An entry, loaded by `build_step`.
     info : onnx.TrainingInfoProto
         The entry.
 
@@ -238,33 +239,33 @@ def list_computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value
     -------
     inputs, outputs : dict of str to Value
     """
-    wanted = dict.fromkeys([*(o.name for o in info.algorithm.output), *pairs(info.update_binding).values()])
-    read = find_inputs([step.outputs[o] for o in wanted], step.inputs)
-    further = (o for o, v in step.outputs.items() if wanted and find_inputs([v], step.inputs).keys() <= read.keys())
-    return read, {o: step.outputs[o] for o in dict.fromkeys([*wanted, *further])}
+    required = dict.fromkeys([*(o.name for o in info.algorithm.output), *pairs(info.update_binding).values()])
+    inputs = find_inputs([step.outputs[o] for o in required], step.inputs)
+    further = (o for o, v in step.outputs.items() if required and find_inputs([v], step.inputs).keys() <= inputs.keys())
+    return inputs, {o: step.outputs[o] for o in dict.fromkeys([*required, *further])}
 
 
 def lowered_step(model: Source, entry: int = 0) -> ModelProto:
-    """A training step of a model as a plain model in operators that every runtime has.
+    """Write a training step as a plain model, in operators that every runtime has.
 
     Parameters
     ----------
     model : onnx.ModelProto, bytes or path
         A model with training information; it is not written to.
     entry : int
-        Which of the entries.
+        The index of the entry.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: what the step reads, the initializers that a binding changes among them. Outputs: those of the
-        algorithm, then those of the inference graph that need no further input. ``metadata_props`` tells which output
-        is to be the next value of which input.
+        Inputs: what the step reads, including the initializers that a binding changes. Outputs: those of the
+        algorithm, then those of the inference graph that need no further inputs. ``metadata_props`` maps each input
+        that is updated to the output that is its next value.
 
     Raises
     ------
     ModelError
-        The model has no such entry, or it cannot be read.
+        The model has no such entry, or the entry is invalid.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What do the operators of the training standard compute? Gradient, Adagrad, Adam and Momentum as expressions."""
+"""The operators of the training standard as expressions: Gradient, Adagrad, Adam and Momentum."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ortpartial.model import EXPANSIONS, load
 
 __all__ = ["DOMAIN", "lower_training_operators", "training"]
 
-#: The domain of the operators that ONNX has for training.
+#: The domain of ONNX's training operators.
 DOMAIN = "ai.onnx.preview.training"
 
-#: They, as nodes: ``training.Adam(...)``.
+#: The namespace of these operators: ``training.Adam(...)``.
 training: Any = Operators(DOMAIN)
 
 Attributes = Mapping[str, Any]
 
 
 def lower_training_operators(model: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
-    """A model in which Gradient, Adagrad, Adam and Momentum are written in operators that every runtime has.
+    """Rewrite Gradient, Adagrad, Adam and Momentum in operators that every runtime has.
 
-    A ``Gradient`` of a tensor that is no scalar is that of the sum of its elements. Where it is fed something else than
-    the tensors that it names, the graph between them is computed once more, for what it is fed. Its result may be
-    differentiated by another ``Gradient``.
+    The ``Gradient`` of a tensor that is not a scalar is that of the sum of its elements. If it is fed other values than
+    those of the tensors that it names, the graph between them is computed again at these values. Another ``Gradient``
+    may differentiate its result.
 
     Parameters
     ----------
     model : onnx.ModelProto, bytes or path
-        The model; it is not written to, and its training information, if any, is left out.
+        The model; it is not written to. Its training information is left out.
 
     Returns
     -------
@@ -44,9 +44,9 @@ def lower_training_operators(model: ModelProto | bytes | str | os.PathLike[str])
     Raises
     ------
     ModelError
-        A node is not what the specification allows; the message names it.
+        A node violates the specification; the message names it.
     NoGradientError
-        There is no gradient of an operator between what a ``Gradient`` differentiates and by what.
+        An operator on the path that a ``Gradient`` differentiates has no gradient.
 
     References
     ----------
@@ -73,18 +73,19 @@ def _gradient(inputs: Sequence[Value | None], attributes: Attributes, wanted: Se
 
     The inputs are the values fed, then the tensors that the attributes name: xs, zs and y.
     """
-    n = len(inputs) // 2
-    fed, named, y = inputs[:n], inputs[n:-1], inputs[-1]
-    xs = [x for x in named[: len(attributes["xs"])] if x is not None]
-    if y is None or any(a is None or b is None for a, b in zip(fed, named, strict=True)):
+    values = [v for v in inputs if v is not None]
+    if len(values) < len(inputs):
         raise GraphError("Gradient cannot do without any of its inputs.")
+    n = len(values) // 2
+    fed, named, y = values[:n], values[n:-1], values[-1]
+    xs = named[: len(attributes["xs"])]
     for name, v in zip([*attributes["xs"], attributes["y"]], [*xs, y], strict=True):
         if not v.is_float:
             raise GraphError(f"Gradient: {name!r} holds {v.dtype}, and only real numbers have a gradient.")
     proxies = _proxies([*attributes["xs"], *attributes.get("zs", ())], named, fed)
     if proxies:
         (y,) = rewrite([y], {a: p for a, (p, _) in proxies.items()})
-    independent = [proxies[v][0] if v in proxies else v for v in named if v is not None]
+    independent = [proxies[v][0] if v in proxies else v for v in named]
     wrt = [v for v, w in zip(independent[: len(xs)], wanted, strict=False) if w]
     # Paths end at the named tensors, even where one is computed from another.
     cotangents = backpropagate([y], [ones_like(y)], wrt, set(independent))
@@ -95,13 +96,11 @@ def _gradient(inputs: Sequence[Value | None], attributes: Attributes, wanted: Se
     return [next(results) if w else None for w in wanted[: len(xs)]]
 
 
-def _proxies(
-    names: Sequence[str], named: Sequence[Value | None], fed: Sequence[Value | None]
-) -> dict[Value, tuple[Value, Value]]:
+def _proxies(names: Sequence[str], named: Sequence[Value], fed: Sequence[Value]) -> dict[Value, tuple[Value, Value]]:
     """A variable for each named tensor that is fed another value, and that value; two of them may be the same."""
     proxies = {}
     for name, a, b in zip(names, named, fed, strict=True):
-        if a is not None and b is not None and a != b:
+        if a != b:
             if a.dtype != b.dtype or not _fits(a, b):
                 raise GraphError(f"Gradient: {name!r} is {a!r} and is fed {b!r}.")
             proxies[a] = Value(b.type), b
@@ -109,7 +108,7 @@ def _proxies(
 
 
 def _fits(a: Value, b: Value) -> bool:
-    """Whether the shapes may be the same."""
+    """Whether two values may have the same shape."""
     if a.shape is None or b.shape is None:
         return True
     pairs = zip(a.shape, b.shape, strict=False)
@@ -118,7 +117,7 @@ def _fits(a: Value, b: Value) -> bool:
 
 
 def _number(value: float, like: Value) -> Value:
-    """A setting in the dtype of a tensor; differences such as 1 - β are taken before, in double precision."""
+    """A setting in the dtype of a tensor. Differences such as 1 - β are taken before, in double precision."""
     return constant(np.asarray(value, like.dtype))
 
 
@@ -142,7 +141,7 @@ def _adam(r: Value, t: Value, x: Value, g: Value, v: Value, h: Value, a: Attribu
     g = _regularized(x, g, a["norm_coefficient"])
     v = _number(alpha, x) * v + _number(1 - alpha, x) * g
     h = _number(beta, x) * h + _number(1 - beta, x) * (g * g)
-    # At t = 0 the powers are 1 and the quotient is none; what is not chosen must be a number all the same.
+    # At t = 0 the correction is 0/0; Where does not choose it, but it must be a number all the same.
     powers = op.Where(t > 0, _double(t), constant(1.0, np.float64))
     correction = op.Sqrt(1 - op.Pow(constant(beta, np.float64), powers)) / (
         1 - op.Pow(constant(alpha, np.float64), powers))
@@ -167,10 +166,12 @@ def _double(v: Value) -> Value:
     return cast(v, variable("double", np.float64, []))
 
 
-def _each(op_type: str, formula: Callable[..., tuple[Value, ...]], count: int) -> Callable[..., list[Value | None]]:
-    """The formula of one tensor for all tensors: `count` kinds of inputs, of each kind those of all tensors."""
+def _for_each_tensor(
+    op_type: str, formula: Callable[..., tuple[Value, ...]], count: int
+) -> Callable[..., list[Value | None]]:
+    """Apply the formula of one tensor to all: the inputs are `count` groups, each with one input for every tensor."""
 
-    def expanded(inputs: Sequence[Any], attributes: Attributes, wanted: Sequence[bool]) -> list[Value | None]:
+    def expand(inputs: Sequence[Any], attributes: Attributes, wanted: Sequence[bool]) -> list[Value | None]:
         r, t, *rest = inputs
         n, left = divmod(len(rest), count)
         if left or not n or None in rest:
@@ -181,17 +182,17 @@ def _each(op_type: str, formula: Callable[..., tuple[Value, ...]], count: int) -
         for group in zip(*columns, strict=True):
             for v in group[1:]:
                 if v.dtype != group[0].dtype or not _fits(group[0], v):
-                    raise GraphError(f"{op_type}: {v!r} belongs to {group[0]!r}, and has not its type and shape.")
+                    raise GraphError(f"{op_type}: {v!r} belongs to {group[0]!r}, but has another type or shape.")
         new = [formula(*scalars, *group, attributes) for group in zip(*columns, strict=True)]
-        stated = [tuple(v.stated(x.shape) for v in made) for made, x in zip(new, columns[0], strict=True)]
+        stated = [tuple(v.stated(x.shape) for v in results) for results, x in zip(new, columns[0], strict=True)]
         return [v for kind in zip(*stated, strict=True) for v in kind]
 
-    return expanded
+    return expand
 
 
 EXPANSIONS.update({
     (DOMAIN, "Gradient"): _gradient,
-    (DOMAIN, "Adagrad"): _each("Adagrad", _adagrad, 3),
-    (DOMAIN, "Adam"): _each("Adam", _adam, 4),
-    (DOMAIN, "Momentum"): _each("Momentum", _momentum, 3),
+    (DOMAIN, "Adagrad"): _for_each_tensor("Adagrad", _adagrad, 3),
+    (DOMAIN, "Adam"): _for_each_tensor("Adam", _adam, 4),
+    (DOMAIN, "Momentum"): _for_each_tensor("Momentum", _momentum, 3),
 })

@@ -1,4 +1,4 @@
-"""Does a model train where there is no Python? In JavaScript, by onnxruntime-web in Node."""
+"""Exported trainings run without Python: in JavaScript, by onnxruntime-web in Node."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent / "node"
 
 
 def missing() -> str | None:
-    """What this machine lacks to run JavaScript with onnxruntime-web, or None."""
+    """Why this machine cannot run JavaScript with onnxruntime-web, or None."""
     node = shutil.which("node")
     if node is None:
         return "needs Node 20 or later, and there is no `node`"

@@ -1,4 +1,4 @@
-"""Do Gradient, Adagrad, Adam and Momentum compute what the specification says, on every runtime?"""
+"""Gradient, Adagrad, Adam and Momentum compute what the specification says, on every runtime."""
 
 import warnings
 

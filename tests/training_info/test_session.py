@@ -1,4 +1,4 @@
-"""Is a training that stands in a model run as it says, and as `fit` would?"""
+"""A session runs the training of a model as the standard specifies, and as `fit` does."""
 
 import numpy as np
 import onnx
@@ -55,7 +55,7 @@ def test_a_training_equals_fit_step_for_step(rate, style, dtype, weighted):
 @pytest.mark.parametrize("style", ["standard", "lowered"])
 @pytest.mark.parametrize("ratio", [None, 0.5])
 def test_a_training_in_training_mode_equals_fit(style, ratio):
-    """Masks and running statistics included, which go on where the optimizer is."""
+    """Masks and running statistics are included, and go on from the state of the optimizer."""
     optimizer = OrtGradientForwardBackwardOptimizer(
         net(ratio), learning_rate="Adam", shuffle=False, train_mode=True, random_state=0, max_iter=2)
     X, y = images()
@@ -221,7 +221,7 @@ def test_a_step_that_fails_leaves_the_state_as_it_was():
 
 
 def test_two_entries_that_update_one_initializer_over_many_steps():
-    """Three buffers in turn; one that fails between them has no effect."""
+    """A state that two entries update has three buffers; a step that fails in between has no effect."""
     inference = INFERENCE.replace("float[N]", "float[2]")
     first = "a (float[2] t) => (float w_new, int64 n_new) { s = ReduceSum <keepdims = 0> (t)\n w_new = Add(w, s)\n" \
             "n_new = Add(n, n) }"
@@ -255,7 +255,7 @@ def test_two_initializers_may_become_the_same():
 
 
 def test_batches_of_every_size():
-    """A program for each of the first sizes, then one for all the others; all of them take the steps of `fit`."""
+    """The first sizes have sessions of their own, all others share one; all take the steps of `fit`."""
     X, y, _ = data()
     optimizer = OrtGradientForwardBackwardOptimizer(mlp(), shuffle=False, batch_size=60)
     session = TrainingSession(optimizer.get_training_onnx())
