@@ -62,8 +62,9 @@ class FitLoop:
         seed = self.rng.integers(-(2**31), 2**31, 2).tolist() if self.spec.train_mode else (0, 0)
         self.engine.reset(first, seed)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, notify: Callable[[], bool]) -> None:
-        """Train for `max_iter` epochs; `notify` is called after each, and ends the training by True."""
+    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any,
+            notify: Callable[[], bool] | None = None) -> None:
+        """Train for `max_iter` epochs, or until `notify`, which is called after each, returns True."""
         batches = self._check_batches(X) if y is None else None
         with interruptible(self.engine, self.settings.timeout):
             data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
@@ -87,7 +88,7 @@ class FitLoop:
                 if bar is not None:
                     bar.set_postfix(self._format_losses(), refresh=False)
                     bar.update()
-                if self.settings.callbacks and self._broadcast(is_first and notify()):
+                if notify is not None and self._broadcast(is_first and notify()):
                     break
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:

@@ -21,7 +21,7 @@ from ortpartial.learning import (
     resolve_penalty,
     resolve_rate,
 )
-from ortpartial.model import Model, load, offload_weights, restore_weights
+from ortpartial.model import Model, load, offload_weights, read, restore_weights
 from ortpartial.rewrites import (
     LossScale,
     find_moving_statistics,
@@ -338,7 +338,7 @@ class OrtGradientForwardBackwardOptimizer:
         DeadlineError
             The `timeout` is over.
         """
-        self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
+        self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify if self.callbacks else None)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -674,10 +674,11 @@ class OrtGradientForwardBackwardOptimizer:
 
 def _load(model: Model | ModelProto | bytes | str | os.PathLike[str], train_mode: bool) -> Model:
     """The model as values, for inference where a training adds what Dropout and BatchNormalization do in it."""
-    loaded = load(model)
     if not train_mode:
-        return loaded
-    return load(to_inference_mode(loaded.proto), straight_through=loaded.straight_through)
+        return load(model)
+    if isinstance(model, Model):
+        return load(replace(model, proto=to_inference_mode(model.proto)))
+    return load(to_inference_mode(read(model)))
 
 
 def _resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLoss]:

@@ -1,14 +1,19 @@
-"""Does a training go through the data as it says, and stop where it should?"""
+"""The training loop: epochs, validation, callbacks, divergence, and where it goes on."""
 
 import copy
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from models import linear
-from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, optimizer, same
+from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, linear_engine, optimizer, same
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.estimator.fit_loop import FitLoop
+from ortpartial.estimator.params import FitSettings
+from ortpartial.estimator.predictor import Predictor
+from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
 from ortpartial.learning.losses import ElasticLearningLoss
 from ortpartial.learning.optimizers import LearningRateSGDNesterov
@@ -144,3 +149,23 @@ def test_goes_on_after_divergence():
         o.fit(X, Y)
     o.set_state([np.zeros((4, 1)), np.zeros(1)])
     assert o.partial_fit(X[:10], Y[:10]).n_iter_ >= 1
+
+
+def test_a_loop_without_an_optimizer():
+    """It trains as an optimizer does, and settings that are replaced between two epochs count from the next one on."""
+    engine = linear_engine()
+    predictor = Predictor(engine.setup, engine, DataAdapter(engine.setup))
+    loop = FitLoop(engine.setup, engine, predictor, FitSettings(max_iter=5, random_state=0))
+    loop.fit(X, Y, W, X_VAL, Y_VAL)
+    o = optimizer(linear()).fit(X, Y, W, X_VAL, Y_VAL)
+    assert (loop.train_losses, loop.validation_losses, loop.n_iter) == (o.train_losses_, o.validation_losses_, 5)
+    assert all((engine.get(n) == a).all() for n, a in o.trained_coef_.items())
+
+    def notify():
+        loop.settings = replace(loop.settings, batch_size=60)
+        return loop.n_iter == 3
+
+    loop.fit(X, Y, None, None, None, notify)
+    assert (loop.n_iter, engine.iteration) == (3, 6 + 1 + 1)
+    loop.partial_fit(X, Y, None)
+    assert (loop.n_iter, engine.iteration) == (4, 9)

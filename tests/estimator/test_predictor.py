@@ -1,4 +1,4 @@
-"""Are outputs, losses and scores those of the trained model, and are wrong data refused?"""
+"""Predictions, losses and scores of a trained model, and data that are refused."""
 
 import re
 
@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from models import linear, mlp
 from sklearn.metrics import accuracy_score, r2_score
-from trainings import W, X, Y, optimizer, same
+from trainings import W, X, Y, linear_engine, optimizer, same
 
+from ortpartial.estimator.predictor import Predictor, interruptible
+from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import DataError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
@@ -135,3 +137,27 @@ def test_threads_follow_from_the_rows():
     for rows in (X[:1], X, large, large[:-1]):
         o.predict(rows)
     assert [session.threads for session in o._predictor.sessions.values()] == [1, None]
+
+
+def test_a_predictor_without_an_optimizer():
+    """It predicts with the weights that the engine holds at that time, in the sessions that it has."""
+    engine = linear_engine()
+    predictor = Predictor(engine.setup, engine, DataAdapter(engine.setup))
+    engine.set("intercept", np.zeros(1))
+    for slope in (0.0, 2.0):
+        engine.set("coef", np.full((4, 1), slope))
+        np.testing.assert_allclose(predictor.predict(X), slope * X.sum(1, keepdims=True), rtol=1e-5, atol=1e-5)
+        expected = (slope * X.sum(1) - Y[:, 0]) ** 2
+        np.testing.assert_allclose(predictor.losses(X, Y), expected, rtol=1e-4, atol=1e-4)
+    assert len(predictor.sessions) == 2
+
+
+def test_a_context_in_another_one_has_its_timeout():
+    engine = linear_engine()
+    with interruptible(engine, None):
+        assert engine.options is None
+    with interruptible(engine, 60.0):
+        options = engine.options
+        with interruptible(engine, 1e-9, always=True):
+            assert engine.options is options
+    assert engine.options is None

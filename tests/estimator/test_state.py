@@ -1,4 +1,4 @@
-"""Is what was learned read, written and stored to the bit?"""
+"""The state of a training is read, overwritten and stored bit for bit."""
 
 import gc
 import re
@@ -8,8 +8,9 @@ import onnx
 import onnxruntime
 import pytest
 from models import linear, mlp, weights_of
-from trainings import ENGINES, W, X, Y, optimizer
+from trainings import ENGINES, W, X, Y, linear_engine, optimizer
 
+from ortpartial.estimator.state import TrainingState
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.learning.optimizers import LearningRateAdam
 from ortpartial.learning.penalties import ElasticLearningPenalty
@@ -123,3 +124,17 @@ def test_save_onnx_graph(tmp_path, engine, penalty):
         if name != "forward_backward":
             onnx.checker.check_model(content, full_check=True)
     assert raw["predict"] == o.get_trained_onnx().SerializeToString()
+
+
+def test_a_state_without_an_optimizer():
+    """Arrays are overwritten together: where one does not fit, all stay."""
+    engine = linear_engine()
+    state = TrainingState(engine.setup, engine)
+    before = state.get("weight")
+    with pytest.raises(DataError, match="'intercept' is not finite"):
+        state.set([np.ones((4, 1)), [np.inf]], "weight")
+    assert all((a == b).all() for a, b in zip(before, state.get("weight"), strict=True))
+    state.set([np.ones((4, 1)), [2.0]], "weight")
+    state.set([9], "optimizer")
+    assert weights_of(state.to_model())["intercept"] == state.arrays["intercept"] == 2
+    assert (state.list_names("optimizer"), state.take_snapshot().iteration) == (["iteration"], 9)

@@ -1,4 +1,4 @@
-"""Do X, y and the weights of the rows fit the model, or does one clear error say why not?"""
+"""Validation of X, y and sample_weight: arrays of the declared shapes and dtypes, or one clear error."""
 
 import re
 
@@ -7,8 +7,9 @@ import pandas
 import polars
 import pyarrow
 import pytest
+from trainings import linear_engine
 
-from ortpartial.estimator.validation import check_inputs, check_sample_weight, check_target
+from ortpartial.estimator.validation import DataAdapter, check_inputs, check_sample_weight, check_target
 from ortpartial.exceptions import DataError
 from ortpartial.graph.ops import variable
 
@@ -203,3 +204,18 @@ def test_the_column_at_fault_is_named(table, values, message):
 def test_other_tables(table, message):
     with pytest.raises(DataError, match=re.escape(message)):
         check_inputs(INPUTS, table)
+
+
+def test_an_adapter_gives_arrays_by_the_names_in_the_graphs():
+    data = DataAdapter(linear_engine().setup)
+    x, y = np.ones((6, 4)), np.arange(6)
+    arrays, rows = data.to_arrays({"x": x}, y, np.ones(6), 5, forward=None)
+    assert {n: (a.shape, a.dtype) for n, a in arrays.items()} == {
+        "x": ((6, 4), F32), "y_target": ((6, 1), F32), "sample_weight": ((6,), F32)}
+    assert (rows, data.fixed_batch) == (6, None)
+    fixed = DataAdapter(linear_engine(rows=3).setup)
+    assert (fixed.fixed_batch, fixed.to_arrays(x, y, None, 3, forward=None)[1]) == (3, 6)
+    with pytest.raises(DataError, match="a fixed batch dimension of 3 and batch_size is 2"):
+        fixed.to_arrays(x, y, None, 2, forward=None)
+    with pytest.raises(DataError, match="a fixed batch dimension of 3 and there are 4 rows"):
+        fixed.to_inputs(x[:4])

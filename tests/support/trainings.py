@@ -1,9 +1,13 @@
-"""What the tests of an optimizer and of its parts train, and whether two of them come to the same."""
+"""Trainings for the tests of an optimizer and of its parts, and how two of them are compared."""
 
 import pytest
-from models import data, mlp
+from models import data, linear, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial import load
+from ortpartial.learning import LearningRateSGD, NoLearningPenalty, SquareLearningLoss
+from ortpartial.training import TrainingSpec
+from ortpartial.training.step_engine import StepEngine
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 X, Y, W = data(60)
@@ -20,3 +24,11 @@ def same(a, b):
     kinds = ("weight", "optimizer")
     pairs = [p for kind in kinds for p in zip(a.get_state(kind), b.get_state(kind), strict=True)]
     return a.train_losses_ == b.train_losses_ and a.n_iter_ == b.n_iter_ and all((u == v).all() for u, v in pairs)
+
+
+def linear_engine(**sizes):
+    """An engine of a linear regression, without an optimizer around it; its spec is `setup`."""
+    weights = ("coef", "intercept")
+    model = load(linear(**sizes), variables=weights)
+    losses = {"y": SquareLearningLoss()}
+    return StepEngine(TrainingSpec(model, weights, losses, NoLearningPenalty(), LearningRateSGD(0.05)))
