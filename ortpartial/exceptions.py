@@ -1,4 +1,4 @@
-"""What went wrong, in a type that a program can catch and a message that a person can act on."""
+"""Exceptions and warnings of ortpartial, all errors with one base class."""
 
 __all__ = [
     "ConvergenceError",
@@ -25,40 +25,40 @@ class GraphError(OrtPartialError, ValueError):
 
 
 class ModelError(OrtPartialError, ValueError):
-    """A model cannot be loaded or used: not ONNX, truncated, without what was asked for, or refused by the runtime."""
+    """A model cannot be loaded or used: not ONNX, truncated, without a named tensor, or refused by the runtime."""
 
 
 class NoGradientError(OrtPartialError, NotImplementedError):
-    """An operator on the way from the outputs to a trained weight has neither a rule nor a body to differentiate."""
+    """An operator between a trained weight and the outputs has neither a gradient rule nor a function body."""
 
 
 class SettingError(OrtPartialError, ValueError):
-    """A setting of an optimizer, a loss, a penalty or a rate is out of its range or not a known name."""
+    """A setting of an optimizer, a loss, a penalty or a learning rate is out of range or an unknown name."""
 
 
 class DataError(OrtPartialError, ValueError):
-    """X, y or the weights of the rows do not fit the model: shape, dtype, length, or values that are not numbers."""
+    """X, y or the sample weights do not fit the model: wrong shape, dtype or length, or values that are no numbers."""
 
 
 class DeadlineError(OrtPartialError, TimeoutError):
-    """The time that was given is over before the work is done; what had been trained until then is kept."""
+    """The timeout ended a run; what was trained until then is kept."""
 
 
 class DeviceError(OrtPartialError, RuntimeError):
-    """The device is unknown or the installed runtime cannot drive it."""
+    """The device is unknown, or the installed onnxruntime has no support for it."""
 
 
 class ProcessError(OrtPartialError, RuntimeError):
-    """Another process of a training has ended or hangs, so that this one cannot go on."""
+    """Another process of a data-parallel training has ended or hangs, so that this one cannot continue."""
 
 
 class RuntimeMissingError(OrtPartialError, ImportError):
-    """No onnxruntime, or none with the training symbols, is installed; the message names the extra to install."""
+    """onnxruntime, its training build or torch is not installed; the message names the extra to install."""
 
 
 class ConvergenceError(OrtPartialError, ArithmeticError):
-    """The loss or a weight is no finite number any more: the rate is too high, or X and y are not scaled."""
+    """The loss or a weight is no longer finite: the learning rate is too high, or X and y are not scaled."""
 
 
 class ConvergenceWarning(UserWarning):
-    """Training ended, or went on, in a state that is probably not what was wanted."""
+    """Training ended or continued in a questionable state, such as before it converged."""

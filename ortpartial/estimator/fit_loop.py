@@ -111,7 +111,7 @@ class FitLoop:
         group = getattr(self.engine, "group", None)
         if group is None:
             return True
-        first_rows, self.rng, snapshot = group.told((rows, self.rng, self.engine.snapshot()))
+        first_rows, self.rng, snapshot = group.broadcast((rows, self.rng, self.engine.snapshot()))
         if first_rows != rows:
             raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
                             f"rows.")
@@ -121,7 +121,7 @@ class FitLoop:
     def _broadcast(self, value: Any) -> Any:
         """The value of the first process, which may be the only one."""
         group = getattr(self.engine, "group", None)
-        return value if group is None else group.told(value)
+        return value if group is None else group.broadcast(value)
 
     def _check_batches(self, X: Any) -> Iterable[Any]:
         """Batches that can be iterated over in every epoch."""

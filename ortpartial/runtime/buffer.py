@@ -1,4 +1,4 @@
-"""How do numpy and onnxruntime share memory? In a `Buffer`, which neither of them outlives."""
+"""Memory shared by numpy and onnxruntime: a `Buffer` holds an OrtValue and the array that it borrows from."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ __all__ = ["Buffer", "as_numpy", "make_borrowable", "to_ortvalue"]
 
 
 def make_borrowable(array: np.ndarray) -> np.ndarray:
-    """The array itself if onnxruntime can read its memory, else a copy that it can.
+    """The array itself if onnxruntime can read its memory, else a contiguous copy in native byte order.
 
-    onnxruntime 1.19 to 1.31 takes an array of foreign byte order as if it were of its own, and a numpy scalar not at
-    all. `ascontiguousarray` would turn a 0-d array into a 1-d one.
+    onnxruntime 1.19 to 1.31 ignores the byte order of an array and refuses a numpy scalar. `np.ascontiguousarray` is
+    no way out: it turns a 0-d array into a 1-d one.
     """
     array = np.asarray(array, order="C")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def to_ortvalue(array: np.ndarray, device: Device) -> Any:
-    """An OrtValue over the memory of a borrowable array, which the caller keeps alive; off the CPU, a copy."""
+    """An OrtValue that borrows the memory of a borrowable array, which the caller keeps alive; on a GPU, a copy."""
     try:
         return C.OrtValue.ortvalue_from_numpy(array, device.ort)
-    except Exception as e:  # a dtype without an ONNX counterpart, or strings
+    except Exception as e:  # Strings, or a dtype that ONNX does not have.
         raise DataError(f"onnxruntime takes no array of {array.dtype}: {clean_message(e)}") from None
 
 
 class Buffer:
-    """Memory that an `OrtValue` and a numpy array share, kept together so that neither outlives it.
+    """Memory that an OrtValue and a numpy array share, and that lives as long as the buffer.
 
-    On the CPU the OrtValue borrows the memory of the array: what one writes, the other reads. On another device the
-    OrtValue owns the memory and there is no array; `numpy` copies.
+    On the CPU the OrtValue borrows the memory of the array: each sees what is written to the other. On another device
+    the OrtValue owns the memory and there is no array; `numpy` copies.
 
     Parameters
     ----------
     array : numpy.ndarray
-        The content. It is copied only where onnxruntime cannot read it in place: strided, or of foreign byte order.
+        The content. It is copied only if onnxruntime cannot read it in place: strided, or of foreign byte order.
     device : str or Device
-        Where the memory is.
+        The device that holds the memory.
 
     Attributes
     ----------
     ortvalue : onnxruntime.capi._pybind_state.OrtValue
-        The tensor as onnxruntime sees it.
+        The tensor.
     array : numpy.ndarray or None
-        The same memory, on the CPU.
+        The same memory as an array; None off the CPU.
 
     Examples
     --------
@@ -72,11 +72,11 @@ class Buffer:
 
     @classmethod
     def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: str | Device = CPU) -> Buffer:
-        """Memory of a shape and a dtype with nothing in particular in it, for a result to be written to."""
+        """A buffer with uninitialized content, for a result to be written to."""
         return cls(np.empty(shape, dtype), device)
 
     def numpy(self) -> np.ndarray:
-        """The content as an array: the very memory on the CPU, a copy from elsewhere."""
+        """The content as an array: the same memory on the CPU, a copy from other devices."""
         return self.ortvalue.numpy() if self.array is None else self.array
 
     def fill(self, array: np.ndarray) -> None:
@@ -94,7 +94,7 @@ class Buffer:
 
 
 def as_numpy(ortvalue: Any) -> np.ndarray:
-    """The content of an OrtValue as an array: a copy, so that it outlives the run that overwrites the tensor.
+    """The content of an OrtValue as an array: a copy, which the next run does not overwrite.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is there to run on? The onnxruntime that is installed, the cores of this process, and a `Device`."""
+"""Devices, the version of the installed onnxruntime, and the cores of this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError as e:
     ) from e
 __all__ = ["CPU", "Device", "cores", "has_training", "runtime_version"]
 
-#: The objects below onnxruntime's Python ones: each call that they save is half a microsecond of a step.
+#: The C++ bindings: each Python call of the onnxruntime API that they avoid saves half a microsecond a step.
 C = _pybind_state
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -42,7 +42,7 @@ def runtime_version() -> str:
 
 
 def cores() -> int:
-    """How many cores this process may use: those of its affinity mask, where the system has one.
+    """The number of cores that this process may use: those of its affinity mask, if the system has one.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def cores() -> int:
 
 
 def has_training() -> bool:
-    """Whether the installed onnxruntime is a training build, which alone has the TrainingAgent.
+    """Whether the installed onnxruntime is a training build; no other has the TrainingAgent.
 
     Returns
     -------
@@ -73,11 +73,11 @@ def has_training() -> bool:
 
 @dataclass(frozen=True)
 class Device:
-    """Where tensors live and graphs run: a kind, "cpu" or "cuda", and the number of the device.
+    """A device, which holds tensors and runs graphs: its kind, "cpu" or "cuda", and its number.
 
-    A graph on CUDA runs on a stream of onnxruntime's own, or on the one whose address `stream` is. With `capture` its
-    session records a run as a CUDA graph and replays it from then on, at the same addresses; it is refused where a
-    node runs on the CPU, other than for shapes.
+    On CUDA, `stream` is the address of the stream to run on; by default onnxruntime creates one. With `capture`, a
+    session records its first run as a CUDA graph and replays it at the same addresses; onnxruntime refuses this if a
+    node runs on the CPU, unless it computes a shape.
 
     Examples
     --------
@@ -92,22 +92,22 @@ class Device:
 
     @staticmethod
     def parse(text: str | Device) -> Device:
-        """The device that "cpu", "cuda" or "cuda:1" means.
+        """The device for "cpu", "cuda" or "cuda:1".
 
         Raises
         ------
         DeviceError
-            The text means no device, or the installed onnxruntime cannot drive it.
+            The text is not the name of a device, or the installed onnxruntime has no support for it.
         """
         if isinstance(text, Device):
             return text
         match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", text) if isinstance(text, str) else None
         if match is None or (match[1] == "cpu" and int(match[2] or 0)):
             raise DeviceError(f"The device is {text!r}; expected 'cpu', 'cuda' or 'cuda:<number>'.")
-        provider, found = _PROVIDERS[match[1]], onnxruntime.get_available_providers()
-        if provider not in found:
+        provider, available = _PROVIDERS[match[1]], onnxruntime.get_available_providers()
+        if provider not in available:
             raise DeviceError(f"The device {text!r} needs {provider}, onnxruntime {runtime_version()} has "
-                              f"{', '.join(found)}: install ortpartial[cuda] instead of this runtime.")
+                              f"{', '.join(available)}: install ortpartial[cuda] instead of this runtime.")
         return Device(match[1], int(match[2] or 0))
 
     def __str__(self) -> str:
@@ -115,18 +115,18 @@ class Device:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether an OrtValue there can borrow the memory of a numpy array."""
+        """Whether an OrtValue on the device can borrow the memory of a numpy array."""
         return self.kind == "cpu"
 
     @cached_property
     def ort(self) -> Any:
-        """The device as onnxruntime names it."""
+        """The `OrtDevice` of onnxruntime."""
         kind = C.OrtDevice.cpu() if self.kind == "cpu" else C.OrtDevice.cuda()
         return C.OrtDevice(kind, C.OrtDevice.default_memory(), self.index)
 
     @property
     def providers(self) -> list[tuple[str, dict[str, str]]]:
-        """The execution providers of a session; what CUDA has no kernel for runs on the CPU."""
+        """The execution providers of a session; a node without a CUDA kernel runs on the CPU."""
         cpu: tuple[str, dict[str, str]] = (_PROVIDERS["cpu"], {})
         if self.kind == "cpu":
             return [cpu]

@@ -1,4 +1,4 @@
-"""Why does onnxruntime refuse a graph, or what it is given? One clear error in place of its own."""
+"""Translation of onnxruntime's errors into a `ModelError` or a `DataError` that says what to do."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["clean_message", "load_error", "newest_opset", "run_error"]
 
 
 def clean_message(e: Exception) -> str:
-    """What onnxruntime says about an error, without its codes and places in its source."""
+    """The message of an error of onnxruntime, without error codes and source locations."""
     text = " ".join(str(e).split())
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = text.removeprefix("Error in execution: ")
     text = re.sub(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
                   r"Status Message: ", r"\1 node '\2': ", text)
-    # A place in the source: its path, and then the signature of the function up to its closing parenthesis.
+    # A source location: the path, and the signature of the function up to its closing parenthesis.
     text = re.sub(r"/?\S*onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\)( const)?( \[with [^\]]*\])? ?", "",
                   text)
     if newer := re.search(r"Opset (\d+) is under development .* till opset (\d+)", text):
@@ -31,14 +31,14 @@ def clean_message(e: Exception) -> str:
 
 
 def run_error(e: Exception) -> Exception:
-    """What was given does not fit, or the graph cannot be run: a `DataError` or a `ModelError`."""
+    """The error for a run that failed: a `DataError` if an input does not fit the graph, else a `ModelError`."""
     if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
-        return DataError(f"onnxruntime {runtime_version()} refuses what it is given: {clean_message(e)}")
-    return ModelError(f"onnxruntime {runtime_version()} fails while it runs the graph: {clean_message(e)}")
+        return DataError(f"onnxruntime {runtime_version()} refuses an input: {clean_message(e)}")
+    return ModelError(f"onnxruntime {runtime_version()} failed to run the graph: {clean_message(e)}")
 
 
 def load_error(e: Exception, data: bytes) -> ModelError:
-    """Why a graph is refused; a missing kernel with the operator, the node and the dtypes that it is given."""
+    """The error for a graph that does not load; for a missing kernel, with operator, node and dtypes."""
     missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '(.*?)'", str(e))
     if missing is None:
         return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {clean_message(e)}")
@@ -48,15 +48,15 @@ def load_error(e: Exception, data: bytes) -> ModelError:
         dtypes = sorted({str(x.dtype) for x in nodes[name].inputs if x is not None})
     except (KeyError, OrtPartialError):
         dtypes = []
-    given = f" with inputs of {' and '.join(dtypes)}" if dtypes else ""
+    inputs = f" with inputs of {' and '.join(dtypes)}" if dtypes else ""
     return ModelError(f"onnxruntime {runtime_version()} has no kernel for {operator} (since opset {version}, node "
-                      f"{name!r}){given}; use another dtype, such as float32, or a runtime that has it.")
+                      f"{name!r}){inputs}; use another dtype, such as float32, or a runtime that has it.")
 
 
 def newest_opset(e: Exception) -> int | None:
-    """The newest opset that a runtime knows, if it refuses a graph for being younger."""
-    if found := re.search(r"till opset (\d+)", str(e)):
-        return int(found[1])
-    if found := re.search(r"max supported IR version: (\d+)", str(e)):
-        return max(row[2] for row in helper.VERSION_TABLE if row[1] <= int(found[1]))
+    """The newest opset that the runtime supports, if the error says that the graph has a newer one."""
+    if match := re.search(r"till opset (\d+)", str(e)):
+        return int(match[1])
+    if match := re.search(r"max supported IR version: (\d+)", str(e)):
+        return max(row[2] for row in helper.VERSION_TABLE if row[1] <= int(match[1]))
     return None

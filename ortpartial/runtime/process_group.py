@@ -1,4 +1,4 @@
-"""Which processes train together? A `ProcessGroup` adds up what they computed and says what the first one says."""
+"""Collective operations of data-parallel training, over ``torch.distributed``: all-reduce and broadcast."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .buffer import Buffer
 
 __all__ = ["ProcessGroup"]
 
-#: Seconds after which a process that waits for another one gives up.
-_PATIENCE = 300
+#: Seconds after which a collective operation fails if another process does not join it.
+_TIMEOUT = 300
 
 
 class ProcessGroup:
@@ -21,7 +21,7 @@ class ProcessGroup:
     Attributes
     ----------
     rank, size : int
-        Which of them this is, and how many there are.
+        The number of this process, and the number of processes.
 
     Raises
     ------
@@ -42,36 +42,36 @@ class ProcessGroup:
                                "script that `torchrun --nproc_per_node=2 script.py` starts.")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._torch, self._dist = torch, dist
-        self._group = dist.new_group(timeout=timedelta(seconds=_PATIENCE))
-        self._added: Buffer | None = None
+        self._group = dist.new_group(timeout=timedelta(seconds=_TIMEOUT))
+        self._buffer: Buffer | None = None
         self._tensor: Any = None
 
-    def add(self, buffer: Buffer) -> None:
-        """Replace the content of a buffer by the sum of the contents that the processes have."""
-        if self._added is not buffer:
-            # Kept: a thread of gloo may be the last to let go of a tensor, which must not happen while Python leaves.
-            self._added, self._tensor = buffer, self._shared(buffer)
+    def all_reduce(self, buffer: Buffer) -> None:
+        """Replace the content of a buffer by its sum over the processes."""
+        if self._buffer is not buffer:
+            # The tensor is kept alive: a thread of gloo must not be the one to free it while Python shuts down.
+            self._buffer, self._tensor = buffer, self._to_tensor(buffer)
         try:
             self._dist.all_reduce(self._tensor, group=self._group)
         except RuntimeError as e:
-            raise self._lost(e) from None
+            raise self._process_error(e) from None
 
-    def _shared(self, buffer: Buffer) -> Any:
-        """The memory of a buffer as a tensor."""
+    def _to_tensor(self, buffer: Buffer) -> Any:
+        """A torch tensor that shares the memory of a buffer."""
         if buffer.array is not None:
             return self._torch.from_numpy(buffer.array)
         return self._torch.utils.dlpack.from_dlpack(buffer.ortvalue.to_dlpack())
 
-    def told(self, what: Any) -> Any:
-        """What the first process says here."""
-        said = [what]
+    def broadcast(self, value: Any) -> Any:
+        """The value that the first process passes here, a picklable object."""
+        values = [value]
         try:
-            self._dist.broadcast_object_list(said, src=0, group=self._group)
+            self._dist.broadcast_object_list(values, src=0, group=self._group)
         except RuntimeError as e:
-            raise self._lost(e) from None
-        return said[0]
+            raise self._process_error(e) from None
+        return values[0]
 
-    def _lost(self, e: Exception) -> ProcessError:
+    def _process_error(self, e: Exception) -> ProcessError:
         first = str(e).strip().splitlines()[0]
         return ProcessError(f"Process {self.rank} of {self.size} has lost the others: {first} One of them has ended or "
                             f"hangs, and its own error says why. What was trained until then is kept.")

@@ -1,4 +1,4 @@
-"""How many threads does a graph take? One, or all, by the largest of its nodes."""
+"""Number of threads: one or all, by the cost of the largest node of a graph."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ortpartial.graph import Node, Value, topological, walk_nodes
 
 __all__ = ["choose_threads", "largest_cost"]
 
-#: A node of so many multiplications is worth dividing: one thread takes about 15 us for it.
-_WORTH = 2**20
+#: The cost, in multiplications, from which several threads are faster; one thread takes about 15 us for it.
+_PARALLEL_COST = 2**20
 
-#: An element that is read and written takes as long as so many multiplications in a product.
-_ELEMENT = 16
+#: The cost of reading and writing one element, in multiplications of a matrix product.
+_ELEMENT_COST = 16
 
-#: A size that is not known is that of a batch as a rule, and these are taken to have so many rows at least.
-_UNKNOWN = 32
+#: The least size assumed for a dynamic dimension, which is a batch as a rule.
+_MIN_ROWS = 32
 
-#: Multiplications of a product by the shapes of its first two inputs and of its output.
+#: The number of multiplications of a product, from the shapes of its first two inputs and of its output.
 _PRODUCTS = {
     "Conv": lambda x, w, y: prod(y) * prod(w[1:]),
     "ConvTranspose": lambda x, w, y: prod(x) * prod(w[1:]),
@@ -27,15 +27,15 @@ _PRODUCTS = {
 }
 
 
-def largest_cost(values: Sequence[Value], rows: int = _UNKNOWN) -> int:
-    """Multiplications of the largest node that values depend on; all else is counted as what takes as long.
+def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS) -> int:
+    """The cost of the most expensive node that values depend on, in multiplications.
 
     Parameters
     ----------
     values : sequence of Value
         Expressions, and weights that a step updates.
     rows : int
-        What a size is taken for that is not known.
+        The size assumed for a dynamic dimension.
 
     Returns
     -------
@@ -49,37 +49,37 @@ def largest_cost(values: Sequence[Value], rows: int = _UNKNOWN) -> int:
     200000
     """
     costs = (_cost(n, rows) for n in walk_nodes(topological(values)))
-    return max([*(_ELEMENT * prod(_shape(v, rows)) for v in values), *costs])
+    return max([*(_ELEMENT_COST * prod(_shape(v, rows)) for v in values), *costs])
 
 
-def choose_threads(values: Sequence[Value], rows: int = _UNKNOWN) -> int | None:
-    """One thread where no node is worth dividing, else None, all of them.
+def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS) -> int | None:
+    """One thread if no node is large enough to run in parallel, else None for all threads.
 
-    It follows from the graph and is not measured: with another number of threads, products of onnxruntime 1.19 to 1.31
-    differ in their last bits, and a training would not come to the same weights each time.
+    The choice depends on the graph alone and not on measured time: the last bits of a product in onnxruntime 1.19 to
+    1.31 depend on the number of threads, and training would not be reproducible.
 
     Parameters
     ----------
     values : sequence of Value
         As for `largest_cost`.
     rows : int
-        How many rows there are; a size that is not known may be another than theirs, and counts as 32 at least.
+        The number of rows, assumed for each dynamic dimension; at least 32, as it may be another dimension than rows.
 
     Returns
     -------
     int or None
     """
-    return 1 if largest_cost(values, max(rows, _UNKNOWN)) < _WORTH else None
+    return 1 if largest_cost(values, max(rows, _MIN_ROWS)) < _PARALLEL_COST else None
 
 
 def _shape(v: Value | None, rows: int) -> tuple[int, ...]:
-    """The sizes of a tensor, those that are not known being `rows`."""
-    known = (None,) if v is None or v.shape is None else v.shape
-    return tuple(d if isinstance(d, int) else rows for d in known)
+    """The sizes of a tensor, with `rows` for a dynamic one."""
+    shape = (None,) if v is None or v.shape is None else v.shape
+    return tuple(d if isinstance(d, int) else rows for d in shape)
 
 
 def _cost(node: Node, rows: int) -> int:
-    """Multiplications of a node."""
+    """The cost of a node in multiplications."""
     if node.op_type in _PRODUCTS and not node.domain:
         return _PRODUCTS[node.op_type](*(_shape(v, rows) for v in [*node.inputs[:2], node.outputs[0]]))
-    return _ELEMENT * max(prod(_shape(y, rows)) for y in node.outputs)
+    return _ELEMENT_COST * max(prod(_shape(y, rows)) for y in node.outputs)

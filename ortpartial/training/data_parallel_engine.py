@@ -138,7 +138,7 @@ class DataParallelEngine(Engine):
                 program(self.side)
             else:
                 self.sums.fill(np.zeros(self.sums.shape, self.sums.dtype))
-            self.group.add(self.sums)
+            self.group.all_reduce(self.sums)
             k[...] = self.iteration + 1
             self._updates[self.side](self.options)
             numerator, denominator = self.sums.numpy()[-2:].tolist()

@@ -1,4 +1,4 @@
-"""Do numpy and onnxruntime see the same memory?"""
+"""Buffers: memory shared by numpy and onnxruntime."""
 
 import numpy as np
 import pytest
@@ -32,12 +32,12 @@ def test_buffer_copies_what_cannot_be_borrowed():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool"])
 @pytest.mark.parametrize("shape", [(), (0, 2), (3,), (2, 1, 2)])
-def test_buffer_of_every_kind(dtype, shape):
+def test_buffer_dtypes_and_shapes(dtype, shape):
     buffer = Buffer.empty(shape, dtype)
     buffer.fill(np.ones(shape, dtype))
-    found = as_numpy(buffer.ortvalue)
-    assert (found.dtype, found.shape) == (np.dtype(dtype), shape)
-    assert found.all()
+    array = as_numpy(buffer.ortvalue)
+    assert (array.dtype, array.shape) == (np.dtype(dtype), shape)
+    assert array.all()
 
 
 def test_buffer_of_strings():

@@ -1,4 +1,4 @@
-"""Which device does a name mean, and what is said where it or the runtime is missing?"""
+"""Devices and their names, and the errors for a missing device or runtime."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def test_device():
             Device.parse(text)
 
 
-def test_device_that_the_runtime_lacks(monkeypatch):
+def test_device_without_a_provider(monkeypatch):
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(DeviceError, match=r"'cuda:1' needs CUDAExecutionProvider, onnxruntime \S+ has CPUExec"):
         Session(b"", device="cuda:1")

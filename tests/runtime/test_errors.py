@@ -1,4 +1,4 @@
-"""Do the errors of onnxruntime become sentences that say what to do?"""
+"""Translation of the errors of onnxruntime."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def doubled():
     return build([x], {"y": 2 * x})
 
 
-def test_refusal_says_why_a_graph_is_refused():
+def test_load_error_says_why():
     with pytest.raises(ModelError, match=r"^onnxruntime \S+ does not load the graph: Failed to load model because "
                                          r"protobuf parsing failed\.$"):
         Session(b"no model")
@@ -28,10 +28,10 @@ def test_refusal_says_why_a_graph_is_refused():
     model.opset_import[0].version = 99
     with pytest.raises(ModelError, match=r"the model has opset 99, and the newest that it knows is \d+\.$"):
         Session(model.SerializeToString())
-    assert Session(model).outputs == Session(doubled()).outputs  # a model is written anew, bytes are taken as they are
+    assert Session(model).outputs == Session(doubled()).outputs  # Unlike bytes, a model is converted.
 
 
-def test_refusal_says_which_node_fails():
+def test_run_error_names_the_node():
     x, i = variable("x", "float32", [3]), variable("i", "int64", ["N"])
     session = Session(build([x, i], {"y": op.Gather(x, i)}))
     with pytest.raises(DataError, match=r"Gather node 'Gather_node_0': indices element out of data bounds, idx=7"):

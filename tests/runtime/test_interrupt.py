@@ -1,4 +1,4 @@
-"""Do deadlines and Ctrl-C end runs, and does what comes after work as if nothing had been?"""
+"""Deadlines and Ctrl-C end runs, and later runs work as before."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def loop():
 
 
 def deep():
-    """Products of seconds before the only weight that is trained."""
+    """Matrix products that take seconds, before the only trained weight."""
     x, w = variable("x", "float32", ["N", 512]), constant(np.eye(512, dtype=np.float32), hint="w")
     y = x
     for _ in range(400):
@@ -45,15 +45,15 @@ def deep():
     return build([x], {"y": y + constant(np.zeros(512, np.float32), hint="b")})
 
 
-def run(session, n, watch=None):
+def run(session, n, interrupt=None):
     feeds = {"n": np.array(n), "c": np.array(True), "a": np.eye(64, dtype=np.float32)}
-    return session.run(feeds, watch and watch.options)["y"]
+    return session.run(feeds, interrupt and interrupt.options)["y"]
 
 
 @contextmanager
 def interrupted(seconds):
-    """SIGINT after some time, as from the keyboard; and the run must end soon after it."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # Ignored by what a shell starts with `&`.
+    """SIGINT after some time, as from the keyboard; the block must end soon after it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell lets commands with `&` ignore it.
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     started = time.monotonic()
     timer.start()
@@ -66,17 +66,17 @@ def interrupted(seconds):
     assert time.monotonic() - started < seconds + 3
 
 
-def test_a_run_that_is_in_time():
+def test_run_before_the_deadline():
     session = Session(loop())
-    with Interrupt(60) as watch:
-        np.testing.assert_array_equal(run(session, 3, watch), np.eye(64))
-    with Interrupt() as watch:
-        np.testing.assert_array_equal(run(session, 3, watch), np.eye(64))
-    assert sum(t.name == "ortpartial watch" for t in threading.enumerate()) == 1
+    with Interrupt(60) as interrupt:
+        np.testing.assert_array_equal(run(session, 3, interrupt), np.eye(64))
+    with Interrupt() as interrupt:
+        np.testing.assert_array_equal(run(session, 3, interrupt), np.eye(64))
+    assert sum(t.name == "ortpartial interrupt" for t in threading.enumerate()) == 1
 
 
-def test_a_watch_in_a_watch():
-    """A callback that trains another model, say: both end at Ctrl-C, and the one around at its own deadline."""
+def test_nested_interrupts():
+    """As in a callback that trains another model: Ctrl-C ends both, and each has its own deadline."""
     session = Session(loop())
     with interrupted(0.2), Interrupt() as outer, Interrupt() as inner:
         run(session, LONG, inner)
@@ -86,27 +86,27 @@ def test_a_watch_in_a_watch():
     assert (outer.options.terminate, inner.options.terminate) == (True, False)
 
 
-def test_what_was_told_to_one_watch_is_not_told_to_the_next():
+def test_a_signal_ends_no_later_run():
     session = Session(loop())
     for _ in range(20):
         with interrupted(0.01), Interrupt():
             time.sleep(5)
-        with Interrupt() as watch:
-            run(session, 3, watch)
-        assert not watch.options.terminate
+        with Interrupt() as interrupt:
+            run(session, 3, interrupt)
+        assert not interrupt.options.terminate
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork but on POSIX")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only POSIX has fork")
 def test_after_a_fork():
-    """The child has a listener of its own: the thread of the parent is not there."""
+    """The child starts its own listener, as threads do not survive a fork."""
     with Interrupt(60):
         pass
     if (child := os.fork()) == 0:
         try:
-            with Interrupt(0.1) as watch:
+            with Interrupt(0.1) as interrupt:
                 time.sleep(0.5)
-            os._exit(0 if watch.options.terminate else 1)
+            os._exit(0 if interrupt.options.terminate else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -115,8 +115,8 @@ def test_after_a_fork():
 def test_deadline():
     session, started = Session(loop()), time.monotonic()
     message = r"The run was not over after 0\.2 s, the timeout\."
-    with pytest.raises(DeadlineError, match=message), Interrupt(0.2) as watch:
-        run(session, LONG, watch)
+    with pytest.raises(DeadlineError, match=message), Interrupt(0.2) as interrupt:
+        run(session, LONG, interrupt)
     assert time.monotonic() - started < 3
     np.testing.assert_array_equal(run(session, 3), np.eye(64))
 
@@ -124,33 +124,33 @@ def test_deadline():
 def test_interrupt():
     session = Session(loop())
     for _ in range(2):
-        with interrupted(0.2), Interrupt() as watch:
-            run(session, LONG, watch)
+        with interrupted(0.2), Interrupt() as interrupt:
+            run(session, LONG, interrupt)
     np.testing.assert_array_equal(run(session, 3), np.eye(64))
 
 
-def test_other_errors_are_their_own():
+def test_other_errors_pass_through():
     session = Session(loop())
-    with pytest.raises(DataError, match="n"), Interrupt(60) as watch:
-        session.run({}, watch.options)
+    with pytest.raises(DataError, match="n"), Interrupt(60) as interrupt:
+        session.run({}, interrupt.options)
     with pytest.raises(ModelError, match="mine"), Interrupt(60):
         raise ModelError("mine")
 
 
-def test_a_handler_of_somebody_else_is_left_alone():
+def test_a_handler_of_the_user_is_respected():
     caught = []
     former = signal.signal(signal.SIGINT, lambda *_: caught.append(1))
     try:
-        with Interrupt() as watch:
+        with Interrupt() as interrupt:
             os.kill(os.getpid(), signal.SIGINT)
-            assert run(Session(loop()), 3, watch).shape == (64, 64)
-            assert not watch.options.terminate
+            assert run(Session(loop()), 3, interrupt).shape == (64, 64)
+            assert not interrupt.options.terminate
     finally:
         signal.signal(signal.SIGINT, former)
     assert caught == [1]
 
 
-def test_who_listened_before_is_told():
+def test_signals_are_forwarded_to_the_previous_descriptor():
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -166,14 +166,14 @@ def test_who_listened_before_is_told():
 
 
 def test_in_a_thread():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(Optimizer(mlp(), max_iter=2).fit(*data()).n_iter_))
+    epochs = []
+    thread = threading.Thread(target=lambda: epochs.append(Optimizer(mlp(), max_iter=2).fit(*data()).n_iter_))
     thread.start()
     thread.join()
-    assert found == [2]
+    assert epochs == [2]
 
 
-def test_fit_ends_in_the_midst_of_a_step():
+def test_a_deadline_ends_a_step():
     o = Optimizer(deep(), ["b"], batch_size=1000, timeout=0.3)
     started = time.monotonic()
     for call in (lambda: o.fit(X, X), lambda: o.partial_fit(X, X), lambda: o.predict(X), lambda: o.losses(X, X)):
@@ -188,7 +188,7 @@ def test_fit_ends_in_the_midst_of_a_step():
     assert onnx.checker.check_model(o.get_trained_onnx()) is None
 
 
-def test_what_was_trained_before_the_deadline_is_kept():
+def test_weights_before_the_deadline_are_kept():
     o = Optimizer(mlp(), max_iter=10**6, timeout=0.5)
     X, y, w = data()
     with pytest.raises(DeadlineError):
@@ -201,13 +201,13 @@ def test_what_was_trained_before_the_deadline_is_kept():
 
 
 @pytest.mark.parametrize("timeout", [0, -1, np.nan, np.inf, "1", True])
-def test_timeouts_that_are_none(timeout):
+def test_invalid_timeouts(timeout):
     with pytest.raises(SettingError, match="timeout is None or a number of seconds above 0, not"):
         Optimizer(mlp(), timeout=timeout)
 
 
-def test_an_interrupted_epoch_keeps_the_chunks_that_were_done(monkeypatch):
-    """Of an epoch of a second or more, Ctrl-C takes away the last chunk alone."""
+def test_an_interrupted_epoch_keeps_its_finished_chunks(monkeypatch):
+    """Ctrl-C loses only the last chunk of a long epoch."""
     monkeypatch.setattr("ortpartial.training.step_engine._CHUNK", 50)
     X, y, _ = data(800_000)
     o = Optimizer(mlp(), batch_size=1, max_iter=1, engine="epoch", learning_rate=1e-3)

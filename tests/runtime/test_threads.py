@@ -1,4 +1,4 @@
-"""Do large nodes alone take several threads, and no more of them than the process may use?"""
+"""The choice of the number of threads, by the largest node and the affinity mask."""
 
 import os
 
@@ -21,7 +21,7 @@ def of(*shape):
 
 
 def counted(f, *arrays):
-    """Multiplications of a function of numpy: what it gives for ones, added up."""
+    """The number of multiplications of a numpy function: the sum of its result for ones."""
     return int(np.sum(f(*(np.ones(a) for a in arrays))))
 
 
@@ -44,44 +44,44 @@ def counted(f, *arrays):
     ],
     ids=str,
 )
-def test_largest(y, count):
+def test_largest_cost(y, count):
     assert largest_cost([op.ReduceSum(y)]) == max(count, 16)
 
 
-def test_a_rank_that_is_not_known():
+def test_unknown_rank():
     x, w = variable("x", "float32", None), variable("w", "float32", None)
     assert [largest_cost([v]) for v in (op.Exp(x), x @ w, op.Conv(x, w))] == [16 * 32, 32 * 32, 16 * 32]
 
 
-def test_many_small_nodes_are_not_divided_and_one_large_one_is():
+def test_many_small_nodes_take_one_thread_and_a_large_one_takes_all():
     y = of(64, 64)
     for _ in range(100):
         y = op.Tanh(y @ of(64, 64))
     assert choose_threads([y]) == 1
     assert choose_threads([y, op.Exp(of(300, 300))]) is None
-    assert choose_threads([y, of(1000, 1000)]) is None  # a weight that is updated
+    assert choose_threads([y, of(1000, 1000)]) is None  # The update of a large weight counts as well.
 
 
 def test_few_weights_and_a_long_step():
-    """A convolution of 72 weights over large images takes all threads, one over a small image one."""
+    """A convolution of 72 weights takes all threads for large images and one thread for a small image."""
     x = variable("x", "float32", ["N", 1, 64, 64])
     y = op.Conv(x, variable("w", "float32", [8, 1, 3, 3]))
     assert choose_threads([y]) is None
     assert choose_threads([op.Conv(of(1, 1, 8, 8), variable("w", "float32", [8, 1, 3, 3]))]) == 1
 
 
-def test_sizes_that_are_not_known_are_those_of_the_rows():
+def test_dynamic_sizes_are_the_number_of_rows():
     x, w = variable("x", "float32", ["N", 100]), of(100, 30)
-    found = [largest_cost([x @ w], rows) for rows in (7, 500)]
-    assert found == [counted(np.matmul, (n, 100), (100, 30)) for n in (7, 500)]
+    costs = [largest_cost([x @ w], rows) for rows in (7, 500)]
+    assert costs == [counted(np.matmul, (n, 100), (100, 30)) for n in (7, 500)]
     assert [choose_threads([x @ w], rows) for rows in (1, 32, 500)] == [1, 1, None]
-    # The one row may be a long sequence.
+    # A single row may be a long sequence.
     assert [choose_threads([x @ of(100, 1000)], rows) for rows in (1, 500)] == [None, None]
 
 
 @pytest.mark.parametrize("rows", [8, 10_000])
 def test_engines_choose_alike(monkeypatch, rows):
-    """The number follows from the size of the batch, in every engine."""
+    """The number of threads depends on the batch size alone, not on the engine."""
     seen = []
     opened = Session.__init__
 
@@ -96,7 +96,7 @@ def test_engines_choose_alike(monkeypatch, rows):
     assert seen == [1 if rows == 8 else None] * 2
 
 
-def test_all_are_those_that_the_process_may_use(monkeypatch):
+def test_all_threads_are_the_cores_of_the_process(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
     assert (cores(), session_options(None).intra_op_num_threads) == (3, 3)
     assert session_options(1).intra_op_num_threads == 1
@@ -107,7 +107,7 @@ def test_all_are_those_that_the_process_may_use(monkeypatch):
     assert cores() == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks but on Linux")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux has affinity masks")
 def test_no_thread_leaves_the_affinity_mask():
     def running():
         return set(os.listdir("/proc/self/task"))
@@ -119,16 +119,16 @@ def test_no_thread_leaves_the_affinity_mask():
         alone = Session(linear(), threads=None)
         assert running() <= before
         pool = Session(linear(), threads=3)
-        made = running() - before
-        assert [os.sched_getaffinity(int(t)) for t in made] == [{min(mask)}] * 2
+        started = running() - before
+        assert [os.sched_getaffinity(int(t)) for t in started] == [{min(mask)}] * 2
     finally:
         os.sched_setaffinity(0, mask)
     X = data()[0]
     assert (alone.run({"x": X})["y"] == pool.run({"x": X})["y"]).all()
 
 
-def test_the_same_weights_each_time():
-    """All threads, in both engines, twice: no bit differs."""
+def test_weights_are_reproducible():
+    """Two trainings with all threads, in each engine, give the same bits."""
     X, y, _ = data(1200, features=40)
     model = mlp(features=40, hidden=300)
     fits = [Optimizer(model, engine=e, batch_size=400, max_iter=3, random_state=0) for e in ("step", "epoch") * 2]
