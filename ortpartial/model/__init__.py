@@ -1,12 +1,14 @@
-"""Reading models: a file, bytes or a ModelProto becomes checked and upgraded values."""
+"""Loading models: a file, bytes or a ModelProto becomes checked and upgraded values."""
 
 from .external_data import offload_weights, replace_weights, restore_weights, split_external_data
+from .folding import evaluate
 from .function_bodies import expand_body
 from .index_ranges import check_empty, check_indices, index_ranges
 from .load import Model, load, read
 from .names import match_names
-from .prepare import bodies, prepare, walk_graphs
+from .prepare import prepare
 from .reader import EXPANSIONS
+from .walk import bodies, walk_graphs
 
 __all__ = [
     "EXPANSIONS",
@@ -14,6 +16,7 @@ __all__ = [
     "bodies",
     "check_empty",
     "check_indices",
+    "evaluate",
     "expand_body",
     "index_ranges",
     "load",

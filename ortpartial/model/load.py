@@ -17,10 +17,11 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value, constant, variable
 
-from .prepare import check_graph, infer_types, prepare, walk_graphs
+from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
 from .validation import check_size
+from .walk import walk_graphs
 
 __all__ = ["Model", "load", "read"]
 

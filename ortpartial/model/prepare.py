@@ -1,21 +1,22 @@
-"""What is done to an ONNX graph before it is read? Functions inlined, opset upgraded, shapes inferred."""
+"""Preparing an ONNX graph: inline functions, upgrade the opset, fold constants and infer shapes before it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
-from onnx.reference import ReferenceEvaluator
+from onnx import ModelProto, TensorProto, helper, inliner, version_converter
 
-from ortpartial.exceptions import GraphError, ModelError
-from ortpartial.graph import FLOATS, OPSET, SMALL, WITH_BODIES, Value, attribute_value, constant, forget_zero_sizes
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
 
+from .folding import fold_constants
 from .validation import check_proto
+from .walk import bodies, walk_graphs
 
-__all__ = ["bodies", "check_graph", "fold_node", "infer_types", "prepare", "read_constant", "walk_graphs"]
+__all__ = ["check_graph", "infer_types", "prepare"]
 
 
 def prepare(
@@ -66,7 +67,7 @@ def prepare(
     opsets = {o.domain: o.version for o in light.opset_import}
     if batch is not None:
         _specialize(light.graph, batch)
-    _fold(light.graph, opsets)
+    fold_constants(light.graph, opsets)
     return light.graph, opsets
 
 
@@ -171,146 +172,8 @@ def _specialize(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]
         d.dim_value = batch
 
 
-def _fold(graph: onnx.GraphProto, opsets: Mapping[str, int], around: Mapping[str, np.ndarray] | None = None) -> None:
-    """Compute whole numbers from whole numbers, the arithmetic of shapes: shape inference reads constants alone."""
-    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    known = dict(around or {})
-    known |= {n: a for n, a in arrays.items() if _is_whole(a)}
-    for node in graph.node:
-        for body in bodies(node):
-            _fold(body, opsets, known)
-        if node.op_type == "Range" and all(i in arrays for i in node.input):
-            _check_range(node, [arrays[i] for i in node.input])
-        found = _easily(node, known, opsets)
-        if found is not None and found.size <= 1:
-            arrays[node.output[0]] = found
-        if found is not None and _is_whole(found):
-            known[node.output[0]] = found
-            if node.op_type != "Constant":
-                value = numpy_helper.from_array(found)
-                node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))
-
-
-def fold_node(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
-    """The whole numbers that a node computes from whole numbers; None where it does not, or where they are many.
-
-    Parameters
-    ----------
-    node : onnx.NodeProto
-        The node.
-    known : dict of str to numpy.ndarray
-        The inputs that are known, by their names.
-    opsets : dict of str to int
-        Its opsets.
-
-    Returns
-    -------
-    numpy.ndarray or None
-    """
-    found = _easily(node, {n: a for n, a in known.items() if _is_whole(a)}, opsets)
-    return found if found is not None and _is_whole(found) else None
-
-
-def _easily(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
-    """What a node computes from known inputs, if that takes no time."""
-    if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(i in known for i in node.input if i):
-        return None
-    return _computed(node, known, opsets) if node.op_type == "Constant" or _is_easy(node, known) else None
-
-
-def _is_whole(a: np.ndarray) -> bool:
-    """Whether these are whole numbers, and few."""
-    return a.dtype.kind in "biu" and a.size <= SMALL
-
-
-def bodies(node: NodeProto) -> list[onnx.GraphProto]:
-    """The graphs inside a node.
-
-    Parameters
-    ----------
-    node : onnx.NodeProto
-        The node.
-
-    Returns
-    -------
-    list of onnx.GraphProto
-    """
-    if node.domain in ("", "ai.onnx") and node.op_type not in WITH_BODIES:  # most nodes: not to be looked through
-        return []
-    return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
-
-
-def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all graphs inside it.
-
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        The graph.
-
-    Yields
-    ------
-    onnx.GraphProto
-    """
-    yield graph
-    for node in graph.node:
-        for body in bodies(node):
-            yield from walk_graphs(body)
-
-
 def _has_bodies(model: ModelProto) -> bool:
     return any(bodies(node) for node in model.graph.node)
-
-
-def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
-    """The inference of onnx 1.23.2 writes a Range of constants out, number by number."""
-    with np.errstate(all="ignore"):
-        first, last, step = (float(a.min()) if a.size else 1.0 for a in limits)
-        count = (last - first) / step if step else 0.0
-    if not count <= SMALL**2 * 16:
-        raise ModelError(f"Node {node.name or '(unnamed)'} (Range, output {node.output[0]!r}) counts from {first} to "
-                         f"{last}, {count:.0f} numbers, where {SMALL**2 * 16} are the most.")
-
-
-#: The arithmetic of shapes: what is computed in Python, since it takes no time.
-_EASY = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSum", "Equal", "Flatten", "Floor",
-                   "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
-                   "LessOrEqual", "Max", "Min", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "ReduceMax",
-                   "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Shape",
-                   "Sign", "Size", "Slice", "Squeeze", "Sub", "Sum", "Transpose", "Trilu", "Unsqueeze", "Where",
-                   "Xor"})
-
-
-def _is_easy(node: NodeProto, known: Mapping[str, np.ndarray]) -> bool:
-    """Whether a node is quickly computed, and its result is small."""
-    arrays = [known[i] for i in node.input if i]
-    if node.op_type in ("Div", "Mod"):  # A division by zero is refused later on, and not hidden by some number.
-        return len(arrays) == 2 and bool(arrays[1].all())
-    if node.op_type in ("ConstantOfShape", "Expand", "Tile"):
-        return bool(arrays) and float(np.prod(arrays[-1].astype(float))) * arrays[0].size <= SMALL**2
-    if node.op_type == "Range":
-        return len(arrays) == 3 and bool(arrays[2].all()) and (
-            abs((float(arrays[1].min()) - float(arrays[0].min())) / float(arrays[2].min())) <= SMALL)
-    return bool(arrays) and node.op_type in _EASY
-
-
-def _computed(node: NodeProto, known: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray | None:
-    """What a node gives for known inputs; None where it cannot be computed."""
-    if node.op_type == "Constant":
-        try:
-            return read_constant({a.name: attribute_value(a) for a in node.attribute}).array
-        except GraphError:
-            return None
-    graph = helper.make_graph(
-        [node], "fold", [onnx.ValueInfoProto(name=i) for i in dict.fromkeys(node.input) if i],
-        [onnx.ValueInfoProto(name=node.output[0])])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
-    try:
-        with np.errstate(all="ignore"):
-            (found,) = ReferenceEvaluator(model).run(None, {i: known[i] for i in node.input if i})
-    except Exception:
-        return None
-    return np.asarray(found)
 
 
 def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
@@ -354,31 +217,6 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, 
             types[v.name] = onnx.TypeProto()
         types.setdefault(v.name, v.type)
     return types
-
-
-def read_constant(attributes: dict[str, Any]) -> Value:
-    """The value of a Constant node, whichever of its attributes holds it.
-
-    Parameters
-    ----------
-    attributes : dict of str to object
-        The attributes of the node.
-
-    Returns
-    -------
-    Value
-
-    Raises
-    ------
-    GraphError
-        It is no tensor of numbers.
-    """
-    for key, dtype in (("value", None), ("value_float", np.float32), ("value_floats", np.float32),
-                       ("value_int", np.int64), ("value_ints", np.int64)):
-        if key in attributes:
-            value = attributes[key]
-            return constant(value if isinstance(value, np.ndarray) else np.asarray(value, dtype))
-    raise GraphError(f"A Constant of {sorted(attributes)} is no tensor of numbers.")
 
 
 def _last_line(e: Exception) -> str:

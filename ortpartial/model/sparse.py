@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto, SparseTensorProto, helper, numpy_helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import variable
 
-from .prepare import walk_graphs
 from .validation import check_size
+from .walk import walk_graphs
 
 __all__ = ["densify", "to_dense"]
 

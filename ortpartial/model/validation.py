@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, numpy_helper
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value
+
+from .walk import walk_protos
 
 __all__ = ["check_proto", "check_size"]
 
@@ -49,22 +51,13 @@ def check_proto(model: ModelProto) -> None:
     functions = {(f.domain, f.name): f for f in model.functions}
     _Expansion(functions).count(model.graph.node, ())
     for container in (model.graph, *model.functions):
-        for node in _nodes(container):
+        for node in walk_protos(container):
             for a in node.attribute:
                 _check_attribute(node, a)
             if node.op_type == "Einsum":
                 _check_equation(node)
             if node.op_type == "Loop":
                 _check_loop(node, container)
-
-
-def _nodes(container: GraphProto | FunctionProto) -> Iterator[NodeProto]:
-    """Nodes, and those of the graphs inside of them."""
-    for node in container.node:
-        yield node
-        for a in node.attribute:
-            for graph in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs):
-                yield from _nodes(graph)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from onnx.reference import ReferenceEvaluator
 
 from ortpartial.autodiff import one_of
 from ortpartial.graph import Node, Value, build, constant, make_node, make_rewriter, op, topological
-from ortpartial.model import Model
+from ortpartial.model import Model, evaluate
 
 from .transposes import cancel_transposes
 
@@ -79,13 +78,8 @@ def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
     if not is_constant or node.op_type not in _FOLDABLE or node.domain:
         return None
     y = make_node(node.schema, inputs, node.attributes).outputs[0]
-    try:
-        with np.errstate(all="ignore"):
-            (array,) = ReferenceEvaluator(build([], {"y": y})).run(None, {})
-    except Exception:  # What onnx cannot compute is left to the runtime, whose error names the cause.
-        return None
-    array = np.asarray(array)
-    return [constant(array)] if array.size <= _MAX_FOLDED and array.dtype == y.dtype else None
+    array = evaluate(build([], {"y": y}), {})
+    return [constant(array)] if array is not None and array.size <= _MAX_FOLDED and array.dtype == y.dtype else None
 
 
 def _remove_idle_dropout(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
