@@ -4,46 +4,50 @@ from . import rules  # noqa: F401  (rules register themselves)
 from .grad import Gradient, backpropagate, composed, grad, nodes_between
 from .gradient_model import gradient_model
 from .registry import elementwise, gradient_support, has_rule, no_gradient, vjp
-from .rules.channels import channels
-from .rules.elementwise import normal_by_erf, normal_by_tanh
-from .rules.indexing import one_of
-from .rules.normalize import lrn
-from .rules.recurrent import forwards
-from .rules.reduction import elements
-from .rules.shape import size, vector
-from .rules.sliding import Window, columns, few, known
-from .rules.window import cropped, padded, window_transposed
+from .rules.channels import broadcast_channels
+from .rules.elementwise import normal_cdf, normal_cdf_tanh
+from .rules.indexing import find_single_slice
+from .rules.normalize import expand_lrn
+from .rules.recurrent import expand_recurrent
+from .rules.reduction import count_elements
+from .rules.shape import concat_sizes, slice_shape
+from .rules.sliding import Window, has_few_windows, im2col, spatial_sizes
+from .rules.window import crop, pad_input, read_transposed_window
 from .trainable import find_reached_weights, find_trainable, resolve_weights
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - in groups
+    # Differentiation.
     "Gradient",
-    "Window",
     "backpropagate",
-    "channels",
-    "columns",
-    "composed",
-    "cropped",
-    "elements",
-    "elementwise",
-    "few",
-    "find_reached_weights",
-    "find_trainable",
-    "forwards",
     "grad",
     "gradient_model",
+    "nodes_between",
+    # Rules.
+    "composed",
+    "elementwise",
     "gradient_support",
     "has_rule",
-    "known",
-    "lrn",
     "no_gradient",
-    "nodes_between",
-    "normal_by_erf",
-    "normal_by_tanh",
-    "one_of",
-    "padded",
-    "resolve_weights",
-    "size",
-    "vector",
     "vjp",
-    "window_transposed",
+    # Weights.
+    "find_reached_weights",
+    "find_trainable",
+    "resolve_weights",
+    # Formulas of rules that rewrites are written with, too.
+    "Window",
+    "broadcast_channels",
+    "concat_sizes",
+    "count_elements",
+    "crop",
+    "expand_lrn",
+    "expand_recurrent",
+    "find_single_slice",
+    "has_few_windows",
+    "im2col",
+    "normal_cdf",
+    "normal_cdf_tanh",
+    "pad_input",
+    "read_transposed_window",
+    "slice_shape",
+    "spatial_sizes",
 ]

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ortpartial.autodiff import Window, cropped, known, padded, size, vector, window_transposed
+from ortpartial.autodiff import (
+    Window,
+    concat_sizes,
+    crop,
+    pad_input,
+    read_transposed_window,
+    slice_shape,
+    spatial_sizes,
+)
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Value, constant, op
 
@@ -31,7 +39,7 @@ def lower_conv(x: Value, w: Value, b: Value | None = None, *, node: Node, group:
     Value
         (N, O, ...).
     """
-    x, window = padded(x, node, w)
+    x, window = pad_input(x, node, w)
     return _multiply_windows(x, w, b, window, group)
 
 
@@ -52,21 +60,23 @@ def lower_conv_transpose(x: Value, w: Value, b: Value | None = None, *, node: No
     Value
         (N, O, ...).
     """
-    window, cut = window_transposed(node, x, w)
+    window, cut = read_transposed_window(node, x, w)
     r = len(window.kernel)
     zeros = [s - 1 for s in window.strides]
     dilated = op.Unsqueeze(x, [3 + 2 * i for i in range(r)])
     dilated = op.Pad(dilated, [0] * (dilated.rank + 2) + [n for z in zeros for n in (0, z)])
-    dilated = op.Reshape(dilated, vector(size(x, 0, 2), size(x, 2, x.rank) * constant(window.strides, np.int64)))
+    sizes = slice_shape(x, 2, x.rank) * constant(window.strides, np.int64)
+    dilated = op.Reshape(dilated, concat_sizes(slice_shape(x, 0, 2), sizes))
     # (C, O / group, ...) becomes (O, C / group, ...).
-    kernels = op.Reshape(w, vector(constant([group, -1]), size(w, 1, w.rank)))
+    kernels = op.Reshape(w, concat_sizes(constant([group, -1]), slice_shape(w, 1, w.rank)))
     kernels = op.Transpose(kernels, perm=[0, 2, 1, *range(3, 3 + r)])
-    kernels = op.Reshape(kernels, vector(size(w, 1, 2) * group, constant([-1]), size(w, 2, w.rank)))
+    kernels = op.Reshape(kernels, concat_sizes(slice_shape(w, 1, 2) * group, constant([-1]), slice_shape(w, 2, w.rank)))
     kernels = op.Slice(kernels, [-1] * r, [np.iinfo(np.int64).min] * r, window.axes, [-1] * r)
     extra = node.attribute("output_padding") or [0] * r
-    reach = (size(w, 2, w.rank) - 1) * constant(window.dilations, np.int64)
+    reach = (slice_shape(w, 2, w.rank) - 1) * constant(window.dilations, np.int64)
     trailing = [p + z - o for p, z, o in zip(window.pads[r:], zeros, extra, strict=True)]
-    dilated = op.Pad(dilated, vector(constant([0, 0]), reach - window.pads[:r], constant([0, 0]), reach - trailing))
+    pads = concat_sizes(constant([0, 0]), reach - window.pads[:r], constant([0, 0]), reach - trailing)
+    dilated = op.Pad(dilated, pads)
     y = _multiply_windows(dilated, kernels, None, Window(window.kernel, [1] * r, window.dilations, [0] * 2 * r), group)
     y = y if cut is None else op.Pad(y, -cut)
     return y if b is None else y + op.Unsqueeze(b, list(range(1, r + 1)))
@@ -91,9 +101,9 @@ def lower_average_pool(x: Value, *, node: Node, ceil_mode: int, count_include_pa
     Value
         (N, C, ...).
     """
-    positions, shape = known(node.outputs[0]), vector(constant([1, 1]), size(x, 2, x.rank))
-    ones, _ = padded(op.Expand(constant(np.ones(1, x.dtype)), shape), node, padding=count_include_pad)
-    x, window = padded(x, node)
+    positions, shape = spatial_sizes(node.outputs[0]), concat_sizes(constant([1, 1]), slice_shape(x, 2, x.rank))
+    ones, _ = pad_input(op.Expand(constant(np.ones(1, x.dtype)), shape), node, padding=count_include_pad)
+    x, window = pad_input(x, node)
     if ceil_mode and positions is None:
         raise unknown_sizes(node, "ceil_mode", x)
     r = len(window.kernel)
@@ -103,7 +113,7 @@ def lower_average_pool(x: Value, *, node: Node, ceil_mode: int, count_include_pa
         v = _pad(_pad(v, window.pads, padding), [0] * r + beyond)
         elements, _ = _gather_windows(v, constant(window.kernel, np.int64), window)
         sums = op.ReduceSum(elements, window.axes, keepdims=0)
-        return cropped(sums, constant(positions, np.int64), x.rank) if ceil_mode else sums
+        return crop(sums, constant(positions, np.int64), x.rank) if ceil_mode else sums
 
     return sum_windows(x, 0) / sum_windows(ones, count_include_pad)
 
@@ -148,16 +158,16 @@ def lower_col2im(x: Value, image: Value, block: Value, *, node: Node, strides: S
         op.Reshape(x, [-1, n, *positions]), np.eye(n, dtype=x.dtype).reshape(n, 1, *kernel),
         strides=window.strides, dilations=window.dilations, pads=window.pads,
         output_padding=[f % s for f, s in zip(free, window.strides, strict=True)])
-    return op.Reshape(y, vector(size(x, 0, 1), constant([-1, *sizes])))
+    return op.Reshape(y, concat_sizes(slice_shape(x, 0, 1), constant([-1, *sizes])))
 
 
 def _multiply_windows(x: Value, w: Value, b: Value | None, window: Window, group: int) -> Value:
     """The convolution of x by w, with explicit pads."""
-    elements, positions = _gather_windows(_pad(x, window.pads), size(w, 2, w.rank), window)
-    n = size(op.Flatten(w, axis=1), 1, 2)
-    columns = op.Reshape(elements, vector(constant([0, group]), n, constant([-1])))
-    y = op.Reshape(w, vector(constant([group, -1]), n)) @ columns
-    y = op.Reshape(y, vector(size(x, 0, 1), size(w, 0, 1), *positions))
+    elements, positions = _gather_windows(_pad(x, window.pads), slice_shape(w, 2, w.rank), window)
+    n = slice_shape(op.Flatten(w, axis=1), 1, 2)
+    columns = op.Reshape(elements, concat_sizes(constant([0, group]), n, constant([-1])))
+    y = op.Reshape(w, concat_sizes(constant([group, -1]), n)) @ columns
+    y = op.Reshape(y, concat_sizes(slice_shape(x, 0, 1), slice_shape(w, 0, 1), *positions))
     return y if b is None else y + op.Unsqueeze(b, list(range(1, x.rank - 1)))
 
 

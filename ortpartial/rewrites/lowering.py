@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from onnx import ModelProto, TensorProto, defs
 
-from ortpartial.autodiff import forwards, lrn
+from ortpartial.autodiff import expand_lrn, expand_recurrent
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import (
     Node,
@@ -72,7 +72,7 @@ def lower_erf(x: Value) -> Value:
 
 #: Operators without a float64 kernel in onnxruntime 1.19.2 and 1.31.1: the same function in operators that have one.
 LOWERINGS: dict[str, Formula] = {
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), forwards),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), expand_recurrent),
     "AveragePool": lower_average_pool,
     "Col2Im": lower_col2im,
     "Conv": lower_conv,
@@ -82,7 +82,7 @@ LOWERINGS: dict[str, Formula] = {
     "GlobalAveragePool": lambda x: op.ReduceMean(x, spatial_axes(x)),
     "GlobalMaxPool": lambda x: op.ReduceMax(x, spatial_axes(x)),
     "HardSigmoid": lambda x, *, alpha, beta: op.Min(op.Max(alpha * x + beta, 0), 1),
-    "LRN": lrn,
+    "LRN": expand_lrn,
     "LeakyRelu": lambda x, *, alpha: op.Max(x, 0) + alpha * op.Min(x, 0),
     "Mean": lambda *x: op.Sum(*x) / len(x),
     "Selu": lambda x, *, alpha, gamma: gamma * (op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1)),

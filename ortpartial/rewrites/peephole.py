@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.autodiff import columns, few, known, normal_by_erf, normal_by_tanh, padded
+from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_tanh, pad_input, spatial_sizes
 from ortpartial.graph import Node, Value, constant, op, rewrite, topological
 
 __all__ = ["apply_peepholes"]
@@ -114,10 +114,10 @@ def _conv_to_gemm(node: Node, inputs: Sequence[Any], region: Region) -> Value | 
     y = node.outputs[0]
     if node.attribute("group") != 1 or not (x.is_static and w.is_static and x.shape[0] > 1):
         return None
-    x, window = padded(x, node, w)
-    if not few(x, known(y) or (), window):
+    x, window = pad_input(x, node, w)
+    if not has_few_windows(x, spatial_sizes(y) or (), window):
         return None
-    product = op.Gemm(op.Flatten(w), columns(x, known(y) or (), window), *(op.Unsqueeze(v, [1]) for v in b))
+    product = op.Gemm(op.Flatten(w), im2col(x, spatial_sizes(y) or (), window), *(op.Unsqueeze(v, [1]) for v in b))
     batch, channels, *sizes = y.shape or ()
     return op.Transpose(op.Reshape(product, [channels, batch, *sizes]), perm=[1, 0, *window.axes])
 
@@ -262,7 +262,7 @@ def _expand_gelu(node: Node, inputs: Sequence[Any], region: Region) -> Value | N
     if node not in region.differentiated_gelus:
         return None
     x = inputs[0]
-    return x * (normal_by_tanh(x) if node.attribute("approximate") == "tanh" else normal_by_erf(x))
+    return x * (normal_cdf_tanh(x) if node.attribute("approximate") == "tanh" else normal_cdf(x))
 
 
 def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:

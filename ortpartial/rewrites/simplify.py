@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.autodiff import one_of
+from ortpartial.autodiff import find_single_slice
 from ortpartial.graph import Node, Value, build, constant, make_node, make_rewriter, op, topological
 from ortpartial.model import Model, evaluate
 
@@ -137,7 +137,7 @@ def _find_picks(model: Model) -> dict[Node, tuple[Value, int, int, int]]:
     for node in topological(list(model.outputs.values())):
         if node.op_type == "Gather" and not node.domain and (x := node.inputs[0]) is not None and x.shape:
             axis, indices = node.attribute("axis") % len(x.shape), node.inputs[1]
-            if indices is not None and (pick := one_of(x, indices, axis)) is not None:
+            if indices is not None and (pick := find_single_slice(x, indices, axis)) is not None:
                 gathers.setdefault((x, axis), {}).setdefault(pick[0], []).append(node)
     return {node: (x, axis, i, len(slices)) for (x, axis), slices in gathers.items()
             if 1 < len(slices) == (x.shape or ())[axis] for i, nodes in slices.items() for node in nodes}

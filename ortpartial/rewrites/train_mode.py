@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import channels
+from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Value, cast, make_rewriter, op, topological, variable
 from ortpartial.model import Model
@@ -180,7 +180,7 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
     def batch_norm(node: Node, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> list[Value]:
         axes, momentum = [0, *range(2, x.rank)], _decimal(node.attribute("momentum"))
         m = op.ReduceMean(x, axes, keepdims=0)
-        xc = x - channels(m, x)
+        xc = x - broadcast_channels(m, x)
         v = op.ReduceMean(xc * xc, axes, keepdims=0)
         k = cast(scale, x) / op.Sqrt(v + node.attribute("epsilon"))
         for old, new in ((node.inputs[3], m), (node.inputs[4], v)):
@@ -190,7 +190,7 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
                                      f"a batch cannot be kept; train it as it was exported.")
                 statistics.append(RunningStatistic(names[old], cast(new, old), momentum))
         running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in ((mean, m), (var, v)))
-        return [xc * channels(k, x) + channels(cast(b, x), x), *(cast(r, mean) for r in running)]
+        return [xc * broadcast_channels(k, x) + broadcast_channels(cast(b, x), x), *(cast(r, mean) for r in running)]
 
     new = make_rewriter(list(model.outputs.values()), {}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from ortpartial.autodiff import elements
+from ortpartial.autodiff import count_elements
 from ortpartial.graph import Value, cast, constant, op
 
 __all__ = ["bits", "draw_mask"]
@@ -77,7 +77,7 @@ def draw_mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
     """
     step = 2 * op.Cast(k, to=TensorProto.INT32) + constant([0, 1], np.int32)
     a, b = op.Split(bits(step, *op.Split(seed, num_outputs=2)), num_outputs=2)
-    n = elements(x)
+    n = count_elements(x)
     size = op.Cast(op.Size(x), to=TensorProto.INT32) if n is None else constant(n, np.int32)
     drawn = bits(op.Range(0, size, 1), a + int(np.array(i * _GOLDEN).astype(np.int32)), b)
     below = drawn <= max(round(keep * 2**32) - 1, 0) - 2**31

@@ -41,7 +41,7 @@ PAIRS = [("Max", "Min"), ("And", "Or"), ("Floor", "Ceil"), ("ReduceMean", "Reduc
          ("Sign", "Abs"), ("add", "none"), ("mul", "add"), ("zeros_like", "ones_like")]
 NAMES = dict(PAIRS) | {b: a for a, b in PAIRS if b not in dict(PAIRS)}
 #: Functions whose first two arguments may be exchanged, or are told apart by their types.
-COMMUTATIVE = {"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "isinstance", "getattr", "max", "vector"}
+COMMUTATIVE = {"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "isinstance", "getattr", "max", "concat_sizes"}
 
 #: What says little by itself: a change of it is shown with what stands around it.
 SMALL = (ast.Constant, ast.Name, ast.Attribute, ast.keyword, ast.List, ast.UnaryOp)

@@ -9,8 +9,8 @@ from typing import Any
 from ortpartial.graph import Value, cast, constant, op, reshape_like
 
 from ..registry import vjp
-from .reduction import count, spread
-from .window import per_channel
+from .reduction import count_reduced, expand_to
+from .window import sum_per_channel
 
 
 @vjp("BatchNormalization")
@@ -20,9 +20,9 @@ def _(x, scale, b, mean, var, *, dys, training_mode, momentum, epsilon):
     dy = dys[0]
     r = 1 / op.Sqrt(cast(var, x) + epsilon)
     k = cast(scale, x) * r
-    total, moment = per_channel(dy, x), per_channel(dy * (x - channels(cast(mean, x), x)), x)
+    total, moment = sum_per_channel(dy, x), sum_per_channel(dy * (x - broadcast_channels(cast(mean, x), x)), x)
     dmean, dvar = -(total * k), -0.5 * moment * k * r * r
-    return dy * channels(k, x), cast(moment * r, scale), cast(total, b), cast(dmean, mean), cast(dvar, var)
+    return dy * broadcast_channels(k, x), cast(moment * r, scale), cast(total, b), cast(dmean, mean), cast(dvar, var)
 
 
 def batch_vjp(x: Value, scale: Value, dys: Sequence[Value | None], momentum: float, epsilon: float) -> list[Any]:
@@ -34,22 +34,22 @@ def batch_vjp(x: Value, scale: Value, dys: Sequence[Value | None], momentum: flo
     axes = [0, *range(2, x.rank)]
     along, dx, d_scale = constant(axes), [], None
     if dy is not None:
-        xn, dxn = normalized(x, dy * channels(cast(scale, x), x), axes, epsilon)
+        xn, dxn = normalize_vjp(x, dy * broadcast_channels(cast(scale, x), x), axes, epsilon)
         dx.append(dxn)
-        d_scale = cast(per_channel(dy * xn, x), scale)
+        d_scale = cast(sum_per_channel(dy * xn, x), scale)
     mean = op.ReduceMean(x, along)
     for d, partial in ((d_mean, 1), (d_var, 2 * (x - mean))):
         if d is not None:
-            share = channels(cast(d, x), x) * (1 - momentum) / count(x, mean, along)
-            dx.append(spread(share * partial, x))
-    return [reduce(add, dx), d_scale, None if dy is None else cast(per_channel(dy, x), scale),
+            share = broadcast_channels(cast(d, x), x) * (1 - momentum) / count_reduced(x, mean, along)
+            dx.append(expand_to(share * partial, x))
+    return [reduce(add, dx), d_scale, None if dy is None else cast(sum_per_channel(dy, x), scale),
             *(None if d is None else momentum * d for d in (d_mean, d_var))]
 
 
 @vjp("InstanceNormalization")
 def _(x, scale, b, *, dy, epsilon):
-    xn, dx = normalized(x, dy * channels(scale, x), list(range(2, x.rank)), epsilon)
-    return dx, per_channel(dy * xn, x), per_channel(dy, x)
+    xn, dx = normalize_vjp(x, dy * broadcast_channels(scale, x), list(range(2, x.rank)), epsilon)
+    return dx, sum_per_channel(dy * xn, x), sum_per_channel(dy, x)
 
 
 @vjp("GroupNormalization")
@@ -57,11 +57,11 @@ def _(x, scale, bias, *, dy, num_groups, epsilon):
     def grouped(v):
         return op.Reshape(v, [0, num_groups, group_size(x, num_groups)])
 
-    xn, dx = normalized(grouped(x), grouped(dy * channels(scale, x)), [2], epsilon)
-    return reshape_like(dx, x), per_channel(dy * reshape_like(xn, x), x), per_channel(dy, x)
+    xn, dx = normalize_vjp(grouped(x), grouped(dy * broadcast_channels(scale, x)), [2], epsilon)
+    return reshape_like(dx, x), sum_per_channel(dy * reshape_like(xn, x), x), sum_per_channel(dy, x)
 
 
-def normalized(x: Value, dxn: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+def normalize_vjp(x: Value, dxn: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
     """xn = (x - mean) / √(var + ε) over axes, and the cotangent of x from that of xn."""
     along = constant(axes)
 
@@ -74,7 +74,7 @@ def normalized(x: Value, dxn: Value, axes: Sequence[int], epsilon: float) -> tup
     return xn, r * (dxn - mean(dxn) - xn * mean(dxn * xn))
 
 
-def channels(v: Value, x: Value) -> Value:
+def broadcast_channels(v: Value, x: Value) -> Value:
     """A number for each channel, as it broadcasts against x."""
     return op.Unsqueeze(v, list(range(1, x.rank - 1))) if x.rank > 2 else v
 

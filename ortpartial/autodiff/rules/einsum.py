@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from ortpartial.graph import Value, op, shape_of
 
 from ..registry import vjp
-from .linear import identity
+from .linear import identity_matrix
 
 
 @vjp("Einsum")
 def _(*x, dy, equation):
-    terms, result = terms_of(equation, [v.rank for v in x])
+    terms, result = parse_equation(equation, [v.rank for v in x])
     return [operand_vjp(i, x, terms, dy, result) for i in range(len(x))]
 
 
@@ -21,29 +21,29 @@ def operand_vjp(i: int, x: Sequence[Value], terms: Sequence[str], dy: Value, res
     given = [result, *(terms[j] for j in others)]
     letters = list(dict.fromkeys(terms[i]))
     reached = "".join(a for a in letters if any(a in term for term in given))
-    d = einsum([dy, *(x[j] for j in others)], given, reached)
+    d = contract([dy, *(x[j] for j in others)], given, reached)
     alone = [k for k, a in enumerate(letters) if a not in reached]
     if alone:
         d = op.Unsqueeze(d, alone)
     for k, a in enumerate(terms[i]):
         if a in terms[i][:k]:
-            d = on_diagonal(d, x[i], terms[i].index(a), k)
+            d = put_on_diagonal(d, x[i], terms[i].index(a), k)
     # Along a letter of its own, the operand was summed.
     return op.Expand(d, shape_of(x[i])).stated([None] * x[i].rank) if alone else d
 
 
-def einsum(x: Sequence[Value], terms: Sequence[str], result: str) -> Value:
+def contract(x: Sequence[Value], terms: Sequence[str], result: str) -> Value:
     """An Einsum, or nothing where it would do nothing."""
     return x[0] if list(terms) == [result] else op.Einsum(*x, equation=f"{','.join(terms)}->{result}")
 
 
-def on_diagonal(d: Value, x: Value, first: int, second: int) -> Value:
+def put_on_diagonal(d: Value, x: Value, first: int, second: int) -> Value:
     """d with a second axis for a letter of x that stands there twice: 0 where the two differ."""
     d = op.Unsqueeze(d, [second])
-    return d * op.Unsqueeze(identity(x, first), [k for k in range(d.rank) if k not in (first, second)])
+    return d * op.Unsqueeze(identity_matrix(x, first), [k for k in range(d.rank) if k not in (first, second)])
 
 
-def terms_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+def parse_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """The letters of the operands and of the result: those that an ellipsis or a result left out stand for as well."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")

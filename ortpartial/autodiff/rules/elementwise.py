@@ -106,28 +106,28 @@ def _(x, *, dy):
 
 @vjp("Gelu")
 def _(x, *, dy, approximate):
-    return dy * (slope_by_tanh(x) if approximate == "tanh" else slope_by_erf(x))
+    return dy * (gelu_slope_tanh(x) if approximate == "tanh" else gelu_slope(x))
 
 
-def normal_by_erf(x: Value) -> Value:
+def normal_cdf(x: Value) -> Value:
     """Φ(x), the normal distribution."""
     return 0.5 + 0.5 * op.Erf(math.sqrt(0.5) * x)
 
 
-def normal_by_tanh(x: Value) -> Value:
+def normal_cdf_tanh(x: Value) -> Value:
     """About Φ(x): ½ (1 + tanh u), u = k (x + c x³)."""
     return 0.5 + 0.5 * op.Tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x)))
 
 
-def slope_by_erf(x: Value) -> Value:
+def gelu_slope(x: Value) -> Value:
     """Φ(x) + x φ(x), the derivative of x Φ(x); with u = x / √2 the density gives x φ(x) = u exp(-u² - log √π)."""
     u = math.sqrt(0.5) * x
-    return normal_by_erf(x) + u * op.Exp(-0.5 * math.log(math.pi) - u * u)
+    return normal_cdf(x) + u * op.Exp(-0.5 * math.log(math.pi) - u * u)
 
 
-def slope_by_tanh(x: Value) -> Value:
+def gelu_slope_tanh(x: Value) -> Value:
     """The derivative of x p, where p = ½ (1 + tanh u) is about Φ(x): p + x u' · 2 p (1 - p)."""
-    k, c, p = math.sqrt(2 / math.pi), 0.044715, normal_by_tanh(x)
+    k, c, p = math.sqrt(2 / math.pi), 0.044715, normal_cdf_tanh(x)
     return p + x * (p * (1 - p)) * (2 * k + 6 * k * c * (x * x))
 
 
@@ -195,15 +195,15 @@ def _(condition, a, b, *, dy):
 
 @vjp("Max")
 def _(*x, y, dy):
-    return shared(x, y, dy)
+    return share_among_ties(x, y, dy)
 
 
 @vjp("Min")
 def _(*x, y, dy):
-    return shared(x, y, dy)
+    return share_among_ties(x, y, dy)
 
 
-def shared(x: tuple[Value, ...], y: Value, dy: Value) -> list[Value]:
+def share_among_ties(x: tuple[Value, ...], y: Value, dy: Value) -> list[Value]:
     """dy to the arguments that are equal to y, in equal shares."""
     if len(x) == 1:
         return [dy]

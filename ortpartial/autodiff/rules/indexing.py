@@ -6,7 +6,7 @@ from ortpartial.graph import Value, cast, ones_like, op, reshape_like, shape_of,
 
 from ..registry import no_gradient, vjp
 from .reduction import factors_vjp
-from .shape import put_back, size, vector
+from .shape import concat_sizes, scatter_back, slice_shape
 
 # What an index picks twice is added up by ScatterElements and never by ScatterND: with more than one thread,
 # onnxruntime (1.19.2 and 1.31.1 alike) loses additions in ScatterND(reduction="add") where indices are equal.
@@ -15,12 +15,13 @@ from .shape import put_back, size, vector
 @vjp("Gather")
 def _(x, indices, *, dy, axis):
     axis %= x.rank
-    if (alone := one_of(x, indices, axis)) is not None:
+    if (alone := find_single_slice(x, indices, axis)) is not None:
         before, behind = alone
         return op.Pad(dy if indices.rank else op.Unsqueeze(dy, [axis]), [before, behind], None, [axis])
     if indices.rank != 1:
         picked = op.Reshape(op.Size(indices), [1])
-        dy = op.Reshape(dy, vector(size(x, 0, axis), picked, size(x, axis + 1, x.rank)), allowzero=1)
+        shape = concat_sizes(slice_shape(x, 0, axis), picked, slice_shape(x, axis + 1, x.rank))
+        dy = op.Reshape(dy, shape, allowzero=1)
     along = op.Reshape(indices, [1] * axis + [-1] + [1] * (x.rank - axis - 1))
     return op.ScatterElements(zeros_like(x), op.Expand(along, shape_of(dy)), dy, axis=axis, reduction="add")
 
@@ -32,12 +33,12 @@ def _(x, indices, *, dy, axis):
 
 @vjp("GatherND")
 def _(x, indices, *, dy, batch_dims):
-    return put_back(dy, x, lambda i: op.GatherND(i, indices, batch_dims=batch_dims))
+    return scatter_back(dy, x, lambda i: op.GatherND(i, indices, batch_dims=batch_dims))
 
 
 @vjp("Compress")
 def _(x, condition, *, dy, axis):
-    return put_back(dy, x, lambda i: op.Compress(i, condition, axis=axis))
+    return scatter_back(dy, x, lambda i: op.Compress(i, condition, axis=axis))
 
 
 @vjp("TopK")
@@ -53,7 +54,7 @@ def _(x, indices, updates, *, y, dy, axis, reduction):
     def place(v, u, reduction="none"):
         return op.ScatterElements(v, indices, u, axis=axis, reduction=reduction)
 
-    dx, du = placed(x, updates, y, dy, reduction, pick, place)
+    dx, du = scatter_vjp(x, updates, y, dy, reduction, pick, place)
     return dx, None, du
 
 
@@ -65,11 +66,11 @@ def _(x, indices, updates, *, y, dy, reduction):
     def place(v, u, reduction="none"):
         return op.ScatterND(v, indices, u, reduction=reduction)
 
-    dx, du = placed(x, updates, y, dy, reduction, pick, place)
+    dx, du = scatter_vjp(x, updates, y, dy, reduction, pick, place)
     return dx, None, du
 
 
-def placed(
+def scatter_vjp(
     x: Value, u: Value, y: Value, dy: Value, reduction: str, pick: Callable[[Value], Value], place: Callable[..., Value]
 ) -> tuple[Value, Value]:
     """Cotangents of x and of the updates u that were placed into it; `pick` reads where `place` writes."""
@@ -82,15 +83,15 @@ def placed(
         def product(v):
             return place(ones_like(x), v, reduction="mul")
 
-        return dy * product(u), factors_vjp(u, dy * x, product, lambda v: put_back(v, x, pick), pick)
+        return dy * product(u), factors_vjp(u, dy * x, product, lambda v: scatter_back(v, x, pick), pick)
     kept, came = cast(op.Equal(x, y), dy), cast(op.Equal(u, pick(y)), dy)
-    share = dy / (kept + put_back(came, x, pick))
+    share = dy / (kept + scatter_back(came, x, pick))
     return kept * share, came * pick(share)
 
 
 @vjp("OneHot")
 def _(indices, depth, values, *, dy, axis):
-    hot = op.OneHot(indices, depth, cast_pair(values), axis=axis)
+    hot = op.OneHot(indices, depth, zero_and_one(values), axis=axis)
     on = op.ReduceSum(dy * hot, keepdims=0)
     off = op.ReduceSum(dy, keepdims=0) - on
     return None, None, op.Concat(op.Unsqueeze(off, [0]), op.Unsqueeze(on, [0]), axis=0)
@@ -99,12 +100,12 @@ def _(indices, depth, values, *, dy, axis):
 @vjp("TensorScatter")
 def _(cache, update, write=None, *, dy, axis, mode):
     n, axis = update.rank, axis % update.rank
-    places = op.Range(0, op.Squeeze(size(update, axis, axis + 1), [0]), 1)
+    places = op.Range(0, op.Squeeze(slice_shape(update, axis, axis + 1), [0]), 1)
     places = op.Reshape(places, [-1 if i == axis else 1 for i in range(n)])
     if write is not None:
         places = places + op.Reshape(write, [-1] + [1] * (n - 1))
     if mode == "circular":
-        places = op.Mod(places, size(cache, axis, axis + 1))
+        places = op.Mod(places, slice_shape(cache, axis, axis + 1))
     placed = op.TensorScatter(dy, zeros_like(update), write, axis=axis, mode=mode)
     return placed, op.GatherElements(dy, op.Expand(places, shape_of(update)), axis=axis)
 
@@ -123,18 +124,18 @@ def _(x, image_shape, block_shape, *, dy, dilations, pads, strides):
         # The axis becomes two: the place in a block, and the block.
         n = op.Gather(image_shape, i) + (before[i] + behind[i])
         block = op.Gather(block_shape, i)
-        dy = op.Gather(dy, seen(n, block, (strides or [1] * r)[i], (dilations or [1] * r)[i]), axis=2 + 2 * i)
+        dy = op.Gather(dy, block_indices(n, block, (strides or [1] * r)[i], (dilations or [1] * r)[i]), axis=2 + 2 * i)
     places, blocks = (range(first, 2 + 2 * r, 2) for first in (2, 3))
     return reshape_like(op.Transpose(dy, perm=[0, 1, *places, *blocks]), x)
 
 
-def seen(n: Value, block: Value, stride: int, dilation: int) -> Value:
+def block_indices(n: Value, block: Value, stride: int, dilation: int) -> Value:
     """Which of n elements each place of a block sees: a row for each place, a column for each block."""
     places, starts = op.Range(0, block, 1) * dilation, op.Range(0, n - (block - 1) * dilation, stride)
     return op.Unsqueeze(places, [1]) + op.Unsqueeze(starts, [0])
 
 
-def cast_pair(like: Value) -> Value:
+def zero_and_one(like: Value) -> Value:
     """(0, 1) in the dtype of `like`."""
     return op.Cast([0, 1], to=like.type.tensor_type.elem_type)
 
@@ -142,7 +143,7 @@ def cast_pair(like: Value) -> Value:
 no_gradient("NonZero", "NonMaxSuppression")
 
 
-def one_of(x: Value, indices: Value, axis: int) -> tuple[int, int] | None:
+def find_single_slice(x: Value, indices: Value, axis: int) -> tuple[int, int] | None:
     """How much of x lies before and behind the one slice that a constant index picks; None where it is otherwise.
 
     A Pad is ten times as fast as ScatterElements, which adds element by element.

@@ -5,7 +5,7 @@ import numpy as np
 from ortpartial.graph import Value, constant, op, reshape_like
 
 from ..registry import vjp
-from .shape import size
+from .shape import slice_shape
 
 
 @vjp("MatMul")
@@ -14,27 +14,27 @@ def _(a, b, *, dy):
         a, dy = op.Unsqueeze(a, [0]), op.Unsqueeze(dy, [-1 if b.rank == 1 else -2])
     if b.rank == 1:
         b, dy = op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [-1])
-        da, db = product_vjp(a, b, dy)
+        da, db = matmul_vjp(a, b, dy)
         return da, op.Squeeze(db, [-1])
-    return product_vjp(a, b, dy)
+    return matmul_vjp(a, b, dy)
 
 
-def product_vjp(a: Value, b: Value, dy: Value) -> tuple[Value, Value]:
+def matmul_vjp(a: Value, b: Value, dy: Value) -> tuple[Value, Value]:
     """da = dy bᵀ and db = aᵀ dy, the axes before the last two not yet summed where they were broadcast."""
     if b.rank > 2:
-        return dy @ transposed(b), transposed(a) @ dy
+        return dy @ swap_last_axes(b), swap_last_axes(a) @ dy
     # One matrix under many rows is one flat product: much faster than many small ones summed afterwards.
-    rows, drows = flat(a), flat(dy)
+    rows, drows = flatten_rows(a), flatten_rows(dy)
     return reshape_like(op.Gemm(drows, b, transB=1), a), op.Gemm(rows, drows, transA=1)
 
 
-def transposed(x: Value) -> Value:
+def swap_last_axes(x: Value) -> Value:
     """x with its last two axes exchanged."""
     r = x.rank
     return op.Transpose(x, perm=[*range(r - 2), r - 1, r - 2])
 
 
-def flat(x: Value) -> Value:
+def flatten_rows(x: Value) -> Value:
     """The rows of x, one under another."""
     return x if x.rank == 2 else op.Flatten(x, axis=x.rank - 1)
 
@@ -52,27 +52,27 @@ def _(a, b, c=None, *, dy, alpha, beta, transA, transB):
 @vjp("Det")
 def _(x, *, dy):
     # Not y x⁻ᵀ: the cofactors are right where x has no inverse, and ONNX has none of x. They cost n² determinants.
-    n = identity(x, -1)
+    n = identity_matrix(x, -1)
     row, column = op.Unsqueeze(n, [1, 3]), op.Unsqueeze(n, [0, 2])
     cofactors = op.Det(op.Unsqueeze(x, [-4, -3]) * (1 - row) + row * column)
     return op.Unsqueeze(dy, [-2, -1]) * cofactors
 
 
-def identity(x: Value, axis: int) -> Value:
+def identity_matrix(x: Value, axis: int) -> Value:
     """The identity matrix of the size of an axis."""
-    n = size(x, axis, axis + 1 or None)
+    n = slice_shape(x, axis, axis + 1 or None)
     if n.array is not None:
         return constant(np.eye(int(n.array[0]), dtype=x.dtype))
     square = op.Expand(constant(np.zeros((1, 1), x.dtype)), op.Concat(n, n, axis=0))
     return op.EyeLike(square).stated([None, None])
 
 
-def along(a: Value, v: Value, axis: int, rank: int) -> Value:
+def multiply_along(a: Value, v: Value, axis: int, rank: int) -> Value:
     """The product of a matrix and each line of v along an axis."""
     if axis == rank - 2:
         return a @ v
     swap = list(range(rank))
     swap[axis], swap[-1] = swap[-1], swap[axis]
     if axis == rank - 1:
-        return v @ transposed(a)
-    return op.Transpose(op.Transpose(v, perm=swap) @ transposed(a), perm=swap)
+        return v @ swap_last_axes(a)
+    return op.Transpose(op.Transpose(v, perm=swap) @ swap_last_axes(a), perm=swap)

@@ -5,7 +5,7 @@ import numpy as np
 from ortpartial.graph import Value, cast, constant, op
 
 from ..registry import vjp
-from .shape import size
+from .shape import slice_shape
 
 # The losses themselves are not read: a label out of range kills onnxruntime 1.19.2 in SoftmaxCrossEntropyLoss, and here
 # it is the label of no class.
@@ -13,7 +13,7 @@ from .shape import size
 
 @vjp("NegativeLogLikelihoodLoss")
 def _(x, target, weight=None, *, dy, ignore_index, reduction):
-    dx, dweight = chosen_vjp(x, target, weight, dy, ignore_index, reduction)
+    dx, dweight = nll_vjp(x, target, weight, dy, ignore_index, reduction)
     return dx, None, dweight
 
 
@@ -23,17 +23,17 @@ def _(scores, labels, weights=None, *, dys, ignore_index, reduction):
     dy, dx = (*dys, None)[:2]
     dweights = None
     if dy is not None:
-        chosen, dweights = chosen_vjp(x, labels, weights, dy, ignore_index, reduction)
+        chosen, dweights = nll_vjp(x, labels, weights, dy, ignore_index, reduction)
         dx = chosen if dx is None else dx + chosen
     return dx - op.Exp(x) * op.ReduceSum(dx, [1]), None, dweights
 
 
-def chosen_vjp(
+def nll_vjp(
     x: Value, labels: Value, weights: Value | None, dy: Value, ignore_index: int | None, reduction: str
 ) -> tuple[Value, Value]:
     """Cotangents of x and of the weights in -Σ w · x[label], divided by n = Σ w where the reduction is a mean."""
     one = one_hot(x, labels, ignore_index)
-    w = one if weights is None else one * per_class(weights, x)
+    w = one if weights is None else one * broadcast_classes(weights, x)
     if reduction == "none":
         d, shift = -op.Unsqueeze(dy, [1]), x
     elif reduction == "sum":
@@ -47,22 +47,22 @@ def chosen_vjp(
 
 def one_hot(x: Value, labels: Value, ignore_index: int | None) -> Value:
     """1 at the class of each label and 0 elsewhere; 0 everywhere for a label that is ignored or is no class."""
-    known = classes(x, labels)
+    known = class_indices(x, labels)
     found = op.Equal(op.Unsqueeze(labels, [1]), known)
     if ignore_index is None or (known.array is not None and ignore_index not in known.array):
         return cast(found, x)
     return cast(op.And(found, op.Not(op.Equal(known, ignore_index))), x)
 
 
-def classes(x: Value, labels: Value) -> Value:
+def class_indices(x: Value, labels: Value) -> Value:
     """0, 1, 2 ... along the axis of the classes."""
-    n = size(x, 1, 2)
+    n = slice_shape(x, 1, 2)
     if n.array is not None:
-        return per_class(constant(np.arange(n.array[0]), labels.dtype), x)
-    return per_class(cast(op.Range(0, op.Squeeze(n, [0]), 1), labels), x)
+        return broadcast_classes(constant(np.arange(n.array[0]), labels.dtype), x)
+    return broadcast_classes(cast(op.Range(0, op.Squeeze(n, [0]), 1), labels), x)
 
 
-def per_class(v: Value, x: Value) -> Value:
+def broadcast_classes(v: Value, x: Value) -> Value:
     """A number for each class, as it broadcasts against x."""
     shape = [-1] + [1] * (x.rank - 2)
     return constant(v.array.reshape(shape)) if v.array is not None else op.Reshape(v, shape)

@@ -13,8 +13,8 @@ from ortpartial.exceptions import NoGradientError, OrtPartialError
 from ortpartial.graph import Value, attribute_value, cast, constant, op
 
 from ..grad import composed
-from .linear import transposed
-from .shape import size, vector
+from .linear import swap_last_axes
+from .shape import concat_sizes, slice_shape
 
 DOMAIN = "com.microsoft"
 _KINDS = {int: AttributeProto.INT, float: AttributeProto.FLOAT, str: AttributeProto.STRING, list: AttributeProto.INTS}
@@ -97,22 +97,22 @@ def _inferred(formula: Callable[..., Any], attributes: dict[str, Any]) -> Callab
 
 @fused("A B", alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
 def FusedMatMul(a, b, *, alpha, transA, transB, transBatchA, transBatchB):
-    y = turned(a, transBatchA, transA) @ turned(b, transBatchB, transB)
+    y = transpose_operand(a, transBatchA, transA) @ transpose_operand(b, transBatchB, transB)
     return y if alpha == 1 else alpha * y
 
 
-def turned(x: Value, batch: int, matrix: int) -> Value:
+def transpose_operand(x: Value, batch: int, matrix: int) -> Value:
     """x with its first axis moved before the last, and then with its last two axes exchanged, if so."""
     if batch and x.rank > 2:
         x = op.Transpose(x, perm=[*range(1, x.rank - 1), 0, x.rank - 1])
-    return transposed(x) if matrix and x.rank > 1 else x
+    return swap_last_axes(x) if matrix and x.rank > 1 else x
 
 
 @fused("A B C?", alpha=1.0, beta=1.0, transA=0, transB=0, activation=str, activation_alpha=float,
        activation_beta=float, activation_gamma=float)
 def FusedGemm(a, b, c=None, *, alpha, beta, transA, transB, activation, activation_alpha, activation_beta):
     y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return activated(y, activation, [p for p in (activation_alpha, activation_beta) if p is not None])
+    return apply_activation(y, activation, [p for p in (activation_alpha, activation_beta) if p is not None])
 
 
 @fused("X W B? Z?", auto_pad="NOTSET", dilations=list, group=1, kernel_shape=list, pads=list, strides=list,
@@ -121,10 +121,10 @@ def FusedConv(x, w, b=None, z=None, *, auto_pad, dilations, group, kernel_shape,
               activation_params):
     y = op.Conv(x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
                 strides=strides)
-    return activated(y if z is None else y + z, activation, activation_params or [])
+    return apply_activation(y if z is None else y + z, activation, activation_params or [])
 
 
-def activated(y: Value, name: str | None, p: Sequence[float]) -> Value:
+def apply_activation(y: Value, name: str | None, p: Sequence[float]) -> Value:
     """The activation that was fused into an operator, with its parameters."""
     if not name:
         return y
@@ -182,18 +182,18 @@ def SkipLayerNormalization(x, skip, gamma, beta=None, bias=None, *, epsilon):
 def MultiHeadAttention(query, key=None, value=None, bias=None, key_padding_mask=None, attention_bias=None,
                        past_key=None, past_value=None, past_sequence_length=None, cache_indirection=None, *,
                        num_heads, mask_filter_value, scale, unidirectional):
-    refused("MultiHeadAttention", {"key and value packed with other inputs": query.rank != 3 or key is None
+    refuse("MultiHeadAttention", {"key and value packed with other inputs": query.rank != 3 or key is None
             or value is None or key.rank == 5, "a shared buffer": past_sequence_length is not None
             or cache_indirection is not None})
     q, k, v = query, key, value
     if bias is not None:
-        width = size(q, 2, 3)
-        parts = parted(bias, [width, width, difference(size(bias, 0, 1), width)], 0)
+        width = slice_shape(q, 2, 3)
+        parts = split_at(bias, [width, width, rest_of(slice_shape(bias, 0, 1), width)], 0)
         q, k, v = (x + b if x.rank == 3 else x for x, b in zip((q, k, v), parts, strict=True))
-    q, k, v = (heads(x, num_heads) for x in (q, k, v))
+    q, k, v = (split_heads(x, num_heads) for x in (q, k, v))
     if past_key is not None:
         k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
-    y = attention(q, k, v, key_padding_mask, attention_bias, scale, mask_filter_value, unidirectional)
+    y = attend(q, k, v, key_padding_mask, attention_bias, scale, mask_filter_value, unidirectional)
     return y, k, v
 
 
@@ -203,43 +203,43 @@ def MultiHeadAttention(query, key=None, value=None, bias=None, key_padding_mask=
 def Attention(x, weights, bias=None, mask_index=None, past=None, attention_bias=None, past_sequence_length=None, *,
               num_heads, unidirectional, qkv_hidden_sizes, scale, mask_filter_value, do_rotary,
               past_present_share_buffer):
-    refused("Attention", {"do_rotary": do_rotary, "a shared buffer": past_present_share_buffer})
+    refuse("Attention", {"do_rotary": do_rotary, "a shared buffer": past_present_share_buffer})
     y = x @ weights if bias is None else x @ weights + bias
-    width = size(y, 2, 3)
-    widths = [constant([n]) for n in qkv_hidden_sizes] if qkv_hidden_sizes else [third(width)] * 3
-    q, k, v = (heads(part, num_heads) for part in parted(y, widths, 2))
+    width = slice_shape(y, 2, 3)
+    widths = [constant([n]) for n in qkv_hidden_sizes] if qkv_hidden_sizes else [third_of(width)] * 3
+    q, k, v = (split_heads(part, num_heads) for part in split_at(y, widths, 2))
     if past is not None:
         k, v = (op.Concat(op.Gather(past, i), part, axis=2) for i, part in enumerate((k, v)))
-    y = attention(q, k, v, mask_index, attention_bias, scale, mask_filter_value, unidirectional)
+    y = attend(q, k, v, mask_index, attention_bias, scale, mask_filter_value, unidirectional)
     same = not qkv_hidden_sizes or qkv_hidden_sizes[1] == qkv_hidden_sizes[2]
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0) if same else None
 
 
-def third(n: Value) -> Value:
+def third_of(n: Value) -> Value:
     """A third of a size: a constant where it is one."""
     return op.Div(n, 3) if n.array is None else constant(n.array // 3)
 
 
-def difference(n: Value, width: Value) -> Value:
+def rest_of(n: Value, width: Value) -> Value:
     """What is left of a size without twice another: a constant where they are."""
     return n - 2 * width if n.array is None or width.array is None else constant(n.array - 2 * width.array)
 
 
-def parted(x: Value, sizes: Sequence[Value], axis: int) -> list[Value]:
+def split_at(x: Value, sizes: Sequence[Value], axis: int) -> list[Value]:
     """x in parts of these sizes along an axis."""
     shape = list(x.shape or [None] * x.rank)
-    parts = op.Split(x, vector(*sizes), axis=axis, n_outputs=len(sizes))
+    parts = op.Split(x, concat_sizes(*sizes), axis=axis, n_outputs=len(sizes))
     return [part.stated([*shape[:axis], None, *shape[axis + 1 :]]) for part in parts]
 
 
-def refused(name: str, found: dict[str, Any]) -> None:
+def refuse(name: str, found: dict[str, Any]) -> None:
     """An error for a form of attention that has no gradient here."""
     for what, given in found.items():
         if given:
             raise NoGradientError(f"com.microsoft.{name} with {what} has no gradient; export the model without it.")
 
 
-def heads(x: Value, n: int) -> Value:
+def split_heads(x: Value, n: int) -> Value:
     """(batch, length, n · size) as (batch, n, length, size)."""
     if x.rank == 4:
         return x
@@ -247,17 +247,17 @@ def heads(x: Value, n: int) -> Value:
     return op.Transpose(op.Reshape(x, [0, 0, n, width]), perm=[0, 2, 1, 3])
 
 
-def attention(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None, scale: float | None,
+def attend(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None, scale: float | None,
               filler: float | None, unidirectional: int) -> Value:
     """softmax(scale q kᵀ + bias + mask) v, the heads side by side."""
-    factor = op.Cast(scale, to=q.type.tensor_type.elem_type) if scale else 1 / op.Sqrt(cast(size(q, 3, 4), q))
-    scores = (q * factor) @ transposed(k)
+    factor = op.Cast(scale, to=q.type.tensor_type.elem_type) if scale else 1 / op.Sqrt(cast(slice_shape(q, 3, 4), q))
+    scores = (q * factor) @ swap_last_axes(k)
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        scores = scores + cast(hidden(mask, size(q, 0, 1), size(k, 2, 3)), q) * (filler or -10000.0)
+        scores = scores + cast(find_padding(mask, slice_shape(q, 0, 1), slice_shape(k, 2, 3)), q) * (filler or -10000.0)
     if unidirectional:
-        n, total = size(q, 2, 3), size(k, 2, 3)
+        n, total = slice_shape(q, 2, 3), slice_shape(k, 2, 3)
         ones = op.Expand(constant(np.ones((1, 1), q.dtype)), op.Concat(n, total, axis=0)).stated([None, None])
         later = op.Trilu(ones, op.Squeeze(total - n, [0]) + 1, upper=1)
         scores = scores + later * float(np.finfo(np.float16 if q.dtype == np.float16 else np.float32).min / 2)
@@ -266,7 +266,7 @@ def attention(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | No
     return op.Reshape(y, [0, 0, width])
 
 
-def hidden(mask: Value, batch: Value, total: Value) -> Value:
+def find_padding(mask: Value, batch: Value, total: Value) -> Value:
     """Which keys are padding, as (batch, 1, 1 or queries, keys)."""
     if mask.rank in (2, 3):
         return op.Equal(op.Unsqueeze(mask, [1, 2] if mask.rank == 2 else [1]), 0)

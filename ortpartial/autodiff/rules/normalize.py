@@ -10,10 +10,10 @@ from ortpartial.graph import Value, cast, constant, op
 
 from ..grad import composed
 from ..registry import vjp
-from .linear import along
-from .reduction import count, spread
-from .shape import size, vector
-from .window import power
+from .linear import multiply_along
+from .reduction import count_reduced, expand_to
+from .shape import concat_sizes, slice_shape
+from .window import signed_power
 
 
 @vjp("Softmax")
@@ -33,8 +33,8 @@ def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
     def mean(v):
         return op.ReduceMean(v, axes)
 
-    xc, r = centred(x, ys, mean, epsilon)
-    xn, n = xc * r, count(x, r, axes)
+    xc, r = center(x, ys, mean, epsilon)
+    xn, n = xc * r, count_reduced(x, r, axes)
     dy, d_mean, d_r = (None if d is None else cast(d, x) for d in (*dys, None, None)[:3])
     dx, d_scale = [], None
     if dy is not None:
@@ -42,13 +42,13 @@ def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
         dx.append(r * (dxn - mean(dxn) - xn * mean(d_scale * scale)))
     # The second and the third output are the mean and r themselves.
     if d_mean is not None:
-        dx.append(spread(d_mean / n, x))
+        dx.append(expand_to(d_mean / n, x))
     if d_r is not None:
         dx.append(-xn * (d_r * r * r / n))
     return reduce(add, dx), d_scale, dy
 
 
-def centred(x: Value, ys: Sequence[Value], mean: Callable[[Value], Value], epsilon: float) -> tuple[Value, Value]:
+def center(x: Value, ys: Sequence[Value], mean: Callable[[Value], Value], epsilon: float) -> tuple[Value, Value]:
     """x - mean(x) and 1 / √(variance + ε): the operator's own, unless they are less exact than x."""
     if ys[1].dtype == x.dtype:
         return x - ys[1], ys[2]
@@ -74,13 +74,13 @@ def _(x, *, axes):
 @vjp("LpNormalization")
 def _(x, *, y, dy, axis, p):
     n = op.ReduceL1(x, [axis]) if p == 1 else op.ReduceL2(x, [axis])
-    dx = (dy - power(y, p - 1) * op.ReduceSum(dy * y, [axis])) / (n + cast(op.Equal(n, 0), n))
+    dx = (dy - signed_power(y, p - 1) * op.ReduceSum(dy * y, [axis])) / (n + cast(op.Equal(n, 0), n))
     # Zero, which has no direction, is left as it is, and the gradient there is 0.
     return dx * cast(n > 0, n)
 
 
 @composed("LRN")
-def lrn(x, *, size, alpha, beta, bias):
+def expand_lrn(x, *, size, alpha, beta, bias):
     """Local response normalization, x / (bias + α/size Σx²)^β, with the sum over a band of channels.
 
     Parameters
@@ -95,16 +95,17 @@ def lrn(x, *, size, alpha, beta, bias):
     Value
         Of the shape of x.
     """
-    return x / (bias + along(band(x, size, alpha / size), x * x, 1, x.rank).stated(x.shape)) ** beta
+    total = multiply_along(band_matrix(x, size, alpha / size), x * x, 1, x.rank)
+    return x / (bias + total.stated(x.shape)) ** beta
 
 
-def band(x: Value, width: int, weight: float) -> Value:
+def band_matrix(x: Value, width: int, weight: float) -> Value:
     """The matrix that sums a band of channels around each, one more behind than before where the width is even.
 
     The weight is in it: onnxruntime 1.31.1 rounds a factor of a product to float32, in float64 as well.
     """
-    n = size(x, 1, 2)
-    whole = op.Expand(constant(np.full((1, 1), weight, x.dtype)), vector(n, n)).stated([None, None])
+    n = slice_shape(x, 1, 2)
+    whole = op.Expand(constant(np.full((1, 1), weight, x.dtype)), concat_sizes(n, n)).stated([None, None])
     return op.Trilu(op.Trilu(whole, width // 2, upper=0), -((width - 1) // 2), upper=1)
 
 

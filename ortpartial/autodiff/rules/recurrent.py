@@ -17,8 +17,8 @@ from ortpartial.graph import Node, Value, cast, constant, op, rewrite, zeros_lik
 
 from ..grad import backpropagate, grad
 from ..registry import vjp
-from .shape import size, vector
-from .time import dependent, edge, like, of_rows, of_step, rows, through_time
+from .shape import concat_sizes, slice_shape
+from .time import find_dependent, find_edge, flatten_steps, has_rows, like, scan_steps, state_step
 
 #: From what the inputs add to the gates, and the states, to the next states; the first of them is what is put out.
 Step = Callable[..., Sequence[Value]]
@@ -49,15 +49,15 @@ def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Val
         g: Callable[[Value], Value]) -> Step:
     """h = (1 - z) n + z h, where n sees h through q, before or behind the product."""
     linear_before_reset = node.attribute("linear_before_reset")
-    *zq, to_n = zip(parts(r, 3), [None] * 3 if b is None else parts(b, 3), strict=True)
+    *zq, to_n = zip(split_parts(r, 3), [None] * 3 if b is None else split_parts(b, 3), strict=True)
     to_zq = [None if None in v else op.Concat(*v, axis=0) for v in zip(*zq, strict=True)]
 
     def step(s: Value, h: Value) -> list[Value]:
-        z, q, n = parts(s, 3, axis=1)
+        z, q, n = split_parts(s, 3, axis=1)
         if linear_before_reset:
-            hz, hq, hn = parts(op.Gemm(h, r, b, transB=1), 3, axis=1)
+            hz, hq, hn = split_parts(op.Gemm(h, r, b, transB=1), 3, axis=1)
         else:
-            hz, hq = parts(op.Gemm(h, *to_zq, transB=1), 2, axis=1)
+            hz, hq = split_parts(op.Gemm(h, *to_zq, transB=1), 2, axis=1)
         z, q = f(z + hz), f(q + hq)
         n = g(n + (q * hn if linear_before_reset else op.Gemm(q * h, *to_n, transB=1)))
         return [(1 - z) * n + z * h]
@@ -68,13 +68,13 @@ def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Val
 def lstm(node: Node, r: Value, b: Value | None, p: Value | None, f: Callable[[Value], Value],
          g: Callable[[Value], Value], h: Callable[[Value], Value]) -> Step:
     """c = forget c + i g(n) and y = o h(c), where gates see c through peepholes, if there are any."""
-    p_i, p_o, p_f = [None] * 3 if p is None else parts(p, 3)
+    p_i, p_o, p_f = [None] * 3 if p is None else split_parts(p, 3)
 
     def gate(v: Value, p: Value | None, c: Value) -> Value:
         return f(v if p is None else v + p * c)
 
     def step(s: Value, y: Value, c: Value) -> list[Value]:
-        i, o, forget, n = parts(s + op.Gemm(y, r, b, transB=1), 4, axis=1)
+        i, o, forget, n = split_parts(s + op.Gemm(y, r, b, transB=1), 4, axis=1)
         i = gate(i, p_i, c)
         forget = 1 - i if node.attribute("input_forget") else gate(forget, p_f, c)
         c = forget * c + i * g(n)
@@ -95,7 +95,7 @@ DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, Tr
 
 
 @dataclass(frozen=True)
-class Way:
+class Direction:
     """One direction of a recurrent operator: a step of it as an expression, and what all its steps read.
 
     `states` stand for those before a step, and `new` are those behind it. `read` is what all steps read, (T·N, ...), by
@@ -117,79 +117,80 @@ class Way:
         return going[0] * y if going else y
 
 
-def ways(node, x, w, r, b=None, lens=None, h=None, c=None, p=None):
+def make_directions(node, x, w, r, b=None, lens=None, h=None, c=None, p=None):
     """The directions of a recurrent operator whose input is x, (T, N, ...)."""
     cell, n_gates, n_states, defaults = CELLS[node.op_type]
     directions, hidden = DIRECTIONS[node.attribute("direction")], node.attribute("hidden_size")
     functions = iter(activations(node, defaults, len(directions)))
-    time, batch = size(x, 0, 1), size(x, 1, 2)
-    nothing = op.Expand(constant(np.zeros((1, 1), x.dtype)), vector(batch, constant([hidden]))).stated([None, hidden])
+    time, batch = slice_shape(x, 0, 1), slice_shape(x, 1, 2)
+    nothing = op.Expand(constant(np.zeros((1, 1), x.dtype)), concat_sizes(batch, constant([hidden])))
+    nothing = nothing.stated([None, hidden])
     ends = op.Expand(time, batch) if lens is None else op.Cast(lens, to=7)
     # Of each step and sequence, whether the sequence goes on.
     on = [] if lens is None else [op.Unsqueeze(op.Range(0, op.Squeeze(time, [0]), 1), [1]) < ends]
-    on = [rows(cast(v, x), 1) for v in on]
+    on = [flatten_steps(cast(v, x), 1) for v in on]
 
     def turned(v: Value) -> Value:
         return op.ReverseSequence(v, ends, batch_axis=1, time_axis=0)
 
     for d, backwards in enumerate(directions):
-        one = partial(part, d=d, n=len(directions))
+        one = partial(direction_part, d=d, n=len(directions))
         w_d, r_d = one(w, n_gates * hidden, -1), one(r, n_gates * hidden, hidden)
         b_d, p_d = one(b, 2 * n_gates * hidden), one(p, 3 * hidden)
-        wb, rb = (None, None) if b is None else parts(b_d, 2)
+        wb, rb = (None, None) if b is None else split_parts(b_d, 2)
         turn = turned if backwards else lambda v: v
-        read = {like(v, "s"): v for v in (op.Gemm(rows(turn(x)), w_d, wb, transB=1), *on)}
-        first = [of_step(nothing if v is None else one(v, -1, hidden), x) for v in (h, c)[:n_states]]
+        read = {like(v, "s"): v for v in (op.Gemm(flatten_steps(turn(x)), w_d, wb, transB=1), *on)}
+        first = [state_step(nothing if v is None else one(v, -1, hidden), x) for v in (h, c)[:n_states]]
         states = [like(v, "h") for v in first]
         s, *going = read
         new = cell(node, r_d, rb, p_d, *(next(functions) for _ in defaults))(s, *states)
         # Behind its end a sequence stands still.
         new = [m * v + (1 - m) * old for m in going for v, old in zip(new, states, strict=True)] or new
-        yield Way(states, new, read, [v for v in (r_d, rb, p_d) if v is not None], first, turn)
+        yield Direction(states, new, read, [v for v in (r_d, rb, p_d) if v is not None], first, turn)
 
 
-def forwards(*inputs, node):
+def expand_recurrent(*inputs, node):
     """The outputs of a recurrent operator by a Scan: all steps (T, D, N, H), and the last of each state (D, N, H)."""
-    x, *others = steps_first(node, inputs)
+    x, *others = to_time_major(node, inputs)
     whole, ends = [], []
-    for way in ways(node, x, *others):
+    for way in make_directions(node, x, *others):
         states = dict(zip(way.states, way.first, strict=True))
-        *last, y = through_time(x, states, way.new, [way.shown(way.new[0])], way.read)
+        *last, y = scan_steps(x, states, way.new, [way.shown(way.new[0])], way.read)
         whole.append(op.Unsqueeze(way.turn(y), [1]))
         ends.append(last)
-    y, last = op.Concat(*whole, axis=1), [stacked(v) for v in zip(*ends, strict=True)]
+    y, last = op.Concat(*whole, axis=1), [stack_directions(v) for v in zip(*ends, strict=True)]
     if node.attribute("layout"):
-        y, last = op.Transpose(y, perm=[2, 0, 1, 3]), [exchanged(v) for v in last]
+        y, last = op.Transpose(y, perm=[2, 0, 1, 3]), [swap_first_axes(v) for v in last]
     return [y, *last]
 
 
-def backwards(*inputs, node, ys, dys):
+def recurrent_vjp(*inputs, node, ys, dys):
     """The cotangents of the inputs of a recurrent operator."""
-    x, *others = steps_first(node, inputs)
-    n = len(DIRECTIONS[node.attribute("direction")])
+    x, *others = to_time_major(node, inputs)
+    n, hidden = len(DIRECTIONS[node.attribute("direction")]), node.attribute("hidden_size")
     y, dy, dlast = ys[0], dys[0], [*dys[1:], None, None]
     if node.attribute("layout"):
         y, dy = (v if v is None else op.Transpose(v, perm=[1, 2, 0, 3]) for v in (y, dy))
-        dlast = [v if v is None else exchanged(v) for v in dlast]
+        dlast = [v if v is None else swap_first_axes(v) for v in dlast]
     dfirst, ends, seeds = [], [], []
-    for d, way in enumerate(ways(node, x, *others)):
-        y_d, dy_d = (v if v is None else way.turn(op.Squeeze(parts(v, n, 1)[d], [1])) for v in (y, dy))
-        last = [zeros_like(f) if v is None else of_step(part(v, -1, node.attribute("hidden_size"), d=d, n=n), x)
+    for d, way in enumerate(make_directions(node, x, *others)):
+        y_d, dy_d = (v if v is None else way.turn(op.Squeeze(split_parts(v, n, 1)[d], [1])) for v in (y, dy))
+        last = [zeros_like(f) if v is None else state_step(direction_part(v, -1, hidden, d=d, n=n), x)
                 for v, f in zip(dlast, way.first, strict=False)]
-        first, across = back(way, x, y_d, dy_d, last)
+        first, across = direction_vjp(way, x, y_d, dy_d, last)
         dfirst.append(first)
         ends += [*list(way.read.values())[:1], *way.weights]
         seeds += across
     given = [v for v in dict.fromkeys(inputs) if v is not None and v.is_float]
     found = dict(zip(given, backpropagate(ends, seeds, given, {v for v in inputs if v is not None}), strict=True))
     cotangents = [found.pop(v, None) for v in inputs]
-    for i, v in enumerate(map(stacked, zip(*dfirst, strict=True)), 5):
+    for i, v in enumerate(map(stack_directions, zip(*dfirst, strict=True)), 5):
         if i < len(inputs):
-            cotangents[i] = exchanged(v) if node.attribute("layout") else v
+            cotangents[i] = swap_first_axes(v) if node.attribute("layout") else v
     return cotangents
 
 
-def back(way, x, y, dy, last):
+def direction_vjp(way, x, y, dy, last):
     """Cotangents of the first states, and of what x adds and of weights, by those of what is put out and is left.
 
     A Scan from the last step on carries e, the cotangents of the states by all that comes behind a step. What it shows
@@ -200,49 +201,49 @@ def back(way, x, y, dy, last):
     h, *cell = way.states
     hidden = h.shape[1]
     # The operator puts the first state out, at all steps. The second one is followed once more, and it alone.
-    read[h] = rows(op.Concat(op.Unsqueeze(way.first[0], [0]), op.Slice(y, [0], [-1], [0]), axis=0), hidden)
+    read[h] = flatten_steps(op.Concat(op.Unsqueeze(way.first[0], [0]), op.Slice(y, [0], [-1], [0]), axis=0), hidden)
     for c in cell:
-        read[c] = rows(through_time(x, {c: way.first[1]}, way.new[1:], [c], read)[1], hidden)
+        read[c] = flatten_steps(scan_steps(x, {c: way.first[1]}, way.new[1:], [c], read)[1], hidden)
     total = list(e)
     if dy is not None:
-        read[dh := like(h, "dy")] = rows(dy, hidden)
+        read[dh := like(h, "dy")] = flatten_steps(dy, hidden)
         total[0] = e[0] + way.shown(dh)
     found = grad(way.new, [*way.states, s, *way.weights], total)
     before, across = found[: len(e)], found[len(e) :]
-    moving = dependent(across, e)
-    shown = edge(across, moving, lambda v: v.node in moving and of_rows(v))
-    made = through_time(x, dict(zip(e, last, strict=True)), before, shown, read, reverse=True)
-    whole = dict(zip(shown, map(rows, made[len(e) :]), strict=True))
+    moving = find_dependent(across, e)
+    shown = find_edge(across, moving, lambda v: v.node in moving and has_rows(v))
+    made = scan_steps(x, dict(zip(e, last, strict=True)), before, shown, read, reverse=True)
+    whole = dict(zip(shown, map(flatten_steps, made[len(e) :]), strict=True))
     return made[: len(e)], rewrite(across, read | whole)
 
 
 for op_type in CELLS:
-    vjp(op_type)(backwards)
+    vjp(op_type)(recurrent_vjp)
 
 
-def parts(v: Value, n: int, axis: int = 0) -> tuple[Value, ...]:
+def split_parts(v: Value, n: int, axis: int = 0) -> tuple[Value, ...]:
     """v, which holds n things along an axis, one by one."""
     return (v,) if n == 1 else op.Split(v, axis=axis, num_outputs=n)
 
 
-def part(v: Value | None, *shape: int, d: int, n: int) -> Any:
+def direction_part(v: Value | None, *shape: int, d: int, n: int) -> Any:
     """What belongs to one of n directions, in a shape that is known even where that of v is not."""
-    return v if v is None else op.Reshape(parts(v, n)[d], constant(shape, np.int64))
+    return v if v is None else op.Reshape(split_parts(v, n)[d], constant(shape, np.int64))
 
 
-def stacked(v: Sequence[Value]) -> Value:
+def stack_directions(v: Sequence[Value]) -> Value:
     """What belongs to each direction, one above another."""
     return op.Concat(*(op.Unsqueeze(u, [0]) for u in v), axis=0)
 
 
-def exchanged(v: Value) -> Value:
+def swap_first_axes(v: Value) -> Value:
     """v with its first two axes exchanged."""
     return op.Transpose(v, perm=[1, 0, 2])
 
 
-def steps_first(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def to_time_major(node: Node, inputs: Sequence[Any]) -> list[Any]:
     """The inputs, with x of (T, N, ...) and states of (D, N, H) whatever the layout."""
-    return [exchanged(v) if v is not None and node.attribute("layout") and i in (0, 5, 6) else v
+    return [swap_first_axes(v) if v is not None and node.attribute("layout") and i in (0, 5, 6) else v
             for i, v in enumerate(inputs)]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from ortpartial.graph import Value, cast, constant, op
 
 from ..grad import composed
-from .sampling import Taps, read, sampled, spaced, whole
-from .shape import size, vector
+from .sampling import Taps, align_taps, gather_taps, sample, to_integers
+from .shape import concat_sizes, slice_shape
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def _(x, rois, batch_indices, *, mode, output_height, output_width, sampling_rat
     for axis, bins in ((1, output_height), (0, output_width)):
         start, end = op.Gather(edges, [[axis]], axis=1), op.Gather(edges, [[axis + 2]], axis=1)
         extent = end - start if half else op.Max(end - start, 1)
-        samples.append(aligned(start, extent / bins, bins, sampling_ratio, length(x, 3 - axis)))
-    return largest(x, batch_indices, samples) if mode == "max" else average(x, batch_indices, samples)
+        samples.append(align_samples(start, extent / bins, bins, sampling_ratio, axis_size(x, 3 - axis)))
+    return max_bins(x, batch_indices, samples) if mode == "max" else average_bins(x, batch_indices, samples)
 
 
 @composed("MaxRoiPool")
@@ -43,19 +43,19 @@ def _(x, rois, *, pooled_shape, spatial_scale):
     for axis, bins in ((1, pooled_shape[0]), (0, pooled_shape[1])):
         # Half numbers go up, and not to the nearest even one.
         start, end = (op.Floor(op.Gather(rois, [[i]], axis=1) * spatial_scale + 0.5) for i in (axis + 1, axis + 3))
-        step, n = op.Max(end - start + 1, 1) / bins, length(x, 3 - axis)
-        bin_ = op.Unsqueeze(counted(bins, x), [0, 2])
+        step, n = op.Max(end - start + 1, 1) / bins, axis_size(x, 3 - axis)
+        bin_ = op.Unsqueeze(count_up(bins, x), [0, 2])
         first = op.Min(op.Max(op.Floor(bin_ * step) + start, 0), n)
         behind = op.Min(op.Max(op.Ceil((bin_ + 1) * step) + start, 0), n)
-        i = first + up_to(behind - first)
+        i = first + count_up_to(behind - first)
         samples.append(Samples(bins, op.Min(i, n - 1), cast(i < behind, x), i < behind))
-    return largest(x, op.Gather(rois, 0, axis=1), samples)
+    return max_bins(x, op.Gather(rois, 0, axis=1), samples)
 
 
-def aligned(start: Value, step: Value, bins: int, ratio: int, n: Value) -> Samples:
+def align_samples(start: Value, step: Value, bins: int, ratio: int, n: Value) -> Samples:
     """Samples at equal distances in bins of one step; where no ratio is given, as many as the step has elements."""
     number = constant(np.full((1, 1, 1), ratio, step.dtype)) if ratio else op.Max(op.Ceil(step), 0)
-    s, bin_ = up_to(number), op.Unsqueeze(counted(bins, step), [0, 2])
+    s, bin_ = count_up_to(number), op.Unsqueeze(count_up(bins, step), [0, 2])
     u = start + (bin_ + (s + 0.5) / op.Max(number, 1)) * step
     inside = cast(op.And(u >= -1, u <= n), u)
     u = op.Min(op.Max(u, 0), n - 1)
@@ -67,46 +67,46 @@ def aligned(start: Value, step: Value, bins: int, ratio: int, n: Value) -> Sampl
     return Samples(bins, places, weights, op.Concat(exist, exist, axis=2))
 
 
-def average(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
+def average_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
     """The mean of samples, each the sum of its two elements, in each bin."""
     taps = [image_taps(images, samples)]
     for axis, s in enumerate(samples):
         exist = cast(s.exist, x)
         weights = 2 * s.weights * exist / op.Max(op.ReduceSum(exist, [2]), 1)
         taps.append(Taps(each_bin(s.places, axis, samples), each_bin(weights, axis, samples)))
-    return by_region(sampled(by_batch(x), taps), samples)
+    return by_region(sample(by_batch(x), taps), samples)
 
 
-def largest(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
+def max_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
     """The largest element of each bin, each times its weight, and 0 where there is none."""
     taps = [Taps(each_bin(s.places, axis, samples)) for axis, s in enumerate(samples)]
-    found = op.Squeeze(read(by_batch(x), [image_taps(images, samples), *taps]), [3])
-    found = found * on_both(samples, [s.weights for s in samples])
-    exist = on_both(samples, [cast(s.exist, x) for s in samples]) > 0
+    found = op.Squeeze(gather_taps(by_batch(x), [image_taps(images, samples), *taps]), [3])
+    found = found * multiply_axes(samples, [s.weights for s in samples])
+    exist = multiply_axes(samples, [cast(s.exist, x) for s in samples]) > 0
     most = op.ReduceMax(op.Where(exist, found, -np.inf), [3, 4], keepdims=0)
     some = op.ReduceMax(cast(exist, x), [3, 4], keepdims=0) > 0
     return by_region(op.Where(some, most, 0.0), samples)
 
 
-def on_both(samples: Sequence[Samples], values: Sequence[Value]) -> Value:
+def multiply_axes(samples: Sequence[Samples], values: Sequence[Value]) -> Value:
     """The products of what belongs to samples along the one axis and along the other, (1, 1, P, K, L)."""
-    return op.Unsqueeze(reduce(mul, (spaced(each_bin(v, i, samples), i, 2) for i, v in enumerate(values))), [1])
+    return op.Unsqueeze(reduce(mul, (align_taps(each_bin(v, i, samples), i, 2) for i, v in enumerate(values))), [1])
 
 
-def length(x: Value, axis: int) -> Value:
+def axis_size(x: Value, axis: int) -> Value:
     """The size of an axis as a number of the dtype of x."""
-    return cast(size(x, axis, axis + 1), x)
+    return cast(slice_shape(x, axis, axis + 1), x)
 
 
-def counted(n: int, like: Value) -> Value:
+def count_up(n: int, like: Value) -> Value:
     """0, 1, 2 ... n - 1 in the dtype of `like`."""
     return constant(np.arange(n, dtype=like.dtype))
 
 
-def up_to(number: Value) -> Value:
+def count_up_to(number: Value) -> Value:
     """0, 1, 2 ... below the largest of some numbers, and 0 at least."""
     top = op.Max(op.ReduceMax(op.Concat(op.Reshape(number, [-1]), [1.0], axis=0), keepdims=0), 1)
-    return op.Unsqueeze(cast(op.Range(0, whole(top), 1), number), [0, 1])
+    return op.Unsqueeze(cast(op.Range(0, to_integers(top), 1), number), [0, 1])
 
 
 def by_batch(x: Value) -> Value:
@@ -129,4 +129,4 @@ def each_bin(v: Value, axis: int, samples: Sequence[Samples]) -> Value:
 def by_region(v: Value, samples: Sequence[Samples]) -> Value:
     """What was found in each bin, (1, C, P), as (R, C, height, width)."""
     bins = constant([-1, samples[0].bins, samples[1].bins])
-    return op.Transpose(op.Reshape(v, vector(size(v, 1, 2), bins)), perm=[1, 0, 2, 3])
+    return op.Transpose(op.Reshape(v, concat_sizes(slice_shape(v, 1, 2), bins)), perm=[1, 0, 2, 3])

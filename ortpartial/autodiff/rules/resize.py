@@ -7,8 +7,8 @@ from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Value, constant, op
 
 from ..registry import vjp
-from .linear import along, identity
-from .shape import size, vector
+from .linear import identity_matrix, multiply_along
+from .shape import concat_sizes, slice_shape
 
 # Every mode is linear along each axis apart, so its matrix is what it makes of the identity.
 
@@ -17,16 +17,16 @@ from .shape import size, vector
 def _(x, roi=None, scales=None, sizes=None, *, y, dy, node, axes):
     resized = [axis % x.rank for axis in axes or range(x.rank)]
     for i, axis in enumerate(resized):
-        if changed(node, i, axis, x, y):
+        if is_resized(node, i, axis, x, y):
             several = len(resized) > 1 and keeps_ratio(node)
-            a = of_one_ratio(node, x, i, resized) if several else matrix(node, x, i, axis, len(resized))
-            dy = along(a, dy, axis, x.rank)
+            a = shared_ratio_matrix(node, x, i, resized) if several else resize_matrix(node, x, i, axis, len(resized))
+            dy = multiply_along(a, dy, axis, x.rank)
     return dy.stated(x.shape)
 
 
-def matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:
+def resize_matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:
     """What one axis, the i-th of those that are resized, is multiplied by: a row for each of its elements."""
-    roi, scales, sizes = (*map(given, node.inputs[1:]), None, None, None)[:3]
+    roi, scales, sizes = (*map(drop_empty, node.inputs[1:]), None, None, None)[:3]
 
     def part(v, *places):
         if v is None or v.array is not None:
@@ -34,22 +34,23 @@ def matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:
         return op.Gather(v, constant(places))
 
     # Every axis gets its own call, and what lies outside of x does not depend on x.
-    return op.Resize(identity(x, axis), part(roi, i, i + n_axes), part(scales, i), part(sizes, i), axes=[1],
-                     **attributes(node, "axes", "keep_aspect_ratio_policy", "extrapolation_value"))
+    return op.Resize(identity_matrix(x, axis), part(roi, i, i + n_axes), part(scales, i), part(sizes, i), axes=[1],
+                     **copy_attributes(node, "axes", "keep_aspect_ratio_policy", "extrapolation_value"))
 
 
-def of_one_ratio(node: Node, x: Value, i: int, axes: Sequence[int]) -> Value:
+def shared_ratio_matrix(node: Node, x: Value, i: int, axes: Sequence[int]) -> Value:
     """The same where all axes are resized by one ratio, which comes from all of them: the others are constant."""
-    rows, places = identity(x, axes[i]), range(2, 2 + len(axes))
+    rows, places = identity_matrix(x, axes[i]), range(2, 2 + len(axes))
     others = [1, *(k for k in places if k != i + 2)]
     # Images with one channel, as onnxruntime has no cubic mode for tensors of another rank.
-    shape = vector(size(x, axes[i], axes[i] + 1), constant([1]), *(size(x, a, a + 1) for a in axes))
+    shape = concat_sizes(slice_shape(x, axes[i], axes[i] + 1), constant([1]), *(slice_shape(x, a, a + 1) for a in axes))
     images = op.Expand(op.Unsqueeze(rows, others), shape).stated([None] * (2 + len(axes)))
-    found = op.Resize(images, None, None, given(node.inputs[3]), axes=list(places), **attributes(node, "axes"))
-    return op.Squeeze(op.Slice(found, [0] * len(others), [1] * len(others), others), others)
+    settings = copy_attributes(node, "axes")
+    resized = op.Resize(images, None, None, drop_empty(node.inputs[3]), axes=list(places), **settings)
+    return op.Squeeze(op.Slice(resized, [0] * len(others), [1] * len(others), others), others)
 
 
-def attributes(node: Node, *left_out: str) -> dict[str, Any]:
+def copy_attributes(node: Node, *left_out: str) -> dict[str, Any]:
     """The attributes of a node but for some."""
     return {k: v for k, v in node.attributes.items() if k not in left_out}
 
@@ -58,7 +59,7 @@ def keeps_ratio(node: Node) -> bool:
     """Whether all axes are resized by one ratio, whatever sizes are asked for."""
     crops = node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
     policy = node.attribute("keep_aspect_ratio_policy")
-    keeps = given((*node.inputs, None, None, None)[3]) is not None and policy != "stretch"
+    keeps = drop_empty((*node.inputs, None, None, None)[3]) is not None and policy != "stretch"
     if keeps and crops:
         raise NoGradientError(
             f"{node!r} has keep_aspect_ratio_policy={policy} and coordinate_transformation_mode=tf_crop_and_resize, "
@@ -67,14 +68,14 @@ def keeps_ratio(node: Node) -> bool:
     return keeps
 
 
-def given(v: Value | None) -> Value | None:
+def drop_empty(v: Value | None) -> Value | None:
     """An optional input; old models leave one out by an empty tensor."""
     return None if v is None or (v.array is not None and not v.array.size) else v
 
 
-def changed(node: Node, i: int, axis: int, x: Value, y: Value) -> bool:
+def is_resized(node: Node, i: int, axis: int, x: Value, y: Value) -> bool:
     """Whether an axis, the i-th of those that are resized, is or may be another afterwards."""
-    scales = given((*node.inputs, None, None)[2])
+    scales = drop_empty((*node.inputs, None, None)[2])
     if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize" or keeps_ratio(node):
         return True
     if scales is not None and scales.array is not None:

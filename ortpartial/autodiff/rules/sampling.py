@@ -12,8 +12,8 @@ from ortpartial.graph import Value, cast, constant, op, reshape_like
 
 from ..grad import composed
 from ..registry import vjp
-from .shape import size, vector
-from .window import window_given
+from .shape import concat_sizes, slice_shape
+from .window import read_window
 
 
 @dataclass(frozen=True)
@@ -27,22 +27,23 @@ class Taps:
 @composed("GridSample")
 def _(x, grid, *, y, mode, padding_mode, align_corners):
     r = x.rank - 2
-    points = listed(grid, r)
+    points = flatten_grid(grid, r)
     taps = []
     for axis in range(2, x.rank):
         # The axes of the grid are named the other way round: its first number is that of the last axis.
-        u, n = op.Gather(points, x.rank - 1 - axis, axis=2), cast(size(x, axis, axis + 1), grid)
+        u, n = op.Gather(points, x.rank - 1 - axis, axis=2), cast(slice_shape(x, axis, axis + 1), grid)
         u = (u + 1) * (n - 1) / 2 if align_corners else ((u + 1) * n - 1) / 2
-        taps.append(padded(around(u, mode), n, padding_mode, align_corners))
-    return reshape_like(sampled(x, taps), y)
+        taps.append(pad_taps(interpolate(u, mode), n, padding_mode, align_corners))
+    return reshape_like(sample(x, taps), y)
 
 
-def listed(grid: Value, r: int) -> Value:
+def flatten_grid(grid: Value, r: int) -> Value:
     """The points of a grid, one after another: (N, P, r)."""
-    return op.Reshape(grid, vector(size(grid, 0, 1), op.ReduceProd(size(grid, 1, r + 1)), constant([r])), allowzero=1)
+    points = op.ReduceProd(slice_shape(grid, 1, r + 1))
+    return op.Reshape(grid, concat_sizes(slice_shape(grid, 0, 1), points, constant([r])), allowzero=1)
 
 
-def around(u: Value, mode: str) -> Taps:
+def interpolate(u: Value, mode: str) -> Taps:
     """The elements around a place u (N, P), as an interpolation weighs them."""
     first = op.Unsqueeze(op.Round(u) if mode == "nearest" else op.Floor(u), [2])
     if mode == "nearest":
@@ -50,21 +51,21 @@ def around(u: Value, mode: str) -> Taps:
     t = op.Unsqueeze(u, [2]) - first
     if mode == "linear":
         return Taps(op.Add(first, [0.0, 1.0]), op.Concat(1 - t, t, axis=2))
-    weights = op.Concat(far(1 + t), near(t), near(1 - t), far(2 - t), axis=2)
+    weights = op.Concat(far_weight(1 + t), near_weight(t), near_weight(1 - t), far_weight(2 - t), axis=2)
     return Taps(op.Add(first, [-1.0, 0.0, 1.0, 2.0]), weights)
 
 
-def near(d: Value, a: float = -0.75) -> Value:
+def near_weight(d: Value, a: float = -0.75) -> Value:
     """The weight of cubic interpolation at a distance d ≤ 1."""
     return ((a + 2) * d - (a + 3)) * d * d + 1
 
 
-def far(d: Value, a: float = -0.75) -> Value:
+def far_weight(d: Value, a: float = -0.75) -> Value:
     """The weight of cubic interpolation at a distance 1 ≤ d ≤ 2."""
     return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
 
-def padded(taps: Taps, n: Value, padding_mode: str, align_corners: int) -> Taps:
+def pad_taps(taps: Taps, n: Value, padding_mode: str, align_corners: int) -> Taps:
     """Taps that lie inside of n elements: those outside are moved there, or weigh nothing."""
     i, weights = taps.places, taps.weights
     if padding_mode == "zeros":
@@ -78,33 +79,34 @@ def padded(taps: Taps, n: Value, padding_mode: str, align_corners: int) -> Taps:
     return Taps(op.Min(op.Max(i, 0), n - 1), weights)
 
 
-def read(x: Value, taps: Sequence[Taps]) -> Value:
+def gather_taps(x: Value, taps: Sequence[Taps]) -> Value:
     """The elements (N, C, P, K₁, K₂ ...) of an image (N, C, ...) at the places of taps along each of its axes."""
-    place = whole(spaced(taps[0].places, 0, len(taps)))
+    place = to_integers(align_taps(taps[0].places, 0, len(taps)))
     for axis, t in enumerate(taps[1:], 1):
-        place = place * size(x, axis + 2, axis + 3) + whole(spaced(t.places, axis, len(taps)))
-    flat = op.Reshape(x, vector(size(x, 0, 2), op.ReduceProd(size(x, 2, x.rank))), allowzero=1)
+        place = place * slice_shape(x, axis + 2, axis + 3) + to_integers(align_taps(t.places, axis, len(taps)))
+    flat = op.Reshape(x, concat_sizes(slice_shape(x, 0, 2), op.ReduceProd(slice_shape(x, 2, x.rank))), allowzero=1)
     places = op.Unsqueeze(op.Flatten(place, axis=1), [1])
-    found = op.GatherElements(flat, op.Expand(places, vector(constant([1]), size(x, 1, 2), constant([1]))), axis=2)
-    return op.Reshape(found, op.Concat(size(x, 0, 2), op.Shape(place, start=1), axis=0), allowzero=1)
+    places = op.Expand(places, concat_sizes(constant([1]), slice_shape(x, 1, 2), constant([1])))
+    elements = op.GatherElements(flat, places, axis=2)
+    return op.Reshape(elements, op.Concat(slice_shape(x, 0, 2), op.Shape(place, start=1), axis=0), allowzero=1)
 
 
-def sampled(x: Value, taps: Sequence[Taps]) -> Value:
+def sample(x: Value, taps: Sequence[Taps]) -> Value:
     """Σ weights · x over the places of taps, (N, C, P)."""
     r = len(taps)
-    weights = [spaced(t.weights, i, r) for i, t in enumerate(taps) if t.weights is not None]
-    found = read(x, taps).stated([None] * (3 + r))
+    weights = [align_taps(t.weights, i, r) for i, t in enumerate(taps) if t.weights is not None]
+    found = gather_taps(x, taps).stated([None] * (3 + r))
     if weights:
         found = found * cast(op.Unsqueeze(reduce(mul, weights), [1]), x)
     return op.ReduceSum(found, list(range(3, 3 + r)), keepdims=0)
 
 
-def spaced(v: Value, axis: int, n_axes: int) -> Value:
+def align_taps(v: Value, axis: int, n_axes: int) -> Value:
     """What belongs to taps (N, P, K) of one axis, as it broadcasts against those of all."""
     return op.Unsqueeze(v, [2 + i for i in range(n_axes) if i != axis])
 
 
-def whole(v: Value) -> Value:
+def to_integers(v: Value) -> Value:
     """v as integers."""
     return op.Cast(v, to=TensorProto.INT64)
 
@@ -115,35 +117,36 @@ def _(theta, shape, *, y, dy, align_corners):
     r = y.rank - 2
     one_image = op.Concat([1], op.Slice(shape, [1], [r + 2]), axis=0)
     base = op.AffineGrid(constant(np.eye(r, r + 1, dtype=theta.dtype)[None]), one_image, align_corners=align_corners)
-    d = listed(dy, r)
+    d = flatten_grid(dy, r)
     d_linear = op.ReduceSum(op.Unsqueeze(d, [3]) * op.Reshape(base, [-1, 1, r]), [1], keepdims=0)
     return op.Concat(d_linear, op.Unsqueeze(op.ReduceSum(d, [1], keepdims=0), [2]), axis=2).stated(theta.shape)
 
 
 @composed("DeformConv")
 def _(x, w, offset, b=None, mask=None, *, y, node, group, offset_group):
-    window, r = window_given(node, x, w), x.rank - 2
-    kernel, spread = size(w, 2, r + 2), size(offset, 2, r + 2)
-    n, many = size(x, 0, 1), size(x, 0, 1) * offset_group
-    apart = op.Reshape(x, vector(many, op.Div(size(x, 1, 2), offset_group), size(x, 2, r + 2)), allowzero=1)
-    moved = op.Reshape(offset, vector(many, kernel, constant([r]), spread), allowzero=1)
+    window, r = read_window(node, x, w), x.rank - 2
+    kernel, spread = slice_shape(w, 2, r + 2), slice_shape(offset, 2, r + 2)
+    n, many = slice_shape(x, 0, 1), slice_shape(x, 0, 1) * offset_group
+    channels = op.Div(slice_shape(x, 1, 2), offset_group)
+    apart = op.Reshape(x, concat_sizes(many, channels, slice_shape(x, 2, r + 2)), allowzero=1)
+    moved = op.Reshape(offset, concat_sizes(many, kernel, constant([r]), spread), allowzero=1)
     taps = []
     for i in range(r):
-        steps = stepped(kernel, i, i, 2 * r) * window.dilations[i]
-        starts = stepped(spread, i, r + i, 2 * r) * window.strides[i] - window.pads[i]
+        steps = count_along(kernel, i, i, 2 * r) * window.dilations[i]
+        starts = count_along(spread, i, r + i, 2 * r) * window.strides[i] - window.pads[i]
         u = op.Gather(moved, i, axis=1 + r) + cast(steps + starts, offset)
-        inside = cast(size(x, 2 + i, 3 + i), offset)
-        taps.append(padded(around(op.Flatten(u, axis=1), "linear"), inside, "zeros", 0))
-    seen = sampled(apart, taps)
+        inside = cast(slice_shape(x, 2 + i, 3 + i), offset)
+        taps.append(pad_taps(interpolate(op.Flatten(u, axis=1), "linear"), inside, "zeros", 0))
+    seen = sample(apart, taps)
     if mask is not None:
         seen = seen * op.Unsqueeze(op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=1), [1])
-    lines = op.Reshape(w, vector(constant([group, -1]), op.ReduceProd(size(w, 1, r + 2))))
-    groups = vector(n, constant([group]), op.Shape(lines, start=2), op.ReduceProd(spread))
+    lines = op.Reshape(w, concat_sizes(constant([group, -1]), op.ReduceProd(slice_shape(w, 1, r + 2))))
+    groups = concat_sizes(n, constant([group]), op.Shape(lines, start=2), op.ReduceProd(spread))
     found = reshape_like(lines @ op.Reshape(seen, groups, allowzero=1), y)
     return found if b is None else found + op.Reshape(b, [1, -1] + [1] * r)
 
 
-def stepped(sizes: Value, i: int, axis: int, rank: int) -> Value:
+def count_along(sizes: Value, i: int, axis: int, rank: int) -> Value:
     """0, 1, 2 ... up to the i-th of some sizes, along one axis of many."""
     steps = op.Range(0, op.Gather(sizes, i), 1)
     return op.Reshape(steps, [-1 if k == axis else 1 for k in range(rank)])

@@ -50,14 +50,14 @@ def _(x, repeats, *, dy):
     return op.ReduceSum(pieces, list(range(0, 2 * x.rank, 2)), keepdims=0).stated(x.shape)
 
 
-def vector(*sizes: Value) -> Value:
+def concat_sizes(*sizes: Value) -> Value:
     """Vectors of integers, one after another: a constant where all of them are."""
     if all(s.array is not None for s in sizes):
         return constant(np.concatenate([s.array for s in sizes]))
     return op.Concat(*sizes, axis=0)
 
 
-def size(x: Value, start: int, end: int | None) -> Value:
+def slice_shape(x: Value, start: int, end: int | None) -> Value:
     """The sizes of x along the axes from start to end."""
     known = (None,) if x.shape is None else x.shape[start:end]
     return constant(known, np.int64) if all(isinstance(n, int) for n in known) else op.Shape(x, start=start, end=end)
@@ -65,7 +65,7 @@ def size(x: Value, start: int, end: int | None) -> Value:
 
 @vjp("Concat")
 def _(*x, dy, axis):
-    split = vector(*(size(v, axis, axis + 1 or None) for v in x))
+    split = concat_sizes(*(slice_shape(v, axis, axis + 1 or None) for v in x))
     return [d.stated(v.shape) for d, v in zip(op.Split(dy, split, axis=axis, n_outputs=len(x)), x, strict=True)]
 
 
@@ -78,11 +78,11 @@ def _(x, split=None, *, ys, dys, axis):
 @vjp("Slice")
 def _(x, starts, ends, axes=None, steps=None, *, y, dy):
     if steps is None or (steps.array is not None and np.all(steps.array == 1)):
-        return op.Pad(dy, on_every_axis(margins(x, y, starts, axes), axes, x)).stated(x.shape)
-    return put_back(dy, x, lambda i: op.Slice(i, starts, ends, axes, steps))
+        return op.Pad(dy, expand_pads(slice_margins(x, y, starts, axes), axes, x)).stated(x.shape)
+    return scatter_back(dy, x, lambda i: op.Slice(i, starts, ends, axes, steps))
 
 
-def margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Value:
+def slice_margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Value:
     """How many elements of x stand before and behind its slice y, along each of the axes."""
     if x.is_static and y.is_static and starts.array is not None and (axes is None or axes.array is not None):
         along = np.arange(x.rank) if axes is None else axes.array
@@ -97,7 +97,7 @@ def margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Value:
     return op.Concat(before, n - m - before, axis=0)
 
 
-def on_every_axis(pads: Value, axes: Value | None, x: Value) -> Value:
+def expand_pads(pads: Value, axes: Value | None, x: Value) -> Value:
     """The pads of some axes of x as those of all, 0 elsewhere.
 
     onnxruntime 1.19.2 and 1.31.1 mistake the axes of a Pad that stands next to a Transpose.
@@ -115,7 +115,7 @@ def on_every_axis(pads: Value, axes: Value | None, x: Value) -> Value:
     return op.ScatterElements(nothing, op.Concat(along, along + rank, axis=0), pads)
 
 
-def put_back(dy: Value, x: Value, move) -> Value:
+def scatter_back(dy: Value, x: Value, move) -> Value:
     """dy added up where its elements came from, when `move` makes y of x by moving or copying elements."""
     n = op.Reshape(op.Size(x), [1])
     places = op.Reshape(move(op.Reshape(op.Range(0, op.Size(x), 1), shape_of(x), allowzero=1)), [-1])
@@ -126,21 +126,21 @@ def put_back(dy: Value, x: Value, move) -> Value:
 @vjp("Pad")
 def _(x, pads, constant_value=None, axes=None, *, dy, mode):
     if mode != "constant":
-        return put_back(dy, x, lambda i: op.Pad(i, pads, None, axes, mode=mode))
-    dx = op.Pad(dy, on_every_axis(-pads, axes, x)).stated(x.shape)
+        return scatter_back(dy, x, lambda i: op.Pad(i, pads, None, axes, mode=mode))
+    dx = op.Pad(dy, expand_pads(-pads, axes, x)).stated(x.shape)
     return dx, None, op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)
 
 
 @vjp("DepthToSpace")
 def _(x, *, dy, blocksize, mode):
     dx = op.SpaceToDepth(dy, blocksize=blocksize)
-    return (channels_first(dx, x, blocksize) if mode == "CRD" else dx).stated(x.shape)
+    return (reorder_channels(dx, x, blocksize) if mode == "CRD" else dx).stated(x.shape)
 
 
-def channels_first(d: Value, x: Value, blocksize: int) -> Value:
+def reorder_channels(d: Value, x: Value, blocksize: int) -> Value:
     """d, whose channels are (place in the block, channel), with channels (channel, place in the block)."""
-    pair = op.Concat([blocksize**2], op.Div(size(x, 1, 2), blocksize**2), axis=0)
-    apart = op.Reshape(d, op.Concat(size(x, 0, 1), pair, size(x, 2, 4), axis=0), allowzero=1)
+    pair = op.Concat([blocksize**2], op.Div(slice_shape(x, 1, 2), blocksize**2), axis=0)
+    apart = op.Reshape(d, op.Concat(slice_shape(x, 0, 1), pair, slice_shape(x, 2, 4), axis=0), allowzero=1)
     return reshape_like(op.Transpose(apart, perm=[0, 2, 1, 3, 4]), x)
 
 

@@ -56,24 +56,24 @@ class Window:
         return {"strides": self.strides, "dilations": self.dilations, "kernel_shape": kernel}
 
 
-def known(x: Value) -> Sizes:
+def spatial_sizes(x: Value) -> Sizes:
     """The sizes behind the first two, if all are known."""
     sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)]
     return sizes if x.shape is not None and len(sizes) == x.rank - 2 else None
 
 
-def few(x: Value, m: Sequence[int], window: Window) -> bool:
+def has_few_windows(x: Value, m: Sequence[int], window: Window) -> bool:
     """Whether an image has so few places m that a product for each is slow, and one for all images pays."""
-    return math.prod(m) <= _WIDE and joins(x, m, window)
+    return math.prod(m) <= _WIDE and fits_col2im(x, m, window)
 
 
-def pairs(x: Value, m: Sequence[int], window: Window) -> bool:
+def is_small_pool(x: Value, m: Sequence[int], window: Window) -> bool:
     """Whether a window without padding sees up to four elements of x, as a pool does that halves an image."""
     halved = math.prod(window.kernel) <= 4 and not any(window.pads)
-    return halved and isinstance((x.shape or ())[1], int) and joins(x, m, window)
+    return halved and isinstance((x.shape or ())[1], int) and fits_col2im(x, m, window)
 
 
-def narrow(x: Value, dy: Value, window: Window) -> bool:
+def has_small_kernel(x: Value, dy: Value, window: Window) -> bool:
     """Whether a kernel has so few places that a product for each channel of x is slow, and the columns fit a cache."""
     if not (window.fixed and x.is_static and dy.is_static) or 0 in (x.shape or ()):
         return False
@@ -81,19 +81,19 @@ def narrow(x: Value, dy: Value, window: Window) -> bool:
     return math.prod(window.kernel) <= _WIDE and math.prod(n for n in sizes if isinstance(n, int)) <= _CACHED
 
 
-def joins(x: Value, m: Sequence[int], window: Window) -> bool:
+def fits_col2im(x: Value, m: Sequence[int], window: Window) -> bool:
     """Whether `joined` takes the parts of the places m, which are then all those of the window.
 
     onnxruntime 1.19.2 and 1.31.1 put the parts of one or of three axes at wrong places.
     """
-    n, r = known(x), len(window.kernel)
+    n, r = spatial_sizes(x), len(window.kernel)
     if n is None or r != 2 or 0 in (x.shape or ()):
         return False
     around = map(sum, zip(n, window.pads[:r], window.pads[r:], strict=True))
     return [(i - e) // s + 1 for i, e, s in zip(around, window.extent, window.strides, strict=True)] == list(m)
 
 
-def views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
+def extract_views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
     """For each place of the kernel, the elements of x that it sees, of the sizes m behind the first two axes.
 
     onnxruntime 1.19 to 1.31 takes every s-th element of a row one by one. So the columns that are s apart are put side
@@ -103,7 +103,7 @@ def views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
     if math.prod(window.kernel) > 1:
         s, steps[-1] = steps[-1], 1
     before, behind = window.pads[:r], list(window.pads[r:])
-    width = (known(x) or m)[-1] + before[-1] + behind[-1]
+    width = (spatial_sizes(x) or m)[-1] + before[-1] + behind[-1]
     behind[-1] += -width % s
     if any([*before, *behind]):
         x = op.Pad(x, [0, 0, *before, 0, 0, *behind])
@@ -123,23 +123,23 @@ def views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
     return found
 
 
-def columns(x: Value, m: Sequence[int], window: Window) -> Value:
+def im2col(x: Value, m: Sequence[int], window: Window) -> Value:
     """What a window sees at each of its m places, as a matrix (channels · kernel, batch · places)."""
     images = op.Transpose(x, perm=[1, 0, *window.axes])
     channels, batch = (int(n) for n in (images.shape or ())[:2])
-    flat = [op.Reshape(v, [channels, 1, batch * math.prod(m)]) for v in views(images, m, window)]
+    flat = [op.Reshape(v, [channels, 1, batch * math.prod(m)]) for v in extract_views(images, m, window)]
     return op.Reshape(op.Concat(*flat, axis=1), [channels * len(flat), batch * math.prod(m)])
 
 
-def joined(parts: Value, n: Sequence[int], window: Window) -> Value:
+def col2im(parts: Value, n: Sequence[int], window: Window) -> Value:
     """Σ of the parts (batch, channels · kernel, places) at those elements of images of the sizes n that they are of."""
     return op.Col2Im(parts, list(n), list(window.kernel), pads=window.pads, strides=window.strides,
                      dilations=window.dilations)
 
 
-def spread_flat(dy: Value, w: Value, n: Sequence[int], window: Window) -> Value:
+def multiply_col2im(dy: Value, w: Value, n: Sequence[int], window: Window) -> Value:
     """Σ dy · w over the windows that see an element: one product for all images, then its parts joined."""
     channels, *kernel = (n for n in w.shape or () if isinstance(n, int))
     lines = op.Reshape(op.Transpose(dy, perm=[0, *window.axes, 1]), [-1, channels])
-    parts = op.Reshape(op.Gemm(lines, op.Flatten(w)), [-1, math.prod(known(dy) or ()), math.prod(kernel)])
-    return joined(op.Transpose(parts, perm=[0, 2, 1]), n, window)
+    parts = op.Reshape(op.Gemm(lines, op.Flatten(w)), [-1, math.prod(spatial_sizes(dy) or ()), math.prod(kernel)])
+    return col2im(op.Transpose(parts, perm=[0, 2, 1]), n, window)

@@ -5,23 +5,23 @@ from typing import Any
 
 from ortpartial.graph import Node, Value, constant, op, rewrite, scan, topological, variable
 
-from .shape import size, vector
+from .shape import concat_sizes, slice_shape
 
 #: The name of a number of rows: those of one step, or those of all steps, one step behind another.
 ROWS = "rows"
 
 
-def through_time(x: Value, carried: Mapping[Value, Value], new: Sequence[Value], shown: Sequence[Value],
+def scan_steps(x: Value, carried: Mapping[Value, Value], new: Sequence[Value], shown: Sequence[Value],
                  read: Mapping[Value, Value], reverse: bool = False) -> Sequence[Value]:
     """What is carried behind the last step, and what each step shows, (T, N, ...), by a Scan over the steps of x.
 
     What does not depend on what is carried is computed before, for all steps at once.
     """
-    outputs = regrouped([*new, *shown], carried)
-    moving, varying = dependent(outputs, carried), dependent(outputs, [*carried, *read])
-    slices = edge(outputs, varying, lambda v: v in read or (v.node in varying - moving and of_rows(v)), carried)
+    outputs = regroup_products([*new, *shown], carried)
+    moving, varying = find_dependent(outputs, carried), find_dependent(outputs, [*carried, *read])
+    slices = find_edge(outputs, varying, lambda v: v in read or (v.node in varying - moving and has_rows(v)), carried)
     slices = slices or list(read)[:1]  # A Scan reads something.
-    wholes = [steps(v, x) for v in rewrite(slices, read)]
+    wholes = [split_steps(v, x) for v in rewrite(slices, read)]
     found: Sequence[Value] = scan(
         lambda *v: rewrite(outputs, dict(zip([*carried, *slices], v, strict=True))),
         list(carried.values()), wholes, reverse=reverse,
@@ -29,9 +29,9 @@ def through_time(x: Value, carried: Mapping[Value, Value], new: Sequence[Value],
     return found
 
 
-def regrouped(outputs: Sequence[Value], carried: Collection[Value]) -> list[Value]:
+def regroup_products(outputs: Sequence[Value], carried: Collection[Value]) -> list[Value]:
     """The same with (d a) b as d (a b), where d depends on what is carried: it is one product less in every step."""
-    moving = dependent(outputs, carried)
+    moving = find_dependent(outputs, carried)
     factors: dict[Value, tuple[Value, Value]] = {}
 
     def product(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
@@ -49,7 +49,7 @@ def regrouped(outputs: Sequence[Value], carried: Collection[Value]) -> list[Valu
     return rewrite(outputs, {}, product)
 
 
-def dependent(outputs: Sequence[Value], sources: Collection[Value]) -> set[Node]:
+def find_dependent(outputs: Sequence[Value], sources: Collection[Value]) -> set[Node]:
     """The nodes of expressions that depend on some values."""
     found: set[Node] = set()
     for node in topological(outputs, sources):
@@ -58,7 +58,7 @@ def dependent(outputs: Sequence[Value], sources: Collection[Value]) -> set[Node]
     return found
 
 
-def edge(outputs: Sequence[Value], inside: Collection[Node], stop: Callable[[Value], bool],
+def find_edge(outputs: Sequence[Value], inside: Collection[Node], stop: Callable[[Value], bool],
          seen: Collection[Value] = ()) -> list[Value]:
     """Where a walk back from the outputs along some nodes stops."""
     found: dict[Value, None] = {}
@@ -74,35 +74,35 @@ def edge(outputs: Sequence[Value], inside: Collection[Node], stop: Callable[[Val
     return list(found)
 
 
-def of_rows(v: Value) -> bool:
+def has_rows(v: Value) -> bool:
     """Whether v has a row for each of those that a step has."""
     return v.shape is not None and v.shape[:1] == (ROWS,)
 
 
-def rows(v: Value, width: int | None = None) -> Value:
+def flatten_steps(v: Value, width: int | None = None) -> Value:
     """v, (T, N, K), as the rows of all steps, (T·N, K)."""
-    k = size(v, 2, 3) if width is None else constant([width])
-    return op.Reshape(v, vector(constant([-1]), k)).stated([ROWS, width])
+    k = slice_shape(v, 2, 3) if width is None else constant([width])
+    return op.Reshape(v, concat_sizes(constant([-1]), k)).stated([ROWS, width])
 
 
-def steps(v: Value, x: Value) -> Value:
+def split_steps(v: Value, x: Value) -> Value:
     """The rows of all steps of x, (T·N, K), step by step, (T, N, K)."""
-    time, batch = sizes(x, 0, 2)
-    shape = vector(size(x, 0, 2), size(v, 1, 2))
-    return op.Reshape(v, shape, allowzero=1).stated([time, ROWS if batch is None else batch, *sizes(v, 1, 2)])
+    time, batch = known_sizes(x, 0, 2)
+    shape = concat_sizes(slice_shape(x, 0, 2), slice_shape(v, 1, 2))
+    return op.Reshape(v, shape, allowzero=1).stated([time, ROWS if batch is None else batch, *known_sizes(v, 1, 2)])
 
 
-def of_step(v: Value, x: Value) -> Value:
+def state_step(v: Value, x: Value) -> Value:
     """v, (N, K), whose rows are known to be those of a step of x."""
-    (batch,) = sizes(x, 1, 2)
-    return v.stated([ROWS if batch is None else batch, *sizes(v, 1, 2)])
+    (batch,) = known_sizes(x, 1, 2)
+    return v.stated([ROWS if batch is None else batch, *known_sizes(v, 1, 2)])
 
 
 def like(v: Value, hint: str) -> Value:
     """What stands for rows like those of v, however many."""
-    return variable(hint, v.dtype, [ROWS, *sizes(v, 1, 2)])
+    return variable(hint, v.dtype, [ROWS, *known_sizes(v, 1, 2)])
 
 
-def sizes(v: Value, start: int, end: int) -> Sequence[int | str | None]:
+def known_sizes(v: Value, start: int, end: int) -> Sequence[int | str | None]:
     """What is known of the sizes of v along the axes from start to end."""
     return [None] * (end - start) if v.shape is None else v.shape[start:end]

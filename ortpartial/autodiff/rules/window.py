@@ -9,61 +9,74 @@ from ortpartial.graph import Node, Value, cast, constant, op, reshape_like
 
 from ..grad import composed, grad
 from ..registry import vjp
-from .reduction import count, shared, spread
-from .shape import size, vector
-from .sliding import ALL, Sizes, Window, columns, few, joined, known, narrow, pairs, spread_flat, views
+from .reduction import count_reduced, expand_to, share_among_ties
+from .shape import concat_sizes, slice_shape
+from .sliding import (
+    ALL,
+    Sizes,
+    Window,
+    col2im,
+    extract_views,
+    has_few_windows,
+    has_small_kernel,
+    im2col,
+    is_small_pool,
+    multiply_col2im,
+    spatial_sizes,
+)
 
 # Convolutions. One is the transpose of the other.
 
 
 @vjp("Conv")
 def _(x, w, b=None, *, y, dy, node, group):
-    inside, window = padded(x, node, w)
-    dx, dw = added_up(dy, w, inside, known(y), window, group), correlated(inside, dy, w, window, group)
-    return unpadded(dx, inside, x).stated(x.shape), dw.stated(w.shape), per_channel(dy, x)
+    inside, window = pad_input(x, node, w)
+    dx = transpose_convolution(dy, w, inside, spatial_sizes(y), window, group)
+    dw = correlate(inside, dy, w, window, group)
+    return unpad_gradient(dx, inside, x).stated(x.shape), dw.stated(w.shape), sum_per_channel(dy, x)
 
 
 @vjp("ConvTranspose")
 def _(x, w, b=None, *, y, dy, node, group):
-    window, cut = window_transposed(node, x, w)
+    window, cut = read_transposed_window(node, x, w)
     whole = dy if cut is None else op.Pad(dy, cut)
     seen = op.Conv(whole, w, group=group, pads=window.pads, **window.sliding)
-    dx, dw = cropped(seen, size(x, 2, x.rank), x.rank), correlated(whole, x, w, window, group)
-    return dx.stated(x.shape), dw.stated(w.shape), per_channel(dy, x)
+    dx, dw = crop(seen, slice_shape(x, 2, x.rank), x.rank), correlate(whole, x, w, window, group)
+    return dx.stated(x.shape), dw.stated(w.shape), sum_per_channel(dy, x)
 
 
 @composed("CausalConvWithState")
 def _(x, w, b=None, past=None, *, activation):
-    earlier = size(w, 2, w.rank) - constant(1, np.int64)
+    earlier = slice_shape(w, 2, w.rank) - constant(1, np.int64)
     if past is None:
-        past = op.Expand(constant(np.zeros(1, x.dtype)), vector(size(x, 0, 2), earlier))
+        past = op.Expand(constant(np.zeros(1, x.dtype)), concat_sizes(slice_shape(x, 0, 2), earlier))
     seen = op.Concat(past, x, axis=2)
-    y = along_channels(seen, w, b)
+    y = convolve_channels(seen, w, b)
     if activation != "none":
         y = cast(y, constant(0, np.float32))
         y = cast(y * op.Sigmoid(y), x)
-    return y.stated(x.shape), op.Slice(seen, size(x, 2, x.rank), size(seen, 2, x.rank), [2])
+    return y.stated(x.shape), op.Slice(seen, slice_shape(x, 2, x.rank), slice_shape(seen, 2, x.rank), [2])
 
 
-def along_channels(x: Value, w: Value, b: Value | None) -> Value:
+def convolve_channels(x: Value, w: Value, b: Value | None) -> Value:
     """The convolution of sequences (N, C, T) by a kernel for each channel, (C, 1, K), and a bias (C,)."""
-    if (channels := size(w, 0, 1).array) is not None:
+    if (channels := slice_shape(w, 0, 1).array) is not None:
         return op.Conv(x, w, b, group=channels.item())
     # A Conv is told how many groups it has; a product for each channel is not.
-    k, steps = (op.Squeeze(size(v, 2, v.rank), [0]) for v in (w, x))
+    k, steps = (op.Squeeze(slice_shape(v, 2, v.rank), [0]) for v in (w, x))
     seen = op.Gather(x, op.Unsqueeze(op.Range(0, steps - k + 1, 1), [1]) + op.Range(0, k, 1), axis=2)
     y = op.Squeeze(op.MatMul(seen, op.Transpose(w, perm=[0, 2, 1])), [3])
     return y if b is None else y + op.Unsqueeze(b, [1])
 
 
-def added_up(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int = 1) -> Value:
+def transpose_convolution(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int = 1) -> Value:
     """Σ dy · w over the windows that see an element of x: the transpose of a convolution of x to the sizes m."""
     settings = {**window.sliding, "group": group}
     r = len(window.kernel)
     before, behind = window.pads[:r], window.pads[r:]
-    if (n := known(x)) and m and window.fixed:
-        if group == 1 and w.is_static and few(x, m, window):
-            return spread_flat(dy, w, n, window)
+    if (n := spatial_sizes(x)) and m and window.fixed:
+        if group == 1 and w.is_static and has_few_windows(x, m, window):
+            return multiply_col2im(dy, w, n, window)
         geometry = zip(n, m, before, window.strides, window.extent, strict=True)
         behind = [(j - 1) * s + extent - b - i for i, j, b, s, extent in geometry]
         pads = [*before, *(max(e, 0) for e in behind)]
@@ -71,39 +84,39 @@ def added_up(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int
     if set(window.strides) == {1}:
         return op.ConvTranspose(dy, w, pads=window.pads, **settings)
     whole = op.ConvTranspose(dy, w, **settings).stated([None] * x.rank)
-    rest = size(x, 2, x.rank) + before - op.Shape(whole, start=2)
-    return op.Pad(whole, vector(constant([0, 0, *(-b for b in before), 0, 0]), rest))
+    rest = slice_shape(x, 2, x.rank) + before - op.Shape(whole, start=2)
+    return op.Pad(whole, concat_sizes(constant([0, 0, *(-b for b in before), 0, 0]), rest))
 
 
-def correlated(x: Value, dy: Value, w: Value, window: Window, group: int) -> Value:
+def correlate(x: Value, dy: Value, w: Value, window: Window, group: int) -> Value:
     """Σ x · dy over the places of the window, for each weight: a convolution with strides and dilations exchanged."""
     swapped = [1, 0, *window.axes]
     if window.is_point and group == 1:
-        lines, dlines = (op.Flatten(op.Transpose(v, perm=swapped), axis=1) for v in (every(x, window.strides), dy))
+        lines, dlines = (op.Flatten(op.Transpose(v, perm=swapped), axis=1) for v in (subsample(x, window.strides), dy))
         return reshape_like(op.Gemm(dlines, lines, transB=1), w)
-    if group == 1 and narrow(x, dy, window):
+    if group == 1 and has_small_kernel(x, dy, window):
         dlines = op.Flatten(op.Transpose(dy, perm=swapped), axis=1)
-        return reshape_like(op.Gemm(dlines, columns(x, known(dy) or (), window), transB=1), w)
+        return reshape_like(op.Gemm(dlines, im2col(x, spatial_sizes(dy) or (), window), transB=1), w)
     if group == 1:
         images = op.Transpose(x, perm=swapped)
     else:
         # Each group has images of its own: (N, g·C, ...) becomes (C, g·N, ...).
-        apart = op.Reshape(x, vector(constant([0, group, -1]), size(x, 2, x.rank)))
+        apart = op.Reshape(x, concat_sizes(constant([0, group, -1]), slice_shape(x, 2, x.rank)))
         apart = op.Transpose(apart, perm=[2, 1, 0, *(i + 1 for i in window.axes)])
-        images = op.Reshape(apart, vector(constant([0, -1]), size(x, 2, x.rank))).stated([None] * x.rank)
+        images = op.Reshape(apart, concat_sizes(constant([0, -1]), slice_shape(x, 2, x.rank))).stated([None] * x.rank)
     found = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
                     strides=window.dilations, dilations=window.strides)
-    kernel = constant(window.kernel, np.int64) if window.fixed else size(w, 2, x.rank)
-    return if_any(x, op.Transpose(cropped(found, kernel, x.rank), perm=swapped))
+    kernel = constant(window.kernel, np.int64) if window.fixed else slice_shape(w, 2, x.rank)
+    return zero_if_empty(x, op.Transpose(crop(found, kernel, x.rank), perm=swapped))
 
 
-def if_any(x: Value, sums: Value) -> Value:
+def zero_if_empty(x: Value, sums: Value) -> Value:
     """Sums over images, 0 where there are none: a Conv without channels says anything on onnxruntime 1.19 to 1.31."""
-    images = size(x, 0, 1)
+    images = slice_shape(x, 0, 1)
     return sums if images.array is not None and images.array.all() else op.Where(op.Greater(images, 0), sums, 0.0)
 
 
-def every(x: Value, strides: Sequence[int]) -> Value:
+def subsample(x: Value, strides: Sequence[int]) -> Value:
     """The elements of x at which a window of one stops."""
     if set(strides) == {1}:
         return x
@@ -111,53 +124,54 @@ def every(x: Value, strides: Sequence[int]) -> Value:
     return op.Slice(x, [0] * x.rank, [ALL] * x.rank, axes, [1, 1, *strides]).stated([None] * x.rank)
 
 
-def per_channel(dy: Value, x: Value) -> Value:
+def sum_per_channel(dy: Value, x: Value) -> Value:
     """The sum over all axes but that of the channels."""
     return op.ReduceSum(dy, [0, *range(2, x.rank)], keepdims=0)
 
 
-def cropped(v: Value, sizes: Value, rank: int) -> Value:
+def crop(v: Value, sizes: Value, rank: int) -> Value:
     """The first elements of v along the axes behind the first two, as many as sizes says."""
     if sizes.array is not None and v.shape is not None and v.shape[2:] == tuple(sizes.array.tolist()):
         return v
     # All axes are named: the transpose optimizer of onnxruntime (1.19.2, 1.31.1) breaks Pad, which this becomes, else.
-    return op.Slice(v, [0] * rank, vector(constant([ALL, ALL]), sizes)).stated([None] * rank)
+    return op.Slice(v, [0] * rank, concat_sizes(constant([ALL, ALL]), sizes)).stated([None] * rank)
 
 
-def padded(x: Value, node: Node, w: Value | None = None, padding: float = 0) -> tuple[Value, Window]:
+def pad_input(x: Value, node: Node, w: Value | None = None, padding: float = 0) -> tuple[Value, Window]:
     """What the windows of a convolution or a pool slide over, and the window, with auto_pad put in numbers.
 
     Where the padding of auto_pad depends on sizes that are not known, x is given it, and the window has none.
     """
-    window = window_given(node, x, w)
+    window = read_window(node, x, w)
     automatic = node.attribute("auto_pad")
     if not automatic.startswith("SAME"):
         return x, window
-    n = known(x) or ([0] * len(window.kernel) if set(window.strides) == {1} else None)
+    n = spatial_sizes(x) or ([0] * len(window.kernel) if set(window.strides) == {1} else None)
     if n is not None and window.fixed:
         total = [max(0, e - s + -i % s) for i, s, e in zip(n, window.strides, window.extent, strict=True)]
-        return x, halved(window, total, automatic == "SAME_UPPER")
+        return x, split_padding(window, total, automatic == "SAME_UPPER")
     strides = constant(window.strides, np.int64)
-    total = op.Max(reach(window, w) - strides + op.Mod(-size(x, 2, x.rank), strides), constant(0, np.int64))
-    return op.Pad(x, around(total, total, automatic == "SAME_UPPER"), constant(padding, x.dtype)), window
+    total = dynamic_extent(window, w) - strides + op.Mod(-slice_shape(x, 2, x.rank), strides)
+    total = op.Max(total, constant(0, np.int64))
+    return op.Pad(x, split_pads(total, total, automatic == "SAME_UPPER"), constant(padding, x.dtype)), window
 
 
-def unpadded(dx: Value, inside: Value, x: Value) -> Value:
+def unpad_gradient(dx: Value, inside: Value, x: Value) -> Value:
     """The gradient by x from that by what `padded` gives of it."""
     return dx if inside is x else grad(inside, [x], [dx])[0]
 
 
-def window_transposed(node: Node, x: Value, w: Value) -> tuple[Window, Value | None]:
+def read_transposed_window(node: Node, x: Value, w: Value) -> tuple[Window, Value | None]:
     """The window of a transposed convolution, with auto_pad and output_shape put in numbers, and what else is cut off.
 
     That is the pads that give it back: all of it where sizes are not known, and then the window has none; less than
     nothing where output_shape is longer than what is added up.
     """
-    window = window_given(node, x, w)
+    window = read_window(node, x, w)
     automatic, shape = node.attribute("auto_pad"), node.attribute("output_shape")
     if not shape and not automatic.startswith("SAME"):
         return window, None
-    n, shape = known(x), shape and shape[-len(window.kernel) :]
+    n, shape = spatial_sizes(x), shape and shape[-len(window.kernel) :]
     extra = node.attribute("output_padding") or [0] * len(window.kernel)
     if window.fixed and (n or not shape):
         beyond = [o + e - s for o, e, s in zip(extra, window.extent, window.strides, strict=True)]
@@ -165,37 +179,37 @@ def window_transposed(node: Node, x: Value, w: Value) -> tuple[Window, Value | N
             beyond = [b + i * s - m for b, i, s, m in zip(beyond, n or (), window.strides, shape, strict=True)]
         lacking = [min(0, b) for b in beyond] if shape else []
         cut = constant([0] * (4 + len(beyond)) + lacking, np.int64) if any(lacking) else None
-        return halved(window, [max(0, b) for b in beyond], automatic == "SAME_UPPER"), cut
+        return split_padding(window, [max(0, b) for b in beyond], automatic == "SAME_UPPER"), cut
     strides = constant(window.strides, np.int64)
-    rest = reach(window, w) - strides + constant(extra, np.int64)
+    rest = dynamic_extent(window, w) - strides + constant(extra, np.int64)
     if shape:
-        rest = rest + size(x, 2, x.rank) * strides - constant(shape, np.int64)
+        rest = rest + slice_shape(x, 2, x.rank) * strides - constant(shape, np.int64)
     total = op.Max(rest, constant(0, np.int64))
-    return window, around(total, rest if shape else total, automatic == "SAME_UPPER")
+    return window, split_pads(total, rest if shape else total, automatic == "SAME_UPPER")
 
 
-def reach(window: Window, w: Value | None) -> Value:
+def dynamic_extent(window: Window, w: Value | None) -> Value:
     """How far a window reaches along each axis, as a vector."""
-    kernel = size(w, 2, w.rank) if w is not None else constant(window.kernel, np.int64)
+    kernel = slice_shape(w, 2, w.rank) if w is not None else constant(window.kernel, np.int64)
     one = constant(1, np.int64)
     return (kernel - one) * constant(window.dilations, np.int64) + one
 
 
-def around(total: Value, rest: Value, upper: bool) -> Value:
+def split_pads(total: Value, rest: Value, upper: bool) -> Value:
     """The pads of images: half of a total before, and what is left of the rest, which may be less than 0, behind."""
     half = total / constant(2, np.int64)
     before = half if upper else total - half
-    return vector(constant([0, 0]), before, constant([0, 0]), rest - before)
+    return concat_sizes(constant([0, 0]), before, constant([0, 0]), rest - before)
 
 
-def halved(window: Window, total: Sequence[int], upper: bool) -> Window:
+def split_padding(window: Window, total: Sequence[int], upper: bool) -> Window:
     """A window whose padding is one half before and one behind; an odd row goes behind where `upper`, else before."""
     before = [t // 2 if upper else t - t // 2 for t in total]
     pads = [*before, *(t - b for t, b in zip(total, before, strict=True))]
     return Window(window.kernel, window.strides, window.dilations, pads)
 
 
-def window_given(node: Node, x: Value, w: Value | None) -> Window:
+def read_window(node: Node, x: Value, w: Value | None) -> Window:
     """The window as the attributes say, with the defaults of the specification."""
     unknown_size = (None,) * (x.rank - 2)
     kernel = node.attribute("kernel_shape") or (unknown_size if w is None or w.shape is None else w.shape[2:])
@@ -210,59 +224,60 @@ def window_given(node: Node, x: Value, w: Value | None) -> Window:
 
 @vjp("MaxPool")
 def _(x, *, ys, dy, node):
-    return given_to_largest(x, ys, dy, node)
+    return max_pool_vjp(x, ys, dy, node)
 
 
-def given_to_largest(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
+def max_pool_vjp(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
     """dy at the first of the largest elements of each window: by masks where it sees few of them, else by indices."""
-    window, m = window_given(node, x, None), known(dy)
-    if m is None or not pairs(x, m, window) or node.attribute("auto_pad").startswith("SAME"):
+    window, m = read_window(node, x, None), spatial_sizes(dy)
+    if m is None or not is_small_pool(x, m, window) or node.attribute("auto_pad").startswith("SAME"):
         row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
         places = op.MaxPool(x, **row_major).node.outputs[1] if node.attribute("storage_order") else ys[1]
         nothing = op.Expand(constant(np.zeros(1, dy.dtype)), op.Reshape(op.Size(x), [1]))
         flat = op.ScatterElements(nothing, op.Reshape(places, [-1]), op.Reshape(dy, [-1]), reduction="add")
         return reshape_like(flat, x)
-    *earlier, _ = views(x, m, window)
+    *earlier, _ = extract_views(x, m, window)
     parts, rest = [], dy
     for v in earlier:
         parts.append(rest * cast(op.Equal(v, ys[0]), dy))
         rest = rest - parts[-1]
     apart = op.Concat(*(op.Reshape(v, [0, 0, 1, math.prod(m)]) for v in [*parts, rest]), axis=2)
-    return joined(op.Reshape(apart, [0, math.prod((apart.shape or ())[1:3]), math.prod(m)]), known(x) or (), window)
+    apart = op.Reshape(apart, [0, math.prod((apart.shape or ())[1:3]), math.prod(m)])
+    return col2im(apart, spatial_sizes(x) or (), window)
 
 
 @vjp("AveragePool")
 def _(x, *, y, dy, node, ceil_mode, count_include_pad):
-    inside, window = padded(x, node)
+    inside, window = pad_input(x, node)
     if not ceil_mode and (count_include_pad or not (any(window.pads) or inside is not x)):
-        dx = summed_back(dy, inside, y, window, 1 / math.prod(window.kernel))
+        dx = sum_windows(dy, inside, y, window, 1 / math.prod(window.kernel))
     else:
-        dx = summed_back(dy / held(x, dy, node, ceil_mode, count_include_pad), inside, y, window)
-    return unpadded(dx, inside, x)
+        dx = sum_windows(dy / count_seen(x, dy, node, ceil_mode, count_include_pad), inside, y, window)
+    return unpad_gradient(dx, inside, x)
 
 
 @vjp("LpPool")
 def _(x, *, y, dy, node, p):
-    inside, window = padded(x, node)
-    return power(x, p - 1) * unpadded(summed_back(dy / norm_power(y, p - 1), inside, y, window), inside, x)
+    inside, window = pad_input(x, node)
+    return signed_power(x, p - 1) * unpad_gradient(sum_windows(dy / norm_power(y, p - 1), inside, y, window), inside, x)
 
 
 @vjp("GlobalAveragePool")
 def _(x, *, y, dy):
-    return spread(dy / count(x, y, constant(list(range(2, x.rank)))), x)
+    return expand_to(dy / count_reduced(x, y, constant(list(range(2, x.rank)))), x)
 
 
 @vjp("GlobalMaxPool")
 def _(x, *, y, dy):
-    return shared(x, constant(list(range(2, x.rank))), y, dy, 1, 0)
+    return share_among_ties(x, constant(list(range(2, x.rank))), y, dy, 1, 0)
 
 
 @vjp("GlobalLpPool")
 def _(x, *, y, dy, p):
-    return power(x, p - 1) * (dy / norm_power(y, p - 1))
+    return signed_power(x, p - 1) * (dy / norm_power(y, p - 1))
 
 
-def power(x: Value, n: int) -> Value:
+def signed_power(x: Value, n: int) -> Value:
     """sign(x) · |x|ⁿ"""
     return op.Sign(x) if n == 0 else x if n == 1 else op.Sign(x) * op.Abs(x) ** n
 
@@ -273,38 +288,38 @@ def norm_power(y: Value, n: int) -> Value:
     return y if n == 1 else y**n
 
 
-def summed_back(dy: Value, x: Value, y: Value, window: Window, weight: float = 1) -> Value:
+def sum_windows(dy: Value, x: Value, y: Value, window: Window, weight: float = 1) -> Value:
     """Σ weight · dy over the windows that see an element of x."""
-    m = trusted(x, y, window)
-    images = op.Reshape(dy, vector(constant([-1, 1]), constant(m, np.int64) if m else op.Shape(dy, start=2)))
-    return reshape_like(added_up(images, filled(window, x, weight), x, m, window), x)
+    m = trusted_sizes(x, y, window)
+    images = op.Reshape(dy, concat_sizes(constant([-1, 1]), constant(m, np.int64) if m else op.Shape(dy, start=2)))
+    return reshape_like(transpose_convolution(images, uniform_kernel(window, x, weight), x, m, window), x)
 
 
-def trusted(x: Value, y: Value, window: Window) -> Sizes:
+def trusted_sizes(x: Value, y: Value, window: Window) -> Sizes:
     """The sizes of a pool, if all are known and all windows see an element of x or of the padding before it.
 
     With ceil_mode, onnxruntime 1.19.2 keeps windows that begin behind x and 1.31.1 does not; both load the same model.
     """
-    n, m = known(x), known(y)
+    n, m = spatial_sizes(x), spatial_sizes(y)
     if not n or not m:
         return None
     ends = zip(n, m, window.pads, window.strides, strict=False)
     return m if all((j - 1) * s < i + b for i, j, b, s in ends) else None
 
 
-def held(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
+def count_seen(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
     """How many elements each window of an average counts."""
-    ones = op.Expand(constant(np.ones(1, x.dtype)), vector(constant([1, 1]), size(x, 2, x.rank)))
-    ones, window = padded(ones.stated([1, 1, *(x.shape or ())[2:]]), node, padding=count_include_pad)
+    ones = op.Expand(constant(np.ones(1, x.dtype)), concat_sizes(constant([1, 1]), slice_shape(x, 2, x.rank)))
+    ones, window = pad_input(ones.stated([1, 1, *(x.shape or ())[2:]]), node, padding=count_include_pad)
     r, pads = len(window.kernel), window.pads
     if count_include_pad:
         ones, pads = op.Pad(ones, [0, 0, *pads[:r], 0, 0, *pads[r:]], 1), [0] * 2 * r
     if ceil_mode:
         pads = [*pads[:r], *(p + s - 1 for p, s in zip(pads[r:], window.strides, strict=True))]
-    seen = op.Conv(ones, filled(window, x, 1), pads=pads, **window.sliding)
-    return op.Max(cropped(seen, size(dy, 2, x.rank), x.rank), 1) if ceil_mode else seen
+    seen = op.Conv(ones, uniform_kernel(window, x, 1), pads=pads, **window.sliding)
+    return op.Max(crop(seen, slice_shape(dy, 2, x.rank), x.rank), 1) if ceil_mode else seen
 
 
-def filled(window: Window, x: Value, weight: float) -> Value:
+def uniform_kernel(window: Window, x: Value, weight: float) -> Value:
     """A kernel of one number."""
     return constant(np.full((1, 1, *window.kernel), weight, x.dtype))

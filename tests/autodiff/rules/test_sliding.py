@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from table import rows
 
-from ortpartial.autodiff.rules.sliding import Window, joins, narrow, pairs, views
+from ortpartial.autodiff.rules.sliding import Window, extract_views, fits_col2im, has_small_kernel, is_small_pool
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import variable
 from ortpartial.runtime.session import Session
@@ -31,7 +31,7 @@ NARROW = rows(
 
 @pytest.mark.parametrize(("x", "dy", "w", "expected"), NARROW)
 def test_columns_for_small_kernels_and_images(x, dy, w, expected):
-    assert narrow(x, dy, w) is expected
+    assert has_small_kernel(x, dy, w) is expected
 
 
 PAIRS = rows(
@@ -46,12 +46,12 @@ PAIRS = rows(
 
 @pytest.mark.parametrize(("x", "m", "w", "expected"), PAIRS)
 def test_views_for_pools_that_halve(x, m, w, expected):
-    assert pairs(x, m, w) is expected
+    assert is_small_pool(x, m, w) is expected
 
 
 def test_parts_of_no_images_are_not_joined():
-    assert joins(image("N", 2, 6, 6), (5, 5), window(2, 2))
-    assert not joins(image(0, 2, 6, 6), (5, 5), window(2, 2))
+    assert fits_col2im(image("N", 2, 6, 6), (5, 5), window(2, 2))
+    assert not fits_col2im(image(0, 2, 6, 6), (5, 5), window(2, 2))
 
 
 VIEWS = rows(
@@ -72,7 +72,7 @@ def test_views_are_what_each_place_of_a_kernel_sees(shape, w):
     xs = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
     m = [(n + sum(p) - e) // s + 1 for n, p, e, s in zip(shape[2:], pads[2:], w.extent, w.strides, strict=True)]
     x = image("N", *shape[1:])
-    found = Session(build([x], {f"y{i}": v for i, v in enumerate(views(x, m, w))})).run({"x": xs})
+    found = Session(build([x], {f"y{i}": v for i, v in enumerate(extract_views(x, m, w))})).run({"x": xs})
     for place, y in zip(np.ndindex(*w.kernel), found.values(), strict=True):
         first = [i * d for i, d in zip(place, w.dilations, strict=True)]
         cut = [slice(f, f + (j - 1) * s + 1, s) for f, j, s in zip(first, m, w.strides, strict=True)]

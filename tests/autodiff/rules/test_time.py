@@ -5,7 +5,7 @@ import pytest
 from table import real, rows
 
 from ortpartial.autodiff.grad import grad
-from ortpartial.autodiff.rules.time import ROWS, edge, like, of_step, regrouped, steps, through_time
+from ortpartial.autodiff.rules.time import ROWS, find_edge, like, regroup_products, scan_steps, split_steps, state_step
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import op, variable
 from ortpartial.testing import evaluate
@@ -34,43 +34,43 @@ PRODUCTS = rows(
 
 @pytest.mark.parametrize(("y", "expected"), PRODUCTS)
 def test_a_step_has_one_product_for_what_is_carried(y, expected):
-    (found,) = regrouped([y], [D, E])
+    (found,) = regroup_products([y], [D, E])
     assert written(found) == expected
 
 
 def test_a_walk_back_goes_along_some_nodes():
     inner = op.Exp(A)
     y = op.Tanh(inner)
-    assert edge([y], {y.node, inner.node}, lambda v: v is A) == [A]
-    assert edge([y], {y.node}, lambda v: v is A) == []
+    assert find_edge([y], {y.node, inner.node}, lambda v: v is A) == [A]
+    assert find_edge([y], {y.node}, lambda v: v is A) == []
 
 
 def test_a_step_that_reads_nothing_reads_one_sequence():
     x = variable("x", "float32", ["T", "N", 3])
     one, two = (variable(n, "float32", [None, 3]) for n in ("one", "two"))
-    found = through_time(x, {D: op.Gather(x, 0)}, [2 * D], [D], {A: one, B: two})
+    found = scan_steps(x, {D: op.Gather(x, 0)}, [2 * D], [D], {A: one, B: two})
     assert found[0].node.attribute("num_scan_inputs") == 1
 
 
 @pytest.mark.parametrize(("batch", "expected"), [("N", "N"), (None, ROWS)])
 def test_rows_of_any_number_have_a_name(batch, expected):
     x, v = variable("x", "float32", ["T", batch, 5]), variable("v", "float32", [None, 3])
-    assert steps(v, x).shape == ("T", expected, 3)
-    assert of_step(v, x).shape == (expected, 3)
+    assert split_steps(v, x).shape == ("T", expected, 3)
+    assert state_step(v, x).shape == (expected, 3)
     assert like(v, "v").shape == (ROWS, 3)
 
 
 def test_rows_of_which_nothing_is_known_have_a_rank():
     x, v = (variable(n, "float32", None) for n in "xv")
-    assert steps(v, x).shape == (None, ROWS, None)
-    assert of_step(v, x).shape == (ROWS, None)
+    assert split_steps(v, x).shape == (None, ROWS, None)
+    assert state_step(v, x).shape == (ROWS, None)
     assert like(v, "v").shape == (ROWS, None)
 
 
 def test_no_rows():
     x, v = variable("x", "float32", ["T", "N", 5]), variable("v", "float32", [None, 3])
     feeds = {"x": np.zeros((4, 0, 5), np.float32), "v": np.zeros((0, 3), np.float32)}
-    assert evaluate(build([x, v], {"y": steps(v, x)}), feeds)["y"].shape == (4, 0, 3)
+    assert evaluate(build([x, v], {"y": split_steps(v, x)}), feeds)["y"].shape == (4, 0, 3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
