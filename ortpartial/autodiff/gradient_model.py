@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build
-from ortpartial.model import Model, load
+from ortpartial.model import Model, load, specialize
 
 from .grad import grad
 from .trainable import resolve_weights
@@ -85,7 +85,7 @@ def gradient_model(
         raise ModelError("wrt is empty; name at least one tensor, or leave it out for the initializers.")
     weights = [n for n in names if n in loaded.initializers]
     if weights:
-        loaded = load(loaded, variables=weights)
+        loaded = specialize(loaded, variables=weights)
     inputs = {**loaded.inputs, **{n: loaded.initializers[n] for n in weights}}
     seeds: dict[str, Value] = {}
     if cotangents == "input":

@@ -21,7 +21,7 @@ from ortpartial.learning import (
     resolve_penalty,
     resolve_rate,
 )
-from ortpartial.model import Model, load, offload_weights, read, restore_weights
+from ortpartial.model import Model, load, offload_weights, read, restore_weights, specialize
 from ortpartial.rewrites import (
     LossScale,
     find_moving_statistics,
@@ -253,7 +253,7 @@ class OrtGradientForwardBackwardOptimizer:
         """The model with variables as the initializers that change: nothing that is built counts on their content."""
         losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
         statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
-        return load(model, variables=[*weights, *statistics])
+        return specialize(model, variables=[*weights, *statistics])
 
     def _compose(self, model: Model, settings: FitSettings) -> None:
         """Put together the parts, which follow from the settings and the model, and are never pickled."""

@@ -8,6 +8,7 @@ from .load import Model, load, read
 from .names import match_names
 from .prepare import prepare
 from .reader import EXPANSIONS
+from .specialize import specialize
 from .walk import bodies, walk_graphs
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "read",
     "replace_weights",
     "restore_weights",
+    "specialize",
     "split_external_data",
     "walk_graphs",
 ]

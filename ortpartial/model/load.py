@@ -6,7 +6,7 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +65,9 @@ class Model:
     #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
     straight_through: bool = False
     file: mmap.mmap | None = None
+    #: The graph that was read, without the content of big initializers, and its opsets: see `specialize`.
+    graph: onnx.GraphProto | None = None
+    opsets: Mapping[str, int] = field(default_factory=dict)
 
     def release(self) -> None:
         """Give back the memory that reading `arrays` took, where they wait in a file."""
@@ -184,7 +187,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
     if known is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, known.file if known else None)
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, known.file if known else None,
+                 graph, opsets)
 
 
 def list_initializers(proto: ModelProto) -> list[TensorProto]:

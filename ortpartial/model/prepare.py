@@ -16,7 +16,7 @@ from .folding import fold_constants
 from .validation import check_proto
 from .walk import bodies, walk_graphs
 
-__all__ = ["check_graph", "infer_types", "prepare"]
+__all__ = ["check_graph", "infer_types", "prepare", "set_sizes"]
 
 
 def prepare(
@@ -66,7 +66,7 @@ def prepare(
             raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {_last_line(e)}") from None
     opsets = {o.domain: o.version for o in light.opset_import}
     if batch is not None:
-        _specialize(light.graph, batch)
+        set_sizes(light.graph, batch)
     fold_constants(light.graph, opsets)
     return light.graph, opsets
 
@@ -158,8 +158,16 @@ def _put_in_order(nodes: Any) -> None:
     nodes.sort(key=lambda node: place[tuple(node.output)])
 
 
-def _specialize(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:
-    """Give the first size of every input, and every other size of the same name, the number of rows."""
+def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:
+    """Give the first size of every input, and every other size of the same name, the number of rows.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph; its inputs are written to.
+    batch : int or dict of str to sequence of int
+        The number of rows, or all sizes of inputs by their names.
+    """
     if not isinstance(batch, int):
         for i in graph.input:
             if i.name in batch:

@@ -35,7 +35,7 @@ from .straight_through import pass_straight_through
 from .validation import check_size
 from .walk import bodies
 
-__all__ = ["EXPANSIONS", "Reader"]
+__all__ = ["EXPANSIONS", "Reader", "with_inferred_shape"]
 
 #: Operators that are read as what they compute: from inputs, attributes and which outputs are wanted to the outputs.
 EXPANSIONS: dict[tuple[str, str], Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], list[Value | None]]] = {}
@@ -129,10 +129,7 @@ class Reader:
         op_type = v.node.op_type if v.node is not None else ""
         if self.straight_through and op_type == "DequantizeLinear" and (q := inputs[0]) is not None:
             v = pass_straight_through(q.node, v) if q.node is not None and q.node.op_type == "QuantizeLinear" else v
-        inferred = self.types.get(name)
-        if inferred is not None and inferred.tensor_type.elem_type == v.type.tensor_type.elem_type:
-            shape = Value(inferred).shape
-            v = v.stated(_infer_reshape(inputs[0], shape) if op_type == "Reshape" else shape)
+        v = with_inferred_shape(v, op_type, inputs, self.types.get(name))
         check_size(v, where)
         return v
 
@@ -165,6 +162,15 @@ def _with_rank(v: Value, declared: onnx.TypeProto) -> Value:
     if v.shape is not None or tensor.elem_type != v.type.tensor_type.elem_type or not tensor.HasField("shape"):
         return v
     return v.stated([None] * len(tensor.shape.dim))
+
+
+def with_inferred_shape(v: Value, op_type: str, inputs: Sequence[Value | None],
+                        inferred: onnx.TypeProto | None) -> Value:
+    """An output of an operator with the shape that inference over the whole graph found, where it has none itself."""
+    if inferred is None or inferred.tensor_type.elem_type != v.type.tensor_type.elem_type:
+        return v
+    shape = Value(inferred).shape
+    return v.stated(_infer_reshape(inputs[0], shape) if op_type == "Reshape" else shape)
 
 
 def _infer_reshape(x: Value | None, shape: Shape | None) -> Shape | None:

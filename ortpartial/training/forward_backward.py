@@ -12,7 +12,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import resolve_weights
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import FLOATS
-from ortpartial.model import Model, check_empty, check_indices, index_ranges, load, match_names
+from ortpartial.model import Model, check_empty, check_indices, index_ranges, load, match_names, specialize
 from ortpartial.runtime import Session, TrainingAgent
 
 from .engine_selection import select_for_backward
@@ -74,7 +74,7 @@ class OrtGradientForwardBackward:
         self.inputs = [n for n, v in self._model.inputs.items() if v.is_float]
         self.device = device
         self._weights = {w: self._model.arrays[w].copy() for w in self.weights_to_train}
-        self._model = load(self._model, variables=self.weights_to_train)
+        self._model = specialize(self._model, variables=self.weights_to_train)
         self._ranges = index_ranges(self._model.inputs, self._model.outputs.values())
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
         self.engine_, self.engine_reason_ = select_for_backward(engine, forward, self.weights_to_train)

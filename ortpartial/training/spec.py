@@ -17,7 +17,7 @@ from ortpartial.learning import (
     LearningRateSGD,
     NoLearningPenalty,
 )
-from ortpartial.model import Model, load
+from ortpartial.model import Model, specialize
 from ortpartial.rewrites import Precision, simplify
 from ortpartial.runtime import choose_threads
 
@@ -67,7 +67,7 @@ class TrainingSpec:
 
     def for_batch(self, rows: int) -> TrainingSpec:
         """The same training with the sizes of batches of so many rows."""
-        model = load(self.model, batch=rows, variables=self.moving)
+        model = specialize(self.model, batch=rows, variables=self.moving)
         return replace(self, model=simplify(model, dropout=self.train_mode))
 
     @cached_property

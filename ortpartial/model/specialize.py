@@ -1,0 +1,95 @@
+"""Specialization: a model that was read, for the sizes of one batch, or with constants that became variables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onnx import GraphProto
+
+from ortpartial.graph import Node, Value, make_node, make_rewriter, topological, variable
+
+from .load import Model, load
+from .prepare import infer_types, set_sizes
+from .reader import with_inferred_shape
+from .validation import check_size
+
+__all__ = ["specialize"]
+
+
+def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None = None,
+               variables: Collection[str] = ()) -> Model:
+    """The same model with sizes that are known, or with initializers that are variables: a rewrite of its values.
+
+    Parameters
+    ----------
+    model : Model
+        A model that `load` has read.
+    batch : int or dict of str to sequence of int, optional
+        The number of rows of every input whose first size is not static, or all sizes of inputs by their names.
+    variables : collection of str
+        Initializers that become variables, beside those that are.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelError
+        A tensor of these sizes is larger than the memory.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, constant, op, variable
+    >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
+    >>> model = specialize(load(build([x], {"y": op.MatMul(x, w)})), batch=5, variables=["w"])
+    >>> model.outputs["y"], model.initializers["w"].array is None
+    (<Value y float32[5x1]>, True)
+    """
+    new = {v: variable(n, v.dtype, v.shape) for n in variables if (v := model.initializers[n]).array is not None}
+    if batch is None:
+        return _rewritten(model, new)
+    values = list(model.values.values())
+    if model.graph is None or any(node.bodies for node in topological(values)) or not all(map(_is_tensor, values)):
+        # Sizes decide which branches are taken, what loops carry and how many tensors a sequence holds.
+        changing = [n for n, v in model.initializers.items() if v.array is None or v in new]
+        return load(model, batch=batch, variables=changing)
+    graph = GraphProto()
+    graph.CopyFrom(model.graph)
+    set_sizes(graph, batch)
+    inputs = {i.name: Value(i.type, hint=i.name) for i in graph.input if i.name in model.inputs}
+    for n, v in inputs.items():
+        check_size(v, f"Input {n!r}")
+    types, names = infer_types(graph, model.opsets), {v: n for n, v in model.values.items()}
+
+    def retype(node: Node, arguments: Sequence[Any]) -> list[Value] | None:
+        if arguments == list(node.inputs):
+            return None
+        hints = [y.hint for y in node.outputs]
+        outputs = make_node(node.schema, arguments, node.attributes, n_outputs=len(node.outputs), name=node.name,
+                            hints=hints).outputs
+        typed = []
+        for old, y in zip(node.outputs, outputs, strict=True):
+            y = with_inferred_shape(y, node.op_type, arguments, types.get(names.get(old, "")))
+            check_size(y, repr(node))
+            typed.append(y)
+        return typed
+
+    return _rewritten(model, {**new, **{model.inputs[n]: v for n, v in inputs.items()}}, retype)
+
+
+def _rewritten(model: Model, new: Mapping[Value, Value], formula: Any = None) -> Model:
+    """The model with some values replaced."""
+    current = make_rewriter(list(model.values.values()), new, formula)
+
+    def renewed(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {n: current(v) for n, v in values.items()}
+
+    return replace(model, inputs=renewed(model.inputs), outputs=renewed(model.outputs), values=renewed(model.values),
+                   initializers=renewed(model.initializers))
+
+
+def _is_tensor(v: Value) -> bool:
+    return v.type.HasField("tensor_type")
