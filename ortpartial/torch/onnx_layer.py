@@ -97,7 +97,7 @@ class OnnxLayer(torch.nn.Module):
         super().__init__()
         self._onnx, self._engine, self._return_dict = read(model), engine, return_dict
         select_for_fit(engine)
-        loaded = load(self._onnx)
+        self._loaded = loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
         parameters, buffers = choose_state(loaded, trainable)
         # It follows the module from dtype to dtype and from device to device where there is no parameter that does.
@@ -216,7 +216,7 @@ class OnnxLayer(torch.nn.Module):
             _, training, dtype, device, stream = key
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
-            made = make_program(self._onnx, list(self.state_names), training=training, dtype=name, sizes=sizes)
+            made = make_program(self._loaded, list(self.state_names), training=training, dtype=name, sizes=sizes)
             program = made.program
             number = choose_threads([*program.outputs.values(), *(program.leaves[n] for n in made.fed)])
             place = Place(Device(Device.parse(device.type).kind, device.index or 0, stream),
@@ -248,11 +248,12 @@ class OnnxLayer(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled is compiled again where it is read.
-        state = {k: v for k, v in self.__dict__.items() if k not in ("_modes", "_homes")}
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_modes", "_homes", "_loaded")}
         return {**state, "_onnx": self._onnx.SerializeToString()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "_onnx": ModelProto.FromString(state["_onnx"])})
+        self._loaded = load(self._onnx)
         self._reset()
 
     def __repr__(self) -> str:

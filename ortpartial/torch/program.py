@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto
-
 from ortpartial.graph import find_reached
-from ortpartial.model import load
+from ortpartial.model import Model, specialize
 from ortpartial.rewrites import DropoutMask, RunningStatistic, TrainingModel, simplify, to_dtype, to_training_mode
 from ortpartial.training import GraphFunction
 
@@ -38,13 +36,13 @@ class ModeProgram:
     statistics: list[RunningStatistic]
 
 
-def make_program(proto: ModelProto, fed: Sequence[str], *, training: bool = False, dtype: Any = None,
-         sizes: Mapping[str, Sequence[int]] | None = None) -> ModeProgram:
+def make_program(model: Model, fed: Sequence[str], *, training: bool = False, dtype: Any = None,
+                 sizes: Mapping[str, Sequence[int]] | None = None) -> ModeProgram:
     """The program of a model.
 
     Parameters
     ----------
-    proto : onnx.ModelProto
+    model : Model
         The model.
     fed : sequence of str
         Initializers that are given at each run.
@@ -59,7 +57,7 @@ def make_program(proto: ModelProto, fed: Sequence[str], *, training: bool = Fals
     -------
     ModeProgram
     """
-    model = load(proto, variables=fed, batch=sizes)
+    model = specialize(model, variables=fed, batch=sizes)
     model = model if dtype is None else to_dtype(model, dtype)
     model = simplify(model, dropout=training)
     trained = to_training_mode(model) if training else TrainingModel(model)

@@ -4,6 +4,7 @@ import numpy as np
 
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, variable
+from ortpartial.model import load
 from ortpartial.torch.program import make_program
 
 
@@ -12,7 +13,7 @@ def test_mode():
     x = variable("x", "float32", ["N", 2])
     w, v = constant(np.ones((2, 2), np.float32), hint="w"), constant(np.ones(2, np.float32), hint="v")
     proto = build([x, variable("unused", "float32", ["N"])], {"y": x @ w + v})
-    found = make_program(proto, ["w"], dtype="float64", sizes={"x": (5, 2), "unused": (5,)})
+    found = make_program(load(proto), ["w"], dtype="float64", sizes={"x": (5, 2), "unused": (5,)})
     assert found.fed == ["w"]
     assert list(found.program.leaves) == ["x", "unused", "w"]
     assert found.program.outputs["y"].shape == (5, 2)
