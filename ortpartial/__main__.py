@@ -1,4 +1,4 @@
-"""`python -m ortpartial` is the command line of `cli`."""
+"""`python -m ortpartial`: the command line."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Does the command line do what it says, and say in one line what went wrong?"""
+"""The command line: models that are written, text that is printed, errors of one line."""
 
 import os
 import re
@@ -27,7 +27,7 @@ agraph (float[N, 8, 1] x, int64 n, int64 k) => (float[a, b, c, d] y)
 
 @pytest.fixture
 def at(tmp_path, monkeypatch):
-    """A folder with some models in it."""
+    """A folder with several models."""
     monkeypatch.chdir(tmp_path)
     x = variable("x", "float32", ["N"])
     models = {"linear": linear(), "mlp": mlp(), "blocked": parser.parse_model(BLOCKED)}
@@ -66,7 +66,7 @@ def test_info(at, capsys):
     assert lines[4:] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
 
 
-def test_info_names_one_node_of_each_operator_that_the_agent_refuses(at, capsys):
+def test_info_names_one_refused_node_per_operator(at, capsys):
     x, w = variable("x", "float32", ["N"]), constant([2.0], hint="w")
     onnx.save(build([x], {"y": op.Elu(op.Selu(op.Elu(op.Elu(x * w))))}), "elu.onnx")
     assert main(["info", "elu.onnx"]) == 0
@@ -77,7 +77,7 @@ def test_info_names_one_node_of_each_operator_that_the_agent_refuses(at, capsys)
     ]
 
 
-def test_info_says_what_blocks(at, capsys):
+def test_info_lists_blocking_nodes(at, capsys):
     assert main(["info", "blocked.onnx"]) == 1
     text = capsys.readouterr().out
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
@@ -88,7 +88,7 @@ def test_info_says_what_blocks(at, capsys):
     assert "trained: 2 of 3 float initializers, 2 of 3 numbers\n" in text
     assert "not by the agent: STFT (node 'spectrum'): no test covers its gradient." in text
     assert text.endswith("blocked: STFT (node 'spectrum') has no gradient.\n")
-    # What lies before a weight blocks nothing.
+    # A node before the first weight blocks nothing.
     assert main(["info", "blocked.onnx", "--weights", "v"]) == 0
     assert "blocked" not in capsys.readouterr().out
 
@@ -150,7 +150,7 @@ def test_program(at):
 
 @pytest.mark.parametrize("style", ["standard", "lowered"])
 def test_export_and_run(at, capsys, style):
-    """A model that is exported and run from a shell has the weights that `fit` gives it."""
+    """Export and run from a shell give the same weights as `fit`."""
     X, y, _ = data(20)
     np.savez("data.npz", x=X, y_target=y, unused=X)
     words = ["--training", style, "--rate", "Adam", "--eta0", "0.05", "--init", "model", "--weights", "W1", "b1"]
@@ -159,8 +159,8 @@ def test_export_and_run(at, capsys, style):
     assert main(["run", "training.onnx", "data.npz", "--steps", "12", "--batch", "5", "-o", "trained.onnx"]) == 0
     expected = OrtGradientForwardBackwardOptimizer(
         mlp(), ["W1", "b1"], learning_rate=LearningRateAdam(0.05), batch_size=5, shuffle=False, max_iter=3).fit(X, y)
-    found = weights_of(strip_training_info(onnx.load("trained.onnx")))
-    assert_close(found, expected.trained_coef_, 1e-5)
+    weights = weights_of(strip_training_info(onnx.load("trained.onnx")))
+    assert_close(weights, expected.trained_coef_, 1e-5)
     first, last, wrote = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"step 1: loss [\d.e-]+", first)
     assert last.startswith("step 12: loss ")
@@ -185,7 +185,7 @@ def test_export_in_training_mode(at, capsys):
         ("run training.onnx array.npy", "'array.npy' is no .npz file of arrays of numbers."),
         ("run training.onnx cut.npz", "'cut.npz' is no .npz file of arrays of numbers."),
         ("run training.onnx empty.npz", "'empty.npz' is no .npz file of arrays of numbers."),
-        ("run training.onnx data.npz --steps 0", "--steps and --batch are whole numbers of at least 1"),
+        ("run training.onnx data.npz --steps 0", "--steps and --batch are integers of at least 1"),
         ("export mlp.onnx -o out.onnx --loss none", "learning_loss: 'none' is not known."),
         ("export mlp.onnx -o out.onnx --eta0 -1", "eta0 is -1.0"),
         ("export mlp.onnx -o out.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
@@ -203,7 +203,7 @@ def test_errors_of_training(at, capsys, words, message):
     assert main(["export", "mlp.onnx", "-o", "training.onnx"]) == 0
     capsys.readouterr()
     assert main(words.split()) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("ortpartial: ")
-    assert message in said
-    assert said.count("\n") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("ortpartial: ")
+    assert message in err
+    assert err.count("\n") == 1
