@@ -1,4 +1,4 @@
-"""What do losses, penalties and rates share? Each is a formula with settings that writes its own ONNX graph."""
+"""Base class of losses, penalties and optimizers; weighted means of losses over the rows of a batch."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["BaseLearningOnnx", "check_number", "resolve_piece", "row_losses", "w
 
 @dataclass(frozen=True)
 class BaseLearningOnnx(ABC):
-    """A piece of training: a frozen dataclass of settings whose formula is a function of values.
+    """A piece of training: a frozen dataclass of settings with a formula, a function of values.
 
-    Pieces are equal when class and settings are, can be hashed, copied and pickled, and hold no session. Settings are
-    validated when a piece is made: a subclass says in ``__post_init__`` what it expects of them, for example
-    ``number(self, "delta", above=0)``.
+    Pieces with equal class and settings are equal; pieces can be hashed, copied and pickled, and hold no session.
+    Settings are validated at construction: a subclass states their ranges in ``__post_init__``, for example
+    ``check_number(self, "delta", above=0)``.
     """
 
     setting: ClassVar[str] = "piece"
 
     @abstractmethod
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
-        """The formula with its gradient, for these settings and nothing else, as an ONNX model.
+        """The formula and its gradient as an ONNX model, with the settings as constants.
 
         Parameters
         ----------
@@ -48,14 +48,14 @@ class BaseLearningOnnx(ABC):
 
 
 def row_losses(loss: Callable[[Value, Value], Value], y: Value, t: Value) -> Value:
-    """ℓᵢ: the elements of a loss averaged over all axes but the first.
+    """ℓᵢ: the loss of each row, the mean over all axes but the first.
 
     Parameters
     ----------
     loss : callable
         From prediction and target to the cost of each element.
     y : Value
-        The prediction, one row an example.
+        The prediction, one example a row.
     t : Value
         The target.
 
@@ -67,7 +67,7 @@ def row_losses(loss: Callable[[Value, Value], Value], y: Value, t: Value) -> Val
     Raises
     ------
     GraphError
-        The loss has no axis for the rows.
+        The loss is a scalar.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def row_losses(loss: Callable[[Value, Value], Value], y: Value, t: Value) -> Val
 
 
 def inner_sizes(rows: Value) -> tuple[int | str | None, ...]:
-    """Sizes of all axes but the first, which there must be."""
+    """The sizes of all axes but the first."""
     if rows.rank == 0:
         raise GraphError(f"The loss {rows!r} is a scalar, one number an element or one a row was expected; leave the "
                          f"mean over the rows to the library.")
@@ -98,9 +98,9 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
     Parameters
     ----------
     rows : Value
-        ℓ of shape (N,), or the elements of a loss, (N, ...), whose other axes are averaged.
+        ℓ of shape (N,), or the elements of a loss, (N, ...), which are averaged over the other axes.
     w : Value, optional
-        Weights of the rows, (N,); without them it is the plain mean.
+        Weights of the rows, (N,), all 1 by default.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
     Raises
     ------
     GraphError
-        There is no axis for the rows.
+        The loss is a scalar.
 
     Examples
     --------
@@ -123,25 +123,25 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
     sizes = inner_sizes(rows)
     if w is None:
         return op.ReduceMean(rows, keepdims=0)
-    axes, known = list(range(1, rows.rank)), [size for size in sizes if isinstance(size, int)]
-    if len(known) < len(sizes):
-        rows, axes, known = op.ReduceMean(rows, axes, keepdims=0), [], []
-    # The weights are normalized first, so that they are the gradient by the rows; w / ∞ = 0 is the case Σw = 0.
+    axes, n = list(range(1, rows.rank)), math.prod(size for size in sizes if isinstance(size, int))
+    if not all(isinstance(size, int) for size in sizes):
+        rows, axes, n = op.ReduceMean(rows, axes, keepdims=0), [], 1
+    # The weights are normalized first, so that they are the gradient with respect to the rows; w / ∞ = 0 where Σw = 0.
     total = op.ReduceSum(w, keepdims=0)
     total = op.Where(op.Equal(total, 0), np.inf, total)
-    share = w / (total if math.prod(known) == 1 else total * math.prod(known))
+    share = w / (total if n == 1 else total * n)
     return op.ReduceSum(rows * (op.Unsqueeze(share, axes) if axes else share), keepdims=0)
 
 
 def weighted_sums(rows: Value, w: Value | None = None) -> tuple[Value, Value]:
-    """Σwᵢℓᵢ and Σwᵢ apart, so that several processes can add theirs up before they divide.
+    """Σwᵢℓᵢ and Σwᵢ, which several processes add up before they divide.
 
     Parameters
     ----------
     rows : Value
         ℓ, of shape (N,).
     w : Value, optional
-        Weights of the rows, (N,); without them each is 1.
+        Weights of the rows, (N,), all 1 by default.
 
     Returns
     -------

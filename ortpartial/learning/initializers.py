@@ -1,4 +1,4 @@
-"""Initializers: Glorot-uniform values for the weights that something is multiplied with."""
+"""Glorot-uniform initialization of the weights of products, convolutions and embeddings."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ortpartial.model import Model
 
 __all__ = ["draw_weights", "glorot_bounds"]
 
-#: Operators with a sum of products, or a table, and which of their inputs are the factors that are drawn.
+#: Operators whose weights are drawn, and which of their inputs are weights.
 _FACTORS = {"Conv": (1,), "ConvTranspose": (1,), "Einsum": (0, 1), "GRU": (1, 2), "Gather": (0,), "Gemm": (0, 1),
             "LSTM": (1, 2), "MatMul": (0, 1), "RNN": (1, 2)}
 
-#: Operators through which a factor is only looked at.
+#: Operators that may stand between an initializer and the operator whose weight it is.
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def draw_weights(model: Model, weights: Collection[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """First values of weights: factors of products from U(-b, b), b = √(6 / (fan in + fan out)); others as they are.
+    """First values of the weights: factors from U(-b, b) with b = √(6 / (fan in + fan out)), others as in the model.
 
-    The factors are the weights of Gemm, MatMul, Einsum, convolutions and recurrent operators, and the table of Gather,
-    also behind a Transpose or a Reshape. Biases and the scales of normalizations keep what the model holds. The fans of
-    a weight of shape (m, n, k...) are m·∏k and n·∏k, whichever is which.
+    Factors are the weights of Gemm, MatMul, Einsum, convolutions and recurrent operators, and the table of Gather, also
+    behind a Transpose or a Reshape. Biases and the scales of normalizations keep the values of the model. The fans of a
+    weight of shape (m, n, k...) are m·∏k and n·∏k.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ def draw_weights(model: Model, weights: Collection[str], rng: np.random.Generato
     weights : collection of str
         Initializers that are trained.
     rng : numpy.random.Generator
-        Where the numbers come from.
+        The source of the random numbers.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        By name, of the shape and dtype that the model has.
+        By name, with the shape and dtype of the model.
 
     References
     ----------
@@ -62,7 +62,7 @@ def draw_weights(model: Model, weights: Collection[str], rng: np.random.Generato
 
 
 def glorot_bounds(model: Model, weights: Collection[str]) -> dict[str, float]:
-    """Which weights are drawn, and b, their bound.
+    """The bound b of each weight that is drawn.
 
     Parameters
     ----------
@@ -74,10 +74,10 @@ def glorot_bounds(model: Model, weights: Collection[str]) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        Those of them that are factors, in their order.
+        Of the factors among them, in their order.
     """
     factors = {
-        _seen(x)
+        _find_viewed(x)
         for node in topological(list(model.outputs.values()))
         for i, x in enumerate(node.inputs)
         if x is not None and not node.domain and i in _FACTORS.get(node.op_type, ())
@@ -85,8 +85,8 @@ def glorot_bounds(model: Model, weights: Collection[str]) -> dict[str, float]:
     return {n: _bound(model.arrays[n].shape) for n in weights if model.initializers[n] in factors}
 
 
-def _seen(v: Value) -> Value:
-    """What is looked at through views."""
+def _find_viewed(v: Value) -> Value:
+    """The value behind a chain of casts, reshapes and transposes."""
     while v.node is not None and v.node.op_type in _VIEWS and v.node.inputs[0] is not None:
         v = v.node.inputs[0]
     return v

@@ -1,4 +1,4 @@
-"""What does a prediction cost? A loss is a formula from prediction and target to the cost of each element."""
+"""Losses: formulas from prediction and target to the cost of each element."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ Shape = Sequence["int | str | None"]
 class BaseLearningLoss(BaseLearningOnnx):
     """ℓ(y, t): the cost of each element of a prediction y with the target t.
 
-    A subclass has a method ``__call__(self, y, t)`` from two values to a third, and, where it has settings, is a frozen
-    dataclass of them. The elements of a row are averaged, Σwᵢℓᵢ / Σwᵢ is taken over the rows, and the gradient is
-    found, all elsewhere.
+    A subclass defines ``__call__(self, y, t)`` from two values to a third; with settings it is a frozen dataclass of
+    them. The mean over a row, the weighted mean Σwᵢℓᵢ / Σwᵢ over the rows and the gradient are derived from it.
 
     Attributes
     ----------
     target_dtype : numpy dtype or None
-        Element type of the target; None: that of the prediction.
+        Element type of the target, by default that of the prediction.
 
     Examples
     --------
-    A loss of one's own, which every engine takes:
+    A custom loss, which every engine accepts:
 
     >>> class LogCosh(BaseLearningLoss):
     ...     def __call__(self, y, t):
@@ -53,10 +52,10 @@ class BaseLearningLoss(BaseLearningOnnx):
 
     @abstractmethod
     def __call__(self, y: Value, t: Value) -> Value:
-        """Cost of each element."""
+        """The cost of each element."""
 
     def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:
-        """Shape of the target that belongs to an output.
+        """The shape of the target of an output.
 
         Parameters
         ----------
@@ -70,18 +69,18 @@ class BaseLearningLoss(BaseLearningOnnx):
         return tuple(output_shape)
 
     def check_target(self, t: np.ndarray, what: str = "y") -> None:
-        """Raise DataError for a target that the loss is not made for; any finite number is fine unless a loss says so.
+        """Raise DataError for a target outside the domain of the loss, by default any finite number.
 
         Parameters
         ----------
         t : numpy.ndarray
             The target.
         what : str
-            What to call it in errors.
+            The name of the target in errors.
         """
 
     def mean(self, y: np.ndarray) -> np.ndarray:
-        """The quantity that a prediction stands for: the prediction itself, unless a loss reads it on another scale.
+        """The expected target E(t) for a prediction, by default the prediction itself.
 
         Parameters
         ----------
@@ -95,7 +94,7 @@ class BaseLearningLoss(BaseLearningOnnx):
         return y
 
     def labels(self, y: np.ndarray) -> np.ndarray | None:
-        """The labels that scores stand for; None where the target is a quantity.
+        """The predicted labels for scores; None where the target is a quantity.
 
         Parameters
         ----------
@@ -114,18 +113,18 @@ class BaseLearningLoss(BaseLearningOnnx):
         Parameters
         ----------
         dtype : numpy dtype or its name
-            Element type of the prediction, the weights, and, if the loss asks for no other, the target.
+            Element type of the prediction, the weights and, unless the loss sets another, the target.
         shape : sequence of int, str or None
             Shape of the prediction, rows first.
         weighted : bool
-            Whether rows have weights: without, there is no input "w".
+            Whether the model has an input "w" for weights of the rows.
 
         Returns
         -------
         onnx.ModelProto
             The loss is a scalar, the gradient has the shape of the prediction.
         """
-        # A size without a name is given one, so that prediction and target are known to have the same.
+        # Unknown sizes are named, so that prediction and target have the same.
         shape = [f"d{i}" if size is None else size for i, size in enumerate(shape)]
         y = variable("y", dtype, shape)
         t = variable("t", dtype if self.target_dtype is None else self.target_dtype, self.target_shape(shape))
@@ -152,7 +151,7 @@ class SquareLearningLoss(BaseLearningLoss):
     """
 
     def __call__(self, y: Value, t: Value) -> Value:
-        # As a power its gradient is one product; of e * e it would be two and their sum.
+        # The gradient of a power is one product; that of e * e is two products and a sum.
         return (y - t) ** 2
 
 
@@ -219,11 +218,11 @@ class HuberLearningLoss(BaseLearningLoss):
     Parameters
     ----------
     delta : float
-        δ, the error from which on the loss is linear, more than 0.
+        δ, the error beyond which the loss is linear, more than 0.
 
     Notes
     -----
-    With c, the error clipped to ±δ, both halves are c(e - ½c), and the gradient is c.
+    With c, the error clipped to ±δ, both cases are c(e - ½c), and the gradient is c.
 
     References
     ----------
@@ -252,9 +251,9 @@ class PoissonLearningLoss(BaseLearningLoss):
 
     Notes
     -----
-    It is the negative log-likelihood of a Poisson distribution without log t!, which no weight moves. A prediction is
-    the raw score, and the expected count its exponential. Nothing is clipped: eʸ is infinite in float32 from y = 88.8
-    on, in float64 from y = 709.8 on.
+    It is the negative log-likelihood of a Poisson distribution without the constant log t!. A prediction is the raw
+    score, and the expected count its exponential. Nothing is clipped: eʸ is infinite in float32 from y = 88.8 on, in
+    float64 from y = 709.8 on.
 
     References
     ----------
@@ -296,7 +295,7 @@ class HingeLearningLoss(BaseLearningLoss):
         return op.Relu(1 - (2 * t - 1) * y)
 
     def check_target(self, t: np.ndarray, what: str = "y") -> None:
-        # A number between the two would be no probability: at one half, every score would cost the same.
+        # A target between 0 and 1 is not a probability here: at ½ every score would cost 1.
         if (wrong := t[(t != 0) & (t != 1)]).size:
             raise DataError(f"{what} has the number {wrong[0]}, where labels of 0 and 1 were expected.")
 
@@ -310,8 +309,8 @@ class NegLogLearningLoss(BaseLearningLoss):
 
     Notes
     -----
-    Nothing is clipped: log(1 + eʸ) is computed as max(y, 0) + log(1 + exp(-|y|)), its derivative as σ(y), and both are
-    finite for every score. A target between 0 and 1 is a probability.
+    log(1 + eʸ) is computed as max(y, 0) + log(1 + exp(-|y|)) and its derivative as σ(y), both finite for every score
+    without clipping. A target between 0 and 1 is a probability.
 
     References
     ----------
@@ -366,16 +365,16 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
 
     def __call__(self, y: Value, t: Value) -> Value:
         self.target_shape(y.shape or ())
-        # A gather would crash, or read what is not there, where a label is out of range; a mask does not. It is not
-        # multiplied in as a score of -∞, a class ruled out, would make 0 · ∞ of it.
-        chosen = op.Equal(op.Unsqueeze(t, [1]), classes(y))
-        return -op.ReduceSum(op.Where(chosen, op.LogSoftmax(y, axis=1), 0), [1], keepdims=0)
+        # A mask is safe for labels out of range, where a Gather would crash or read out of bounds. It selects and does
+        # not multiply, since the score of an excluded class may be -∞, and 0 · ∞ is NaN.
+        mask = op.Equal(op.Unsqueeze(t, [1]), class_indices(y))
+        return -op.ReduceSum(op.Where(mask, op.LogSoftmax(y, axis=1), 0), [1], keepdims=0)
 
     def labels(self, y: np.ndarray) -> np.ndarray:
         return y.argmax(axis=1)
 
 
-def classes(y: Value) -> Value:
+def class_indices(y: Value) -> Value:
     """0 to C - 1 in the shape (C, 1, ...), which broadcasts against scores (N, C, d, ...)."""
     n = y.shape[1] if y.shape else None
     if isinstance(n, int):
@@ -393,12 +392,12 @@ _NAMES = {
 
 
 def resolve_loss(loss: BaseLearningLoss | type[BaseLearningLoss] | str) -> BaseLearningLoss:
-    """The loss that a user means by "square_error", "absolute_error", "log_loss" ..., a class, its name, or an object.
+    """The loss for a name such as "square_error" or "log_loss", a class or an object.
 
     Parameters
     ----------
     loss : BaseLearningLoss, type or str
-        What the user wrote.
+        The setting of the user.
 
     Returns
     -------
@@ -407,7 +406,7 @@ def resolve_loss(loss: BaseLearningLoss | type[BaseLearningLoss] | str) -> BaseL
     Raises
     ------
     SettingError
-        No loss is called so.
+        The name is unknown.
 
     Examples
     --------

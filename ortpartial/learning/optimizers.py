@@ -1,4 +1,4 @@
-"""How does a gradient become a step? A rate is a pure update of weight and state by a gradient."""
+"""Optimizers: pure updates of a weight and its state by a gradient."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["BaseLearningRate", "LearningRateAdagrad", "LearningRateAdam", "Learn
 
 @dataclass(frozen=True)
 class BaseLearningRate(BaseLearningOnnx):
-    """w ← w - η(k) · step(g, state): how a weight moves by its gradient.
+    """w ← w - η(k) · step(g, state): the update of a weight by its gradient.
 
-    A subclass names its ``state``, tensors of the shape of the weight that start as zeros, and has a method
-    ``update(self, w, g, *state, k)``; where it has settings of its own it is a frozen dataclass of them.
+    A subclass names its ``state``, tensors of the shape of the weight that start at zero, and defines
+    ``update(self, w, g, *state, k)``; with settings of its own it is a frozen dataclass of them.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class BaseLearningRate(BaseLearningOnnx):
     Attributes
     ----------
     state : tuple of str
-        What is remembered of each weight from batch to batch.
+        The names of the tensors that are kept for each weight from batch to batch.
 
     Examples
     --------
@@ -56,11 +56,11 @@ class BaseLearningRate(BaseLearningOnnx):
 
     def __post_init__(self) -> None:
         check_number(self, "eta0", above=0)
-        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))
 
     @abstractmethod
     def update(self, w: Value, g: Value, *state: Any, **k: Any) -> tuple[Value, tuple[Value, ...]]:
-        """``update(w, g, *state, k=k)``: the step before it is scaled by η, and the new state, at batch k."""
+        """``update(w, g, *state, k=k)``: the step of batch k, before it is scaled by η, and the new state."""
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
         """The weight and its state after batch k.
@@ -70,7 +70,7 @@ class BaseLearningRate(BaseLearningOnnx):
         w, g : Value
             Weight and gradient.
         k : Value
-            Number of the batch, an int64 scalar, from 1.
+            Number of the batch, from 1, an int64 scalar.
         *state : Value
             The state, in the order of ``self.state``.
 
@@ -79,10 +79,10 @@ class BaseLearningRate(BaseLearningOnnx):
         tuple of Value
             The new weight, then the new state.
         """
-        step, news = self.update(w, g, *state, k=k)
+        step, new_state = self.update(w, g, *state, k=k)
         assert isinstance(self.schedule, Schedule)
         eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
-        return descend(w, eta, step), *news
+        return descend(w, eta, step), *new_state
 
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).
@@ -97,7 +97,7 @@ class BaseLearningRate(BaseLearningOnnx):
         Returns
         -------
         onnx.ModelProto
-            An output is called as its input with ``_out`` behind it.
+            The name of an output is that of its input with the suffix ``_out``.
         """
         w, g, *state = (variable(name, dtype, shape) for name in ("w", "g", *self.state))
         k = variable("k", np.int64, [])
@@ -151,7 +151,7 @@ class LearningRateSGDNesterov(BaseLearningRate):
     References
     ----------
     I. Sutskever, J. Martens, G. Dahl and G. Hinton, On the importance of initialization and momentum in deep learning,
-    2013, in the form of ``torch.optim.SGD``: the step size scales v and is no part of it.
+    2013, in the form of ``torch.optim.SGD``: η scales v and is not part of it.
 
     Examples
     --------
@@ -190,13 +190,13 @@ class LearningRateAdam(BaseLearningRate):
     epsilon : float
         ε, more than 0.
     epsilon_hat : bool
-        Whether ε is added to √v and not to √v̂: step = m √(1-β₂ᵏ) / (1-β₁ᵏ) / (√v + ε), the other form of Adam, which is
-        that of Keras and of the operator that ONNX has.
+        Whether ε is added to √v and not to √v̂: step = m √(1-β₂ᵏ) / (1-β₁ᵏ) / (√v + ε), as in Keras and in the ONNX
+        operator Adam.
 
     References
     ----------
-    D. P. Kingma and J. Ba, Adam: A Method for Stochastic Optimization, 2015, algorithm 1; the other form is at the end
-    of section 2.
+    D. P. Kingma and J. Ba, Adam: A Method for Stochastic Optimization, 2015, algorithm 1; for `epsilon_hat` the end of
+    section 2.
 
     Examples
     --------
@@ -220,7 +220,7 @@ class LearningRateAdam(BaseLearningRate):
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         m = self.beta1 * m + (1 - self.beta1) * g
         v = self.beta2 * v + (1 - self.beta2) * g * g
-        # m̂ / (√v̂ + ε) with its roots and quotients of scalars taken once for all weights.
+        # m̂ / (√v̂ + ε), rearranged so that roots and quotients of scalars are computed once for all weights.
         root = op.Sqrt(one_minus_power(self.beta2, k, g))
         epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
         return root / one_minus_power(self.beta1, k, g) * (m / (op.Sqrt(v) + epsilon)), (m, v)
@@ -228,7 +228,7 @@ class LearningRateAdam(BaseLearningRate):
 
 @dataclass(frozen=True)
 class LearningRateAdamW(LearningRateAdam):
-    """step = m̂ / (√v̂ + ε) + λw, with m̂ and v̂ as in Adam: the weight decays by ηλ and apart from its gradient.
+    """step = m̂ / (√v̂ + ε) + λw with m̂ and v̂ as in Adam: weight decay that is decoupled from the gradient.
 
     Parameters
     ----------
@@ -245,12 +245,12 @@ class LearningRateAdamW(LearningRateAdam):
     epsilon_hat : bool
         As for Adam.
     weight_decay : float
-        λ, at least 0. Every weight decays, biases too.
+        λ, at least 0. It applies to every weight, biases included.
 
     References
     ----------
     I. Loshchilov and F. Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2, in the form of
-    ``torch.optim.AdamW``: the decay, too, is scaled by η.
+    ``torch.optim.AdamW``: the decay is scaled by η as well.
 
     Examples
     --------
@@ -324,7 +324,7 @@ class LearningRateRMSProp(BaseLearningRate):
     momentum : float
         μ, at least 0 and less than 1.
     centered : bool
-        Whether v - a² stands for v under the root, with a = αa + (1-α)g: the variance of the gradient.
+        Whether v is replaced by v - a² under the root, with a = αa + (1-α)g: the variance of the gradient.
 
     References
     ----------
@@ -350,17 +350,18 @@ class LearningRateRMSProp(BaseLearningRate):
 
     @property
     def state(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What these settings need: v, a where it is centered, b where it has momentum."""
+        """v, with a if it is centered and b if it has momentum."""
         return ("v", *(["a"] if self.centered else []), *(["b"] if self.momentum else []))
 
     def update(self, w: Value, g: Value, *state: Value, k: Value) -> tuple[Value, tuple[Value, ...]]:
         old = dict(zip(self.state, state, strict=True))
         new = {"v": self.alpha * old["v"] + (1 - self.alpha) * g * g}
-        spread = new["v"]
+        variance = new["v"]
         if self.centered:
             new["a"] = self.alpha * old["a"] + (1 - self.alpha) * g
-            spread = op.Relu(spread - new["a"] * new["a"])  # below 0 by rounding alone, where the gradient is constant
-        step = g / (op.Sqrt(spread) + self.epsilon)
+            # Rounding makes it negative where the gradient is constant.
+            variance = op.Relu(variance - new["a"] * new["a"])
+        step = g / (op.Sqrt(variance) + self.epsilon)
         if self.momentum:
             step = new["b"] = self.momentum * old["b"] + step
         return step, tuple(new.values())
@@ -374,12 +375,12 @@ _NAMES = {
 
 
 def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) -> BaseLearningRate:
-    """The rate that a user means by "SGD", "Nesterov", "Adam", a class, its name, an object, or a number for SGD.
+    """The optimizer for a name such as "Adam", a class or an object; SGD with this step size for a number.
 
     Parameters
     ----------
     rate : BaseLearningRate, type, str or float
-        What the user wrote.
+        The setting of the user.
 
     Returns
     -------
@@ -388,7 +389,7 @@ def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) 
     Raises
     ------
     SettingError
-        No rate is called so, or the number is out of range.
+        The name is unknown, or the number out of range.
 
     Examples
     --------

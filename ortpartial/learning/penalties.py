@@ -1,4 +1,4 @@
-"""What does a weight cost? A penalty is a formula from a weight to a number that is added to the loss."""
+"""Penalties: formulas from a weight to a scalar that is added to the loss."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Shape = Sequence["int | str | None"]
 class BaseLearningPenalty(BaseLearningOnnx):
     """p(w): the cost of a weight, a scalar.
 
-    A subclass has a method ``__call__(self, w)`` from a value to a scalar value, and, where it has settings, is a
-    frozen dataclass of them. Its gradient is found elsewhere.
+    A subclass defines ``__call__(self, w)`` from a value to a scalar value; with settings it is a frozen dataclass of
+    them. Its gradient is derived by automatic differentiation.
 
     Examples
     --------
@@ -40,10 +40,10 @@ class BaseLearningPenalty(BaseLearningOnnx):
 
     @abstractmethod
     def __call__(self, w: Value) -> Value:
-        """Cost of the weight."""
+        """The cost of the weight."""
 
     def applies_to(self, shape: Shape) -> bool:
-        """Whether a weight of this shape costs anything.
+        """Whether a weight of this shape is penalized.
 
         Parameters
         ----------
@@ -57,7 +57,7 @@ class BaseLearningPenalty(BaseLearningOnnx):
         return True
 
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Shape) -> ModelProto:
-        """Penalty and gradient as an ONNX model: w -> (penalty, w_grad); zeros where it does not apply to the shape.
+        """Penalty and gradient as an ONNX model: w -> (penalty, w_grad), zeros if it does not apply to the shape.
 
         Parameters
         ----------
@@ -72,12 +72,12 @@ class BaseLearningPenalty(BaseLearningOnnx):
             The penalty is a scalar, the gradient has the shape of the weight.
         """
         w = variable("w", dtype, shape)
-        penalty = self(w) if self.applies_to(shape) else free(w)
+        penalty = self(w) if self.applies_to(shape) else zero_cost(w)
         (dw,) = grad(penalty, [w])
         return build([w], {"penalty": penalty, "w_grad": dw}, name=type(self).__name__)
 
 
-def free(w: Value) -> Value:
+def zero_cost(w: Value) -> Value:
     """0 of the dtype of w."""
     return constant(np.zeros((), w.dtype))
 
@@ -93,7 +93,7 @@ class NoLearningPenalty(BaseLearningPenalty):
     """
 
     def __call__(self, w: Value) -> Value:
-        return free(w)
+        return zero_cost(w)
 
     def applies_to(self, shape: Shape) -> bool:
         return False
@@ -110,7 +110,7 @@ class ElasticLearningPenalty(BaseLearningPenalty):
     l2 : float
         l₂, at least 0.
     penalize_biases : bool
-        Whether weights of fewer than two axes, biases and scales as a rule, cost anything.
+        Whether weights of fewer than two axes, usually biases and scales, are penalized.
 
     References
     ----------
@@ -137,7 +137,7 @@ class ElasticLearningPenalty(BaseLearningPenalty):
             terms.append(self.l1 * op.ReduceL1(w, keepdims=0))
         if self.l2:
             terms.append(0.5 * self.l2 * op.ReduceSumSquare(w, keepdims=0))
-        return sum(terms[1:], terms[0]) if terms else free(w)
+        return sum(terms[1:], terms[0]) if terms else zero_cost(w)
 
     def applies_to(self, shape: Shape) -> bool:
         return (self.l1 > 0 or self.l2 > 0) and (self.penalize_biases or len(shape) > 1)
@@ -147,12 +147,12 @@ _NAMES = {"none": NoLearningPenalty, "elastic": ElasticLearningPenalty}
 
 
 def resolve_penalty(penalty: BaseLearningPenalty | type[BaseLearningPenalty] | str | None) -> BaseLearningPenalty:
-    """The penalty that a user means by None, a class, its name, or an object.
+    """The penalty for a name, a class or an object; no penalty for None.
 
     Parameters
     ----------
     penalty : BaseLearningPenalty, type, str or None
-        What the user wrote.
+        The setting of the user.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def resolve_penalty(penalty: BaseLearningPenalty | type[BaseLearningPenalty] | s
     Raises
     ------
     SettingError
-        No penalty is called so.
+        The name is unknown.
 
     Examples
     --------

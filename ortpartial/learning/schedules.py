@@ -1,4 +1,4 @@
-"""How far to step at iteration k? A `Schedule` turns the first step size and the number of the batch into a factor."""
+"""Learning rate schedules: formulas from the first step size and the number of the batch to the step size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycle
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """η(k): the step size at batch k = 1, 2, ... of all epochs together.
+    """η(k): the step size at batch k = 1, 2, ..., counted over all epochs.
 
-    A subclass is a frozen dataclass of settings with a method ``__call__(self, eta0, k)``: from the first step size, a
+    A subclass is a frozen dataclass of settings that defines ``__call__(self, eta0, k)``: from the first step size, a
     scalar `Value`, and the number of the batch, an int64 scalar `Value`, to the step size, a scalar `Value` of the
     dtype of `eta0`.
 
@@ -36,12 +36,12 @@ class Schedule(ABC):
 
     @abstractmethod
     def __call__(self, eta0: Value, k: Value) -> Value:
-        """Step size at batch k."""
+        """The step size at batch k."""
 
 
 @dataclass(frozen=True)
 class ConstantSchedule(Schedule):
-    """η = η₀. No operator is emitted for it.
+    """η = η₀, without any operator.
 
     Examples
     --------
@@ -61,12 +61,11 @@ class InvScalingSchedule(Schedule):
     Parameters
     ----------
     power_t : float
-        How fast the steps shrink, at least 0. At 0.5 or less their sum of squares diverges, at more than 1 their sum
-        converges.
+        p, at least 0. At 0.5 or less the sum of squared step sizes diverges; at more than 1 their sum converges.
 
     Notes
     -----
-    scikit-learn counts samples where k counts batches: with batches of one row both are the same.
+    k counts batches, and samples in scikit-learn: both are the same with batches of one row.
 
     References
     ----------
@@ -90,7 +89,7 @@ class InvScalingSchedule(Schedule):
 
 @dataclass(frozen=True)
 class OptimalSchedule(Schedule):
-    """η = 1 / (α (t₀ + k)) with t₀ = α^(-3/4), whatever η₀.
+    """η = 1 / (α (t₀ + k)) with t₀ = α^(-3/4), independent of η₀.
 
     Parameters
     ----------
@@ -99,9 +98,9 @@ class OptimalSchedule(Schedule):
 
     Notes
     -----
-    t₀ is scikit-learn's for the log loss. With a typical weight ω = α^(-1/4) it makes the first step
-    ω / max(1, ℓ'(-ω, 1)), and as the derivative ℓ' is negative there, t₀ = 1 / (α ω). The difference: scikit-learn
-    counts samples, the first one as 0; k counts batches, the first one as 1.
+    t₀ is that of scikit-learn for the log loss: with a typical weight ω = α^(-1/4) the first step size is
+    ω / max(1, ℓ'(-ω, 1)), where the derivative ℓ' is negative, hence t₀ = 1 / (α ω). scikit-learn counts samples from
+    0, k counts batches from 1.
 
     References
     ----------
@@ -130,14 +129,14 @@ class OptimalSchedule(Schedule):
 
 @dataclass(frozen=True)
 class WarmUpSchedule(Schedule):
-    """η = min(k/n, 1) · s(max(k - n, 1)): n batches that lead up to the first step of a schedule s, then s from there.
+    """η = min(k/n, 1) · s(max(k - n, 1)): linear warm-up over n batches, then a schedule s.
 
     Parameters
     ----------
     schedule : Schedule or str
         s, a `Schedule` or the name of one.
     n : int
-        Number of batches until the step size is whole, at least 1.
+        Number of batches of the warm-up, at least 1.
 
     References
     ----------
@@ -154,7 +153,7 @@ class WarmUpSchedule(Schedule):
     n: int = 100
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))  # a name becomes what it stands for
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))
         check_integer(self, "n", low=1)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
@@ -164,18 +163,18 @@ class WarmUpSchedule(Schedule):
 
 @dataclass(frozen=True)
 class CosineSchedule(Schedule):
-    """η = l + (η₀ - l) ½(1 + cos(πj/n)) with j = min(k - 1, n): from η₀ down to l, the minimum, where it stays.
+    """η = l + (η₀ - l) ½(1 + cos(πj/n)) with j = min(k - 1, n): cosine annealing from η₀ to the minimum l.
 
     Parameters
     ----------
     n : int
-        Number of batches that it takes, at least 1: epochs times batches an epoch for all of a training.
+        Number of batches until the minimum, at least 1: for a whole training, epochs times batches an epoch.
     minimum : float
-        l, the last step size, at least 0. It is a step size and no factor, and is meant to be less than η₀.
+        l, the last step size, at least 0: a step size, not a factor, and usually less than η₀.
 
     Notes
     -----
-    It is computed as l + (η₀ - l) sin²(½π(n - j)/n), which is the same and loses no digits near the end.
+    It is computed as l + (η₀ - l) sin²(½π(n - j)/n), which does not cancel near the end.
 
     References
     ----------
@@ -202,7 +201,7 @@ class CosineSchedule(Schedule):
 
 @dataclass(frozen=True)
 class StepSchedule(Schedule):
-    """η = η₀ · γᵐ with m = ⌊(k - 1)/n⌋: times γ, the factor, every n batches.
+    """η = η₀ · γᵐ with m = ⌊(k - 1)/n⌋: multiplied by γ every n batches.
 
     Parameters
     ----------
@@ -229,7 +228,7 @@ class StepSchedule(Schedule):
         check_number(self, "factor", above=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        # Both are integers, and so is their quotient.
+        # The quotient of integers is truncated.
         return eta0 * op.Pow(constant(self.factor, eta0.dtype), (k - 1) / self.n)
 
 
@@ -237,23 +236,23 @@ class StepSchedule(Schedule):
 class OneCycleSchedule(Schedule):
     """η = l + (η₀ - l) ½(1 - cos(πx)): with l = η₀/d and x = j/a up to j = a, l = η₀/(df), x = (n-1-j)/(n-1-a) beyond.
 
-    Here j = min(k, n) - 1 and a = pn - 1. The steps grow to η₀, then shrink until the n-th, and stay as small as that.
+    Here j = min(k, n) - 1 and a = pn - 1. The step size grows to η₀, shrinks until batch n, and is constant from there.
 
     Parameters
     ----------
     n : int
-        Number of batches of the cycle, at least 1: epochs times batches an epoch for all of a training.
+        Number of batches of the cycle, at least 1: for a whole training, epochs times batches an epoch.
     pct_start : float
-        p, the share of the cycle in which the steps grow, at least 0 and less than 1.
+        p, the fraction of the cycle in which the step size grows, at least 0 and less than 1.
     div_factor : float
-        d, how many times the first step is smaller than η₀, the largest one; more than 0.
+        d, the ratio of η₀, the largest step size, to the first one, more than 0.
     final_div_factor : float
-        f, how many times the last step is smaller than the first one; more than 0.
+        f, the ratio of the first step size to the last one, more than 0.
 
     References
     ----------
     L. Smith and N. Topin, Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates, 2018, in
-    the form of ``torch.optim.lr_scheduler.OneCycleLR``: two phases, and momentum is left as it is.
+    the form of ``torch.optim.lr_scheduler.OneCycleLR``: two phases, with a constant momentum.
 
     Examples
     --------
@@ -282,12 +281,12 @@ class OneCycleSchedule(Schedule):
 
 
 def interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:
-    """From low at x = 0 to high at x = 1 along a cosine: l + (h - l) ½(1 - cos(πx)), as a square that keeps digits."""
+    """l + (h - l) ½(1 - cos(πx)), from low at x = 0 to high at x = 1, computed as a square that does not cancel."""
     s = op.Sin(math.pi / 2 * x)
     return low + (high - low) * (s * s)
 
 
-# Those that last for n batches take 1000 by their names alone.
+# By name, schedules that last for n batches have n = 1000.
 _NAMES: dict[str, type[Schedule]] = {
     "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
     "warmup": WarmUpSchedule, "cosine": CosineSchedule, "step": StepSchedule, "onecycle": OneCycleSchedule,
@@ -295,12 +294,12 @@ _NAMES: dict[str, type[Schedule]] = {
 
 
 def resolve_schedule(schedule: Schedule | type[Schedule] | str) -> Schedule:
-    """The schedule that a user means by a name such as "constant" or "cosine", a class, its name, or an object.
+    """The schedule for a name such as "constant" or "cosine", a class or an object.
 
     Parameters
     ----------
     schedule : Schedule, type or str
-        What the user wrote.
+        The setting of the user.
 
     Returns
     -------
@@ -309,7 +308,7 @@ def resolve_schedule(schedule: Schedule | type[Schedule] | str) -> Schedule:
     Raises
     ------
     SettingError
-        No schedule is called so.
+        The name is unknown.
 
     Examples
     --------

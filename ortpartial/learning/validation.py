@@ -1,4 +1,4 @@
-"""Which settings may a piece of training have, such as a loss or a schedule, and which piece does a name mean?"""
+"""Validation of the settings of losses, penalties, optimizers and schedules, and look-up of these by name."""
 
 from __future__ import annotations
 
@@ -16,73 +16,74 @@ __all__ = ["check_integer", "check_number", "resolve_piece"]
 def check_number(
     piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None
 ) -> None:
-    """Settings of a frozen piece as Python floats, once they are known to be finite and in their range.
+    """Check that settings are finite numbers in a range, and convert them to Python floats.
 
     Parameters
     ----------
     piece : dataclass
-        The object whose settings are looked at.
+        The object that holds the settings; its fields are replaced although it is frozen.
     *names : str
-        The settings.
+        The names of the settings.
     above, low, below : float, optional
         The range: more than `above`, at least `low`, less than `below`.
 
     Raises
     ------
     SettingError
-        A setting is no finite number or out of its range.
+        A setting is not a finite number or out of range.
     """
     bounds = (("more than", above), ("at least", low), ("less than", below))
     expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
     for name in names:
-        given = getattr(piece, name)
-        # True is a number to Python, and never meant as one here.
-        if not isinstance(given, bool) and isinstance(given, Real) and math.isfinite(given):
-            value = float(given)
-            above_all = (above is None or value > above) and (low is None or value >= low)
-            if above_all and (below is None or value < below):
-                object.__setattr__(piece, name, value)  # only its type changes, before anybody has seen it
+        value = getattr(piece, name)
+        # A bool is a number in Python, and a mistake here.
+        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value):
+            number = float(value)
+            is_above = (above is None or number > above) and (low is None or number >= low)
+            if is_above and (below is None or number < below):
+                object.__setattr__(piece, name, number)
                 continue
-        raise SettingError(f"{type(piece).__name__}: {name} is {given!r}, a finite number"
+        raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a finite number"
                            f"{' ' + expected if expected else ''} was expected.")
 
 
 def check_integer(piece: Any, *names: str, low: int) -> None:
-    """Settings of a frozen piece as Python integers, once they are known to be whole numbers in their range.
+    """Check that settings are integers of at least `low`, and convert them to Python integers.
 
     Parameters
     ----------
     piece : dataclass
-        The object whose settings are looked at.
+        The object that holds the settings; its fields are replaced although it is frozen.
     *names : str
-        The settings.
+        The names of the settings.
     low : int
-        The least that they may be.
+        The least allowed value.
 
     Raises
     ------
     SettingError
-        A setting is no whole number or too small.
+        A setting is not an integer or too small.
     """
     for name in names:
-        given = getattr(piece, name)
-        if isinstance(given, bool) or not isinstance(given, Integral) or given < low:
-            raise SettingError(f"{type(piece).__name__}: {name} is {given!r}, a whole number at least {low} was "
+        value = getattr(piece, name)
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+            raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a whole number at least {low} was "
                                f"expected.")
-        object.__setattr__(piece, name, int(given))
+        object.__setattr__(piece, name, int(value))
 
 
-def resolve_piece(kind: type, given: Any, table: Mapping[str, type]) -> Any:
-    """The piece that a user means by an object, a class or a name.
+def resolve_piece(kind: type, choice: Any, table: Mapping[str, type]) -> Any:
+    """The loss, penalty, optimizer or schedule for an object, a class or a name.
 
     Parameters
     ----------
     kind : type
-        Base class of what is wanted; its ``setting`` is how the user calls it.
-    given : kind, type or str
-        An object is itself, a class its object with default settings, a name one of `table` or of its classes.
+        The base class; its ``setting`` names the setting in errors.
+    choice : kind, type or str
+        An object is returned as it is, a class is constructed with its defaults, a name is a key of `table` or the name
+        of one of its classes.
     table : dict of str to type
-        Classes by their short names; case does not matter.
+        Classes by short name, of which case is ignored.
 
     Returns
     -------
@@ -91,26 +92,26 @@ def resolve_piece(kind: type, given: Any, table: Mapping[str, type]) -> Any:
     Raises
     ------
     SettingError
-        Nothing is called so; the message lists what is.
+        The name is unknown, and the message lists all names, or the choice has another type.
 
     Examples
     --------
     >>> resolve_piece(Mapping, "nothing", {"nothing": dict})
     {}
     """
-    if isinstance(given, kind):
-        return given
-    if isinstance(given, type) and issubclass(given, kind):
-        return given()
-    known = {**table, **{cls.__name__: cls for cls in table.values()}}
+    if isinstance(choice, kind):
+        return choice
+    if isinstance(choice, type) and issubclass(choice, kind):
+        return choice()
+    classes = {**table, **{cls.__name__: cls for cls in table.values()}}
     setting = getattr(kind, "setting", kind.__name__)
-    if isinstance(given, str):
-        lower = {name.lower(): cls for name, cls in known.items()}
-        if given.lower() in lower:
-            return lower[given.lower()]()
-        close = difflib.get_close_matches(given.lower(), lower, n=1)
-        guess = next((f" Did you mean {name!r}?" for name in known if close and name.lower() == close[0]), "")
-        raise SettingError(f"{setting}: {given!r} is not known.{guess} Known are {', '.join(known)}; "
+    if isinstance(choice, str):
+        names = {name.lower(): name for name in classes}
+        if choice.lower() in names:
+            return classes[names[choice.lower()]]()
+        close = difflib.get_close_matches(choice.lower(), names, n=1)
+        guess = f" Did you mean {names[close[0]]!r}?" if close else ""
+        raise SettingError(f"{setting}: {choice!r} is not known.{guess} Known are {', '.join(classes)}; "
                            f"an object of a subclass of {kind.__name__} will do, too.")
-    raise SettingError(f"{setting}: {given!r} is a {type(given).__name__}; a name ({', '.join(table)}) or an object of "
-                       f"a subclass of {kind.__name__} was expected.")
+    raise SettingError(f"{setting}: {choice!r} is a {type(choice).__name__}; a name ({', '.join(table)}) or an object "
+                       f"of a subclass of {kind.__name__} was expected.")
