@@ -1,4 +1,4 @@
-"""Training loop: epochs over rows or batches of data, validation, callbacks, and what happens at divergence."""
+"""Training loop: epochs over rows or batches, validation, callbacks, and divergence."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ __all__ = ["FitLoop"]
 
 
 class FitLoop:
-    """The epochs of a training, and what they have come to.
+    """The epochs of a training, and their progress.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     engine : Engine
-        What trains: it holds the weights and takes the steps.
+        Holds the weights and takes the steps.
     predictor : Predictor
-        What computes the losses of a validation, and checks data.
+        Computes validation losses, and has the data adapter.
     settings : FitSettings
-        How long and in what order; they may be replaced between two epochs.
+        May be replaced between two epochs.
 
     Attributes
     ----------
     train_losses, validation_losses : list of float
-        One number an epoch, and one a validation.
+        One number per epoch, and one per validation.
     n_iter : int
-        Epochs trained.
+        Number of epochs trained.
     rng : numpy.random.Generator
-        Where the order of the rows comes from.
+        Source of the order of the rows.
     """
 
     def __init__(self, spec: TrainingSpec, engine: Engine, predictor: Predictor, settings: FitSettings):
@@ -51,7 +51,7 @@ class FitLoop:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the first weights; compiled graphs stay."""
+        """Return to the first weights and keep compiled graphs."""
         self.rng = np.random.default_rng(self.settings.random_state)
         self.train_losses: list[float] = []
         self.validation_losses: list[float] = []
@@ -92,7 +92,7 @@ class FitLoop:
                     break
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """Train for one epoch, from where the training is."""
+        """Train for one epoch, from the current state."""
         with interruptible(self.engine, self.settings.timeout):
             data, rows = self._to_arrays(X, y, sample_weight)
         self._begin(data, rows)
@@ -106,7 +106,7 @@ class FitLoop:
         return predictor.data.to_arrays(X, y, sample_weight, self.settings.batch_size, predictor.forward)
 
     def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
-        """Hand the rows to the engine; of several processes, all go on from the first. Whether this is the first."""
+        """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
         self.engine.start(data)
         group = getattr(self.engine, "group", None)
         if group is None:
@@ -124,7 +124,7 @@ class FitLoop:
         return value if group is None else group.broadcast(value)
 
     def _check_batches(self, X: Any) -> Iterable[Any]:
-        """Batches that can be iterated over in every epoch."""
+        """X, if it can be iterated over in every epoch."""
         if isinstance(X, Mapping) or hasattr(X, "__array__") or not isinstance(X, Iterable):
             raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
         if iter(X) is X and self.settings.max_iter > 1:
@@ -135,7 +135,7 @@ class FitLoop:
         return X
 
     def _train_rows(self, rows: int) -> str | None:
-        """Train on every row once; returns how the training diverged, if it did."""
+        """Train on every row once; return a message if the loss diverged."""
         order = self.rng.permutation(rows) if self.settings.shuffle else np.arange(rows)
         snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
         loss = self.engine.epoch(order, self.settings.batch_size)
@@ -145,7 +145,7 @@ class FitLoop:
         return None
 
     def _replay(self, snapshot: Any, order: np.ndarray, loss: float) -> str:
-        """Repeat an epoch that diverged up to its last finite step."""
+        """Repeat a diverged epoch up to its last finite step; return the message."""
         engine, size = self.engine, self.settings.batch_size
         if snapshot is None:  # With one set of weights, the step was not taken.
             return self._describe(loss, engine.iteration + 1)
@@ -160,7 +160,7 @@ class FitLoop:
         return self._describe(loss, iteration)
 
     def _train_batches(self, batches: Iterable[Any]) -> str | None:
-        """Train on every batch once; returns how the training diverged, if it did."""
+        """Train on every batch once; return a message if the loss diverged."""
         total = weight = 0.0
         engine = self.engine
         with closing(prefetch(batches)) as fetched:
@@ -188,17 +188,17 @@ class FitLoop:
         self.n_iter += 1
 
     def _describe(self, loss: float, iteration: int) -> str:
-        """How a training diverged, and what to do."""
+        """The message about a loss that diverged."""
         return (f"The loss is {loss} at iteration {iteration} (epoch {self.n_iter + 1}) with {self.spec.rate!r}; the "
                 f"weights are those of iteration {iteration - 1}. Lower the rate, or scale X and y.")
 
     def _report(self, divergence: str) -> None:
-        """Raise the error, or warn."""
+        """Raise the message as an error, or warn."""
         if self.settings.exc:
             raise ConvergenceError(divergence)
         warnings.warn(divergence, ConvergenceWarning, stacklevel=4)  # the caller of the optimizer's method
 
     def _format_losses(self) -> dict[str, str]:
-        """The last losses, for the bar."""
+        """The last losses, for the progress bar."""
         last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
         return {n: f"{v[0]:.4g}" for n, v in last.items() if v}

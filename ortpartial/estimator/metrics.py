@@ -1,4 +1,4 @@
-"""How good is a prediction? R² and accuracy, as scikit-learn defines them."""
+"""Metrics: R² and accuracy, as scikit-learn defines them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def accuracy(labels: np.ndarray, t: np.ndarray, w: np.ndarray) -> float:
     Parameters
     ----------
     labels, t : numpy.ndarray
-        What is predicted, and the target, of as many elements.
+        Predictions and targets, of the same number of elements.
     w : numpy.ndarray of shape (rows,)
         Weights of the rows.
 
@@ -26,12 +26,12 @@ def accuracy(labels: np.ndarray, t: np.ndarray, w: np.ndarray) -> float:
 
 
 def r2(y: np.ndarray, t: np.ndarray, w: np.ndarray) -> float:
-    """1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns; of a constant column 1 if it is met, else 0.
+    """1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns; a constant column counts 1 if met, else 0.
 
     Parameters
     ----------
     y, t : numpy.ndarray of shape (rows, ...)
-        What is predicted, and the target.
+        Predictions and targets.
     w : numpy.ndarray of shape (rows,)
         Weights of the rows.
 

@@ -49,11 +49,11 @@ from .validation import DataAdapter
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
-#: What a pickle does not hold: the parts that the others follow from, also those of former versions.
+#: Attributes that are derived, and so left out of a pickle; the second line names those of former versions.
 _DERIVED = ("_spec", "_engine", "_data", "_predictor", "_loop", "_state", "_layer",
             "_losses", "_precision", "_read", "_statistics", "_threads")
 
-#: What a training has come to, by the names of the attributes of a `FitLoop`.
+#: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 _PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
              "_rng": "rng"}
 
@@ -79,90 +79,92 @@ class OrtGradientForwardBackwardOptimizer:
 
     Parameters
     ----------
-    model : onnx.ModelProto, bytes, path, or what `load` made of them
+    model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
         The model, of any opset; it is never written to.
     weights_to_train : sequence of str, optional
         Initializers to train, in any order. By default the float initializers of rank one or more on a differentiable
         path to a trained output, except BatchNormalization's mean and variance.
     learning_loss : str, BaseLearningLoss, or dict of str to them
-        What a prediction costs: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
-        ``"softmax_cross_entropy"``, an object, or one of these for every output that is trained.
+        The loss: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
+        ``"softmax_cross_entropy"``, an object, or a dict with one of these for every output that is trained.
     learning_rate : str, float or BaseLearningRate
-        How a gradient becomes a step: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a number for plain SGD.
+        The optimizer, with its learning rate and schedule: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a
+        number for plain SGD.
     learning_penalty : BaseLearningPenalty, optional
-        What a weight costs.
+        The penalty of the weights.
     max_iter : int
         Number of epochs.
     batch_size : int
-        Rows a step; the last batch of an epoch may be smaller and counts by its own size.
+        Rows per step; the last batch of an epoch may be smaller and counts by its own size.
     shuffle : bool
         Whether every epoch takes the rows in a new order.
     init : str
-        ``"model"`` starts from the weights that the model holds. ``"random"`` draws those that something is multiplied
-        with anew, uniformly within ±√(6 / (fan in + fan out)), and keeps biases and the scales of normalizations.
+        ``"model"`` starts from the weights of the model. ``"random"`` draws the factors of products anew, uniformly
+        within ±√(6 / (fan in + fan out)), and keeps biases and the scales of normalizations.
     train_mode : bool
-        Whether Dropout and BatchNormalization train; without it, a training computes what the model computes as it was
-        exported. Masks follow from a seed and the number of the step, batches are normalized by their own statistics,
-        which move the running ones as ONNX has it, with the variance of the population. All else, such as `predict` and
-        the trained model, is for inference, with the running statistics of now. Engines ``"step"`` and ``"epoch"``.
+        Whether Dropout and BatchNormalization are in training mode; otherwise the model is trained as it was exported.
+        Dropout masks follow from a seed and the number of the step. Batches are normalized by their own statistics,
+        which update the running ones as ONNX defines it, with the population variance. `predict` and the trained model
+        stay in inference mode, with the current running statistics. Engines ``"step"`` and ``"epoch"``.
     precision : str, optional
-        ``"float16"`` or ``"bfloat16"``: products are computed in it while the model trains; sums of many numbers,
+        Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many numbers,
         losses, weights and their update stay in the dtype of the model, as do `predict` and the trained model. Engines
-        ``"step"`` and ``"epoch"``. It is for devices: on the CPU, onnxruntime runs float16 by kernels of float32, whose
-        results it may leave unrounded, and has no kernels of bfloat16.
+        ``"step"`` and ``"epoch"``. Meant for devices: on the CPU, onnxruntime runs float16 by float32 kernels, whose
+        results it may leave unrounded, and has no bfloat16 kernels.
     loss_scale : float or LossScale, optional
-        What the loss is multiplied by before it is differentiated, so that gradients do not vanish in float16. By
-        default a `LossScale` for float16, which skips steps whose gradient overflows and finds the scale by itself; a
-        number is fixed, and skips none.
+        Factor of the loss before differentiation, so that gradients do not vanish in float16. By default a `LossScale`
+        for float16, which adapts the factor and skips steps whose gradient overflows; a number is fixed, and skips
+        none.
     random_state : int or numpy.random.Generator, optional
-        Where orders, random weights and the seed of masks come from.
+        Source of row orders, random weights and the seed of masks.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
         ``"epoch"`` (one graph an epoch) or ``"step"`` (one a step), both on any onnxruntime, ``"agent"``
-        (onnxruntime-training) or ``"auto"``. On a CUDA device ``"auto"`` takes steps that the device records once, as a
-        CUDA graph, and replays: rows, their order, weights and losses stay there. Where a step cannot be recorded, or
-        the rows find no room, it is ``"epoch"``, and `engine_reason_` says why.
+        (onnxruntime-training) or ``"auto"``. On a CUDA device ``"auto"`` records a step once, as a CUDA graph, and
+        replays it; rows, their order, weights and losses stay on the device. Where a step cannot be recorded, or the
+        rows do not fit, it is ``"epoch"``, and `engine_reason_` says why.
     warm_start : bool
-        Whether `fit` goes on from the last one, weights, optimizer state and iteration, instead of starting again.
+        Whether `fit` continues from the last one, with its weights, optimizer states and iteration, instead of
+        starting again.
     validation_every : float or int
         How often to compute the loss on ``X_val``: a share of `max_iter`, or a number of epochs.
     callbacks : sequence of callable
         Called with the optimizer after every epoch; one that returns True ends the training.
     distributed : bool
-        Whether the processes of ``torch.distributed`` train together. Each is given all rows, a memory map for example,
-        and reads its share of every batch; the steps are those of one process. The first process alone shows the bar
-        and calls the callbacks.
+        Whether the processes of ``torch.distributed`` train together. Each is given all rows, as a memory map for
+        example, and reads its share of every batch; the steps are those of one process. Only the first process shows
+        the bar and calls the callbacks.
     checkpointing : None, "auto", or sequence of str
-        What the backward pass computes once more instead of keeping it, for less memory and more time; the numbers are
-        the same. ``"auto"`` (or True) cuts the model into the segments that take the least memory, about √n of n
-        operators; a list names the tensors to keep, and all between them is computed again.
+        Gradient checkpointing: recompute values in the backward pass instead of keeping them, for less memory, more
+        time and the same numbers. ``"auto"`` (or True) cuts the model into the segments that take the least memory,
+        about √n of n operators; a list names the tensors to keep, and all between them are recomputed.
     timeout : float, optional
-        Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even in the
-        midst of a run; what had been trained until then is kept. Engine ``"agent"`` looks at it once a step.
+        Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even during a
+        run; what was trained until then is kept. Engine ``"agent"`` checks it once a step.
     verbose : int
-        1 shows a bar.
+        1 shows a progress bar.
     exc : bool
-        Whether a loss that is no finite number raises ConvergenceError; else it warns and stops.
+        Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
 
     Attributes
     ----------
     train_losses_ : list of float
         The weighted mean loss of every epoch, each batch's before its step, without the penalty.
     validation_losses_ : list of float
-        The weighted mean loss on ``X_val``, whenever it was computed.
+        The mean loss on ``X_val``, one for each time it was computed.
     trained_coef_ : dict of str to numpy.ndarray
         The trained weights by name.
     n_iter_ : int
-        Epochs trained.
+        Number of epochs trained.
     engine_, engine_reason_ : str
         The engine in use, and why.
 
     Raises
     ------
     ModelError, SettingError, DeviceError, NoGradientError, RuntimeMissingError
-        At once, not in `fit`, where the model, a setting, the device, an operator without a gradient or the runtime
-        that is installed does not allow it.
+        The model, a setting, the device, an operator without a gradient or the installed runtime does not allow the
+        training; raised by the constructor, not by `fit`.
 
     References
     ----------
@@ -239,8 +241,8 @@ class OrtGradientForwardBackwardOptimizer:
     _rng = _Progress()
 
     def _read(self, model: Any) -> Model:
-        """The model, with what the settings say of its outputs and weights."""
-        # A copy: nothing that the caller does to the model may change a training.
+        """Load a copy of the model; resolve the losses and weights of the settings in it."""
+        # It is a copy, so that nothing the caller does to the model changes a training.
         loaded = offload_weights(_load(model, self.train_mode))
         losses = _resolve_losses(loaded, self._arguments["learning_loss"])
         is_named = isinstance(self._arguments["learning_loss"], Mapping)
@@ -250,13 +252,13 @@ class OrtGradientForwardBackwardOptimizer:
         return self._declare_variables(loaded)
 
     def _declare_variables(self, model: Model) -> Model:
-        """The model with variables as the initializers that change: nothing that is built counts on their content."""
+        """The model with variables for the initializers that change, so that no rewrite relies on their content."""
         losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
         statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
         return specialize(model, variables=[*weights, *statistics])
 
     def _compose(self, model: Model, settings: FitSettings) -> None:
-        """Put together the parts, which follow from the settings and the model, and are never pickled."""
+        """Compose the parts. They follow from the settings and the model, and are not pickled."""
         self._spec = self._specify(model)
         self._data = DataAdapter(self._spec)
         self._engine = self._select_engine()
@@ -312,17 +314,17 @@ class OrtGradientForwardBackwardOptimizer:
         Parameters
         ----------
         X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
-            Inputs; where the model has several, a dict or a table with a column for each. Arrays of numpy, memory maps
-            and tensors are read where they are if they have the dtype of the input; tables of pandas, polars or pyarrow
-            are copied, column by column. Without `y`, what gives batches (X, y) or (X, y,
-            sample_weight) every time it is iterated over, such as a DataLoader: they are fetched by a thread while the
-            step before runs, and `batch_size` and `shuffle` are left to them.
+            Inputs; for a model with several, a dict or a table with a column for each. Arrays of numpy, memory maps
+            and tensors of the input's dtype are read in place; tables of pandas, polars or pyarrow are copied column by
+            column. Without `y`, an iterable of batches (X, y) or (X, y, sample_weight), such as a DataLoader: it is
+            iterated over once an epoch, a thread fetches the next batches during a step, and `batch_size` and `shuffle`
+            do not apply.
         y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,), optional
             Weights of the rows, not negative.
         X_val, y_val : like X and y, optional
-            Data on which the loss is computed now and then, without a change of the training.
+            Validation data, whose loss is computed every `validation_every` epochs.
 
         Returns
         -------
@@ -334,7 +336,7 @@ class OrtGradientForwardBackwardOptimizer:
         DataError
             The data do not fit the model.
         ConvergenceError
-            The loss or a weight is no finite number any more; the weights are those of the last finite step.
+            The loss or a weight is NaN or infinite; the weights are those of the last finite step.
         DeadlineError
             The `timeout` is over.
         """
@@ -342,7 +344,7 @@ class OrtGradientForwardBackwardOptimizer:
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train for one epoch on these rows, going on from where the training is.
+        """Train for one epoch on these rows, from the current weights and states.
 
         Parameters
         ----------
@@ -363,14 +365,14 @@ class OrtGradientForwardBackwardOptimizer:
         return self
 
     def _notify(self) -> bool:
-        """Call every callback; whether one of them returned True."""
+        """Call every callback; return whether one of them returned True."""
         answers = [callback(self) for callback in self.callbacks]
         return any(answer is True for answer in answers)
 
     # -- prediction
 
     def predict(self, X: Any) -> Any:
-        """The raw outputs of the graph with the trained weights.
+        """Compute the raw outputs of the graph with the trained weights.
 
         Parameters
         ----------
@@ -391,7 +393,7 @@ class OrtGradientForwardBackwardOptimizer:
             return self._predictor.predict(X)
 
     def losses(self, X: Any, y: Any) -> np.ndarray:
-        """The loss of every row, in order, without the penalty.
+        """Compute the loss of every row, without the penalty.
 
         Parameters
         ----------
@@ -412,7 +414,7 @@ class OrtGradientForwardBackwardOptimizer:
             return self._predictor.losses(X, y)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Accuracy where the loss has labels, else R².
+        """Compute the accuracy where the loss has labels, else R².
 
         R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw.
 
@@ -441,7 +443,7 @@ class OrtGradientForwardBackwardOptimizer:
     # -- state
 
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
-        """Copies of the weights, of the optimizer's states or of the buffers, that the caller owns.
+        """Copy the weights, the optimizer states or the buffers.
 
         Parameters
         ----------
@@ -451,15 +453,15 @@ class OrtGradientForwardBackwardOptimizer:
         Returns
         -------
         list of numpy.ndarray
-            In the order of `weights_to_train`; of the optimizer, all states of the first weight, then of the next, and
-            at last the number of batches seen, on which schedules and Adam depend. The buffers of `train_mode` are the
-            running statistics, and then the seed, two numbers that the masks of Dropout follow from; those of a
-            `LossScale` are the scale, the steps taken in a row since it moved, and the number of those skipped.
+            Weights in the order of `weights_to_train`. Optimizer states: all of the first weight, then of the next, and
+            last the number of batches seen, on which schedules and Adam depend. Buffers: in `train_mode` the running
+            statistics, then the seed of the Dropout masks, two numbers; with a `LossScale` the scale, the number of
+            steps since it changed, and the number of steps skipped.
         """
         return self._state.get(kind)
 
     def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
-        """Overwrite weights, states or buffers; a `fit` with `warm_start` or a `partial_fit` goes on from it.
+        """Overwrite weights, states or buffers; `partial_fit`, or `fit` with `warm_start`, continues from them.
 
         Parameters
         ----------
@@ -471,7 +473,7 @@ class OrtGradientForwardBackwardOptimizer:
         Raises
         ------
         DataError
-            Another number of arrays, another shape, or what is no finite number.
+            The number of arrays or a shape differs, or an array is not finite.
         """
         self._state.set(state, kind)
 
@@ -481,7 +483,7 @@ class OrtGradientForwardBackwardOptimizer:
         return dict(zip(self.weights_to_train, self.get_state(), strict=True))
 
     def get_trained_onnx(self) -> ModelProto:
-        """The model with its trained weights, and running statistics; nothing else of it is changed.
+        """Return the model with its trained weights and running statistics, and otherwise unchanged.
 
         Returns
         -------
@@ -490,7 +492,7 @@ class OrtGradientForwardBackwardOptimizer:
         return self._state.to_model()
 
     def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
-        """The model with its trained weights and its training, which a `TrainingSession` goes on with.
+        """Return the trained model with its training, which a `TrainingSession` continues.
 
         Parameters
         ----------
@@ -509,12 +511,12 @@ class OrtGradientForwardBackwardOptimizer:
         return to_training_info(self._spec, style, state=self._state.take_snapshot(), init=init, weighted=weighted)
 
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
-        """Every graph in use: predict, losses, and those of the engine.
+        """Write every graph in use: predict, losses, and those of the engine.
 
         Parameters
         ----------
         folder : path, or the type bytes
-            Where to write ``<name>.onnx``; with ``bytes`` nothing is written and the bytes are returned.
+            Where to write ``<name>.onnx``; with ``bytes``, return the bytes instead.
 
         Returns
         -------
@@ -543,7 +545,7 @@ class OrtGradientForwardBackwardOptimizer:
         return self._layer
 
     def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
-        """Outputs with the trained weights, and what `backward` needs.
+        """Compute the outputs with the trained weights, and the state that `backward` needs.
 
         Parameters
         ----------
@@ -562,12 +564,12 @@ class OrtGradientForwardBackwardOptimizer:
     def backward(
         self, output_gradients: Sequence[np.ndarray], state: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Gradients of weights and inputs from those of the outputs; nothing is updated.
+        """Compute the gradients of weights and inputs from those of the outputs, without an update.
 
         Parameters
         ----------
         output_gradients : sequence of numpy.ndarray
-            One an output.
+            One per output.
         state : object
             What `forward` returned.
 
@@ -583,7 +585,7 @@ class OrtGradientForwardBackwardOptimizer:
     # -- pickling
 
     def __getstate__(self) -> dict[str, Any]:
-        """Settings, the model as bytes, and the state of the training; all else follows from them."""
+        """Settings, the model as bytes, and the state of the training; the rest is derived from them."""
         state = {n: v for n, v in vars(self).items() if n not in _DERIVED}
         state["_arguments"] = {n: v for n, v in self._arguments.items() if n != "model"}
         model = self._spec.model
@@ -608,12 +610,12 @@ class OrtGradientForwardBackwardOptimizer:
     # -- settings
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name.
+        """Return the settings by name.
 
         Parameters
         ----------
         deep : bool
-            Whether those of loss, penalty and rate are among them, as ``learning_rate__eta0``.
+            Whether to include the settings of loss, penalty and optimizer, as ``learning_rate__eta0``.
 
         Returns
         -------
@@ -622,13 +624,13 @@ class OrtGradientForwardBackwardOptimizer:
         return collect_params(self, self._arguments, deep)
 
     def set_params(self, **params: Any) -> Any:
-        """Change settings by name; what has been trained stays.
+        """Change settings by name and keep what was trained.
 
         Parameters
         ----------
         **params : object
-            Any that `get_params` knows. With another model, training starts anew. A weight that is no longer among
-            `weights_to_train` goes back to what the model holds.
+            Any that `get_params` returns. With another model, training starts again. A weight that is no longer
+            in `weights_to_train` gets its value in the model back.
 
         Returns
         -------
@@ -638,7 +640,7 @@ class OrtGradientForwardBackwardOptimizer:
         Raises
         ------
         SettingError
-            A name is unknown, or a value is not allowed.
+            A name is unknown, a value is not allowed, or `fit` is running and a graph depends on the setting.
         """
         direct = {n: v for n, v in params.items() if "__" not in n}
         check_names(self, direct)
@@ -650,7 +652,7 @@ class OrtGradientForwardBackwardOptimizer:
         return self
 
     def _change(self, params: Mapping[str, Any]) -> None:
-        """Take settings; where a graph depends on one, by a new object that goes on from where this one is."""
+        """Change settings; where a graph depends on one, compose anew and continue from the current state."""
         if params.keys() <= {f.name for f in fields(FitSettings)}:
             self._loop.settings = replace(self._loop.settings, **params)
             if "random_state" in params:
@@ -673,7 +675,7 @@ class OrtGradientForwardBackwardOptimizer:
 
 
 def _load(model: Model | ModelProto | bytes | str | os.PathLike[str], train_mode: bool) -> Model:
-    """The model as values, for inference where a training adds what Dropout and BatchNormalization do in it."""
+    """The model as values, in inference mode if the training sets the mode itself."""
     if not train_mode:
         return load(model)
     if isinstance(model, Model):
@@ -682,7 +684,7 @@ def _load(model: Model | ModelProto | bytes | str | os.PathLike[str], train_mode
 
 
 def _resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLoss]:
-    """The loss of every trained output; without names, of the only output of real numbers."""
+    """The loss of every trained output by name; a single loss belongs to the only float output."""
     outputs = ", ".join(map(repr, model.outputs))
     if isinstance(learning_loss, Mapping):
         if unknown := sorted(set(learning_loss) - set(model.outputs)):
@@ -699,7 +701,7 @@ def _resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningL
 
 
 def _check_reached(model: Model, losses: Mapping[str, BaseLearningLoss], weights: Sequence[str]) -> None:
-    """Refuse weights that no gradient comes to."""
+    """Raise an error for a weight that the losses do not depend on differentiably."""
     reached = find_reached_weights([model.outputs[o] for o in losses], [model.initializers[w] for w in weights])
     if constant := [w for w in weights if model.initializers[w] not in reached]:
         raise ModelError(f"No gradient leads from {', '.join(map(repr, losses))} to the weight {constant[0]!r}, "

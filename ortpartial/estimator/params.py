@@ -1,4 +1,4 @@
-"""Settings: those of a fit, frozen and validated, and how they are read and changed by name."""
+"""Settings: validation of those of a fit, and parameters by name as in scikit-learn."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["FitSettings", "Setting", "check_names", "collect_params", "replace_n
 
 @dataclass(frozen=True)
 class FitSettings:
-    """The settings of a fit that neither the model nor a graph depends on, each in its range.
+    """The validated settings of a fit that no graph depends on.
 
-    Their meaning is documented in `OrtGradientForwardBackwardOptimizer`.
+    `OrtGradientForwardBackwardOptimizer` documents them.
 
     Raises
     ------
     SettingError
-        A setting is out of its range; the message names it.
+        A setting is out of range; the message names it.
     """
 
     max_iter: int = 100
@@ -67,7 +67,7 @@ class FitSettings:
 
 
 class Setting:
-    """An attribute of an optimizer that is a field of its `FitSettings`; assigning it validates it."""
+    """An attribute of an optimizer that is a field of its `FitSettings`, validated on assignment."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -80,16 +80,16 @@ class Setting:
 
 
 def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> dict[str, Any]:
-    """The arguments of a constructor by name, as `get_params` of scikit-learn returns them.
+    """Collect the arguments of a constructor by name, as `get_params` of scikit-learn does.
 
     Parameters
     ----------
     instance : object
-        What was constructed; an attribute holds every argument.
+        The constructed object, with an attribute for every argument.
     arguments : dict of str to object
-        Arguments whose attribute holds another form, as they were passed.
+        Arguments as they were passed, where the attribute holds another form.
     deep : bool
-        Whether the fields of arguments that are dataclasses are among them, as ``learning_rate__eta0``.
+        Whether to include the fields of dataclasses, as ``learning_rate__eta0``.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> d
 
 
 def check_names(instance: Any, names: Iterable[str]) -> None:
-    """Raise an error for a name that is no setting.
+    """Check that names are those of settings.
 
     Parameters
     ----------
@@ -128,12 +128,12 @@ def check_names(instance: Any, names: Iterable[str]) -> None:
 
 
 def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of the attributes that are dataclasses, with some of their fields replaced.
+    """Copy attributes that are dataclasses, with some of their fields replaced.
 
     Parameters
     ----------
     instance : object
-        Whose attributes are meant; it is not changed.
+        The object that has the attributes; it is not changed.
     params : dict of str to object
         New values of fields, by names of the form ``attribute__field``.
 
@@ -150,13 +150,13 @@ def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_count(name: str, number: Any) -> int:
-    """A setting that counts something."""
+    """A positive integer, as an int."""
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
         raise SettingError(f"{name} is a whole number of at least 1, not {number!r}.")
     return int(number)
 
 
 def _is_positive(number: Any) -> bool:
-    """Whether this is a finite number above 0."""
+    """Whether a value is a finite number above 0."""
     is_real = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
     return bool(is_real and 0 < number < np.inf)

@@ -1,4 +1,4 @@
-"""Prediction: outputs, losses and scores of rows of data, with the weights of now."""
+"""Prediction: outputs, losses and scores of rows of data, with the current weights."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Predictor", "interruptible"]
 
 
 class Predictor:
-    """Predictions with the weights that an engine holds.
+    """Predictions with the current weights of an engine.
 
-    The weights are inputs of the graphs, so that a session stays when they change.
+    The weights are inputs of the graphs, so that sessions can be kept when they change.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     engine : Engine
-        Where the weights are.
+        Holds the weights.
     data : DataAdapter
-        What checks the data.
+        Converts and checks the data.
 
     Attributes
     ----------
@@ -44,8 +44,7 @@ class Predictor:
 
     def predict(self, X: Any) -> Any:
         """The trained output, or a dict of outputs by name where there are several."""
-        outputs = self.forward(self.data.to_inputs(X)[0])
-        return _unwrap(outputs)
+        return _unwrap(self.forward(self.data.to_inputs(X)[0]))
 
     def losses(self, X: Any, y: Any) -> np.ndarray:
         """The loss of every row: the sum over the trained outputs."""
@@ -81,17 +80,17 @@ class Predictor:
         return batches[0] if len(batches) == 1 else {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
 
     def _open(self, graph: str, rows: int) -> Session:
-        """The session of a graph, with as many threads as so many rows are worth."""
-        model, losses, moving = self.spec.model, self.spec.losses, list(self.spec.moving)
+        """The session of a graph, with the number of threads that suits so many rows."""
+        spec = self.spec
         if rows not in self._threads:
-            self._threads[rows] = choose_threads([model.outputs[o] for o in losses], rows)
+            self._threads[rows] = choose_threads(list(spec.outputs.values()), rows)
         key = graph, self._threads[rows]
         if key not in self.sessions:
             if graph == "predict":
-                proto = forward_graph(model, moving, list(losses), used_only=True)
+                proto = forward_graph(spec.model, list(spec.moving), list(spec.losses), used_only=True)
             else:
-                proto = row_loss_graph(self.spec)
-            self.sessions[key] = Session(proto, device=self.spec.device, threads=self._threads[rows])
+                proto = row_loss_graph(spec)
+            self.sessions[key] = Session(proto, device=spec.device, threads=self._threads[rows])
         return self.sessions[key]
 
 

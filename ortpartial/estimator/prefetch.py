@@ -1,4 +1,4 @@
-"""What if the data come batch by batch? `prefetch` makes the next ones ready while a step runs."""
+"""Prefetching: a thread fetches the next batches of data while a step runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _END = object()
 
 
 def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, None]:
-    """The elements of an iterable, the next ones fetched by a thread while the present one is used.
+    """Iterate over the elements of an iterable; a thread fetches the next ones while the current one is used.
 
     Parameters
     ----------
     batches : iterable
-        What is fetched; an error in it is raised where its element would have come.
+        Any iterable; an error in it is raised in place of its element.
     ahead : int
-        How many elements are kept ready.
+        Number of elements that are fetched in advance.
 
     Yields
     ------
@@ -70,15 +70,15 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, Non
 
 
 def split_batch(batch: Any) -> tuple[Any, Any, Any]:
-    """X, y and the weights of the rows, if any, of one batch.
+    """Split a batch into X, y and sample_weight, which may be missing.
 
     Raises
     ------
     DataError
-        It is no pair and no triple.
+        The batch is neither a pair nor a triple.
     """
     if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
-        found = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, (tuple, list)) else type(batch).__name__
-        raise DataError(f"A batch is (X, y) or (X, y, sample_weight), not a {found}; give y where X is all the data.")
+        kind = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
+        raise DataError(f"A batch is (X, y) or (X, y, sample_weight), not a {kind}; give y where X is all the data.")
     X, y, *w = batch
     return X, y, w[0] if w else None

@@ -19,14 +19,14 @@ __all__ = ["TrainingState"]
 
 
 class TrainingState:
-    """What a training has changed so far, in the engine that holds it.
+    """The arrays that a training has changed so far.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     engine : Engine
-        Where the arrays are.
+        Holds the arrays.
     """
 
     def __init__(self, spec: TrainingSpec, engine: Engine):
@@ -49,7 +49,7 @@ class TrainingState:
         return [self.engine.get(n) for n in self.list_names(kind)]
 
     def set(self, arrays: Sequence[Any], kind: str) -> None:
-        """Overwrite the arrays of a kind: all of them, or none where one does not fit."""
+        """Overwrite the arrays of a kind: all of them, or none if one does not fit."""
         names = self.list_names(kind)
         if len(arrays) != len(names):
             raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(arrays)} given.")
@@ -63,11 +63,11 @@ class TrainingState:
         return {n: self.engine.get(n) for n in self.spec.moving}
 
     def to_model(self) -> ModelProto:
-        """The model with the weights and running statistics of now."""
+        """The model with the current weights and running statistics."""
         return restore_weights(self.spec.model, self.arrays)
 
     def take_snapshot(self) -> TrainingSnapshot:
-        """Where the training stands, as `to_training_info` writes it."""
+        """The state that `to_training_info` writes."""
         *optimizer, iteration = self.get("optimizer")
         seed = self.engine.get(self.spec.names.seed)
         return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed)
@@ -84,7 +84,7 @@ class TrainingState:
         return {n: root / f"{n}.onnx" for n in contents}
 
     def _list_graphs(self) -> dict[str, ModelProto]:
-        """The graphs in use by name; what the engine has no graph of its own for is written apart."""
+        """The graphs in use by name; loss, optimizer and penalty are written apart unless the engine has them."""
         spec = self.spec
         first = spec.model.arrays[spec.weights[0]]
         apart = {
@@ -92,8 +92,7 @@ class TrainingState:
             "learning_rate": spec.rate.build_onnx_function(dtype=first.dtype, shape=first.shape),
             "learning_penalty": spec.penalty.build_onnx_function(dtype=first.dtype, shape=first.shape),
         }
-        graphs = {"predict": self.to_model(), **self.engine.graphs(),
-                  "losses": row_loss_graph(spec)}
+        graphs = {"predict": self.to_model(), **self.engine.graphs(), "losses": row_loss_graph(spec)}
         return graphs | {n: g for n, g in apart.items() if n not in graphs}
 
 

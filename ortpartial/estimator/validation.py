@@ -16,7 +16,7 @@ from ortpartial.training import TrainingSpec
 
 __all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target", "list_columns"]
 
-#: Runs the forward pass: arrays of the inputs by name -> arrays of the outputs by name.
+#: The forward pass: arrays of the inputs by name -> arrays of the outputs by name.
 Forward = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 #: Elements, or rows of a strided array, that are checked at a time.
@@ -24,12 +24,12 @@ _CHUNK = 2**20
 
 
 class DataAdapter:
-    """What a training reads row by row: arrays by the names that the graphs have for inputs, targets and weights.
+    """Conversion of X, y and sample_weight to the arrays that a training step reads, by their names in the graphs.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
 
     Attributes
     ----------
@@ -46,8 +46,7 @@ class DataAdapter:
 
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
-        self.names = spec.names
-        outputs = [spec.model.outputs[o] for o in spec.losses]
+        outputs = list(spec.outputs.values())
         self.inputs = find_inputs(outputs, spec.model.inputs)
         if not self.inputs:
             raise ModelError(f"The outputs {self._outputs} depend on no input of the model.")
@@ -80,14 +79,14 @@ class DataAdapter:
         targets = {}
         for output, loss in self.spec.losses.items():
             shape = self._find_shape(output, inputs, forward)
-            value = self.spec.model.outputs[output]
+            value = self.spec.outputs[output]
             dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
             classes = shape[1] if dtype.kind in "iu" and len(shape) > 1 else None
             what = "y" if len(self.spec.losses) == 1 else f"y[{output!r}]"
             t = check_target(by_output[output], dtype, loss.target_shape(shape), rows, what,
                              classes if isinstance(classes, int) else None)
             loss.check_target(t, what)
-            targets[self.names.target(output)] = t
+            targets[self.spec.names.target(output)] = t
         return targets
 
     def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int, forward: Forward
@@ -102,7 +101,7 @@ class DataAdapter:
             w = check_sample_weight(sample_weight, self.spec.dtype, rows)
             if not w.any():
                 raise DataError("All sample weights are zero.")
-            arrays[self.names.sample_weight] = w
+            arrays[self.spec.names.sample_weight] = w
         return arrays, rows
 
     def _name_targets(self, y: Any) -> Mapping[str, Any]:
@@ -119,18 +118,18 @@ class DataAdapter:
     def _find_shape(self, output: str, inputs: Mapping[str, np.ndarray], forward: Forward
                     ) -> Sequence[int | str | None]:
         """The shape of an output: the declared one, else that of a run on the first rows."""
-        shape = self.spec.model.outputs[output].shape
+        shape = self.spec.outputs[output].shape
         if shape is not None and all(isinstance(d, int) for d in shape[1:]):
             return shape
         return forward({n: a[: self.fixed_batch or 1] for n, a in inputs.items()})[output].shape
 
 
-def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.ndarray:
+def _to_array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.ndarray:
     """An array of this dtype, contiguous, without NaN or infinity."""
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
     if table := list_columns(data):
-        return _stacked(table, dtype, what, finite)
+        return _stack_columns(table, dtype, what, finite)
     try:
         array = np.asarray(data)
     except ValueError as e:
@@ -155,13 +154,13 @@ def _array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.nda
 
 
 def list_columns(data: Any) -> dict[Any, Any] | None:
-    """The columns of a table by their names, or None for what is no table.
+    """List the columns of a table by name; None for anything but a table.
 
     Parameters
     ----------
     data : object
-        A table of pandas, polars or pyarrow, or any object with ``__array__``, the names of its columns, and a column
-        for each name. None of these libraries is imported.
+        A table of pandas, polars or pyarrow, or any object with ``__array__``, column names, and a column for each.
+        None of these libraries is imported.
 
     Returns
     -------
@@ -170,7 +169,7 @@ def list_columns(data: Any) -> dict[Any, Any] | None:
     Raises
     ------
     DataError
-        Two columns have one name.
+        Two columns have the same name.
     """
     if not hasattr(data, "__array__"):
         return None
@@ -183,34 +182,34 @@ def list_columns(data: Any) -> dict[Any, Any] | None:
     return {n: data[n] for n in names}
 
 
-def _stacked(table: Mapping[Any, Any], dtype: np.dtype, what: str, finite: bool) -> np.ndarray:
-    """The columns of a table beside one another: each is looked at by itself, and an error names it."""
+def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str, finite: bool) -> np.ndarray:
+    """The columns of a table, stacked; each is checked by itself, so that an error names it."""
     whose = what[0].lower() + what[1:]
-    return np.stack([_array(c, dtype, f"Column {n!r} of {whose}", finite) for n, c in table.items()], axis=1)
+    return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}", finite) for n, c in table.items()], axis=1)
 
 
-def _as_declared(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
-    """A column as a matrix of one column where that is what an input declares."""
+def _align_rank(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
+    """A column of a table, as a matrix of one column if the input is declared so."""
     array = np.asarray(column)
     return array[:, None] if declared is not None and len(declared) == 2 and array.ndim == 1 else array
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    """Whether there is neither NaN nor infinity, looked up in pieces: the whole may be larger than the memory."""
+    """Whether there is neither NaN nor infinity, checked in chunks: a memory map may be larger than the memory."""
     flat = array.reshape(-1) if array.flags.c_contiguous else np.atleast_1d(array)
     return all(np.isfinite(flat[i : i + _CHUNK]).all() for i in range(0, len(flat), _CHUNK))
 
 
 def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndarray], int]:
-    """Arrays for the inputs of a graph.
+    """Convert X to arrays of the inputs of a graph, by name.
 
     Parameters
     ----------
     inputs : dict of str to Value
-        What the graph reads.
+        The inputs of the graph.
     X : array_like, table, or dict of str to array_like
-        A dict where there are several inputs, or a table with a column for each, whose others are not read. Shape
-        (rows, ...), the sizes that the inputs declare.
+        For several inputs a dict, or a table with a column for each; other columns are ignored. Every array has the
+        shape (rows, ...) that its input declares.
 
     Returns
     -------
@@ -220,7 +219,7 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
     Raises
     ------
     DataError
-        An input is missing or unknown, has another shape or length than declared, or holds what is no finite number.
+        An input is missing or unknown, its shape or length does not fit, or it holds NaN or infinity.
 
     Examples
     --------
@@ -235,9 +234,9 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
     elif not isinstance(X, Mapping):
         if (table := list_columns(X)) is None:
             raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
-        X = {n: _as_declared(c, inputs[n].shape) for n, c in table.items() if n in inputs}
+        X = {n: _align_rank(c, inputs[n].shape) for n, c in table.items() if n in inputs}
     match_names(inputs, X)
-    arrays = {n: _array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
+    arrays = {n: _to_array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
     for n, v in inputs.items():
         _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")
     lengths = {n: len(a) for n, a in arrays.items()}
@@ -250,7 +249,7 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
 
 
 def _check_shape(shape: tuple[int, ...], declared: Sequence[int | str | None] | None, what: str) -> None:
-    """The rank is the declared one, and so is every static size but that of the rows."""
+    """Check the rank, and every static size except the number of rows."""
     if declared is None:
         return
     if not declared:
@@ -265,22 +264,23 @@ def _check_shape(shape: tuple[int, ...], declared: Sequence[int | str | None] | 
 
 def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | None, rows: int, what: str = "y",
                  classes: int | None = None) -> np.ndarray:
-    """The target of an output, in the shape that its loss expects.
+    """Convert y to the target of an output, in the shape that its loss expects.
 
     Parameters
     ----------
     y : array_like
         Numbers or labels.
     dtype : numpy.dtype
-        What the loss reads.
+        Dtype that the loss expects.
     shape : sequence of int, str or None
-        What the loss expects; the first size is the number of rows.
+        Shape that the loss expects; the first size stands for the number of rows.
     rows : int
-        How many rows X has.
+        Number of rows of X.
     what : str
-        What to call it in errors.
+        Name of the target in errors.
     classes : int, optional
-        Labels are checked to be in ``0 ... classes - 1``: a label out of range would read foreign memory.
+        Number of classes: labels have to be in ``0 ... classes - 1``, as onnxruntime does not check them and would read
+        foreign memory.
 
     Returns
     -------
@@ -289,9 +289,9 @@ def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | No
     Raises
     ------
     DataError
-        Another length than X, a size that does not fit, labels out of range, or what is no finite number.
+        The length differs from that of X, a size does not fit, a label is out of range, or y is not finite.
     """
-    array = _array(y, dtype, what)
+    array = _to_array(y, dtype, what)
     if array.ndim == 0 or len(array) != rows:
         raise DataError(f"{what} has {array.shape[0] if array.ndim else 'no'} rows and X has {rows}.")
     if shape is not None:
@@ -304,22 +304,22 @@ def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | No
         elif array.ndim != len(shape):
             raise DataError(f"{what} has {array.ndim} axes, where {len(shape)} were expected.")
     if classes is not None and array.size and not 0 <= array.min() <= array.max() < classes:
-        found = f"{array.min()} to {array.max()}"
-        raise DataError(f"{what} has labels from {found}, where 0 to {classes - 1} were expected.")
+        raise DataError(f"{what} has labels from {array.min()} to {array.max()}, where 0 to {classes - 1} were "
+                        f"expected.")
     return array
 
 
 def check_sample_weight(w: Any, dtype: np.dtype, rows: int) -> np.ndarray:
-    """Weights of the rows: one a row, not negative.
+    """Convert sample_weight to an array of one weight per row, not negative.
 
     Parameters
     ----------
     w : array_like
         Weights, of shape (rows,) or (rows, 1).
     dtype : numpy.dtype
-        What the graph reads.
+        Dtype that the graph expects.
     rows : int
-        How many rows X has.
+        Number of rows of X.
 
     Returns
     -------
@@ -329,9 +329,9 @@ def check_sample_weight(w: Any, dtype: np.dtype, rows: int) -> np.ndarray:
     Raises
     ------
     DataError
-        Another length than X, negative weights, or what is no finite number.
+        The length differs from that of X, or a weight is negative or not finite.
     """
-    array = _array(w, dtype, "sample_weight")
+    array = _to_array(w, dtype, "sample_weight")
     if array.size != rows:
         raise DataError(f"sample_weight has {array.size} elements and X has {rows} rows.")
     if (array < 0).any():

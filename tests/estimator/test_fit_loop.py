@@ -154,8 +154,8 @@ def test_goes_on_after_divergence():
 def test_a_loop_without_an_optimizer():
     """It trains as an optimizer does, and settings that are replaced between two epochs count from the next one on."""
     engine = linear_engine()
-    predictor = Predictor(engine.setup, engine, DataAdapter(engine.setup))
-    loop = FitLoop(engine.setup, engine, predictor, FitSettings(max_iter=5, random_state=0))
+    predictor = Predictor(engine.spec, engine, DataAdapter(engine.spec))
+    loop = FitLoop(engine.spec, engine, predictor, FitSettings(max_iter=5, random_state=0))
     loop.fit(X, Y, W, X_VAL, Y_VAL)
     o = optimizer(linear()).fit(X, Y, W, X_VAL, Y_VAL)
     assert (loop.train_losses, loop.validation_losses, loop.n_iter) == (o.train_losses_, o.validation_losses_, 5)

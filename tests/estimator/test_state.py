@@ -129,7 +129,7 @@ def test_save_onnx_graph(tmp_path, engine, penalty):
 def test_a_state_without_an_optimizer():
     """Arrays are overwritten together: where one does not fit, all stay."""
     engine = linear_engine()
-    state = TrainingState(engine.setup, engine)
+    state = TrainingState(engine.spec, engine)
     before = state.get("weight")
     with pytest.raises(DataError, match="'intercept' is not finite"):
         state.set([np.ones((4, 1)), [np.inf]], "weight")

@@ -27,7 +27,7 @@ def same(a, b):
 
 
 def linear_engine(**sizes):
-    """An engine of a linear regression, without an optimizer around it; its spec is `setup`."""
+    """An engine of a linear regression, without an optimizer around it; with its spec."""
     weights = ("coef", "intercept")
     model = load(linear(**sizes), variables=weights)
     losses = {"y": SquareLearningLoss()}
