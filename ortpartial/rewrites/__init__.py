@@ -2,9 +2,8 @@
 
 from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
 from .lowering import downgrade_opset, lower
-from .mixed_precision import LossScale, Precision, all_finite, resolve_precision, to_dtype, to_mixed_precision
-from .peephole import apply_peepholes
-from .simplify import simplify
+from .mixed_precision import LossScale, Precision, all_finite, resolve_precision
+from .pipeline import prepare_training, rewrite_model, rewrite_step
 from .train_mode import (
     DropoutMask,
     RunningStatistic,
@@ -12,7 +11,6 @@ from .train_mode import (
     find_moving_statistics,
     find_statistics,
     to_inference_mode,
-    to_training_mode,
 )
 
 __all__ = [
@@ -22,18 +20,16 @@ __all__ = [
     "RunningStatistic",
     "TrainingModel",
     "all_finite",
-    "apply_peepholes",
     "checkpoint_gradient",
     "downgrade_opset",
     "find_moving_statistics",
     "find_statistics",
     "lower",
+    "prepare_training",
     "recompute_cheap",
     "resolve_checkpointing",
     "resolve_precision",
-    "simplify",
-    "to_dtype",
+    "rewrite_model",
+    "rewrite_step",
     "to_inference_mode",
-    "to_mixed_precision",
-    "to_training_mode",
 ]

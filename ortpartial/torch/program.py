@@ -8,7 +8,7 @@ from typing import Any
 
 from ortpartial.graph import find_reached
 from ortpartial.model import Model, specialize
-from ortpartial.rewrites import DropoutMask, RunningStatistic, TrainingModel, simplify, to_dtype, to_training_mode
+from ortpartial.rewrites import DropoutMask, RunningStatistic, prepare_training, rewrite_model
 from ortpartial.training import GraphFunction
 
 __all__ = ["ModeProgram", "make_program"]
@@ -57,10 +57,8 @@ def make_program(model: Model, fed: Sequence[str], *, training: bool = False, dt
     -------
     ModeProgram
     """
-    model = specialize(model, variables=fed, batch=sizes)
-    model = model if dtype is None else to_dtype(model, dtype)
-    model = simplify(model, dropout=training)
-    trained = to_training_mode(model) if training else TrainingModel(model)
+    model = rewrite_model(specialize(model, variables=fed, batch=sizes), train_mode=training, dtype=dtype)
+    trained = prepare_training(model, train_mode=training)
     model = trained.model
     outputs, fixed = dict(model.outputs), {}
     for i, s in enumerate(trained.statistics):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto
@@ -11,6 +12,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, cast, find_inputs, op, variable
 from ortpartial.learning import weighted_sums
+from ortpartial.rewrites import rewrite_step
 from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
 from .engine import Batch, Engine
@@ -35,14 +37,15 @@ def sums_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     onnx.ModelProto
         Inputs: the model's, the targets, the row weights if any, then every weight. Output: ``sums``.
     """
-    names, targets, trained = spec.names, make_targets(spec), spec.trained
+    names, spec = spec.names, replace(spec, model=spec.rewritten)
+    targets, trained = make_targets(spec), spec.trained
     rows = make_row_losses(spec, targets)
     row_weights = make_row_weights(spec, (rows.shape or (None,))[0]) if weighted else {}
     loss, weight = weighted_sums(rows, row_weights.get(names.sample_weight))
     terms = [*grad(loss, list(trained.values())), loss, weight]
     sums = op.Concat(*(op.Reshape(cast(v, rows), [-1]) for v in terms), axis=0)
     inputs = {**find_inputs([loss], spec.model.inputs), **targets, **row_weights}
-    return build({**inputs, **trained}, {names.free("sums"): sums}, name="sums")
+    return build({**inputs, **trained}, rewrite_step({names.free("sums"): sums}), name="sums")
 
 
 def sums_update_graph(spec: TrainingSpec) -> ModelProto:

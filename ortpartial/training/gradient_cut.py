@@ -10,7 +10,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import backpropagate
 from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph import RANDOM, Value, build, find_boundary, find_reached, topological, variable, zeros_like
-from ortpartial.rewrites import apply_peepholes
+from ortpartial.rewrites import rewrite_step
 
 __all__ = ["GradientCut", "GraphFunction"]
 
@@ -84,7 +84,7 @@ class GraphFunction:
             raise NoGradientError(f"{random[0]!r} would draw other random numbers than the forward did; make them an "
                                   f"input of the graph.")
         if fast:
-            outputs = dict(zip(outputs, apply_peepholes(list(outputs.values()), list(read)), strict=True))
+            outputs = rewrite_step(outputs, list(read))
         return build({n: v for n, v in self.sources.items() if v in read}, outputs, name="layer")
 
 

@@ -79,7 +79,7 @@ class _LeanProgram:
         spec = engine.spec.for_batch(rows)
         self.names = spec.names
         graph = engine.gradient(spec)
-        reserve = forward_bytes(spec.model) > sum(spec.model.arrays[w].nbytes for w in spec.weights)
+        reserve = forward_bytes(spec.rewritten) > sum(spec.model.arrays[w].nbytes for w in spec.weights)
         options = session_options(spec.threads(), graph.graph, reserve_arena=reserve, **engine.saving)
         session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)

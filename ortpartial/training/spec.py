@@ -18,7 +18,7 @@ from ortpartial.learning import (
     NoLearningPenalty,
 )
 from ortpartial.model import Model, specialize
-from ortpartial.rewrites import Precision, simplify
+from ortpartial.rewrites import Precision, rewrite_model
 from ortpartial.runtime import choose_threads
 
 from .names import Names
@@ -67,8 +67,12 @@ class TrainingSpec:
 
     def for_batch(self, rows: int) -> TrainingSpec:
         """The same training with the sizes of batches of so many rows."""
-        model = specialize(self.model, batch=rows, variables=self.moving)
-        return replace(self, model=simplify(model, dropout=self.train_mode))
+        return replace(self, model=specialize(self.model, batch=rows, variables=self.moving))
+
+    @cached_property
+    def rewritten(self) -> Model:
+        """The model as a step runs it, before training mode and mixed precision."""
+        return rewrite_model(self.model, train_mode=self.train_mode)
 
     @cached_property
     def names(self) -> Names:
@@ -114,7 +118,7 @@ class TrainingSpec:
 
     def threads(self) -> int | None:
         """Number of threads of a step, the same in every engine."""
-        return choose_threads([*self.outputs.values(), *self.trained.values()])
+        return choose_threads([*(self.rewritten.outputs[o] for o in self.losses), *self.trained.values()])
 
 
 def known_shape(v: Value) -> tuple[int | str | None, ...]:

@@ -12,7 +12,7 @@ from ortpartial.autodiff import Gradient, grad
 from ortpartial.graph import Value, build, cast, constant, find_inputs, op, variable
 from ortpartial.learning import row_losses, weighted_mean
 from ortpartial.model import Model
-from ortpartial.rewrites import TrainingModel, all_finite, apply_peepholes, to_mixed_precision, to_training_mode
+from ortpartial.rewrites import all_finite, prepare_training, rewrite_step
 
 from .counter_rng import draw_mask
 from .spec import TrainingSpec, known_shape
@@ -88,7 +88,7 @@ def step_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
 
 
 def step_values(
-    spec: TrainingSpec, *, weighted: bool = False, fast: bool = True, k: Value | None = None
+    spec: TrainingSpec, *, weighted: bool = False, fast: bool = True, k: Value | None = None, simplified: bool = True
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
 
@@ -102,6 +102,8 @@ def step_values(
         Whether operators are replaced by faster ones.
     k : Value, optional
         The number of the batch, if it is not an input.
+    simplified : bool
+        Whether the model is simplified first; a step that starts from the tensors of the model as it is cannot have it.
 
     Returns
     -------
@@ -119,7 +121,8 @@ def step_values(
     if precision is not None:
         scale = next(iter(scaling.values())) if scaling else constant(precision.loss_scale, np.float32)
         gradient = _scale_gradient(gradient, scale)
-    inputs, outputs, trained, gradients = _make_gradients(spec, gradient, number, weighted=weighted)
+    model = spec.rewritten if simplified else spec.model
+    inputs, outputs, trained, gradients = _make_gradients(spec, model, gradient, number, weighted=weighted)
     if k is None:
         inputs[names.iteration] = number
     counted = number - [*scaling.values()][-1] if scaling else number  # steps that were skipped do not count
@@ -132,18 +135,18 @@ def step_values(
         outputs.update(zip(map(names.new, scaling), precision.update(finite, *scaling.values()), strict=True))
     if not fast:
         return inputs, outputs
-    return inputs, dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
+    return inputs, rewrite_step(outputs)
 
 
 def _make_gradients(
-    spec: TrainingSpec, gradient: Gradient, k: Value, *, weighted: bool
+    spec: TrainingSpec, model: Model, gradient: Gradient, k: Value, *, weighted: bool
 ) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value], Sequence[Value]]:
     """Inputs; the loss of a batch, and new running statistics; the weights; the gradients of the objective by them."""
     names, targets = spec.names, make_targets(spec)
     seed = variable(names.seed, np.int32, [2])
-    forward = _to_training_mode(spec, seed, k) if spec.train_mode else TrainingModel(spec.model)
-    if spec.precision is not None:
-        forward = to_mixed_precision(forward, spec.precision.dtype)
+    model = replace(model, outputs={o: model.outputs[o] for o in spec.losses})
+    forward = prepare_training(model, train_mode=spec.train_mode, precision=spec.precision,
+                               mask=lambda x, keep, i: draw_mask(x, keep, seed, k, i))
     spec = replace(spec, model=forward.model)
     model, trained = spec.model, spec.trained
     row_weights = make_row_weights(spec, _rows(model)) if weighted else {}
@@ -171,12 +174,6 @@ def _scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
     return scaled
 
 
-def _to_training_mode(spec: TrainingSpec, seed: Value, k: Value) -> TrainingModel:
-    """The trained outputs in training mode, with the random numbers of step k."""
-    model = replace(spec.model, outputs=spec.outputs)
-    return to_training_mode(model, lambda x, keep, i: draw_mask(x, keep, seed, k, i))
-
-
 def gradient_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     """The first half of a step as one model, of which `update_graph` is the second.
 
@@ -196,11 +193,11 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     """
     names = spec.names
     k = variable(names.iteration, np.int64, [])
-    inputs, outputs, trained, gradients = _make_gradients(spec, spec.gradient or grad, k, weighted=weighted)
+    inputs, outputs, trained, gradients = _make_gradients(
+        spec, spec.rewritten, spec.gradient or grad, k, weighted=weighted)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(find_inputs([outputs[names.loss]], {names.iteration: k}))
-    outputs = dict(zip(outputs, apply_peepholes(list(outputs.values())), strict=True))
-    return build({**inputs, **trained}, outputs, name="gradient")
+    return build({**inputs, **trained}, rewrite_step(outputs), name="gradient")
 
 
 def append_update(

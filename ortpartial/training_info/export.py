@@ -163,7 +163,7 @@ def _write_step(spec: TrainingSpec, style: str, weighted: bool) -> tuple[dict[st
         gradient = _record_gradient(names.free("objective") if spec.penalized else names.loss, recorded)
         rate: Any = _NodeRate(spec.rate)  # A step reads no more of a rate than its states and `apply`.
         spec = replace(spec, rate=rate, gradient=gradient)
-    inputs, outputs = step_values(spec, weighted=weighted, k=iteration + 1)
+    inputs, outputs = step_values(spec, weighted=weighted, k=iteration + 1, simplified=False)
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): iteration + 1}
     return {**inputs, names.iteration: iteration}, results
 

@@ -17,7 +17,7 @@ from ortpartial.exceptions import DataError
 from ortpartial.graph import Node, Value, build, constant, rewrite
 from ortpartial.learning import descend
 from ortpartial.model import load, match_names
-from ortpartial.rewrites import apply_peepholes, simplify
+from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
 
@@ -266,7 +266,7 @@ class _BoundSteps:
             names = Names.of(step)
             outputs = {n: v for n, v in computed.items() if n not in update.values()}
             outputs |= {names.new(key): computed[value] for key, value in update.items()}
-            outputs = _shortened(simplify(replace(step, outputs=outputs)).outputs)
+            outputs = rewrite_step(_write_descent(rewrite_model(replace(step, outputs=outputs)).outputs))
             graph = build(inputs, outputs, name="step")
             session = Session(graph, device=device, threads=choose_threads(list(outputs.values())))
             new = {names.new(key): key for key in update}
@@ -312,8 +312,8 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
     return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
 
-def _shortened(outputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Outputs in the faster forms that `fit` has, with w - η · step written as `descend` writes it."""
+def _write_descent(outputs: Mapping[str, Value]) -> dict[str, Value]:
+    """Outputs with w - η · step written as `descend` writes it, as in `fit`."""
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
@@ -322,7 +322,7 @@ def _shortened(outputs: Mapping[str, Value]) -> dict[str, Value]:
         like = inputs[0].shape is not None and inputs[0].shape == step.shape and inputs[0].is_static
         return [descend(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
 
-    return dict(zip(outputs, apply_peepholes(rewrite(list(outputs.values()), {}, change)), strict=True))
+    return dict(zip(outputs, rewrite(list(outputs.values()), {}, change), strict=True))
 
 
 def _draw(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:
