@@ -27,26 +27,25 @@ def gradient_model(
 ) -> ModelProto:
     """The gradient of an ONNX model as an ONNX model: ``Σ <cotangent, ∂output/∂name>`` for every name of `wrt`.
 
-    It needs nothing but a runtime: what is added to the model are operators of the ONNX standard. Its inputs are those
-    of the model, then the initializers of `wrt`, then the cotangent ``<output>_grad`` of every differentiated output,
-    of the shape of the output. Its outputs are ``<name>_grad``, each of the shape of what it is named after, in the
-    order of `wrt`. Applied to its own result, with another suffix, it gives the next order.
+    Any runtime runs it: only operators of the ONNX standard are added to the model. Its inputs are those of the model,
+    then the initializers of `wrt`, then the cotangent ``<output>_grad`` of every differentiated output. Its outputs
+    are ``<name>_grad``, in the order of `wrt`. A cotangent or gradient has the shape of the tensor that it is named
+    after. Applied to its own result with another suffix, it returns the next order.
 
     Parameters
     ----------
     model : Model, onnx.ModelProto, bytes or path
         The model; it is not written to.
     wrt : sequence of str, optional
-        Names of inputs, initializers or intermediate tensors of floating-point numbers, of the main graph; where left
-        out, the float initializers of rank one or more on a differentiable path to the outputs, except
-        BatchNormalization's mean and variance.
+        Names of inputs, initializers or intermediate tensors of the main graph, of a floating-point type. By default
+        the float initializers of rank one or more on a differentiable path to the outputs, except BatchNormalization's
+        mean and variance.
     outputs : sequence of str, optional
-        Names of the outputs that are differentiated; where left out, all of floating-point numbers.
+        Names of the outputs to differentiate; by default all of a floating-point type.
     cotangents : str
-        ``"input"``: the gradient of a loss by each output is an input. ``"ones"``: there are none, and the outputs are
-        added up.
+        ``"input"``: the cotangent of each output is an input. ``"ones"``: it is one, so that the outputs are summed.
     suffix : str
-        What follows a name in the name of its gradient.
+        The suffix of a gradient's name.
 
     Returns
     -------
@@ -55,9 +54,9 @@ def gradient_model(
     Raises
     ------
     ModelError
-        A name is unknown, holds no real numbers, is given twice, or the name of a gradient is taken.
+        A name is unknown, not of a floating-point type or given twice, or the name of a gradient is taken.
     NoGradientError
-        An operator on the way has no gradient.
+        An operator on a path from `wrt` to the outputs has no gradient.
     SettingError
         `cotangents` is neither of the two words, or `suffix` is empty.
 
@@ -90,9 +89,10 @@ def gradient_model(
     seeds: dict[str, Value] = {}
     if cotangents == "input":
         seeds = {f"{o}{suffix}": Value(loaded.outputs[o].type, hint=f"{o}{suffix}") for o in chosen}
+    results = _name_gradients(loaded, names, seeds, suffix)
     gradients = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], [*seeds.values()] or None)
-    results = dict(zip(_name_gradients(loaded, names, seeds, suffix), gradients, strict=True))
-    return build({**inputs, **seeds}, results, name=f"{loaded.proto.graph.name}{suffix}")
+    named = dict(zip(results, gradients, strict=True))
+    return build({**inputs, **seeds}, named, name=f"{loaded.proto.graph.name}{suffix}")
 
 
 def _name_gradients(model: Model, names: Sequence[str], seeds: Collection[str], suffix: str) -> list[str]:

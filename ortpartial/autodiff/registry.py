@@ -1,4 +1,4 @@
-"""Which rule does an operator have? `vjp` and its kind write a formula into the registry, where the walk finds it."""
+"""The registry of differentiation rules: `vjp`, `elementwise` and `no_gradient` register them by operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Gradients = Sequence["Value | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A vector-Jacobian product, its signature read once."""
+    """A vector-Jacobian product, and the keyword-only parameters that it takes."""
 
     function: Callable[..., Any]
     keywords: tuple[str, ...]
@@ -26,18 +26,17 @@ class Rule:
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
         """Cotangents of the node's inputs from those of its outputs.
 
-        What is wanted is a sequence of values where the node has bodies, else whether it is wanted of each input.
+        `wanted` says of each input whether its cotangent is needed; of a node with bodies, it is the values needed.
         """
         if node.bodies:
             return tuple(self.function(*node.inputs, node=node, dys=dys, wanted=wanted))
         if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
             raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
-        own = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node,
-               "wanted": wanted}
-        keywords = {k: own[k] if k in own else node.attribute(k) for k in self.keywords}
+        values = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node, "wanted": wanted}
+        keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
         result = self.function(*node.inputs, **keywords)
         result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-        # A node may leave optional inputs out, a rule may leave out the last ones, which have no gradient.
+        # A node may leave out optional inputs, and a rule the last inputs, which then have no gradient.
         return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
 
 
@@ -49,10 +48,10 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
     """Register the vector-Jacobian product of an operator.
 
     The decorated function is the formula and nothing else. Its positional parameters are the operator's inputs; its
-    keyword-only parameters are ``y`` or ``ys`` (outputs), ``dy`` or ``dys`` (their cotangents, None where nobody
-    asked), ``node``, or attributes by their name in the specification, filled with the specification's defaults. It
-    returns one cotangent an input, in order; None, or leaving the last ones out, says "no gradient by nature". What
-    was broadcast is summed by the walk, not by the rule.
+    keyword-only parameters are ``y`` or ``ys`` (outputs), ``dy`` or ``dys`` (their cotangents, None for an unused
+    output), ``node``, or attributes by their name in the specification, with its defaults. It returns one cotangent per
+    input, in order; None, or leaving out the last ones, means "no gradient by nature". Do not sum over broadcast axes:
+    `grad` does it.
 
     Parameters
     ----------
@@ -64,7 +63,7 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
     Returns
     -------
     callable
-        A decorator that gives the function back.
+        A decorator that returns the function unchanged.
 
     Raises
     ------
@@ -83,14 +82,14 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
 
 
 def register_rule(kind: type[Rule], op_type: str, domain: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that registers a function as a rule of some kind."""
+    """A decorator that registers a function as a rule of the given class."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         schema = schema_of(op_type, domain, OPSET)
         parameters = inspect.signature(function).parameters.values()
         keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        known = {"y", "ys", "dy", "dys", "node", "wanted", *schema.attributes}
-        if wrong := set(keywords) - known:
+        allowed = {"y", "ys", "dy", "dys", "node", "wanted", *schema.attributes}
+        if wrong := set(keywords) - allowed:
             raise TypeError(f"The rule of {op_type} asks for {sorted(wrong)}, which are no attributes of it.")
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if len(positional) > schema.max_input:
@@ -102,14 +101,14 @@ def register_rule(kind: type[Rule], op_type: str, domain: str) -> Callable[[Call
 
 
 def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "") -> None:
-    """Register an operator that maps elements to elements by its partial derivatives.
+    """Register an elementwise operator by its partial derivatives.
 
     Parameters
     ----------
     op_type : str
         Name of the operator.
     *partials : callable
-        One an input: a function of the inputs and the output that gives the partial derivative by that input.
+        One per input: a function of the inputs and the output, which returns the partial derivative by that input.
     domain : str
         Its domain.
 
@@ -125,7 +124,7 @@ def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "")
 
 
 def no_gradient(*op_types: str, domain: str = "") -> None:
-    """Say that operators are constant almost everywhere or not about real numbers: their gradient is zero by nature.
+    """Register operators without a gradient: constant almost everywhere, or not of real numbers.
 
     Parameters
     ----------
@@ -142,7 +141,7 @@ def no_gradient(*op_types: str, domain: str = "") -> None:
 
 
 def has_rule(op_type: str, domain: str = "") -> bool:
-    """Whether an operator has a rule of its own, or none by nature.
+    """Whether an operator has a rule or is registered as one without a gradient.
 
     Parameters
     ----------
@@ -164,7 +163,7 @@ def has_rule(op_type: str, domain: str = "") -> bool:
 
 
 def gradient_support(node: Node) -> str:
-    """How gradients flow through a node.
+    """How a node is differentiated.
 
     Parameters
     ----------
@@ -174,7 +173,7 @@ def gradient_support(node: Node) -> str:
     Returns
     -------
     str
-        ``"rule"``; ``"body"``, that of the specification; ``"zero"`` by nature; or ``"none"``.
+        ``"rule"``; ``"body"``, through its body in the specification; ``"zero"``, by nature; or ``"none"``, not at all.
 
     Examples
     --------
@@ -194,7 +193,7 @@ def is_constant(node: Node) -> bool:
 
 
 def rule_of(node: Node) -> Rule:
-    """The rule of a node's operator, or an error that says that it has none."""
+    """The rule of a node's operator; raises where it has none."""
     rule = RULES.get((node.domain, node.op_type))
     if rule is None:
         raise NoGradientError(

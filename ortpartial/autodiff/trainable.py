@@ -15,27 +15,27 @@ __all__ = ["find_reached_weights", "find_trainable", "resolve_weights"]
 
 
 def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> set[Value]:
-    """Those of the targets that a gradient of the outputs comes to, be it zero by its value."""
-    wanted = set(targets)
-    return wanted & {*outputs, *(x for node in nodes_between(outputs, wanted, ()) for x in node.reads)}
+    """The targets on a differentiable path to the outputs; their gradient may still be zero."""
+    candidates = set(targets)
+    return candidates & {*outputs, *(x for node in nodes_between(outputs, candidates, ()) for x in node.reads)}
 
 
 def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     """Constants of rank one or more on a differentiable path to the outputs, running statistics excepted."""
-    found: set[Value] = set()
+    weights: set[Value] = set()
     seen: set[int] = set()
     stack = list(outputs)
     while stack:
         v = stack.pop()
         if v.array is not None and v.is_float and v.array.ndim:
-            found.add(v)
+            weights.add(v)
         if v.node is None or id(v.node) in seen or is_constant(v.node):
             continue
         seen.add(id(v.node))
         inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
         stack.extend(x for x in inputs if x is not None and _carries(x))
         stack.extend(y for body in v.node.bodies for y in body.outputs if y.is_float)
-    return found
+    return weights
 
 
 def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequence[str]) -> list[str]:
@@ -46,10 +46,10 @@ def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequen
     model : Model
         The model.
     weights : sequence of str, optional
-        The names, in any order; where left out, the float initializers of rank one or more on a differentiable path
-        to the outputs, except BatchNormalization's mean and variance.
+        The names, in any order. By default the float initializers of rank one or more on a differentiable path to the
+        outputs, except BatchNormalization's mean and variance.
     outputs : sequence of str
-        The outputs that are trained.
+        The outputs to train.
 
     Returns
     -------
@@ -58,22 +58,22 @@ def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequen
     Raises
     ------
     ModelError
-        A name is unknown or holds no real numbers, is given twice, or there is nothing to train.
+        A name is unknown, not of a floating-point type or given twice, or there is nothing to train.
     """
     if weights is None:
-        found = find_trainable(model.outputs[o] for o in outputs)
-        if chosen := [n for n, v in model.initializers.items() if v in found]:
+        trainable = find_trainable(model.outputs[o] for o in outputs)
+        if chosen := [n for n, v in model.initializers.items() if v in trainable]:
             return chosen
-        wanted = ", ".join(map(repr, outputs))
-        raise ModelError(f"No float initializer of rank one or more leads to the outputs {wanted}; name the weights to "
+        listed = ", ".join(map(repr, outputs))
+        raise ModelError(f"No float initializer of rank one or more leads to the outputs {listed}; name the weights to "
                          f"train.")
     names = [weights] if isinstance(weights, str) else list(weights)
     floats = [n for n, v in model.initializers.items() if v.is_float]
     for n in names:
         if n not in floats:
             problem = "holds no real numbers" if n in model.initializers else "is no initializer of the model"
-            known = ", ".join(map(repr, floats)) or "none"
-            raise ModelError(f"The weight {n!r} {problem}; its float initializers are {known}.")
+            listed = ", ".join(map(repr, floats)) or "none"
+            raise ModelError(f"The weight {n!r} {problem}; its float initializers are {listed}.")
     if len(set(names)) < len(names):
         raise ModelError(f"The weight {next(n for n in names if names.count(n) > 1)!r} is given twice.")
     if not names:

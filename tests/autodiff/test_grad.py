@@ -1,4 +1,4 @@
-"""Does `grad` walk an expression backwards as it says?"""
+"""`grad`: paths, broadcasting, cotangents, bodies and errors of the walk back."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Is the gradient of a model, as a model, the gradient that torch computes?"""
+"""`gradient_model`: names, errors and orders, and numbers equal to torch's."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Is what is registered as a rule what the walk finds?"""
+"""Registration of rules, and their lookup."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are the gradients of operators right that have no rule, and are differentiated through their bodies?"""
+"""Gradients of operators without a rule, through their bodies in the specification."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are the gradients of operators that normalize channels, and of activations that their bodies differentiate, right?"""
+"""Gradients of normalization by channel, and of activations with a body."""
 
 import numpy as np
 import pytest

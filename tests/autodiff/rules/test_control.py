@@ -1,4 +1,4 @@
-"""Do gradients flow rightly through branches and loops, nested, of any length, and to the second order?"""
+"""Gradients of If, Loop and Scan: nested, of any length, to the second order."""
 
 import numpy as np
 import onnx

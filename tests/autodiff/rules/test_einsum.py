@@ -1,4 +1,4 @@
-"""Are the gradients of Einsum right?"""
+"""Gradients of Einsum."""
 
 import numpy as np
 import pytest

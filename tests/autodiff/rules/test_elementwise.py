@@ -1,4 +1,4 @@
-"""Are the gradients of element-wise operators right?"""
+"""Gradients of elementwise operators."""
 
 import numpy as np
 import pytest

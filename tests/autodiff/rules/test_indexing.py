@@ -1,4 +1,4 @@
-"""Are the gradients of operators that pick or place elements by an index right?"""
+"""Gradients of indexing operators."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Are the gradients of products of matrices right?"""
+"""Gradients of matrix products and determinants."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are the gradients of the losses of the ONNX specification right?"""
+"""Gradients of loss operators."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are models that onnxruntime has optimized differentiated as they were before, on the runtime that wrote them?"""
+"""Gradients of com.microsoft operators: a model that onnxruntime has optimized has the gradient of the original."""
 
 import re
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""Are the gradients of operators that normalize, and of Dropout, right?"""
+"""Gradients of normalization and Dropout."""
 
 import numpy as np
 import pytest

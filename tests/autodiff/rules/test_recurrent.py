@@ -1,4 +1,4 @@
-"""Are the gradients of recurrent operators right?"""
+"""Gradients of recurrent operators."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Are the gradients of sums, means and extremes over axes right?"""
+"""Gradients of reductions."""
 
 import numpy as np
 import pytest

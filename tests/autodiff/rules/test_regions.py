@@ -1,4 +1,4 @@
-"""Are the gradients of operators that pool regions of images right?"""
+"""Gradients of region pooling."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Are the gradients of Resize right?"""
+"""Gradients of Resize."""
 
 from itertools import product
 

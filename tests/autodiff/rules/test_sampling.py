@@ -1,4 +1,4 @@
-"""Are the gradients of operators that read an image between its elements right?"""
+"""Gradients of image sampling."""
 
 from itertools import product
 

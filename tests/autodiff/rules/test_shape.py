@@ -1,4 +1,4 @@
-"""Are the gradients of operators that only move elements right?"""
+"""Gradients of data movement."""
 
 import numpy as np
 import pytest

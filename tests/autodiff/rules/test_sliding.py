@@ -1,4 +1,4 @@
-"""Which windows are seen as columns, parts or views, and which are left to the operators that slide them?"""
+"""Sliding windows: which are read as columns, parts or views, and which are left to Conv and pools."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Is an expression of one step taken through time as it is, with as few products in a step as can be?"""
+"""Scans over time steps: equal to the unrolled expression, with few products inside of the loop."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are the gradients of convolutions and pools right?"""
+"""Gradients of convolutions and pooling."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
