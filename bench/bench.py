@@ -1,5 +1,5 @@
 """
-How long does a training step take, side by side with what else one would take?
+Time of a training step, beside other libraries.
 
     make bench        or        python bench/bench.py [--quick] [--models ...] [--peers ...] [--rates ...] [--cores 1 2]
 
@@ -10,11 +10,11 @@ Eight models, from a linear regression to BERT-small, take the same steps in
 * jax scan: an epoch as one function by `jit` and `lax.scan`, and jax step: a call of a jitted function for every step;
 * onnxsim: `compile_training_loop`; sklearn: `partial_fit`, an epoch a call; numpy: the formulas, written by hand.
 
-Each has a process of its own, on the cores that are measured, with as many threads. First, all must come to the same
-weights in an epoch of a fixed order. Then they take turns, of a tenth of a second or an epoch each, and medians are
-compared. New processes tell the time to the first step, the time to the same loss, and the memory. All of it is written
-to bench/results/ as JSON and as a chart, with what is aimed at beside what was measured; of what is missed, a profile
-says where the time goes.
+Each contestant has a process of its own, pinned to the measured cores, with one thread per core. First, all must reach
+the same weights in an epoch of a fixed order. Then they take turns of a tenth of a second or an epoch each, and medians
+are compared. New processes measure the time to the first step, the time to the same loss, and the memory. The results
+are written to bench/results/ as JSON and as a chart, with targets beside measurements; a profile of the worst misses
+shows where the time goes.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ from race import HERE, Cannot, Process, check, first, pinned, race
 
 PACKAGES = ("ortpartial", "onnxruntime", "onnxruntime-training-cpu", "onnxruntime-gpu", "onnx", "torch", "jax",
             "onnxsim", "scikit-learn", "numpy")
-#: For each axis along which cost grows: what is varied, and the models and steps of the points.
+#: For each axis along which cost grows: the varied quantity, and the models and steps of its points.
 GROWTH = {
     "rows": ("rows of an epoch, 20-100-1, batch 32", [("20-100-1", s) for s in (30, 300, 3000)]),
     "parameters": ("parameters, 64-w-w-10, batch 32", [(f"64-{w}-{w}-10", 50) for w in (16, 64, 256, 1024)]),
     "nodes": ("layers of width 16, batch 32", [("-".join(["16"] * n + ["1"]), 50) for n in (1, 4, 16, 64)]),
 }
-#: Of one core: how much of what others take (microseconds a step) is allowed, for which models and at which batches.
+#: Targets on one core: the largest allowed ratio to other libraries, for which models and at which batches.
 LIMITS = [
     ("torch", SMALL, (1, 10, 32), 0.06), ("torch", SMALL, (1024,), 0.5),
     ("jax scan", SMALL, (1, 10, 32, 256, 1024), 2.0), ("jax scan", SMALL, (256, 1024), 1.2),
     ("onnxsim", SMALL, (1, 10, 32), 0.15),
     ("torch", ["encoder", "bert"], (8, 32), 0.85), ("torch", ["lenet", "resnet18"], (8, 64), 1.0)]
-#: How much of the time that others need for their first step, compilation included.
+#: The largest allowed ratio of the time to the first step, compilation included.
 FIRST = {"jax scan": 0.2, "torch.compile": 0.2}
 
 
 class Bench:
-    """What is measured, and what was found."""
+    """The measurements of a run and their results."""
 
     def __init__(self, args: argparse.Namespace, folder: str):
         self.args, self.folder = args, folder
-        self.found: dict[str, Any] = {"when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        self.results: dict[str, Any] = {"when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
                                       "machine": machine(), "settings": vars(args), "steps": [], "left_out": [],
                                       "floors": [], "first": [], "growth": {}}
         self.exported: set[str] = set()
 
     def task(self, name: str, rate: str, batch: int, steps: int | None = None) -> Task:
-        """A training, of which the files are there."""
+        """A training whose files have been written."""
         if name not in self.exported:
             subprocess.run([sys.executable, str(HERE / "nets.py"), self.folder, name], check=True)
             self.exported.add(name)
@@ -80,7 +80,7 @@ class Bench:
     def leave_out(self, where: str, who: dict[str, str]) -> None:
         for peer, why in who.items():
             print(f"  without {peer}: {why}" if "not compared" not in why else f"  {peer}: {why}", flush=True)
-            self.found["left_out"].append({"where": where, "peer": peer, "why": why})
+            self.results["left_out"].append({"where": where, "peer": peer, "why": why})
 
     @contextlib.contextmanager
     def processes(self, names: Iterable[str], cores: int) -> Iterator[list[Process]]:
@@ -88,7 +88,7 @@ class Bench:
             yield [stack.enter_context(Process(name, cores)) for name in names]
 
     def steps(self, names: Sequence[str], cores: int) -> None:
-        """Microseconds a step of every model, rate and batch."""
+        """Microseconds per step of every model, optimizer and batch."""
         with self.processes(self.args.peers, cores) as processes:
             for name in names:
                 rates = self.args.rates if model(name).widths else self.args.rates[:1]
@@ -103,17 +103,17 @@ class Bench:
                     for batch in batches:
                         times = race(running, self.task(name, rate, batch), self.args.rounds)
                         entry = {"model": name, "rate": rate, "batch": batch, "cores": cores, "peers": times}
-                        self.found["steps"].append(entry)
+                        self.results["steps"].append(entry)
                         print(self.line(batch, [times.get(p.name) for p in running]), flush=True)
                     if m.widths and "epoch" in self.args.peers:
                         n = self.nodes(name, rate, batches[0])
-                        self.found["floors"].append({k: v for k, v in n.items() if k != "operators"})
+                        self.results["floors"].append({k: v for k, v in n.items() if k != "operators"})
                         print(f"floor: {n['nodes']} nodes a step would take {n['floor']:.1f} us if they did nothing "
                               f"({n['iteration']:.2f} us an iteration with one, {n['node']:.2f} each more)", flush=True)
 
     def line(self, batch: int, times: list[dict[str, float] | None]) -> str:
-        """Microseconds, and as a multiple of those of the reference."""
-        reference = self.found["steps"][-1]["peers"].get("torch")
+        """Microseconds, and the ratio to the reference."""
+        reference = self.results["steps"][-1]["peers"].get("torch")
         cells = []
         for t in times:
             ratio = f" ({self.us(t) / self.us(reference):5.3f}x)" if t and reference else ""
@@ -130,34 +130,34 @@ class Bench:
             task, loss = self.task(name, self.args.rates[0], batch), None
             print(f"\n{model(name).title}, batch {batch}, new processes\n{'':16}{'import s':>10}{'first step s':>14}"
                   f"{'to the same loss s':>20}{'megabytes':>12}", flush=True)
-            for peer in sorted(self.args.peers, key=lambda p: p != "torch"):  # whose loss the others come to
+            for peer in sorted(self.args.peers, key=lambda p: p != "torch"):  # sets the loss that the others must reach
                 try:
                     times = first(peer, task, 1, loss)
                 except Cannot as e:
                     self.leave_out(f"first step, {name}", {peer: str(e)})
                     continue
                 loss = times["loss"] if loss is None else loss
-                self.found["first"].append({"model": name, "peer": peer, **times})
+                self.results["first"].append({"model": name, "peer": peer, **times})
                 print(f"{peer:16}{times['import']:10.2f}{times['first']:14.3f}{times['to_loss']:20.3f}"
                       f"{times['megabytes']:12.0f}", flush=True)
 
     def growth(self) -> None:
-        """How a step grows with rows, parameters and nodes, beside torch."""
+        """Growth of the time of a step with rows, parameters and nodes, beside torch."""
         with self.processes([p for p in ("epoch", "torch") if p in self.args.peers], 1) as processes:
             for axis, (title, points) in GROWTH.items():
                 print(f"\nmicroseconds a step by {title}", flush=True)
-                found = self.found["growth"][axis] = []
+                results = self.results["growth"][axis] = []
                 for name, steps in points:
                     task = self.task(name, self.args.rates[0], 32, steps)
                     widths = task.model.widths
                     size = {"rows": 32 * steps, "nodes": len(widths) - 1,
                             "parameters": sum((a + 1) * b for a, b in itertools.pairwise(widths))}[axis]
                     times = race(processes, task, 3)
-                    found.append({"model": name, "at": size, "peers": times})
+                    results.append({"model": name, "at": size, "peers": times})
                     print(f"{size:9d}" + "".join(f"{p:>10}{self.us(t):10.1f}" for p, t in times.items()), flush=True)
 
     def nodes(self, name: str, rate: str, batch: int) -> dict[str, Any]:
-        """The profile of a step, and what its nodes would take if they did nothing."""
+        """The profile of a step, and the time of as many nodes that do nothing."""
         task = self.task(name, rate, batch)
         said = subprocess.run([sys.executable, str(HERE / "nodes.py"), self.folder, name, rate, str(batch)], check=True,
                               capture_output=True, text=True, preexec_fn=pinned(1),
@@ -165,9 +165,9 @@ class Bench:
         return {"name": task.name, **json.loads(said.stdout)}
 
     def targets(self) -> list[dict[str, Any]]:
-        """What is promised, what was measured, and whether it holds."""
-        found = []
-        cells = [(e, e["peers"]) for e in self.found["steps"] if "epoch" in e["peers"]]
+        """Targets, measurements, and whether the targets are met."""
+        results = []
+        cells = [(e, e["peers"]) for e in self.results["steps"] if "epoch" in e["peers"]]
         groups = list(dict.fromkeys((e["model"], e["rate"], e["cores"]) for e, _ in cells))
         for peer, names, batches, most in LIMITS:
             for name, rate, cores in groups:
@@ -176,63 +176,64 @@ class Bench:
                       and e["batch"] in batches and name in names]
                 if at:
                     what = f"{name} {rate}, {cores} core{'s' * (cores > 1)}, batch {', '.join(str(b) for b, _ in at)}"
-                    found.append({"target": f"epoch / {peer}: {what}", "most": most, "model": name, "rate": rate,
+                    results.append({"target": f"epoch / {peer}: {what}", "most": most, "model": name, "rate": rate,
                                   "batch": max(at, key=lambda a: a[1])[0],
                                   "measured": prod(r for _, r in at) ** (1 / len(at))})
-        times = {(f["model"], f["peer"]): f["first"] for f in self.found["first"]}
+        times = {(f["model"], f["peer"]): f["first"] for f in self.results["first"]}
         for (name, peer), theirs in times.items():
             if peer in FIRST and (name, "epoch") in times:
-                found.append({"target": f"first step, epoch / {peer}: {name}", "most": FIRST[peer],
+                results.append({"target": f"first step, epoch / {peer}: {name}", "most": FIRST[peer],
                               "measured": times[name, "epoch"] / theirs})
-        return [{**f, "holds": f["measured"] <= f["most"]} for f in found]
+        return [{**f, "holds": f["measured"] <= f["most"]} for f in results]
 
     def conclude(self) -> None:
-        """Targets, the floor of what is small, and the profile of the worst misses."""
-        self.found["targets"] = found = self.targets()
-        if found:
+        """Print the targets and profile the worst misses."""
+        self.results["targets"] = results = self.targets()
+        if results:
             print("\nTargets: geometric means over the batches")
-        for f in sorted(found, key=lambda f: f["holds"]):
+        for f in sorted(results, key=lambda f: f["holds"]):
             print(f"  {'holds ' if f['holds'] else 'MISSED'} {f['measured']:7.3f} <= {f['most']:<5g} {f['target']}")
-        missed = sorted((f for f in found if not f["holds"] and "model" in f), key=lambda f: -f["measured"] / f["most"])
+        misses = [f for f in results if not f["holds"] and "model" in f]
+        missed = sorted(misses, key=lambda f: -f["measured"] / f["most"])
         worst = list(dict.fromkeys((f["model"], f["rate"], f["batch"]) for f in missed))[: self.args.profiles]
-        self.found["profiles"] = [self.nodes(*w) for w in worst]
-        for p in self.found["profiles"]:
+        self.results["profiles"] = [self.nodes(*w) for w in worst]
+        for p in self.results["profiles"]:
             print(f"\n{p['model']}, {p['rate']}, batch {p['batch']}: {p['nodes']} nodes a step")
             print("  " + ", ".join(f"{o['operator']} {o['us']:.0f} us {o['share']:.0%}" for o in p["operators"][:8]))
-        share = statistics.median([t["cores"] / e["cores"] for e in self.found["steps"] for t in e["peers"].values()]
+        share = statistics.median([t["cores"] / e["cores"] for e in self.results["steps"] for t in e["peers"].values()]
                                   or [1.0])
         if share < 0.95:
             print(f"\nOther programs took {1 - share:.0%} of the cores meanwhile: figures are too high, ratios rough.")
-        greedy = {p for e in self.found["steps"] for p, t in e["peers"].items() if t["cores"] > 1.05 * e["cores"]}
+        greedy = {p for e in self.results["steps"] for p, t in e["peers"].items() if t["cores"] > 1.05 * e["cores"]}
         if greedy:
-            print(f"\n{', '.join(sorted(greedy))} took more cores than they were given.")
+            print(f"\n{', '.join(sorted(greedy))} took more cores than they were argv.")
 
     def write(self) -> None:
         """JSON and chart."""
         from chart import draw
 
-        name = re.sub(r"[^a-z0-9]+", "-", self.found["machine"]["cpu"].lower()).strip("-")
-        runtime = next(v for k, v in self.found["machine"].items() if k.startswith("onnxruntime"))
+        name = re.sub(r"[^a-z0-9]+", "-", self.results["machine"]["cpu"].lower()).strip("-")
+        runtime = next(v for k, v in self.results["machine"].items() if k.startswith("onnxruntime"))
         path = Path(self.args.out) / f"{name}-onnxruntime-{runtime}{'-quick' * self.args.quick}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.found, indent=1) + "\n")
-        draw(self.found, path.with_suffix(".png"), cpu=self.args.cpu)
+        path.write_text(json.dumps(self.results, indent=1) + "\n")
+        draw(self.results, path.with_suffix(".png"), cpu=self.args.cpu)
         print(f"\nWritten to {path} and {path.with_suffix('.png').name}")
 
 
 def machine() -> dict[str, str]:
-    """Where this runs, and on what."""
+    """The processor, the number of cores and the versions of the packages."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else []
-    found = {"cpu": names[0] if names else platform.processor() or platform.machine(), "cores": str(os.cpu_count()),
+    results = {"cpu": names[0] if names else platform.processor() or platform.machine(), "cores": str(os.cpu_count()),
              "python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            results[package] = version(package)
+    return results
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
     add = parser.add_argument
     add("--quick", action="store_true", help="20-100-1 and the encoder, two batches, plain SGD, three rounds: a minute")
@@ -247,15 +248,15 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--cpu", action="store_true", help="compare the time of the processor, where others use it, too")
     add("--out", default=str(HERE / "results"))
     add("--device", default="cpu")
-    args = parser.parse_args(given)
+    args = parser.parse_args(argv)
     if args.quick:
         args.models, args.batches, args.rates, args.cores = ["20-100-1", "encoder"], [32, 1024], ["sgd"], [1]
         args.parts, args.rounds, args.peers = ["steps"], 3, [p for p in args.peers if p != "torch.compile"]
     return args
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    args, start = arguments(given), time.perf_counter()
+def main(argv: Sequence[str] | None = None) -> None:
+    args, start = arguments(argv), time.perf_counter()
     unit = "of the processor " * args.cpu
     print(f"Microseconds {unit}a step, and as a multiple of torch's eager mode: medians of {args.rounds} rounds\n"
           + ", ".join(f"{k} {v}" for k, v in machine().items()))

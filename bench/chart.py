@@ -1,4 +1,4 @@
-"""The figures of a benchmark as one picture."""
+"""The chart of a benchmark."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from models import model
 
-#: One colour for each contestant, ortpartial's beside one another.
+#: One color for each contestant; those of ortpartial are similar.
 COLORS = {"epoch": "#c1121f", "step": "#e36414", "agent": "#f4a261", "auto": "#9b2226", "torch": "#1d3557",
           "torch.compile": "#457b9d", "torch graphs": "#a8dadc", "jax scan": "#2a9d8f", "jax step": "#8ab17d",
           "onnxsim": "#7b2cbf", "sklearn": "#6c757d", "numpy": "#adb5bd"}
 
 
-def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
-    """Write the picture: steps of the small models, of the large ones, first steps, and growth."""
-    us, steps = "cpu_us" if cpu else "us", [e for e in found["steps"] if e["cores"] == 1]
+def draw(results: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
+    """Draw steps of the small models, of the large ones, first steps, and growth."""
+    us, steps = "cpu_us" if cpu else "us", [e for e in results["steps"] if e["cores"] == 1]
     small = list(dict.fromkeys((e["model"], e["rate"]) for e in steps if model(e["model"]).widths))
-    large = [e for e in found["steps"] if not model(e["model"]).widths]
+    large = [e for e in results["steps"] if not model(e["model"]).widths]
     panels = [("small", s) for s in small] + [("large", c) for c in sorted({e["cores"] for e in large})]
-    panels += [("first", None)] * bool(found["first"])
-    panels += [("growth", axis) for axis in found["growth"]]
+    panels += [("first", None)] * bool(results["first"])
+    panels += [("growth", axis) for axis in results["growth"]]
     columns, rows = min(4, max(2, len(panels))), max(1, -(-len(panels) // 4))
     figure = Figure(figsize=(4.6 * columns, 3.6 * rows + 0.6))
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -38,17 +38,18 @@ def draw(found: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
                      for g, peers in groups.items() if "torch" in peers}, base=1)
             a.set(title=f"large models, {what} core{'s' * (what > 1)}", ylabel="a step, times torch's")
         elif kind == "first":
-            names = list(dict.fromkeys(f["model"] for f in found["first"]))
-            bars(a, {n: {f["peer"]: f["first"] for f in found["first"] if f["model"] == n} for n in names}, base=0.001)
+            firsts = results["first"]
+            names = list(dict.fromkeys(f["model"] for f in firsts))
+            bars(a, {n: {f["peer"]: f["first"] for f in firsts if f["model"] == n} for n in names}, base=0.001)
             a.set(title="first step, in a new process", ylabel="seconds")
         else:
-            lines(a, [(p["at"], {n: t[us] for n, t in p["peers"].items()}) for p in found["growth"][what]])
+            lines(a, [(p["at"], {n: t[us] for n, t in p["peers"].items()}) for p in results["growth"][what]])
             a.set(title=f"growth with {what}", xlabel=what, ylabel="µs a step")
     for a in axes.flat[len(panels) :]:
         a.axis("off")
-    known = {label: h for a in axes.flat for h, label in zip(*a.get_legend_handles_labels(), strict=True)}
+    handles = {label: h for a in axes.flat for h, label in zip(*a.get_legend_handles_labels(), strict=True)}
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (3.6 * rows + 0.6)))
-    figure.legend(known.values(), known.keys(), loc="upper center", ncols=5, frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=5, frameon=False)
     figure.savefig(path, dpi=100)
 
 

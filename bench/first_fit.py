@@ -49,12 +49,12 @@ def network(hidden: int = 100):
 
 
 def measure(repeat: int) -> dict[str, float]:
-    """The median of some first fits of every model, in seconds; the very first of the process does not count."""
+    """The median seconds of first fits of every model; the first one of the process is left out."""
     from ortpartial import OrtGradientForwardBackwardOptimizer
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 20)).astype(np.float32)
-    found = {}
+    medians = {}
     for model in (network, chain):
         proto, width = model()
         y, seconds = rng.normal(size=(100, width)).astype(np.float32), []
@@ -62,8 +62,8 @@ def measure(repeat: int) -> dict[str, float]:
             start = time.perf_counter()
             OrtGradientForwardBackwardOptimizer(proto, max_iter=1, batch_size=10).fit(X, y)
             seconds.append(time.perf_counter() - start)
-        found[model.__name__] = median(seconds[1:])
-    return found
+        medians[model.__name__] = median(seconds[1:])
+    return medians
 
 
 def main() -> None:
@@ -79,13 +79,13 @@ def main() -> None:
     folders = [HERE.parents[1], *([args.against] if args.against else [])]
     runs: list[list[dict[str, float]]] = [[] for _ in folders]
     for _ in range(3):
-        for folder, found in zip(folders, runs, strict=True):
+        for folder, results in zip(folders, runs, strict=True):
             command = [sys.executable, str(HERE), "--json", "--repeat", str(args.repeat)]
             environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
             out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-            found.append(json.loads(out))
+            results.append(json.loads(out))
     for model in runs[0][0]:
-        here, *other = (median(run[model] for run in found) for found in runs)
+        here, *other = (median(run[model] for run in results) for results in runs)
         print(f"{model:8} {here * 1e3:8.1f} ms" + "".join(f"  {o * 1e3:8.1f} ms  {here / o:.2f}" for o in other))
 
 

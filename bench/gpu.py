@@ -1,11 +1,10 @@
 """
-How long does a training step take on a GPU, side by side with torch? Microseconds.
+Time of a training step on a GPU, beside torch, in microseconds.
 
-    python bench/gpu.py [--quick] [what else bench.py takes]
+    python bench/gpu.py [--quick] [other arguments of bench.py]
 
-As `bench.py`, on the first CUDA device: ortpartial with a step that is recorded as a CUDA graph, "auto", and with one
-that is not; torch with a recorded step, in eager mode, and compiled. Where there is no such device it runs on the CPU,
-so that it can be tried.
+Like `bench.py`, on the first CUDA device: ortpartial with a step recorded as a CUDA graph ("auto") and without; torch
+with a recorded step, in eager mode, and compiled. Without such a device it runs on the CPU, to try it out.
 """
 
 from __future__ import annotations

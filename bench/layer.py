@@ -1,11 +1,11 @@
 """
-How much does a layer of ONNX cost in torch? Forward and backward, beside the same module in torch's eager mode.
+Time of an `OnnxLayer`, forward and backward, beside the same module in torch's eager mode.
 
     taskset -c 0 python bench/layer.py [rounds]
 
 The network 20-100-1 (Relu) and a transformer encoder of two layers (width 64, 32 rows of 32 tokens), exported by
 `OnnxLayer.from_torch` and run with both engines, take turns with the module itself: a round is some forwards and
-backwards of each, and medians of the rounds are compared. Before that all have to come to the same gradients.
+backwards of each, and medians of the rounds are compared. Before that, all must compute the same gradients.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch import nn
 from ortpartial.runtime import has_training, runtime_version
 from ortpartial.torch import OnnxLayer
 
-#: By name: the module, the sizes of a row, the batches, and how many forwards and backwards a round has.
+#: By name: the module, the sizes of a row, the batches, and the number of forwards and backwards in a round.
 NETS = {
     "mlp 20-100-1": (lambda: nn.Sequential(nn.Linear(20, 100), nn.ReLU(), nn.Linear(100, 1)), (20,), (1, 32, 256), 300),
     "encoder, 2 layers": (lambda: Encoder(64), (32, 64), (1, 32), 8),
 }
-#: Where the layer is to cost no more than torch: at this batch, in graphs of more nodes than this.
+#: The layer should take no longer than torch at this batch, in graphs of more nodes than this.
 BATCH, NODES = 32, 10
 
 
@@ -54,7 +54,7 @@ def step(module: nn.Module, x: torch.Tensor) -> None:
 
 
 def seconds(module: nn.Module, x: torch.Tensor, times: int) -> float:
-    """Time of one forward and backward, the mean of some."""
+    """The mean time of a forward and backward."""
     start = time.perf_counter()
     for _ in range(times):
         step(module, x)
@@ -62,15 +62,15 @@ def seconds(module: nn.Module, x: torch.Tensor, times: int) -> float:
 
 
 def difference(a: nn.Module, b: nn.Module) -> float:
-    """Largest difference of any gradient, relative to the largest of its tensor."""
+    """The largest difference of any gradient, relative to the largest element of its tensor."""
     theirs = dict(b.named_parameters())
     return max(float((p.grad - theirs[n].grad).abs().max() / theirs[n].grad.abs().max().clamp(min=1e-6))
                for n, p in a.named_parameters())
 
 
 def measure(runs: dict[str, nn.Module], x: torch.Tensor, rounds: int, times: int) -> dict[str, float]:
-    """Median microseconds of each, turn by turn."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    """Median microseconds of each contestant, in turns."""
+    times_by_engine: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(10):
             step(run, x)
@@ -78,9 +78,9 @@ def measure(runs: dict[str, nn.Module], x: torch.Tensor, rounds: int, times: int
     gc.disable()
     for _ in range(rounds):
         for name, run in runs.items():
-            found[name].append(seconds(run, x, times))
+            times_by_engine[name].append(seconds(run, x, times))
     gc.enable()
-    return {name: statistics.median(t) * 1e6 for name, t in found.items()}
+    return {name: statistics.median(t) * 1e6 for name, t in times_by_engine.items()}
 
 
 def main(rounds: int = 15) -> None:
@@ -99,13 +99,13 @@ def main(rounds: int = 15) -> None:
         print(f"\n{name}: {nodes} nodes")
         for batch in batches:
             x = torch.randn(batch, *sizes)
-            found = measure(runs, x, rounds, times)
+            times_by_engine = measure(runs, x, rounds, times)
             worst = max(difference(runs[e], module) for e in engines)
             if worst > 1e-3:
                 sys.exit(f"The gradients differ by {worst:.1e}.")
-            cells = (f"{e} {t:9.1f} ({t / found['torch']:4.2f}x)" for e, t in found.items())
+            cells = (f"{e} {t:9.1f} ({t / times_by_engine['torch']:4.2f}x)" for e, t in times_by_engine.items())
             print(f"  batch {batch:3d}   {'   '.join(cells)}", flush=True)
-            best = min(found[e] for e in engines) / found["torch"]
+            best = min(times_by_engine[e] for e in engines) / times_by_engine["torch"]
             if batch == BATCH and nodes > NODES and best > 1:
                 missed.append(f"{name}: {best:.2f}x")
     print(f"\nno more than torch at batch {BATCH} above {NODES} nodes: {'; '.join(missed) or 'holds'}")

@@ -1,12 +1,12 @@
 """
-How much memory does a training take? Peak of a process that trains a model here, and of one that does so in torch.
+Peak memory of a training, beside torch.
 
     python bench/memory.py [convolutions | transformer] ...
 
 A network of bottlenecks (convolutions, 25 million weights) and a transformer encoder (30 million) take some steps with
 SGD, momentum and Adam, at a batch where weights take most of the memory and at one where activations do. Every
-contestant has a process of its own, which prints how far its resident memory grew beyond what it had after its imports,
-at the most, and the peak as a whole. Both have to come to the same losses.
+contestant has a process of its own, which prints the peak of its resident memory, beyond that after its imports and in
+total. Both must reach the same losses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 STEPS = 4
 RATES = ("SGD", "momentum", "Adam")
-#: By name, the batches: where weights take most of the memory, and where activations do.
+#: By name, two batches: one where weights take most of the memory, and one where activations do.
 MODELS = {"convolutions": (1, 16), "transformer": (1, 16)}
 CLASSES, TOKENS, WORDS, SIZE = 100, 128, 20_000, 160
 
@@ -62,7 +62,7 @@ def module(kind: str):
     if kind == "transformer":
         encoder = Encoder()
         with torch.no_grad():
-            for p in encoder.parameters():  # An exporter makes one of weights that are equal, as those of layers are.
+            for p in encoder.parameters():  # Exporters merge equal weights, such as those of layers before training.
                 p.copy_(p + 0.02 * torch.randn(p.shape))
         return encoder
     layers, n = [nn.Conv2d(3, 64, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
@@ -73,14 +73,14 @@ def module(kind: str):
 
 
 def data(kind: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for all the steps."""
+    """The rows of all steps."""
     rng, n = np.random.default_rng(0), STEPS * batch
     X = rng.integers(0, WORDS, (n, TOKENS)) if kind == "transformer" else rng.random((n, 3, SIZE, SIZE), np.float32)
     return X, rng.integers(0, CLASSES, n)
 
 
 def prepare(kind: str, folder: str) -> int:
-    """Write the model for both; returns the number of its weights."""
+    """Write the model for both contestants; returns the number of weights."""
     import torch
 
     net = module(kind).train()
@@ -92,13 +92,13 @@ def prepare(kind: str, folder: str) -> int:
 
 
 def status(name: str) -> float:
-    """A figure of this process in MB. VmHWM is the peak; ru_maxrss would begin with that of the parent."""
+    """A memory figure of this process in MB. VmHWM is the peak; ru_maxrss would include that of the parent."""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
     return int(line.split()[1]) / 1000
 
 
 def train_torch(kind: str, _: str, rate: str, X: np.ndarray, y: np.ndarray, batch: int) -> list[float]:
-    """Losses of the steps in torch's eager mode."""
+    """Train in torch's eager mode; returns the losses of the steps."""
     import torch
 
     net = module(kind).train()
@@ -116,7 +116,7 @@ def train_torch(kind: str, _: str, rate: str, X: np.ndarray, y: np.ndarray, batc
 
 
 def train_here(kind: str, folder: str, rate: str, X: np.ndarray, y: np.ndarray, batch: int, **settings) -> list[float]:
-    """The mean loss of the steps in ortpartial."""
+    """Train in ortpartial; returns the mean loss of the steps."""
     from ortpartial import OrtGradientForwardBackwardOptimizer
     from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 
@@ -132,10 +132,10 @@ CONTESTANTS = {"torch": {}, "ortpartial": {}}
 
 
 def contestant(name: str, kind: str, folder: str, rate: str, batch: int) -> None:
-    """What a process does: train, and print the figures."""
+    """Train in this process and print the figures."""
     X, y = data(kind, batch)
     if name == "torch":
-        import torch  # noqa: F401 - what it takes is no part of the training
+        import torch  # noqa: F401 - its memory does not count
     else:
         import ortpartial  # noqa: F401
     before = status("VmRSS")
@@ -146,12 +146,12 @@ def contestant(name: str, kind: str, folder: str, rate: str, batch: int) -> None
 
 
 def run(*arguments: object) -> dict[str, float]:
-    """The figures of a contestant in a process of its own."""
+    """Run a contestant in a process of its own; returns its figures."""
     command = [sys.executable, __file__, "--contestant", *map(str, arguments)]
-    found = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
-    if found.returncode:
-        sys.exit(found.stderr)
-    return json.loads(found.stdout.splitlines()[-1])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main(kinds: list[str]) -> None:
@@ -161,12 +161,12 @@ def main(kinds: list[str]) -> None:
             print(f"\n{kind}, {prepare(kind, folder) / 1e6:.1f} million weights")
             for batch in MODELS[kind]:
                 for rate in RATES:
-                    found = {name: run(name, kind, folder, rate, batch) for name in CONTESTANTS}
-                    losses = [f["loss"] for f in found.values()]
+                    figures = {name: run(name, kind, folder, rate, batch) for name in CONTESTANTS}
+                    losses = [f["loss"] for f in figures.values()]
                     if max(losses) - min(losses) > 2e-3 * max(losses):
                         sys.exit(f"The contestants do not compute the same: losses of {losses}.")
-                    grown = {name: f["peak"] - f["before"] for name, f in found.items()}
-                    cells = (f"{name} {m:6.0f} ({found[name]['peak']:6.0f}) {m / grown['torch']:5.2f}x"
+                    grown = {name: f["peak"] - f["before"] for name, f in figures.items()}
+                    cells = (f"{name} {m:6.0f} ({figures[name]['peak']:6.0f}) {m / grown['torch']:5.2f}x"
                              for name, m in grown.items())
                     print(f"  batch {batch:3d} {rate:9} {'   '.join(cells)}", flush=True)
 

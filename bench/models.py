@@ -1,4 +1,4 @@
-"""What is trained: the sizes of every network, the data, and how contestants are to step."""
+"""The trainings of the benchmark: sizes of every network, data, and settings of the optimizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOMENTUM, BETA1, BETA2 = 0.9, 0.9, 0.999
 
 @dataclass(frozen=True)
 class Model:
-    """A network: its title, the shape of a row, its outputs, its loss, the batches that are measured.
+    """A network: its title, the shape of a row, its outputs, its loss, and the batches to measure.
 
     `widths` are those of a chain of layers with Relu between them, `tokens` the number of words where a row is a text.
     """
@@ -31,7 +31,7 @@ class Model:
     tokens: int = 0
 
     def steps_at(self, batch: int) -> int:
-        """Steps of an epoch: enough to be measured, and of small batches so many that a call costs little of it."""
+        """Steps of an epoch: enough to be measured, and for small batches enough to hide the cost of a call."""
         return self.steps or min(2000, max(8, 50_000 // batch))
 
     def data(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +77,7 @@ def model(name: str) -> Model:
 
 @dataclass(frozen=True)
 class Task:
-    """A training: what, how, in which order, from the files of which folder."""
+    """A training: model, optimizer, batch, number of steps, and the folder of its files."""
 
     name: str
     rate: str
@@ -93,7 +93,7 @@ class Task:
 
     @property
     def epsilon(self) -> float:
-        """Adam's ε, larger where gradients are zero but for rounding, as of the keys' bias: all are to step alike."""
+        """Adam's ε, larger where gradients are zero but for rounding, as of the bias of keys: all must step alike."""
         return 1e-8 if self.model.widths else 1e-5
 
     @property
@@ -103,7 +103,7 @@ class Task:
 
     @cached_property
     def start(self) -> dict[str, np.ndarray]:
-        """What all start from: the parameters of the network, by their names in torch, and its buffers."""
+        """The initial parameters and buffers of the network, by their names in torch."""
         with np.load(Path(self.folder) / f"{self.name}.npz") as arrays:
             return dict(arrays)
 
@@ -112,6 +112,6 @@ class Task:
         return self.model.data(self.batch * self.steps)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
-        """The rows of an epoch in their order, a batch a line."""
+        """The rows of an epoch in their order, one batch per line."""
         rows = np.arange(self.batch * self.steps)
         return (rng.permutation(rows) if self.shuffle else rows).reshape(self.steps, self.batch)

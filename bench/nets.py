@@ -37,7 +37,7 @@ def lenet() -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions, and what goes past them."""
+    """A residual block of two convolutions."""
 
     def __init__(self, a: int, b: int, stride: int):
         super().__init__()
@@ -65,7 +65,7 @@ class ResNet(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Layers of a transformer, and one over the mean of the tokens."""
+    """Transformer layers, and a linear head on the mean of the tokens."""
 
     def __init__(self, width: int, heads: int, depth: int, outputs: int):
         super().__init__()
@@ -78,7 +78,7 @@ class Encoder(nn.Module):
 
 
 class Bert(Encoder):
-    """An encoder of the sizes of BERT-small, over words and their places."""
+    """An encoder of the sizes of BERT-small, with word and position embeddings."""
 
     def __init__(self, tokens: int = 30522, width: int = 512, length: int = 64):
         super().__init__(width, 8, 4, 2)
@@ -93,44 +93,44 @@ NETS = {"lenet": lenet, "resnet18": ResNet, "encoder": lambda: Encoder(64, 4, 2,
 
 
 def net(name: str) -> nn.Module:
-    """A network as it comes from torch, in the mode in which it is exported."""
+    """A network in torch, in the mode in which it is exported."""
     torch.manual_seed(0)
     return (dense(*model(name).widths) if model(name).widths else NETS[name]()).eval()
 
 
 def export(name: str, folder: Path) -> None:
     """Write the network as ONNX, by torch's exporter, and its parameters and buffers."""
-    made, m = net(name), model(name)
-    with torch.no_grad():  # The exporter merges tensors that are equal, as biases and scales are at the start.
-        for p in made.parameters():
+    module, m = net(name), model(name)
+    with torch.no_grad():  # The exporter merges equal tensors, such as biases and scales before training.
+        for p in module.parameters():
             p.add_(0.02 * torch.rand_like(p) - 0.01)
-    if name == "resnet18":  # Blocks are added up without end while the statistics do not follow.
-        for norm in (n for b in made.blocks for n in (b.norm2, *b.past[1:])):
+    if name == "resnet18":  # With frozen statistics, the sum over blocks would grow without bound.
+        for norm in (n for b in module.blocks for n in (b.norm2, *b.past[1:])):
             norm.running_var.fill_(2.0)
     path, x = folder / f"{name}.onnx", torch.from_numpy(m.data(4)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)  # that torchvision is missing, for example
         # Optimized, the statistics of BatchNormalization would be folded into Conv.
-        torch.onnx.export(made, (x,), str(path), dynamo=True, input_names=["x"], output_names=["y"], verbose=False,
+        torch.onnx.export(module, (x,), str(path), dynamo=True, input_names=["x"], output_names=["y"], verbose=False,
                           dynamic_shapes=({0: torch.export.Dim("N")},), external_data=False,
                           optimize=name != "resnet18")
     proto = onnx.load(path)
-    parameters = {n: p.detach().numpy() for n, p in made.named_parameters()}
+    parameters = {n: p.detach().numpy() for n, p in module.named_parameters()}
     name_weights(proto, parameters)
     onnx.save(proto, path)
-    np.savez(folder / f"{name}.npz", **parameters, **{n: b.numpy() for n, b in made.named_buffers()})
+    np.savez(folder / f"{name}.npz", **parameters, **{n: b.numpy() for n, b in module.named_buffers()})
 
 
 def name_weights(proto: onnx.ModelProto, parameters: dict[str, np.ndarray]) -> None:
-    """Name what the exporter has transposed after its parameter, with `.T` behind it."""
+    """Name the initializers that the exporter has transposed after their parameters, with the suffix `.T`."""
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     for name in parameters.keys() - arrays.keys():
-        found = next(n for n, a in arrays.items() if np.array_equal(a, parameters[name].T))
-        for t in (t for t in proto.graph.initializer if t.name == found):
+        stored = next(n for n, a in arrays.items() if np.array_equal(a, parameters[name].T))
+        for t in (t for t in proto.graph.initializer if t.name == stored):
             t.name = f"{name}.T"
         for node in proto.graph.node:
-            node.input[:] = [f"{name}.T" if n == found else n for n in node.input]
+            node.input[:] = [f"{name}.T" if n == stored else n for n in node.input]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """
-Where does the time of a step go? The joined step of ortpartial under onnxruntime's own profiler, by operator.
+Profile of a training step by operator, from onnxruntime's profiler.
 
     python bench/nodes.py FOLDER MODEL RATE BATCH [steps]
 """
@@ -27,7 +27,7 @@ from ortpartial.training.step import step_graph
 
 
 def session(path: str | bytes, **settings: Any) -> onnxruntime.InferenceSession:
-    """A session as the step engine has it, with as many threads as there are cores to use."""
+    """A session like that of the step engine, with as many threads as there are cores to use."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.inter_op_num_threads = 3, 1
     options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
@@ -37,36 +37,36 @@ def session(path: str | bytes, **settings: Any) -> onnxruntime.InferenceSession:
 
 
 def profile(task: Task, steps: int = 20) -> dict[str, Any]:
-    """Nodes that run in a step, and of every operator how many there are, microseconds a step, and its share."""
+    """The number of nodes that run in a step; for every operator its count, microseconds per step, and share."""
     with tempfile.TemporaryDirectory() as folder:
-        engine = Ours(task, "epoch").optimizer._engine  # of big weights, "step" runs in two graphs
-        # What a program runs is made for the size of its batch; what `save_onnx_graph` writes is for all sizes.
+        engine = Ours(task, "epoch").optimizer._engine  # for large weights, "step" runs two graphs
+        # A program runs a graph for the size of its batch; `save_onnx_graph` writes that for all sizes.
         onnx.save(step_graph(engine.spec.for_batch(task.batch)), f"{folder}/step.onnx")
         run = session(f"{folder}/step.onnx", enable_profiling=True, profile_file_prefix=f"{folder}/profile")
         X, y = task.data
-        given = {"x": X[: task.batch], "y_target": y[: task.batch], "iteration": np.int64(1),
-                 **{w: engine.get(w) for w in engine.spec.weights}}
+        arrays = {"x": X[: task.batch], "y_target": y[: task.batch], "iteration": np.int64(1),
+                  **{w: engine.get(w) for w in engine.spec.weights}}
         kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
-        feeds = {i.name: np.asarray(given.get(i.name, 0), kinds[i.type]) for i in run.get_inputs()}
+        feeds = {i.name: np.asarray(arrays.get(i.name, 0), kinds[i.type]) for i in run.get_inputs()}
         for i in run.get_inputs():
-            if i.name not in given:  # the state of an optimizer, or the weights of the rows
+            if i.name not in arrays:  # optimizer state, or sample weights
                 feeds[i.name] = np.ones([task.batch if isinstance(s, str) else s for s in i.shape], kinds[i.type])
         for _ in range(steps):
             run.run(None, feeds)
         events = json.loads(Path(run.end_profiling()).read_text())
-    found: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    by_operator: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     for e in events:
         if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"):
-            found[e["args"]["op_name"]][0] += 1 / steps
-            found[e["args"]["op_name"]][1] += e["dur"] / steps
-    total = sum(us for _, us in found.values())
-    ranked = sorted(found.items(), key=lambda f: -f[1][1])
-    return {"nodes": round(sum(n for n, _ in found.values())),
+            by_operator[e["args"]["op_name"]][0] += 1 / steps
+            by_operator[e["args"]["op_name"]][1] += e["dur"] / steps
+    total = sum(us for _, us in by_operator.values())
+    ranked = sorted(by_operator.items(), key=lambda f: -f[1][1])
+    return {"nodes": round(sum(n for n, _ in by_operator.values())),
             "operators": [{"operator": o, "nodes": round(n), "us": us, "share": us / total} for o, (n, us) in ranked]}
 
 
 def floor(times: int = 20_000) -> tuple[float, float]:
-    """Microseconds that onnxruntime takes for an iteration of Scan with one node, and for one more small node."""
+    """Microseconds of a Scan iteration with one node, and of one more small node."""
     s, xs = variable("s", "float32", [1]), variable("xs", "float32", ["T"])
 
     def chain(nodes: int) -> float:
@@ -90,7 +90,7 @@ def floor(times: int = 20_000) -> tuple[float, float]:
 
 if __name__ == "__main__":
     folder, name, rate, batch, *steps = sys.argv[1:]
-    found = profile(Task(name, rate, int(batch), 1, folder), *map(int, steps))
+    report = profile(Task(name, rate, int(batch), 1, folder), *map(int, steps))
     one, more = floor()
-    print(json.dumps({"model": model(name).title, "rate": rate, "batch": int(batch), **found,
-                      "floor": one + (found["nodes"] - 1) * more, "iteration": one, "node": more}))
+    print(json.dumps({"model": model(name).title, "rate": rate, "batch": int(batch), **report,
+                      "floor": one + (report["nodes"] - 1) * more, "iteration": one, "node": more}))

@@ -1,10 +1,10 @@
 """
-Does it pay to train with two processes? Time of an epoch of one process and of two, on the cores of this machine.
+Time of an epoch with one process and with two, on the cores of this machine.
 
     python bench/parallel.py
 
-Every figure is the median of the rounds; in each round the settings take their turns. One process is measured with one
-thread and with as many as there are cores, two processes have one thread each.
+Every figure is the median over rounds; in each round, all settings take turns. One process is measured with one thread
+and with one per core; two processes have one thread each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 
 import numpy as np
 
-#: Sizes of a row, layers (channels of convolutions, or widths), the batches, and how many rows there are.
+#: Sizes of a row, layers (channels of convolutions, or widths), batches, and the number of rows.
 MODELS = {
     "conv 1-32-64-64, 28 x 28": ((1, 28, 28), (32, 64, 64), (16, 64), 256),
     "MLP 784-1024-1024-10": ((784,), (1024, 1024, 10), (256, 1024), 4096),
@@ -30,7 +30,7 @@ ROUNDS, EPOCHS = 3, 3
 
 
 def model_of(row: tuple[int, ...], widths: tuple[int, ...]):
-    """A multilayer perceptron, or convolutions and a mean over the image."""
+    """A multilayer perceptron, or convolutions and the mean over the image."""
     from ortpartial import build, constant, op, variable
 
     rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def model_of(row: tuple[int, ...], widths: tuple[int, ...]):
 
 
 def measure(name: str, batch: int, port: int) -> None:
-    """One process of a training: prints the seconds of an epoch after a first one."""
+    """One process of a training: prints the seconds per epoch, without the first."""
     from ortpartial import OrtGradientForwardBackwardOptimizer
 
     rank, size, alone = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "ALONE" in os.environ
@@ -72,13 +72,13 @@ def measure(name: str, batch: int, port: int) -> None:
 
 
 def run(name: str, batch: int, size: int, alone: bool) -> float:
-    """Seconds an epoch with so many processes of one thread each, or of one process as it comes, with all threads."""
+    """Seconds per epoch with some processes of one thread each, or with one process that uses all threads."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     started = []
     for rank in range(size):
-        # As many processes as there are cores on this machine, so that each has one thread.
+        # With one process per core, each uses one thread.
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1",
                        "LOCAL_WORLD_SIZE": str(os.cpu_count()), **({"ALONE": "1"} if alone else {})}
         started.append(subprocess.Popen([sys.executable, __file__, name, str(batch), str(port)], env=environment,

@@ -1,6 +1,6 @@
 """
-The contestants. Each has `epoch()`, which takes all the steps of an epoch and returns their mean loss, and `weights()`,
-by their names in torch. What one cannot do is an exception, whose text is printed in its place.
+The contestants: classes with `epoch()`, which takes all steps of an epoch and returns their mean loss, and `weights()`,
+by their names in torch. A contestant that cannot train raises an exception, whose text is printed instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Peer(Protocol):
 
 
 class Cannot(Exception):
-    """A sentence that says why a contestant does not take part."""
+    """The reason why a contestant does not take part."""
 
 
 class Ours:
-    """`fit`, checks of the data, shuffling and bookkeeping included; with warm_start a call goes on from the last."""
+    """`fit`, checks of the data, shuffling and bookkeeping included; with warm_start, each call continues the last."""
 
     def __init__(self, task: Task, engine: str = "epoch"):
         from ortpartial import OrtGradientForwardBackwardOptimizer
@@ -44,7 +44,7 @@ class Ours:
     def epoch(self) -> float:
         loss = self.optimizer.fit(*self.task.data).train_losses_[-1]
         if self.optimizer.engine == "auto" and self.task.device != "cpu" and self.optimizer.engine_ == "epoch":
-            raise Cannot(self.optimizer.engine_reason_)  # "epoch" is another contestant.
+            raise Cannot(self.optimizer.engine_reason_)  # "epoch" is a contestant of its own.
         return loss
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -53,7 +53,7 @@ class Ours:
 
 
 def initializers(path: str) -> list[str]:
-    """Their names in a model."""
+    """The names of the parameters in a model."""
     import onnx
 
     return [t.name for t in onnx.load(path).graph.initializer]
@@ -101,11 +101,11 @@ class Torch:
 
 
 class TorchCompile(Torch):
-    """Forward, loss and backward compiled, and the step of the optimizer as well."""
+    """torch.compile of forward, loss and backward, and of the step of the optimizer."""
 
     def __init__(self, task: Task):
         super().__init__(task)
-        self.torch._dynamo.reset()  # what was compiled for the task before, of which it would keep eight at most
+        self.torch._dynamo.reset()  # drop the code of earlier tasks, of which torch keeps eight at most
         self.loss = self.torch.compile(self.loss, dynamic=False)
         self.optimizer.step = self.torch.compile(self.optimizer.step, dynamic=False)
 
@@ -123,7 +123,7 @@ class TorchGraphs(Torch):
         self.x, self.t = self.X[: task.batch].clone(), self.y[: task.batch].clone()
         before, stream = {n: p.detach().clone() for n, p in self.net.named_parameters()}, torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # Memory is laid out before the recording, by steps that are taken back.
+        with torch.cuda.stream(stream):  # Warm-up steps allocate the memory before the recording, and are undone.
             for _ in range(3):
                 super().step(self.x, self.t)
         torch.cuda.current_stream().wait_stream(stream)
@@ -146,7 +146,7 @@ class TorchGraphs(Torch):
 
 
 class Jax:
-    """A step as one function under jit, and an epoch as one, by lax.scan, unless every step is a call."""
+    """A jitted step, and an epoch as one function by lax.scan, or a call per step."""
 
     def __init__(self, task: Task, scan: bool = True):
         import jax
@@ -201,7 +201,7 @@ def update(task: Task, w: Any, g: Any, state: Any, k: Any) -> Any:
 
 
 class Onnxsim:
-    """`compile_training_loop` of a model of static sizes with its loss inside, called for every step."""
+    """`compile_training_loop` of a model with static sizes that contains its loss, called for every step."""
 
     def __init__(self, task: Task):
         from onnxsim import compile_training_loop
@@ -216,7 +216,7 @@ class Onnxsim:
             "sgd": ([w, g, eta], [w - eta * g]), "adam": ([], []),
             "nesterov": ([w, g, v, eta], [w - eta * (g + MOMENTUM * moved), moved])}[task.rate]
         step = build(inputs, {f"y{i}": v for i, v in enumerate(outputs)})
-        step.opset_import[0].version = 17  # that of the graphs that onnxsim writes
+        step.opset_import[0].version = 17  # the opset of the graphs that onnxsim writes
         optimizer = CustomOptimizer(step, len(outputs) - 1) if outputs else "adam"
         names = [n for n in initializers(task.onnx) if n.removesuffix(".T") in task.start and ".running_" not in n]
         self.loop = compile_training_loop(with_loss(task), "loss", names, optimizer=optimizer)
@@ -233,13 +233,13 @@ class Onnxsim:
 
 
 def with_loss(task: Task) -> Any:
-    """The network of a static batch with its loss behind it, in operators that onnxsim differentiates."""
+    """The network for a fixed batch with its loss appended, in operators that onnxsim differentiates."""
     import onnxsim
 
     from ortpartial import build, load, op, variable
 
-    made = load(onnxsim.simplify(task.onnx, overwrite_input_shapes={"x": [task.batch, *task.model.row]})[0])
-    x, y = made.inputs["x"], made.outputs["y"]
+    network = load(onnxsim.simplify(task.onnx, overwrite_input_shapes={"x": [task.batch, *task.model.row]})[0])
+    x, y = network.inputs["x"], network.outputs["y"]
     t = variable("t", "float32", [task.batch, task.model.outputs])
     cost = {"square": lambda: (y - t) * (y - t), "binary": lambda: op.Softplus(y) - t * y,
             "labels": lambda: -op.ReduceSum(t * op.Log(op.Softmax(y)), [1])}[task.model.loss]()
@@ -247,7 +247,7 @@ def with_loss(task: Task) -> Any:
 
 
 class Sklearn:
-    """`partial_fit`, an epoch a call."""
+    """`partial_fit`, one call per epoch."""
 
     def __init__(self, task: Task):
         from sklearn.exceptions import ConvergenceWarning
@@ -261,12 +261,12 @@ class Sklearn:
         self.task, (self.X, y) = task, task.data
         self.y = y if task.model.loss == "labels" else y[:, 0]
         common = {"random_state": 0, "shuffle": task.shuffle}
-        self.known = {} if task.model.loss == "square" else {"classes": np.arange(max(2, task.model.outputs))}
+        self.labels = {} if task.model.loss == "square" else {"classes": np.arange(max(2, task.model.outputs))}
         if len(widths) == 2:
             if task.rate != "sgd":
                 raise Cannot("scikit-learn trains linear models by plain SGD alone.")
             kind = SGDRegressor if task.model.loss == "square" else partial(SGDClassifier, loss="log_loss")
-            # Its gradient of the square is half of the others'.
+            # Its gradient of the squared error is half that of the others.
             eta *= 2 if task.model.loss == "square" else 1
             self.model = kind(penalty=None, learning_rate="constant", eta0=eta, **common)
             return
@@ -276,14 +276,14 @@ class Sklearn:
             hidden_layer_sizes=widths[1:-1], solver="adam" if task.rate == "adam" else "sgd", batch_size=task.batch,
             momentum=MOMENTUM * (task.rate == "nesterov"), nesterovs_momentum=task.rate == "nesterov", alpha=0,
             learning_rate_init=eta, epsilon=task.epsilon, **common)
-        self.model.partial_fit(self.X[: task.batch], self.y[: task.batch], **self.known)
-        del self.model._optimizer  # The first step made the weights, which are now those of the others.
+        self.model.partial_fit(self.X[: task.batch], self.y[: task.batch], **self.labels)
+        del self.model._optimizer  # The first step created the weights; now they get the values of the others.
         for i, (W, b) in enumerate(zip(self.model.coefs_, self.model.intercepts_, strict=True)):
             W[...], b[...] = task.start[f"{2 * i}.weight"].T, task.start[f"{2 * i}.bias"]
 
     def epoch(self) -> float:
-        self.model.partial_fit(self.X, self.y, **self.known)
-        halves = 2 if self.task.model.loss == "square" else 1  # its loss of the square is half of the others'
+        self.model.partial_fit(self.X, self.y, **self.labels)
+        halves = 2 if self.task.model.loss == "square" else 1  # its squared error is half that of the others
         return halves * float(getattr(self.model, "loss_", np.nan))
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -294,7 +294,7 @@ class Sklearn:
 
 
 class Numpy:
-    """The gradient by hand."""
+    """Forward and backward by hand."""
 
     def __init__(self, task: Task):
         if not task.model.widths:

@@ -1,4 +1,4 @@
-"""Which contestant is the fastest? Processes, one for each, that take turns on the same cores."""
+"""A race between contestants: one process each, in turns on the same cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from models import Task
 
 HERE = Path(__file__).parent
-#: Seconds that a turn takes at least, and after which a contestant has had enough turns, though two at least.
+#: Seconds that a turn takes at least, and that all turns of a contestant take; it has at least two turns.
 TURN, PATIENCE = 0.1, 5.0
 #: Weights are equal where the largest difference in a tensor is at most this, relative to its largest number:
 #: scikit-learn's Adam has its ε in another place, which is a thousandth or two after 20 steps.
@@ -26,11 +26,11 @@ SAME = 5e-3
 
 
 class Cannot(Exception):
-    """A contestant does not take part, for the reason that it gives."""
+    """A contestant does not take part, for the given reason."""
 
 
 def pinned(cores: int) -> Callable[[], None]:
-    """What a new process does to stay on the first of the cores that it may use."""
+    """Pin a new process to the first of its cores."""
     def pin() -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
@@ -39,12 +39,12 @@ def pinned(cores: int) -> Callable[[], None]:
 
 
 class Process(AbstractContextManager["Process"]):
-    """A contestant in a process of its own, on some cores, with as many threads."""
+    """A contestant in a process of its own, on some cores, with one thread per core."""
 
     def __init__(self, name: str, cores: int = 1, **environment: str):
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(cores))
         self.name, self.cores, self.folder = name, cores, tempfile.TemporaryDirectory()
-        # Nothing that an earlier process compiled is found again.
+        # Caches of compiled code from earlier processes are not used.
         compiled = {"TORCHINDUCTOR_CACHE_DIR": self.folder.name}
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py")], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -52,7 +52,7 @@ class Process(AbstractContextManager["Process"]):
             env={**os.environ, **threads, **compiled, **environment})
 
     def ask(self, **what: Any) -> dict[str, Any]:
-        """Its answer."""
+        """Send a command; returns the answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -88,9 +88,9 @@ class Process(AbstractContextManager["Process"]):
 
 
 def check(processes: Iterable[Process], task: Task) -> dict[str, str]:
-    """Who does not come to torch's weights in an epoch of a fixed order, or not so far, and why."""
+    """The contestants that do not reach torch's weights in an epoch of a fixed order, and why."""
     task, expected, out = replace(task, shuffle=False, steps=min(task.steps, 20)), None, {}
-    # torch is what the others are compared with, and the first of them where it is left out.
+    # The reference is torch, or the first contestant where torch is left out.
     for p in sorted(processes, key=lambda p: p.name != "torch"):
         try:
             p.make(task)
@@ -100,7 +100,7 @@ def check(processes: Iterable[Process], task: Task) -> dict[str, str]:
             continue
         try:
             found = p.weights()
-        except Cannot as e:  # It trains, and in another way.
+        except Cannot as e:  # It trains differently.
             out[p.name] = f"{e} Its weights are not compared."
             continue
         expected = found if expected is None else expected
@@ -111,7 +111,7 @@ def check(processes: Iterable[Process], task: Task) -> dict[str, str]:
 
 
 def race(processes: Iterable[Process], task: Task, rounds: int) -> dict[str, dict[str, float]]:
-    """Of each, turn by turn, the median microseconds a step, those of the processor, and the cores at work."""
+    """Median microseconds per step of each contestant, in turns: wall time, processor time, and cores in use."""
     ready = []
     for p in processes:
         try:
@@ -133,7 +133,7 @@ def race(processes: Iterable[Process], task: Task, rounds: int) -> dict[str, dic
 
 
 def first(name: str, task: Task, cores: int, loss: float | None = None, epochs: int = 5) -> dict[str, float]:
-    """In new processes: seconds to import, to the end of the first step, and to a loss; and megabytes at most.
+    """In new processes: seconds to import, to the end of the first step, and to a loss; and peak megabytes.
 
     Without a loss, after so many epochs.
     """

@@ -1,14 +1,14 @@
 """
-A process in which one contestant trains; `bench.py` starts it and says what to do, a line of JSON for each.
+A process in which one contestant trains. `bench.py` starts it and sends commands, one line of JSON each.
 
-    {"import": PEER}                  import what it needs
-    {"make": PEER, "task": {...}}     make it ready, data apart
-    {"epoch": true}                   let it train for an epoch
-    {"turn": SECONDS}                 let it train for epochs, as many as take so long; the seconds are those of one
+    {"import": PEER}                  import its libraries
+    {"make": PEER, "task": {...}}     set it up, without the data
+    {"epoch": true}                   train for an epoch
+    {"turn": SECONDS}                 train for as many epochs as fit; the seconds are those of one
     {"weights": PATH}                 write its weights
-    {"memory": true}                  say how much memory there was at most
+    {"memory": true}                  the peak memory
 
-Every answer has the seconds that passed and those that the processor worked, or says what the contestant cannot do.
+Every answer has the wall time and the processor time in seconds, or says what the contestant cannot do.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from peers import IMPORTS, PEERS, Cannot, Peer
 
 
 class Worker:
-    """What the lines are done with."""
+    """Executes the commands."""
 
     peer: Peer
 
     def ready(self, line: dict[str, Any]) -> None:
-        """What belongs to no measurement."""
+        """Prepare what is not to be measured."""
         self.line = line
         if "make" in line:
             self.task = Task(**line["task"])
@@ -58,32 +58,32 @@ class Worker:
         return {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
     def turn(self, least: float) -> dict[str, float]:
-        """The median of epochs; the first of several does not count: a process that has waited is cold."""
-        found: list[dict[str, float]] = []
-        while sum(f["seconds"] for f in found) < least:
+        """The median over epochs; the first of several is left out, as the caches of a waiting process are cold."""
+        result: list[dict[str, float]] = []
+        while sum(f["seconds"] for f in result) < least:
             start, used = time.perf_counter(), time.process_time()
             self.peer.epoch()
-            found.append({"seconds": time.perf_counter() - start, "cpu": time.process_time() - used})
-        return {what: statistics.median(f[what] for f in found[1:] or found) for what in found[0]}
+            result.append({"seconds": time.perf_counter() - start, "cpu": time.process_time() - used})
+        return {what: statistics.median(f[what] for f in result[1:] or result) for what in result[0]}
 
     def answer(self, line: dict[str, Any]) -> dict[str, Any]:
-        """What is found, and how long it took."""
+        """Execute a command; returns the result and the time it took."""
         self.ready(line)
         gc.disable()
         start, used = time.perf_counter(), time.process_time()
         try:
-            found = self.do()
-        except Exception as e:  # whatever a contestant says, it is told
+            result = self.do()
+        except Exception as e:  # any error of a contestant is reported
             if "BENCH_TRACE" in os.environ:
                 traceback.print_exc()
-            found = {"cannot": sentence(e)}
+            result = {"cannot": sentence(e)}
         times = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - used}
         gc.enable()
-        return {**times, **found}
+        return {**times, **result}
 
 
 def sentence(e: Exception) -> str:
-    """The first line of what an error says, and not too much of it."""
+    """The first line of an error message, shortened."""
     if isinstance(e, ModuleNotFoundError):
         return f"{e.name} is not installed."
     first = (str(e).strip().splitlines() or [""])[0]
@@ -93,7 +93,7 @@ def sentence(e: Exception) -> str:
 
 if __name__ == "__main__":
     said = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries is not an answer
     worker = Worker()
     for asked in sys.stdin:
         print(json.dumps(worker.answer(json.loads(asked))), file=said, flush=True)

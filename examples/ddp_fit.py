@@ -2,9 +2,9 @@
 Several processes train one model
 =================================
 
-`distributed=True` is all that a script needs to be trained by several processes: each is given all the rows, reads its
-share of every batch, and the gradients are added up before the update. The weights are those of one process with the
-same batches, which this script checks when it is told to run as one.
+With `distributed=True`, several processes train one model: each is given all the rows and reads its share of every
+batch, and the gradients are added up before the update. The weights are those of one process with the same batches,
+which this script checks when it runs as one process.
 
     torchrun --standalone --nproc_per_node=2 examples/ddp_fit.py
 """

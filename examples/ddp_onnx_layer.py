@@ -2,9 +2,9 @@
 Several processes train one ONNX layer
 ======================================
 
-An ONNX graph under torch's `DistributedDataParallel`, with no code of its own: each process computes the gradients of
-its half of every batch, and torch averages them. At the end the first process trains alone, on whole batches, and
-compares.
+An ONNX graph under torch's `DistributedDataParallel`, without further code: each process computes the gradients of
+its half of every batch, and torch averages them. At the end, the first process trains alone on whole batches and
+compares the weights.
 
     torchrun --standalone --nproc_per_node=2 examples/ddp_onnx_layer.py
 """
@@ -25,7 +25,7 @@ ROWS, BATCH, EPOCHS = 256, 32, 5
 
 
 def network():
-    """The second layer is ONNX; any file would do."""
+    """A network whose second layer is ONNX; any file will do."""
     rng = np.random.default_rng(0)
     x = variable("x", "float32", ["N", 16])
     weight = constant(rng.normal(size=(16, 16)).astype(np.float32) / 4, hint="weight")
@@ -35,7 +35,7 @@ def network():
 
 
 def train(model, X, y, rank, size):
-    """Mean losses of the epochs, of those rows that are this process's."""
+    """Train; returns the mean losses of the epochs over the rows of this process."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
     for _ in range(EPOCHS):
         total = 0.0
@@ -78,7 +78,7 @@ def compare(rank, size):
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     compare(dist.get_rank(), dist.get_world_size())
-    # Nothing of Python is left to the threads of gloo: torch 2.13.0 aborts if they let go of it while Python leaves.
+    # Free what gloo's threads hold of Python: torch 2.13.0 aborts if they release it during shutdown.
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
 """
-What ortpartial does, in a few seconds: four trainings on real data, each beside scikit-learn on the same split.
+A demonstration in a few seconds: four trainings on real data, each beside scikit-learn on the same split.
 
     make demo        or        python examples/demo.py [folder, by default demo_output]
 
@@ -32,7 +32,7 @@ from ortpartial.runtime import has_training, runtime_version
 
 @dataclass
 class Result:
-    """One training: what was trained, and how good the model was before, is after, and is in scikit-learn's hands."""
+    """One training: the model, its scores before and after, and the score of scikit-learn."""
 
     name: str
     origin: str
@@ -47,7 +47,7 @@ class Result:
 
 
 def trained(name, origin, metric, optimizer, train, test, sklearn=None, sklearn_loss=None):
-    """Fit an optimizer and measure it on rows that it has not seen."""
+    """Fit an optimizer and score it on unseen rows."""
     before, start = optimizer.score(*test), time.perf_counter()
     optimizer.fit(*train, X_val=test[0], y_val=test[1])
     seconds = time.perf_counter() - start
@@ -55,14 +55,14 @@ def trained(name, origin, metric, optimizer, train, test, sklearn=None, sklearn_
 
 
 def split(load, scaler):
-    """Training and test rows of a data set, scaled by what the training rows are like."""
+    """Training and test rows of a data set, scaled by the mean and deviation of the training rows."""
     X_train, X_test, y_train, y_test = train_test_split(*load(return_X_y=True), test_size=0.25, random_state=0)
     X_train, X_test = scaler.fit_transform(X_train), scaler.transform(X_test)
     return (X_train.astype(np.float32), y_train), (X_test.astype(np.float32), y_test)
 
 
 def started_anew(model, rng):
-    """A converted model with small random weights in place of those that scikit-learn found."""
+    """A converted model with small random weights in place of those of scikit-learn."""
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     for tensor in fresh.graph.initializer:
@@ -77,7 +77,7 @@ def linear_regression(rng):
     train, test = split(load_diabetes, StandardScaler())
     sklearn = LinearRegression().fit(*train)
     model = started_anew(to_onnx(sklearn, train[0][:1], black_op={"LinearRegressor"}), rng)
-    # Forward and backward of onnxruntime-training where it is installed; one graph a step gives the same numbers.
+    # The agent where onnxruntime-training is installed; the step engine computes the same numbers.
     optimizer = OrtGradientForwardBackwardOptimizer(
         model, ["coef", "intercept"], learning_rate=LearningRateSGDNesterov(0.02, schedule="invscaling"),
         max_iter=40, validation_every=1, engine="agent" if has_training() else "step", random_state=0)
@@ -90,7 +90,7 @@ def linear_regression(rng):
 
 
 def logistic_regression(rng):
-    """A LogisticRegression converted by skl2onnx, with raw scores, since the loss has the softmax in it."""
+    """A LogisticRegression converted by skl2onnx, with raw scores, as the loss includes the softmax."""
     train, test = split(load_breast_cancer, StandardScaler())
     sklearn = LogisticRegression().fit(*train)
     model = to_onnx(sklearn, train[0][:1], black_op={"LinearClassifier"}, options={"zipmap": False, "raw_scores": True})
@@ -128,7 +128,7 @@ def network(rng):
 
 
 def part_of_a_network(model):
-    """The images turn to negatives, and the network to guesswork; its first layer alone is trained to see again."""
+    """On negatives of the images the network only guesses; training its first layer alone repairs it."""
     train, test = (((1 - X), y) for X, y in split(load_digits, MaxAbsScaler()))
     optimizer = OrtGradientForwardBackwardOptimizer(
         model, ["W1", "b1"], learning_loss="softmax_cross_entropy", learning_rate=LearningRateAdam(3e-3),
@@ -141,7 +141,7 @@ def part_of_a_network(model):
 
 
 def table(results):
-    """What happened, a line each."""
+    """The results, one line each."""
     rows = [["", "made by", "engine", "weights", "epochs", "seconds", "score", "before", "after", "scikit-learn"]]
     for r in results:
         o = r.optimizer

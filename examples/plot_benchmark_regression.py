@@ -2,10 +2,10 @@
 A regression beside scikit-learn's MLPRegressor
 ===============================================
 
-The diabetes data, a network 10-50-1, Adam with the same step size, batches and number of epochs: how long does it
-take, and how good is the outcome? One core, float32, no penalty, starting weights drawn alike, medians of three seeds.
-ortpartial's seconds include compiling its graph, some tens of milliseconds: many small batches win them back, few
-large ones do not.
+The diabetes data, a network 10-50-1, Adam with the same step size, batches and number of epochs: the time and the score
+of both. One core, float32, no penalty, initial weights from the same distribution, medians of three seeds. The seconds
+of ortpartial include compiling its graph, some tens of milliseconds, which pays off for many small batches and not for
+few large ones.
 
     python examples/plot_benchmark_regression.py [folder for the figure] [device]
 """
@@ -29,13 +29,13 @@ from ortpartial.learning_rate import LearningRateAdam
 
 EPOCHS, BATCHES, DEVICE = 40, [8, 32, 128], [*sys.argv[2:], "cpu"][0]
 threadpool_limits(1)
-warnings.simplefilter("ignore", ConvergenceWarning)  # scikit-learn is told to stop after as many epochs
+warnings.simplefilter("ignore", ConvergenceWarning)  # scikit-learn stops after the same number of epochs
 X, y = (StandardScaler().fit_transform(np.c_[a]).astype(np.float32) for a in load_diabetes(return_X_y=True))
 X_train, X_test, y_train, y_test = train_test_split(X, y[:, 0], random_state=0)
 
 
 def with_ortpartial(batch, seed):
-    def layer(x, i, m, n):  # starts as scikit-learn's do
+    def layer(x, i, m, n):  # initial weights as in scikit-learn
         W, b = (np.random.default_rng([seed, i]).uniform(-1, 1, s) * (6 / (m + n)) ** 0.5 for s in ((m, n), n))
         return x @ constant(W.astype(np.float32), hint=f"W{i}") + constant(b.astype(np.float32), hint=f"b{i}")
 

@@ -2,8 +2,8 @@
 Fine-tuning the last block of an exported encoder
 =================================================
 
-A transformer encoder that reads an image as eight rows was trained on the digits 0 to 4 and exported to ONNX, and the
-ONNX file is what is left of it. `OnnxLayer` makes a module of it again: its last block is trained with a new layer of
+A transformer encoder that reads an image as eight rows was trained on the digits 0 to 4 and exported to ONNX; only
+the ONNX file is left. `OnnxLayer` makes a module of it again: its last block is trained with a new layer of
 torch for the digits 5 to 9, from few examples, and the blocks before it stay as they are.
 
     python examples/plot_fine_tune_encoder.py [folder for the figure]
@@ -38,16 +38,16 @@ class Encoder(nn.Module):
 
 
 def fit(model, X, y, epochs, batch=32):
-    """Train; the accuracy after each epoch on the digits 5 to 9 that are not trained on."""
-    optimizer, found = torch.optim.Adam(model.parameters(), lr=3e-3), []
+    """Train; returns the accuracy after each epoch on test images of the digits 5 to 9."""
+    optimizer, accuracies = torch.optim.Adam(model.parameters(), lr=3e-3), []
     for _ in range(epochs):
         for rows in torch.randperm(len(X)).split(batch):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model.train()(X[rows]), y[rows]).backward()
             optimizer.step()
         with torch.no_grad():
-            found.append(float((model.eval()(new[0][few:]).argmax(1) == new[1][few:]).float().mean()))
-    return found
+            accuracies.append(float((model.eval()(new[0][few:]).argmax(1) == new[1][few:]).float().mean()))
+    return accuracies
 
 
 torch.manual_seed(0)

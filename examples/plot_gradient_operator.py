@@ -2,9 +2,9 @@
 Derivatives of any order, as nodes of a graph
 =============================================
 
-Gradient is an operator of ONNX that no runtime executes: a node that names tensors of its own graph, and gives the
-derivative of one by the others. What it gives may be named by the next node, so four of them are the derivatives up to
-the fourth. Here they are of exp(-x²/2), which are Hermite's polynomials times that function, to compare with.
+Gradient is an operator of ONNX that no runtime executes: its node names tensors of its own graph and computes the
+derivative of one by the others. The next node may name this derivative, so four nodes compute the derivatives up to the
+fourth. Those of exp(-x²/2) are Hermite's polynomials times the function itself, which serves as a check.
 
     python examples/plot_gradient_operator.py [folder for the figure] [device]
 """
@@ -36,11 +36,11 @@ plain = lower_training_operators(model)
 print(f"{len(model.graph.node)} nodes, 4 of them Gradient, are {len(plain.graph.node)} that any runtime executes")
 device = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 x = np.linspace(-4, 4, 401)
-found = Session(plain, device=device).run({"x": x})
+derivatives = Session(plain, device=device).run({"x": x})
 
-# The n-th derivative is (-1)ⁿ Heₙ(x) exp(-x²/2). A node differentiates the sum of the elements of what it names.
+# The n-th derivative is (-1)ⁿ Heₙ(x) exp(-x²/2). A node differentiates the sum of the elements of a tensor.
 exact = [(-1) ** n * HermiteE.basis(n)(x) * np.exp(-x * x / 2) for n in (0, *ORDERS)]
-difference = max(abs(f - e).max() for f, e in zip(found.values(), exact, strict=True))
+difference = max(abs(f - e).max() for f, e in zip(derivatives.values(), exact, strict=True))
 print(f"largest difference from Hermite's polynomials: {difference:.16f}")
 
 if len(sys.argv) > 1 and find_spec("matplotlib"):
@@ -50,7 +50,7 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    for name, derivative in found.items():
+    for name, derivative in derivatives.items():
         axes.plot(x, derivative, label=f"order {name[1:]}")
     axes.set(xlabel="x", title="exp(-x²/2) and its derivatives")
     axes.legend(frameon=False)

@@ -1,10 +1,10 @@
 """
-Linear regression, and the loop is yours
-========================================
+Linear regression with a training loop of your own
+==================================================
 
 `OrtGradientForwardBackward` runs a graph forward and backward and does nothing else: the loss, its gradient and the
-step are yours, written here in numpy. This is the way in for a loss that ONNX cannot express, for the optimizer of
-another library, or for a model of which ONNX is only one part.
+step are yours, written here in numpy. Use it for a loss that ONNX cannot express, for the optimizer of another library,
+or for a model of which ONNX is only one part.
 
     python examples/plot_linear_regression_forward_backward.py [folder for the figure] [device]
 """
@@ -22,7 +22,7 @@ true_coef, true_intercept = np.array([[2.0], [-1.0], [0.5]]), 3.0
 X = rng.normal(size=(500, 3)).astype(np.float32)
 y = (X @ true_coef + true_intercept + 0.1 * rng.normal(size=(500, 1))).astype(np.float32)
 
-# The model, in the notation; any ONNX file would do.
+# The model, in the notation; any ONNX file will do.
 x = variable("X", "float32", ["N", 3])
 coef = constant(np.zeros((3, 1), np.float32), hint="coef")
 intercept = constant(np.zeros(1, np.float32), hint="intercept")
@@ -54,7 +54,7 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     fig, ax = plt.subplots(figsize=(6, 3.5), layout="constrained")
     ax.semilogy(losses, color="tab:blue", linewidth=1)
     ax.axhline(0.01, color="gray", linestyle=":", label="noise in the data")
-    ax.set(xlabel="step", ylabel="square error of the batch", title="Linear regression with a loop of one's own")
+    ax.set(xlabel="step", ylabel="square error of the batch", title="Linear regression with a custom training loop")
     ax.legend(frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     folder = Path(sys.argv[1])

@@ -4,7 +4,7 @@ A neural network in five lines
 
 A network is written as a formula over ONNX operators: `op.Tanh` is Tanh as the ONNX specification has it, `@` and `+`
 are MatMul and Add, and `build` turns the formula into an ordinary ONNX model. It is trained with the softmax
-cross-entropy and Adam on three spirals, which no straight line can tell apart.
+cross-entropy and Adam on three spirals, which no straight line can separate.
 
     python examples/plot_neural_network.py [folder for the figure] [device]
 """
@@ -28,7 +28,7 @@ train, test = slice(0, 600), slice(600, 900)
 
 
 def weight(name, *shape):
-    """A trainable tensor; its name in the ONNX model is what `weights_to_train` and `trained_coef_` go by."""
+    """A trainable tensor; `weights_to_train` and `trained_coef_` use its name in the ONNX model."""
     return constant(rng.normal(scale=shape[0] ** -0.5, size=shape).astype(np.float32), hint=name)
 
 

@@ -2,9 +2,9 @@
 A loss of your own in three lines
 =================================
 
-A loss is the formula of what a prediction `y` costs where the target is `t`. Its gradient, the weights of the rows and
-every engine come by themselves. The pinball loss below trains three quantiles at once: one in ten targets lies under
-the first, half of them lie under the second, nine in ten under the third.
+A loss is a formula from the prediction `y` and the target `t` to the loss of each element. The gradient, sample weights
+and all engines need no further code. The pinball loss below trains three quantiles at once: one in ten targets lies
+below the first, half of them below the second, nine in ten below the third.
 
     python examples/plot_own_loss.py [folder for the figure] [device]
 """
@@ -61,7 +61,7 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     ax.scatter(X, y, s=4, color="gray", alpha=0.5)
     ax.fill_between(line[:, 0], low, high, color="tab:blue", alpha=0.2, label="8 of 10 targets")
     ax.plot(line, middle, color="tab:blue", label="median")
-    ax.set(xlabel="x", ylabel="target", title="Three quantiles, trained with a loss of one's own")
+    ax.set(xlabel="x", ylabel="target", title="Three quantiles, trained with a custom loss")
     ax.legend(frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     folder = Path(sys.argv[1])

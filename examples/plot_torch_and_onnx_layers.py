@@ -1,8 +1,8 @@
 """
-A layer of torch, then one of ONNX
-==================================
+A torch layer and an ONNX layer in one network
+==============================================
 
-`OnnxLayer` makes a module of torch out of any ONNX graph: its initializers are parameters, and gradients flow through
+`OnnxLayer` turns any ONNX graph into a torch module: its initializers are parameters, and gradients flow through
 it. Here the first layer of a network is torch's and the second is ONNX, and one of torch's optimizers trains both on
 handwritten digits. A network of the same weights in torch alone takes the same steps.
 
@@ -25,7 +25,7 @@ images, labels = load_digits(return_X_y=True)
 X, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
 train, test = slice(0, 1200), slice(1200, None)
 
-# The second layer, in the notation; any ONNX file would do.
+# The second layer, in the notation; any ONNX file will do.
 rng = np.random.default_rng(0)
 x = variable("x", "float32", ["N", 32])
 weight = constant((rng.normal(size=(32, 10)) / 6).astype(np.float32), hint="scores.weight")
@@ -43,7 +43,7 @@ with torch.no_grad():
 
 
 def fit(network, epochs=15):
-    """The loop of every tutorial; the loss of each batch."""
+    """The usual training loop; returns the loss of each batch."""
     optimizer, losses = torch.optim.SGD(network.parameters(), lr=0.3, momentum=0.9), []
     generator = torch.Generator().manual_seed(1)
     for _ in range(epochs):

@@ -1,11 +1,11 @@
 """
-A training inside of its model, handed on
-=========================================
+A training stored in its model and continued elsewhere
+======================================================
 
-ONNX has a form for training since 1.7: a model may hold how its weights start and what a step does, loss, gradient and
-update included, beside the graph for inference. Here a network is trained for some epochs, written to one file with its
-training, and trained further from that file, as somebody else would who has neither the code nor the settings. The
-weights are those of a training without a break. The step itself is a plain ONNX graph, too, that any runtime executes.
+Since version 1.7, an ONNX model may describe its training beside the graph for inference: how weights are initialized,
+and what a step computes, from the loss to the update. Here a network is trained for some epochs, written to one file
+with its training, and trained further from that file alone, without the code and the settings. The weights are those of
+a training without a break. The step is also available as a plain ONNX graph, which any runtime executes.
 
     python examples/plot_training_handed_on.py [folder for the figure] [device]
 """
@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "network_and_its_training.onnx"
     path.write_bytes(trainer.get_training_onnx().SerializeToString())
 
-    # Elsewhere: only the file is known. It tells what a step reads, and what it changes.
+    # Elsewhere, only the file is known: it tells what a step reads and changes.
     session = TrainingSession(path, device=device)
     step = lowered_step(path)
 print(session)
@@ -50,8 +50,8 @@ print(f"the step as a plain graph has {len(step.graph.node)} nodes")
 losses = []
 for _ in range(AFTER):
     batches = [slice(start, start + ROWS) for start in range(0, len(X), ROWS)]
-    found = [session.step({"x": X[b], "scores_target": y[b]})["loss"] * len(X[b]) for b in batches]
-    losses.append(sum(found) / len(X))
+    sums = [session.step({"x": X[b], "scores_target": y[b]})["loss"] * len(X[b]) for b in batches]
+    losses.append(sum(sums) / len(X))
 
 trainer.max_iter = AFTER
 trainer.fit(X, y)

@@ -1,4 +1,4 @@
-"""Does the benchmark measure what it says, write it down, and notice who does not compute the same?"""
+"""The benchmark measures and records what it says, and rejects contestants that compute something else."""
 
 import json
 import math
@@ -14,7 +14,7 @@ PEERS = ["epoch", "torch", "numpy", "sklearn"]
 
 
 def bench(script, *arguments):
-    """What a script of the benchmark prints."""
+    """The output of a benchmark script."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, ROOT / "bench" / script, *arguments], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": path}, timeout=300)
@@ -28,11 +28,11 @@ def test_the_smallest_table(tmp_path):
                  "--rounds", "2", "--cores", "1", "--parts", "steps", "--out", str(tmp_path))
     assert "without" not in said
     (written,) = tmp_path.glob("*.json")
-    found = json.loads(written.read_text())
-    (entry,) = found["steps"]
+    results = json.loads(written.read_text())
+    (entry,) = results["steps"]
     assert (entry["model"], entry["batch"], list(entry["peers"])) == ("5-4-1", 8, PEERS)
     assert all(0 < t["us"] < 1e6 and 0 < t["cpu_us"] < 1e6 for t in entry["peers"].values())
-    (floor,) = found["floors"]
+    (floor,) = results["floors"]
     assert floor["nodes"] > 5
     assert math.isclose(floor["floor"], floor["iteration"] + (floor["nodes"] - 1) * floor["node"])
     assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
@@ -40,7 +40,7 @@ def test_the_smallest_table(tmp_path):
 
 @pytest.fixture
 def race(monkeypatch):
-    """The module of the benchmark, found as its scripts find one another."""
+    """The module of the benchmark, imported as its scripts import one another."""
     # `models` is a module of the tests as well, which is put back.
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     for name in ("models", "race"):
@@ -58,7 +58,7 @@ def test_other_weights_and_sentences(race):
 
     class Fake:
         def __init__(self, name, weights):
-            self.name, self.found = name, weights
+            self.name, self.trained = name, weights
 
         def make(self, task):
             if self.name == "unable":
@@ -68,9 +68,9 @@ def test_other_weights_and_sentences(race):
             return {}
 
         def weights(self):
-            if self.found is None:
+            if self.trained is None:
                 raise race.Cannot("It steps otherwise.")
-            return {"w": np.array(self.found)}
+            return {"w": np.array(self.trained)}
 
     task = race.Task("5-4-1", "sgd", 2, 3, "nowhere")
     fakes = {"same": [1, 2.001], "other": [1, 2.1], "nan": [1, np.nan], "alone": None, "unable": [], "torch": [1, 2.0]}

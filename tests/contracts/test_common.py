@@ -1,4 +1,4 @@
-"""Does every schedule, loss, penalty and rate keep the contract of its kind? They are found, not listed."""
+"""The contract of all losses, penalties, optimizers and schedules, which are discovered, not listed."""
 
 import copy
 import dataclasses
@@ -43,9 +43,9 @@ def kind(cls):
 
 def descendants(cls):
     """Every final class of the library below one."""
-    found = [d for child in cls.__subclasses__() for d in [child, *descendants(child)]]
+    classes = [d for child in cls.__subclasses__() for d in [child, *descendants(child)]]
     names = {module.__name__ for module in MODULES}
-    return [d for d in found if d.__module__ in names and not inspect.isabstract(d)]
+    return [d for d in classes if d.__module__ in names and not inspect.isabstract(d)]
 
 
 def numbers(cls):
@@ -60,12 +60,12 @@ def wholes(cls):
 
 def of(*kinds):
     """Classes of some kinds as parameters of a test."""
-    found = sorted({c for k in kinds for c in descendants(k)}, key=lambda c: c.__name__)
-    return pytest.mark.parametrize("cls", found, ids=lambda c: c.__name__)
+    classes = sorted({c for k in kinds for c in descendants(k)}, key=lambda c: c.__name__)
+    return pytest.mark.parametrize("cls", classes, ids=lambda c: c.__name__)
 
 
 def variants(cls):
-    """A piece with its defaults, and one with all other settings that are numbers or switches."""
+    """A piece with its defaults, and one in which all numbers and switches differ from them."""
     flags = {f.name: not f.default for f in dataclasses.fields(cls) if isinstance(f.default, bool)}
     other = {n: 0.75 * v or 0.375 for n, v in numbers(cls).items()} | {n: v // 2 for n, v in wholes(cls).items()}
     return [cls(), cls(**other, **flags)]
@@ -92,23 +92,23 @@ def example(loss, shape, dtype=np.float64):
 
 def differences(f, x, step=1e-5):
     """Central differences of a scalar function by each element of x."""
-    found = np.zeros_like(x)
+    slopes = np.zeros_like(x)
     for i in np.ndindex(x.shape):
         d = np.zeros_like(x)
         d[i] = step
-        found[i] = (f(x + d) - f(x - d)) / (2 * step)
-    return found
+        slopes[i] = (f(x + d) - f(x - d)) / (2 * step)
+    return slopes
 
 
-# What all pieces are.
+# All pieces.
 
 
 def test_all_are_found():
-    found = {c.__name__ for k in RESOLVE for c in descendants(k)}
-    assert {"SquareLearningLoss", "ElasticLearningPenalty", "LearningRateAdam", "OptimalSchedule"} <= found
+    names = {c.__name__ for k in RESOLVE for c in descendants(k)}
+    assert {"SquareLearningLoss", "ElasticLearningPenalty", "LearningRateAdam", "OptimalSchedule"} <= names
     exported = {n for m in MODULES for n in m.__all__ if inspect.isclass(getattr(m, n))}
-    assert exported - found == {"BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule"}
-    assert found <= exported
+    assert exported - names == {"BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule"}
+    assert names <= exported
 
 
 @of(*RESOLVE)
@@ -156,28 +156,28 @@ def test_settings_tell_pieces_apart(cls):
         other = cls(**{name: 0.75 * default or 0.375})
         assert other != cls()
         assert repr(other) != repr(cls())
-        # A number is a number, whoever wrote it.
-        given = getattr(other, name)
-        assert cls(**{name: np.float64(given)}) == other
-        assert type(getattr(cls(**{name: np.float64(given)}), name)) is float
+        # numpy scalars become numbers of Python.
+        number = getattr(other, name)
+        assert cls(**{name: np.float64(number)}) == other
+        assert type(getattr(cls(**{name: np.float64(number)}), name)) is float
 
 
 @of(*RESOLVE)
-@pytest.mark.parametrize("given", ["1", None, float("nan"), float("inf"), True, -1.0, [0.1]], ids=repr)
-def test_settings_are_validated(cls, given):
+@pytest.mark.parametrize("setting", ["1", None, float("nan"), float("inf"), True, -1.0, [0.1]], ids=repr)
+def test_settings_are_validated(cls, setting):
     for name in numbers(cls):
-        message = rf"^{cls.__name__}: {name} is {re.escape(repr(given))}, a finite number .* was expected\.$"
+        message = rf"^{cls.__name__}: {name} is {re.escape(repr(setting))}, a finite number .* was expected\.$"
         with pytest.raises(SettingError, match=message):
-            cls(**{name: given})
+            cls(**{name: setting})
 
 
 @of(*RESOLVE)
-@pytest.mark.parametrize("given", ["1", None, 1.5, 2.0, True, 0, -1, [1]], ids=repr)
-def test_whole_settings_are_validated(cls, given):
+@pytest.mark.parametrize("setting", ["1", None, 1.5, 2.0, True, 0, -1, [1]], ids=repr)
+def test_whole_settings_are_validated(cls, setting):
     for name, default in wholes(cls).items():
-        message = rf"^{cls.__name__}: {name} is {re.escape(repr(given))}, a whole number at least 1 was expected\.$"
+        message = rf"^{cls.__name__}: {name} is {re.escape(repr(setting))}, a whole number at least 1 was expected\.$"
         with pytest.raises(SettingError, match=message):
-            cls(**{name: given})
+            cls(**{name: setting})
         other = cls(**{name: np.int32(default + 1)})
         assert other != cls()
         assert type(getattr(other, name)) is int
@@ -192,11 +192,11 @@ def test_resolved_by_name_class_or_object(cls):
 
 
 @pytest.mark.parametrize("base", RESOLVE, ids=lambda base: base.__name__)
-@pytest.mark.parametrize("given", [object, 1j, ["SGD"], b"SGD", np.ones(2)], ids=repr)
-def test_what_is_no_piece_is_refused(base, given):
+@pytest.mark.parametrize("setting", [object, 1j, ["SGD"], b"SGD", np.ones(2)], ids=repr)
+def test_other_objects_are_refused(base, setting):
     message = rf"^{base.setting}: .* was expected\.$"
     with pytest.raises(SettingError, match=re.compile(message, re.DOTALL)):
-        RESOLVE[base](given)
+        RESOLVE[base](setting)
 
 
 @pytest.mark.parametrize("base", RESOLVE, ids=lambda base: base.__name__)
@@ -217,7 +217,7 @@ def test_graph_is_plain_onnx(piece, dtype):
     model = piece.build_onnx_function(dtype=dtype, shape=[4, 3])
     onnx.checker.check_model(model, full_check=True)
     assert model.graph.name == type(piece).__name__
-    # The older of the two runtimes knows no younger opset, and the standard domain is enough.
+    # The older runtime knows no later opset, and no other domain is needed.
     assert {(o.domain, o.version) for o in model.opset_import} == {("", OPSET)}
     assert piece.build_onnx_function(dtype=dtype, shape=[4, 3]).SerializeToString() == model.SerializeToString()
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -252,11 +252,11 @@ def test_loss_has_the_gradient_of_its_value(piece, shape, weighted):
     y, t = example(piece, shape)
     feeds = {"t": t, **({"w": rng().uniform(0.1, 1, 5)} if weighted else {})}
     model = piece.build_onnx_function(dtype="float64", shape=shape, weighted=weighted)
-    found = evaluate(model, {"y": y, **feeds})
+    outputs = evaluate(model, {"y": y, **feeds})
     assert [i.name for i in model.graph.input] == ["y", "t", "w"][: 2 + weighted]
-    assert {n: (v.shape, v.dtype) for n, v in found.items()} == {"loss": ((), y.dtype), "y_grad": (shape, y.dtype)}
+    assert {n: (v.shape, v.dtype) for n, v in outputs.items()} == {"loss": ((), y.dtype), "y_grad": (shape, y.dtype)}
     expected = differences(lambda v: evaluate(model, {"y": v, **feeds})["loss"], y)
-    np.testing.assert_allclose(found["y_grad"], expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(outputs["y_grad"], expected, rtol=1e-6, atol=1e-9)
 
 
 @pieces(BaseLearningLoss)
@@ -266,9 +266,9 @@ def test_loss_with_sizes_that_are_not_known(piece, weighted):
     feeds = {"y": y, "t": t, **({"w": rng().uniform(0.1, 1, 5)} if weighted else {})}
     static = evaluate(piece.build_onnx_function(dtype="float64", shape=(5, 3, 2), weighted=weighted), feeds)
     for shape in (["N", 3, 2], [None, None, None], ["a", "b", "c"], [5, "b", 2], [None, 3, "c"]):
-        found = evaluate(piece.build_onnx_function(dtype="float64", shape=shape, weighted=weighted), feeds)
+        outputs = evaluate(piece.build_onnx_function(dtype="float64", shape=shape, weighted=weighted), feeds)
         for name, value in static.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(outputs[name], value, rtol=1e-12, atol=1e-15)
 
 
 @pieces(BaseLearningLoss)
@@ -283,7 +283,7 @@ def test_weights_of_the_rows(piece, shape):
     plain, equal = run(y, t), run(y, t, [2, 2, 2, 2])
     np.testing.assert_allclose(equal["loss"], plain["loss"], rtol=1e-14)
     np.testing.assert_allclose(equal["y_grad"], plain["y_grad"], rtol=1e-13)
-    # A row that weighs two is a row that is there twice, one that weighs nothing is not there.
+    # A row of weight two counts as two rows, a row of weight zero as none.
     some, twice = run(y, t, [2, 1, 0, 1]), run(y[[0, 0, 1, 3]], t[[0, 0, 1, 3]])
     np.testing.assert_allclose(some["loss"], twice["loss"], rtol=1e-14)
     np.testing.assert_allclose(some["y_grad"][[0, 1, 3]], twice["y_grad"][[0, 2, 3]] * [[2], [1], [1]], rtol=1e-13)
@@ -324,9 +324,9 @@ def test_loss_of_a_perfect_prediction_is_a_minimum(piece):
     elif isinstance(piece, learning_loss.PoissonLearningLoss):
         best, least = 100 * (t - 1), t.mean()  # the logarithm of t, and t - t log t
     feeds = {"y": best.astype(np.float32), "t": t}
-    found = evaluate(piece.build_onnx_function(shape=shape, weighted=False), feeds)
-    np.testing.assert_allclose(found["loss"], least, atol=1e-7)
-    np.testing.assert_allclose(found["y_grad"], 0, atol=1e-7)
+    outputs = evaluate(piece.build_onnx_function(shape=shape, weighted=False), feeds)
+    np.testing.assert_allclose(outputs["loss"], least, atol=1e-7)
+    np.testing.assert_allclose(outputs["y_grad"], 0, atol=1e-7)
 
 
 # Penalties.
@@ -337,18 +337,18 @@ def test_loss_of_a_perfect_prediction_is_a_minimum(piece):
 def test_penalty_has_the_gradient_of_its_value(piece, shape):
     w = np.asarray(rng().normal(size=shape))
     model = piece.build_onnx_function(dtype="float64", shape=shape)
-    found = evaluate(model, {"w": w})
-    assert {n: (v.shape, v.dtype) for n, v in found.items()} == {"penalty": ((), w.dtype), "w_grad": (shape, w.dtype)}
+    outputs = evaluate(model, {"w": w})
+    assert {n: (v.shape, v.dtype) for n, v in outputs.items()} == {"penalty": ((), w.dtype), "w_grad": (shape, w.dtype)}
     expected = differences(lambda v: evaluate(model, {"w": v})["penalty"], w)
-    np.testing.assert_allclose(found["w_grad"], expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(outputs["w_grad"], expected, rtol=1e-6, atol=1e-9)
     if not piece.applies_to(shape):
-        assert not found["penalty"].any()
-        assert not found["w_grad"].any()
+        assert not outputs["penalty"].any()
+        assert not outputs["w_grad"].any()
     else:
-        # What the formula says is what the model says.
+        # The formula agrees with the model.
         v = variable("w", np.float64, shape)
         value = evaluate(build([v], {"p": piece(v)}), {"w": w})["p"]
-        np.testing.assert_array_equal(value, found["penalty"])
+        np.testing.assert_array_equal(value, outputs["penalty"])
         assert value > 0
     zero = evaluate(model, {"w": np.zeros(shape)})
     assert not zero["penalty"].any()
@@ -405,8 +405,8 @@ def test_rate_scales_its_step_by_the_schedule(cls):
         ({"schedule": schedule.InvScalingSchedule(power_t=0.25), "eta0": 0.5}, 1 / 2),
         ({"schedule": schedule.OptimalSchedule(alpha=1e-4)}, 2 / (1e-4 * (1000 + 16))),
     ):
-        found, states = step(16, **settings)
-        np.testing.assert_allclose(found, factor * constant_step, rtol=1e-12)
+        scaled_step, states = step(16, **settings)
+        np.testing.assert_allclose(scaled_step, factor * constant_step, rtol=1e-12)
         np.testing.assert_array_equal(states, constant_states)
 
 
@@ -422,16 +422,16 @@ def test_rate_finds_a_minimum(cls):
 
 @pieces(BaseLearningRate)
 def test_rate_keeps_float32_as_torch_would(piece):
-    # One number in, one number out: no step may leave the dtype of the weight or lose its precision by a small k.
+    # For a single number: no step may change the dtype of the weight, or lose precision where k is small.
     single, double = run_rate(piece, "float32", ()), run_rate(piece, "float64", ())
     for k in (1, 2, 1000, 10**7):
         feeds = [np.float64(v) for v in (0.0, 0.3)], [np.float64(0.2) for _ in piece.state]
         (w, g), state = feeds
-        found = single(np.float32(w), np.float32(g), k, *map(np.float32, state))[0]
-        np.testing.assert_allclose(found, double(w, g, k, *state)[0], rtol=1e-6)
+        updated = single(np.float32(w), np.float32(g), k, *map(np.float32, state))[0]
+        np.testing.assert_allclose(updated, double(w, g, k, *state)[0], rtol=1e-6)
 
 
-# Pieces of one's own.
+# Custom pieces.
 
 
 class CubicLearningLoss(BaseLearningLoss):
@@ -460,7 +460,7 @@ class HalvingSchedule(Schedule):
 
 
 @pytest.mark.parametrize("cls", [CubicLearningLoss, OneRowLoss, LargestPenalty, SignRate, HalvingSchedule])
-def test_three_lines_are_a_piece(cls):
+def test_custom_piece(cls):
     piece = cls()
     assert RESOLVE[kind(cls)](piece) is piece
     assert RESOLVE[kind(cls)](cls) == piece == pickle.loads(pickle.dumps(piece))
@@ -470,30 +470,30 @@ def test_three_lines_are_a_piece(cls):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("cls", [CubicLearningLoss, OneRowLoss])
-def test_loss_of_ones_own(cls, weighted):
+def test_custom_loss(cls, weighted):
     y, t = rng().normal(size=(2, 4, 3))
     w = np.array([1.0, 0, 2, 3])
     model = cls().build_onnx_function(dtype="float64", shape=["N", 3], weighted=weighted)
     feeds = {"y": y, "t": t, **({"w": w} if weighted else {})}
-    found = evaluate(model, feeds)
+    outputs = evaluate(model, feeds)
     rows = (abs(y - t) ** 3).mean(axis=1) if cls is CubicLearningLoss else abs(y - t).max(axis=1)
-    np.testing.assert_allclose(found["loss"], np.average(rows, weights=w if weighted else None), rtol=1e-12)
+    np.testing.assert_allclose(outputs["loss"], np.average(rows, weights=w if weighted else None), rtol=1e-12)
     expected = differences(lambda v: evaluate(model, {**feeds, "y": v})["loss"], y)
-    np.testing.assert_allclose(found["y_grad"], expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(outputs["y_grad"], expected, rtol=1e-6, atol=1e-8)
 
 
-def test_rate_and_schedule_of_ones_own():
+def test_custom_optimizer_and_schedule():
     rate = SignRate(0.1, schedule=HalvingSchedule())
     assert rate == SignRate(eta0=0.1, schedule=HalvingSchedule)
     (w,) = run_rate(rate)(np.zeros((3, 2)), np.ones((3, 2)), 3)
     np.testing.assert_allclose(w, -0.1 / 8)
 
 
-def test_penalty_of_ones_own():
+def test_custom_penalty():
     w = np.array([[1.0, -3], [2, 0]])
-    found = evaluate(LargestPenalty().build_onnx_function(dtype="float64", shape=[2, 2]), {"w": w})
-    np.testing.assert_array_equal(found["penalty"], 3)
-    np.testing.assert_array_equal(found["w_grad"], [[0, -1], [0, 0]])
+    outputs = evaluate(LargestPenalty().build_onnx_function(dtype="float64", shape=[2, 2]), {"w": w})
+    np.testing.assert_array_equal(outputs["penalty"], 3)
+    np.testing.assert_array_equal(outputs["w_grad"], [[0, -1], [0, 0]])
 
 
 @pytest.mark.parametrize("base", [BaseLearningLoss, BaseLearningPenalty, BaseLearningRate, Schedule])

@@ -1,4 +1,4 @@
-"""Do models with branches and loops train as they do in torch, whoever wrote them?"""
+"""Models with branches and loops train as in torch, whichever exporter wrote them."""
 
 import copy
 from functools import cache
@@ -25,7 +25,7 @@ from ortpartial.runtime.session import Session
 
 
 class Branches(nn.Module):
-    """Another network for batches of another mean, one of them with a branch of its own."""
+    """One of two networks, chosen by the mean of the batch; one of them has a branch inside."""
 
     def __init__(self):
         super().__init__()
@@ -121,8 +121,7 @@ def exported(name):
                           dynamo=dynamo, input_names=["x"], output_names=["y"], opset_version=18, verbose=False,
                           **settings)
         model = onnx.load(f"{folder}/net.onnx")
-    found = {node.op_type for node in every(model.graph)}
-    assert operators <= found
+    assert operators <= {node.op_type for node in every(model.graph)}
     return net.requires_grad_(), model, X, y
 
 
@@ -218,15 +217,15 @@ def test_float64():
     model, rng = recurrent("float64"), np.random.default_rng(1)
     X, y = rng.normal(size=(20, 6, 3)), rng.normal(size=(20, 2))
     net = InTorch({n: w for n, w in weights_of(model).items() if w.dtype.kind == "f" and w.ndim})
-    found = Session(model).run({"x": X})["y"]
-    np.testing.assert_allclose(found, net(torch.tensor(X)).detach(), rtol=1e-12)
+    predicted = Session(model).run({"x": X})["y"]
+    np.testing.assert_allclose(predicted, net(torch.tensor(X)).detach(), rtol=1e-12)
     o = Optimizer(model, learning_rate=0.05, max_iter=20).fit(X, y)
     assert o.train_losses_[-1] < o.train_losses_[0]
     trained = Session(o.get_trained_onnx()).run({"x": X})["y"]
     np.testing.assert_allclose(trained, o.predict(X), rtol=1e-12)
     np.testing.assert_allclose(o.losses(X, y), ((trained - y) ** 2).mean(1), rtol=1e-9)
-    # The trained model is the model with other weights.
-    given, after = (onnx.ModelProto.FromString(m.SerializeToString()) for m in (model, o.get_trained_onnx()))
-    for m in (given, after):
+    # Only the weights differ between the model and the trained one.
+    before, after = (onnx.ModelProto.FromString(m.SerializeToString()) for m in (model, o.get_trained_onnx()))
+    for m in (before, after):
         del m.graph.initializer[:]
-    assert given == after
+    assert before == after

@@ -1,4 +1,4 @@
-"""Do the gradients hold for the operator tests that ship inside onnx, which nobody here chose?"""
+"""Gradients of the operator tests that ship with onnx."""
 
 from collections import Counter
 
@@ -16,34 +16,34 @@ from ortpartial.graph.rewriter import rewrite
 from ortpartial.model.load import load as model_of
 from ortpartial.testing import _gradient, _runner, _runs, check_gradient
 
-# What no runtime has a kernel for, so that onnx's reference evaluator runs it.
+# Operators without a kernel in any runtime, which onnx's reference evaluator runs.
 REFERENCE = ("CausalConvWithState", "SwiGLU")
 
 
 def body_expression(name, inputs):
-    """The same for a node that has bodies, which are read as those of any model are."""
+    """The same for a node with bodies, which are read as those of any model."""
     graph, opsets = CASES[name][0], OPSETS[name]
-    given = dict(zip((i.name for i in graph.input), inputs, strict=True))
-    names = [n for n in given if given[n].dtype in FLOATS]
+    arrays = dict(zip((i.name for i in graph.input), inputs, strict=True))
+    names = [n for n in arrays if arrays[n].dtype in FLOATS]
 
     def f(*x):
-        values = {n: constant(v) for n, v in given.items()} | dict(zip(names, x, strict=True))
+        values = {n: constant(v) for n, v in arrays.items()} | dict(zip(names, x, strict=True))
         kinds = [helper.make_value_info(n, v.type) for n, v in values.items()]
         typed = helper.make_graph(graph.node, "case", kinds, graph.output)
         model = model_of(helper.make_model(typed, opset_imports=opsets))
         return rewrite(list(model.outputs.values()), {model.inputs[n]: values[n] for n in model.inputs})
 
-    return f, [given[n] for n in names]
+    return f, [arrays[n] for n in names]
 
 
 def sampled():
-    """All cases; most of those of Attention, which are many and long, for the long proof alone."""
+    """All cases; most of those of Attention, which are many and slow, only in the long proof."""
     many = [n for n, (graph, _, _) in CASES.items() if graph.node[0].op_type == "Attention"]
     slow = set(many) - set(many[::10])
     return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in CASES]
 
 
-# Cases at a place where the gradient jumps, by as much to the one side as to the other, or one of many elements.
+# Cases at a jump of the gradient, where central differences average both sides.
 JUMPS = (
     "basic_deform_conv_with_padding",
     "gridsample_bilinear_align_corners_0_additional_1",
@@ -52,16 +52,16 @@ JUMPS = (
     "scatternd_max",
     "scatternd_min",
 )
-# A point of its grid is on one of X, where the second derivative of the cubic spline jumps by as much to either side.
+# A grid point lies on a point of X, where the second derivative of the cubic spline jumps.
 KNOTS = {"gridsample_bicubic"}
-# Operators that saturate in their cases, so that float32 does not hold the small elements of the second order.
+# Operators that saturate in their cases: the small elements of the second order are lost in float32.
 COARSE = ("RNN", "ReduceLogSumExp")
 
 
 @pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.parametrize("name", [n for n in CASES if not n.startswith((*LEFT_OUT, *JUMPS)) and n not in KNOTS])
-def test_the_second_order(name):
+def test_second_order(name):
     graph, inputs, outputs = CASES[name]
     op_type = graph.node[0].op_type
     if "batchwise" in name:
@@ -96,19 +96,19 @@ def test_case(name, record_property):
         pytest.skip(reason)
     graph, inputs, outputs = CASES[name]
     f, args = body_expression(name, inputs) if graph.node[0].op_type in CONTROL else expression(graph, inputs)
-    found = computed(f, args, graph.node[0].op_type)
-    for a, b in zip(found.values(), outputs, strict=True):
+    results = computed(f, args, graph.node[0].op_type)
+    for a, b in zip(results.values(), outputs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
     g = (lambda *x: f(*x)[0]) if graph.node[0].op_type in FIRST else f
     if has_rule(graph) and graph.node[0].op_type not in SINGLE and _runs(f, args, np.float64):
         precision = {}
     else:
-        # A body computes some of it in float32 whatever the input is, and some kernels are in float32 alone.
+        # Some bodies compute in float32, whatever the dtype of the input, and some kernels exist in float32 only.
         precision = {"dtype": np.float32, "step": 1e-2, "rtol": 1e-2}
     check_gradient(g, args, order=1, directions=1, skip_kinks=True, **precision)
 
 
-def test_every_reason_is_that_of_a_case():
+def test_every_exception_matches_a_case():
     assert [k for k in LEFT_OUT if not any(name.startswith(k) for name in CASES)] == []
 
 

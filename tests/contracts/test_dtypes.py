@@ -1,4 +1,4 @@
-"""Do rules hold in float16 and bfloat16, and for tensors of one element, of none and without axes?"""
+"""Rules in float16 and bfloat16, and for tensors of one element, without elements and without axes."""
 
 import re
 
@@ -22,7 +22,7 @@ VERSIONS = f"onnx {onnx.__version__} or onnxruntime {runtime_version()}"
 
 
 def cases():
-    """Cases of operators that have a rule; but for the first of every sixth operator, for the long proof alone."""
+    """Cases of operators with a rule: the first one of every sixth operator, and the rest in the long proof."""
     seen: set[str] = set()
     for name, (graph, _, _) in CASES.items():
         op_type = graph.node[0].op_type
@@ -33,10 +33,10 @@ def cases():
 
 
 def expressions(name, args, dtype):
-    """Inputs in float32, and outputs and gradients of a case that is computed in a dtype."""
+    """Inputs and cotangents in float32, and the outputs and gradients of a case computed in a dtype."""
     graph, inputs, outputs = CASES[name]
-    given = [variable(f"x{i}", np.float32, a.shape) for i, a in enumerate(args)]
-    x = [cast(v, constant(np.zeros((), dtype))) for v in given]
+    variables = [variable(f"x{i}", np.float32, a.shape) for i, a in enumerate(args)]
+    x = [cast(v, constant(np.zeros((), dtype))) for v in variables]
     try:
         y = [v.stated(a.shape) for v, a in zip(expression(graph, inputs)[0](*x), outputs, strict=True) if v.is_float]
     except GraphError as e:
@@ -46,7 +46,7 @@ def expressions(name, args, dtype):
     dxs = grad(y, x, dys)
     assert [d.dtype for d in dxs] == [v.dtype for v in x]
     onnx.checker.check_model(build([*x, *dys], {f"dx{i}": d for i, d in enumerate(dxs)}), full_check=True)
-    return [*given, *seeds], y, dxs
+    return [*variables, *seeds], y, dxs
 
 
 def computed(inputs, outputs, feeds):
@@ -60,33 +60,33 @@ def computed(inputs, outputs, feeds):
 def test_in_half_precision(name, dtype):
     graph, inputs, _ = CASES[name]
     args = [a.astype(dtype).astype(np.float32) for a in expression(graph, inputs)[1]]
-    given, y, dxs = expressions(name, args, dtype)
+    inputs_and_seeds, y, dxs = expressions(name, args, dtype)
     if OLD:
         pytest.skip("onnxruntime 1.19.2 dies of Acosh and others in float16: types alone are compared")
     rng = np.random.default_rng(0)
-    feeds = {v.hint: a for v, a in zip(given, args, strict=False)}
-    feeds |= {v.hint: rng.normal(size=v.shape).astype(dtype).astype(np.float32) for v in given[len(args) :]}
+    feeds = {v.hint: a for v, a in zip(inputs_and_seeds, args, strict=False)}
+    feeds |= {v.hint: rng.normal(size=v.shape).astype(dtype).astype(np.float32) for v in inputs_and_seeds[len(args) :]}
     try:
-        computed(given, y, feeds)
+        computed(inputs_and_seeds, y, feeds)
     except (DataError, ModelError) as e:
         pytest.skip(f"{VERSIONS} does not run the operator in this dtype: {e}")
     try:
-        found = computed(given, dxs, feeds)
+        gradients = computed(inputs_and_seeds, dxs, feeds)
     except (DataError, ModelError) as e:
         # In half precision nothing is added up where indices may be equal, and bfloat16 has few kernels. onnxruntime
         # 1.31.1 plans memory for a window of MaxPool behind the image, which it then leaves out.
         if not re.search("not supported with Scatter|no kernel|attempting to re-use buffer", str(e)):
             raise
         pytest.skip(f"{VERSIONS} does not run the gradient in this dtype: {e}")
-    given, _, dxs = expressions(name, args, np.float32)
+    inputs_and_seeds, _, dxs = expressions(name, args, np.float32)
     largest, eps = (float(getattr(finfo(dtype), k)) for k in ("max", "eps"))
-    for a, e in zip(found, computed(given, dxs, feeds), strict=True):
+    for a, e in zip(gradients, computed(inputs_and_seeds, dxs, feeds), strict=True):
         a, e = a[np.abs(e) < largest], e[np.abs(e) < largest]
         assert np.abs(a - e).max(initial=0) <= 10 * eps * (np.abs(e).max(initial=0) + 1e-3)
 
 
 SIZES = {"one": lambda a: a[:1], "none": lambda a: a[:0], "scalar": lambda a: np.resize(a, ())}
-# What a node says itself of the sizes that it has, or what onnxruntime takes and ONNX does not.
+# Operators that depend on these sizes by their attributes, or that onnxruntime accepts and ONNX does not.
 NOT_LITTLE = {
     "AffineGrid": "its second input holds the number of images",
     "Einsum": "onnxruntime 1.31.1 dies of some of tensors without elements",
@@ -94,7 +94,7 @@ NOT_LITTLE = {
     **dict.fromkeys(("LRN", "RMSNormalization"), "has an axis, and onnxruntime 1.19.2 takes tensors without one"),
     "Resize": "nothing cannot be resized",
 }
-# Cases whose weights are as long as their first argument, and would be empty with it: by the beginning of their names.
+# Cases whose weights would be empty with the first argument: the beginning of their names, and the reason.
 NOT_EMPTY = {
     **dict.fromkeys(("gru_", "lstm_", "rnn_", "simple_rnn_"), "there is one direction at least"),
     "averagepool": "the interpreter of onnx 1.23.2 computes no ConvTranspose without images",
@@ -104,7 +104,7 @@ NOT_EMPTY = {
 
 @pytest.mark.parametrize("how", SIZES)
 @pytest.mark.parametrize("name", list(cases()))
-def test_of_little(name, how):
+def test_few_elements(name, how):
     graph, inputs, _ = CASES[name]
     op_type = graph.node[0].op_type
     f, args = expression(graph, inputs)

@@ -1,4 +1,4 @@
-"""Do the examples, the demonstration and what the README shows work as they stand?"""
+"""The examples, the demonstration and the code in the README run and give what they promise."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Pickles and files that were written before the package had rooms still load, and go on where they were.
+"""Pickles and files written before the package had rooms still load and continue where they were.
 
 The files were written by the modules of commit 22c86e9, whose names are in them.
 """

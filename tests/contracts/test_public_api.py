@@ -1,4 +1,4 @@
-"""Is every public name documented, and is what the documentation says true?"""
+"""Every public name has a numpydoc docstring, and its examples run."""
 
 import doctest
 import importlib
@@ -27,7 +27,7 @@ SECTIONS = (
     "Examples",
 )
 
-# These rooms need an extra. Where it is not installed they cannot be imported, and that is no fault.
+# These rooms need an extra and cannot be imported without it.
 NEED_AN_EXTRA = {"torch"}
 
 
@@ -50,14 +50,14 @@ MODULES = load()
 
 def callables():
     """Public functions, classes and their public methods by their full name, each once and where it is defined."""
-    found = {}
+    by_name = {}
     for module in MODULES:
         for name in getattr(module, "__all__", ()):
             # A name that does not exist is what test_module reports.
             value = getattr(module, name, None)
             if not (inspect.isclass(value) or inspect.isroutine(value)):
                 continue
-            found[f"{value.__module__}.{value.__qualname__}"] = value
+            by_name[f"{value.__module__}.{value.__qualname__}"] = value
             if not inspect.isclass(value):
                 continue
             for cls in value.__mro__:
@@ -67,16 +67,16 @@ def callables():
                 for attribute, member in vars(cls).items():
                     method = inspect.isroutine(member) or isinstance(member, property | staticmethod | classmethod)
                     if method and not attribute.startswith("_"):
-                        found[f"{value.__module__}.{value.__qualname__}.{attribute}"] = getattr(value, attribute)
-    return found
+                        by_name[f"{value.__module__}.{value.__qualname__}.{attribute}"] = getattr(value, attribute)
+    return by_name
 
 
 CALLABLES = callables()
 
 
 def documentation(value):
-    """The docstring that was written for a class, a function or, perhaps further up, a method; or an empty one."""
-    # A class inherits the docstring of its base, which says nothing about it, and a dataclass invents one.
+    """The docstring of a class, a function or a method, which may be inherited; empty where there is none."""
+    # The docstring of a base class says nothing about the class, and that of a dataclass is generated.
     text = inspect.cleandoc(vars(value).get("__doc__") or "") if inspect.isclass(value) else inspect.getdoc(value) or ""
     return "" if inspect.isclass(value) and text.startswith(f"{value.__name__}(") else text
 
@@ -98,27 +98,27 @@ def parameters(value):
 
 
 def problems(value):
-    """What is wrong with the docstring of a function, class or method, a sentence for each."""
+    """Faults of the docstring of a function, class or method, a sentence each."""
     text = documentation(value)
     if not text.strip():
         return ["has no docstring"]
-    found = []
+    faults = []
     titles = [title for title, _, _ in sections(text)]
     unknown = [title for title in titles if title not in SECTIONS]
     if unknown:
         return [f"{unknown} are not sections of numpydoc"]
     if titles != sorted(set(titles), key=SECTIONS.index):
-        found.append(f"{titles} do not stand once each in the order of numpydoc")
+        faults.append(f"{titles} do not stand once each in the order of numpydoc")
     for title, underline, lines in sections(text):
         if len(underline) != len(title):
-            found.append(f"{title} is underlined by {len(underline)} dashes")
+            faults.append(f"{title} is underlined by {len(underline)} dashes")
         if title == "Parameters" and (expected := parameters(value)) is not None:
             # `x, y : array` documents two; descriptions are indented and are not read.
             heads = [line.split(":")[0] for line in lines if line.strip() and not line.startswith(" ")]
             named = [name.strip().lstrip("*") for head in heads for name in head.split(",")]
             if named != expected:
-                found.append(f"Parameters are {named} in the docstring and {expected} in the signature")
-    return found
+                faults.append(f"Parameters are {named} in the docstring and {expected} in the signature")
+    return faults
 
 
 class NumberChecker(doctest.OutputChecker):
@@ -170,7 +170,7 @@ def test_documented(name):
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_example(name, tmp_path, monkeypatch):
-    # An example may save a model: it lands where nobody minds.
+    # Examples may write files.
     monkeypatch.chdir(tmp_path)
     report = []
     runner = doctest.DocTestRunner(NumberChecker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

@@ -1,4 +1,4 @@
-"""Are the gradients of models that nobody here wrote those of torch's autograd, by every parameter and input?"""
+"""Gradients of third-party models equal those of torch's autograd, for every parameter and input."""
 
 import copy
 import subprocess
@@ -21,8 +21,8 @@ from ortpartial.runtime.session import Session
 
 
 def by_value(model, net):
-    """For each parameter of the network the initializer that holds it, and how its axes stand there."""
-    found = {}
+    """For each parameter of the network, the initializer with its content and the permutation of its axes."""
+    stored_as = {}
     stored = [(n, a) for n, a in weights_of(model).items() if a.dtype.kind == "f" and a.size]
     for n, p in net.named_parameters():
         w = p.detach().numpy()
@@ -32,8 +32,8 @@ def by_value(model, net):
             for perm in {tuple(range(w.ndim)), tuple(range(w.ndim))[::-1], (*range(w.ndim - 2), w.ndim - 1, w.ndim - 2)
                          if w.ndim > 1 else (0,) * w.ndim}:
                 if np.array_equal(w.transpose(perm).reshape(-1), a.reshape(-1)):
-                    found[n] = name, perm
-    return found
+                    stored_as[n] = name, perm
+    return stored_as
 
 
 def reference(net, x, dy):
@@ -41,12 +41,12 @@ def reference(net, x, dy):
     net = copy.deepcopy(net).double()
     x = x.detach().clone().double().requires_grad_() if x.is_floating_point() else x
     (net(x) * dy).sum().backward()
-    found = {n: p.grad.numpy() for n, p in net.named_parameters() if p.grad is not None}
-    return found | ({"x": x.grad.numpy()} if x.is_floating_point() else {})
+    gradients = {n: p.grad.numpy() for n, p in net.named_parameters() if p.grad is not None}
+    return gradients | ({"x": x.grad.numpy()} if x.is_floating_point() else {})
 
 
 def unoptimized(model, feeds):
-    """What a graph computes as it stands: onnxruntime 1.31.1 fuses a factor into MatMul and rounds it to float32."""
+    """Outputs without optimizations: onnxruntime 1.31.1 fuses a factor into MatMul and rounds it to float32."""
     options = SessionOptions()
     options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     session = InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -61,11 +61,11 @@ def check(name, dynamo, record, dtype=torch.float32):
     expected, names = reference(net, x, dy), by_value(model, net)
     missing = sorted(set(expected) - {"x"} - set(names))
     wrt = [*dict.fromkeys(names[n][0] for n in expected if n in names), *(["x"] if "x" in expected else [])]
-    found = gradient_model(model, wrt, ["y"])
+    gradient = gradient_model(model, wrt, ["y"])
     weights = {t: a for t, a in weights_of(model).items() if t in wrt}
     feeds = {"x": x.numpy(), "y_grad": dy.numpy().astype(y.numpy().dtype), **weights}
-    feeds = {i.name: feeds[i.name] for i in found.graph.input}
-    raw = Session(found).run(feeds) if dtype == torch.float32 else unoptimized(found, feeds)
+    feeds = {i.name: feeds[i.name] for i in gradient.graph.input}
+    raw = Session(gradient).run(feeds) if dtype == torch.float32 else unoptimized(gradient, feeds)
     grads = {"x": raw["x_grad"]} if "x" in expected else {}
     for n, (t, perm) in names.items():
         if n in expected:
@@ -73,7 +73,7 @@ def check(name, dynamo, record, dtype=torch.float32):
             grads[n] = raw[f"{t}_grad"].reshape(shape).transpose(np.argsort(perm))
     assert missing == []
     record("error", assert_gradients(grads, expected, 1e-9 if dtype == torch.float64 else 1e-4))
-    return net, model, found
+    return net, model, gradient
 
 
 # torch 2.13.0 does not export torch.diff, by which transformers finds packed sequences, with its TorchScript exporter.
@@ -140,9 +140,9 @@ def test_sklearn(name, record_property):
     names = {n: (t, w.ndim == 2) for n, w in net.named_parameters() for t, a in weights_of(model).items()
              if a.size == w.numel() and np.allclose(a.reshape(-1), w.detach().numpy().T.reshape(-1))}
     wrt = [t for t, _ in names.values()] + ([] if scaler else ["X"])
-    found = gradient_model(model, wrt, [output])
+    gradient = gradient_model(model, wrt, [output])
     weights = {t: a for t, a in weights_of(model).items() if t in wrt}
-    raw = Session(found).run({"X": X, f"{output}_grad": dy.numpy(), **weights})
+    raw = Session(gradient).run({"X": X, f"{output}_grad": dy.numpy(), **weights})
     grads = {n: raw[f"{t}_grad"].T if turned else raw[f"{t}_grad"].reshape(-1) for n, (t, turned) in names.items()}
     if scaler:  # an operator of ai.onnx.ml, which has no gradient, stands before the weights
         del expected["x"]

@@ -1,4 +1,4 @@
-"""Do models as torch and scikit-learn export them train as they do in torch?"""
+"""Models exported by torch and scikit-learn train as in torch."""
 
 from contextlib import nullcontext
 from functools import cache

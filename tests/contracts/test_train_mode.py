@@ -1,4 +1,4 @@
-"""Does a training in training mode take the steps of torch, and go on, replay and come out as one that was not cut?"""
+"""Training mode: steps equal those of torch, and resumed, replayed and exported trainings agree."""
 
 import copy
 import pickle
@@ -40,24 +40,24 @@ def everything(o):
 
 def torch_net(w, x):
     """The outputs, and the means and variances of the batch at both normalizations."""
-    found = {}
+    statistics = {}
 
     def normalized(h, i, eps):
         axes = [0, *range(2, h.ndim)]
-        found[f"mean{i}"], found[f"var{i}"] = h.mean(axes), h.var(axes, correction=0)
+        statistics[f"mean{i}"], statistics[f"var{i}"] = h.mean(axes), h.var(axes, correction=0)
         return torch.nn.functional.batch_norm(h, None, None, w[f"scale{i}"], w[f"b{i}"], training=True, eps=eps)
 
     h = torch.relu(normalized(torch.nn.functional.conv2d(x, w["K"]), 1, 1e-3))
-    return normalized(h.flatten(1) @ w["W"], 2, 1e-5), found
+    return normalized(h.flatten(1) @ w["W"], 2, 1e-5), statistics
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fifty_steps_of_torch(engine):
-    """Running variances are those of the population; torch's would be n / (n - 1) of it."""
-    found = optimizer(engine=engine).fit(X, Y)
-    assert found.weights_to_train == ["K", "scale1", "b1", "W", "scale2", "b2"]
+    """Running variances are population variances; those of torch are larger by n / (n - 1)."""
+    o = optimizer(engine=engine).fit(X, Y)
+    assert o.weights_to_train == ["K", "scale1", "b1", "W", "scale2", "b2"]
     w = {n: torch.tensor(a, dtype=torch.float64) for n, a in weights_of(net()).items()}
-    rate = torch.optim.Adam([w[n].requires_grad_() for n in found.weights_to_train], lr=0.01)
+    rate = torch.optim.Adam([w[n].requires_grad_() for n in o.weights_to_train], lr=0.01)
     rng = np.random.default_rng(0)
     rng.integers(-(2**31), 2**31, 2)  # the seed of the masks is drawn first
     x, y = (torch.tensor(a, dtype=torch.float64) for a in (X, Y))
@@ -72,16 +72,16 @@ def test_fifty_steps_of_torch(engine):
                 momentum = 0.8 if n[-1] == "1" else 0.9
                 w[n] = w[n] * momentum + b.detach() * (1 - momentum)
     arrays = {n: a.detach().numpy() for n, a in w.items()}
-    statistics = dict(zip(STATISTICS, found.get_state("buffer"), strict=False))
-    assert_close({**found.trained_coef_, **statistics}, arrays, 5e-5)
-    # What comes out is for inference, with the statistics of now.
-    trained = found.get_trained_onnx()
+    statistics = dict(zip(STATISTICS, o.get_state("buffer"), strict=False))
+    assert_close({**o.trained_coef_, **statistics}, arrays, 5e-5)
+    # The trained model is in inference mode, with the current statistics.
+    trained = o.get_trained_onnx()
     assert_close(weights_of(trained), arrays, 5e-5)
     assert [n.op_type for n in trained.graph.node] == [n.op_type for n in net().graph.node]
     expected = Session(trained).run({"x": X})["y"]
-    np.testing.assert_allclose(found.predict(X), expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(found.losses(X, Y), ((expected - Y) ** 2).mean(1), rtol=1e-5)
-    np.testing.assert_allclose(found.forward([X])[0][0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(o.predict(X), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(o.losses(X, Y), ((expected - Y) ** 2).mean(1), rtol=1e-5)
+    np.testing.assert_allclose(o.forward([X])[0][0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [None, 0.3])
@@ -111,8 +111,8 @@ def test_masks(engine, ratio):
 
 
 @pytest.mark.parametrize("model", [net, dropped])
-def test_values_that_are_computed_once_more(model):
-    """With one copy of the weights, the same masks, weights and statistics."""
+def test_checkpointing(model):
+    """Gradient checkpointing keeps one copy of the weights, and the same masks, weights and statistics."""
     x, y = (X, Y) if model is net else (np.ones((30, 20), np.float32), np.ones((30, 20), np.float32))
     plain, lean = (optimizer(model(), checkpointing=c).fit(x, y) for c in (None, "auto"))
     assert (plain._engine.copies, lean._engine.copies) == (2, 1)
@@ -150,7 +150,7 @@ def test_a_training_in_two_halves(engine):
         assert everything(o.fit(X, Y)) == everything(whole)
 
 
-def test_a_pickle_keeps_a_seed_that_nobody_chose():
+def test_a_pickle_keeps_a_seed_drawn_at_random():
     o = optimizer(net(0.5), random_state=None, max_iter=2).fit(X, Y)
     again = pickle.loads(pickle.dumps(o))
     assert everything(again) == everything(o)
@@ -159,21 +159,21 @@ def test_a_pickle_keeps_a_seed_that_nobody_chose():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_diverges_is_replayed(engine):
-    """The last finite step is that of a training which is stopped there, masks and statistics included."""
+def test_divergence_keeps_the_last_finite_step(engine):
+    """The state equals that of a training which ended at this step, masks and statistics included."""
     def rate():
         return LearningRateSGD(30.0)
 
-    found = optimizer(net(0.2), engine, learning_rate=rate(), exc=False, max_iter=100, shuffle=False)
+    diverged = optimizer(net(0.2), engine, learning_rate=rate(), exc=False, max_iter=100, shuffle=False)
     with pytest.warns(ConvergenceWarning):
-        found.fit(X * 1e4, Y * 1e10)
-    k = found.get_state("optimizer")[-1]
+        diverged.fit(X * 1e4, Y * 1e10)
+    k = diverged.get_state("optimizer")[-1]
     assert 0 < k < 1000
     other = optimizer(net(0.2), learning_rate=rate(), shuffle=False)
     for i in range(k):
         rows = slice(i % 10 * 10, i % 10 * 10 + 10)
         other.partial_fit(X[rows] * 1e4, Y[rows] * 1e10)
-    assert everything(found)[1:] == everything(other)[1:]
+    assert everything(diverged)[1:] == everything(other)[1:]
 
 
 def test_a_model_that_was_exported_in_training_mode():
@@ -185,26 +185,26 @@ def test_a_model_that_was_exported_in_training_mode():
         elif node.op_type == "Dropout":
             node.input.extend([""] * (2 - len(node.input)) + ["on"])
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "on"))
-    found, expected = (optimizer(m).fit(X, Y) for m in (model, net(0.5)))
-    assert everything(found) == everything(expected)
-    np.testing.assert_array_equal(found.predict(X), expected.predict(X))
+    exported, plain = (optimizer(m).fit(X, Y) for m in (model, net(0.5)))
+    assert everything(exported) == everything(plain)
+    np.testing.assert_array_equal(exported.predict(X), plain.predict(X))
 
 
-def test_without_it_the_model_runs_as_it_was_exported():
+def test_without_train_mode_the_model_runs_as_exported():
     o = optimizer(net(0.5), train_mode=False).fit(X, Y)
     assert o.get_state("buffer") == []
     after = weights_of(o.get_trained_onnx())
     assert all((after[n] == weights_of(net())[n]).all() for n in STATISTICS)
 
 
-def test_where_there_is_nothing_to_train_differently():
+def test_a_model_without_training_mode():
     a, b = (optimizer(net(statistics=False), train_mode=on, shuffle=False).fit(X, Y) for on in (True, False))
     assert a.train_losses_ == b.train_losses_
     assert [len(o.get_state("buffer")) for o in (a, b)] == [1, 0]
 
 
 def test_one_normalization_twice():
-    """What two nodes share is moved by the first, then by the second."""
+    """Statistics that two nodes share are updated by the first, then by the second."""
     x, own = variable("x", "float32", ["N", 2]), [parameter(n, 2, positive=n != "b") for n in ("s", "b", "mean", "var")]
     h, = op.BatchNormalization(x, *own, n_outputs=1)
     y, = op.BatchNormalization(3 * h + 1, *own, n_outputs=1)
@@ -212,12 +212,12 @@ def test_one_normalization_twice():
     o = optimizer(model, batch_size=100).partial_fit(X2, Y)
     mean, var = X2.mean(0), X2.var(0)
     second = 3 * ((X2 - mean) / np.sqrt(var + 1e-5) * first["s"] + first["b"]) + 1
-    for name, batches, found in zip(("mean", "var"), ((mean, second.mean(0)), (var, second.var(0))),
+    for name, batches, statistic in zip(("mean", "var"), ((mean, second.mean(0)), (var, second.var(0))),
                                     o.get_state("buffer"), strict=False):
         r = first[name]
         for b in batches:
             r = r * 0.9 + b * 0.1
-        np.testing.assert_allclose(found, r, rtol=1e-5)
+        np.testing.assert_allclose(statistic, r, rtol=1e-5)
 
 
 def test_only_what_is_trained_moves():

@@ -13,7 +13,7 @@ from ortpartial.graph.schemas import attribute_value, schema_of
 
 FLOATS = (np.float32, np.float64)
 
-# What is tested elsewhere, or what has nothing to compare: the beginning of the name of a case, and why.
+# Cases that are not compared: the beginning of their names, and the reason.
 LEFT_OUT = {
     "cast_DOUBLE_to_FLOAT": "rounds to float32, so that differences are noise",
     **dict.fromkeys(
@@ -64,11 +64,11 @@ LEFT_OUT = {
     "reduce_max_empty_set": "the largest of no elements is infinite and comes from none of them",
     "reduce_min_empty_set": "the smallest of no elements is infinite and comes from none of them",
 }
-# Inputs that are floating-point numbers and yet settings, which cannot be moved by a step.
+# Floating-point inputs that are settings: differences by them have no meaning.
 SETTINGS = {"OneHot": ("depth",), "Resize": ("roi", "scales")}
-# Operators whose further outputs are float32 always, or running statistics: differences of them would be noise.
+# Operators of which only the first output is compared: the others are float32 or running statistics.
 FIRST = ("BatchNormalization", "LayerNormalization")
-# What onnxruntime computes in float32 whatever the input is.
+# Operators that onnxruntime computes in float32, whatever the dtype of the input.
 SINGLE = ("GroupNormalization", "RMSNormalization", "Shrink") if OLD else ("GroupNormalization", "Shrink")
 
 
@@ -100,19 +100,19 @@ def load():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases divide by zero on purpose when they are made
         tests = load_model_tests(kind="node")
-    found = {}
+    cases = {}
     for test in tests:
         nodes = test.model.graph.node
         if len(nodes) == 1 and nodes[0].domain == "" and differentiable(nodes[0].op_type):
             inputs, outputs = ([array(v) for v in some] for some in test.data_sets[0])
             if all(any(v.dtype in FLOATS for v in some) for some in (inputs, outputs)):
                 name = test.name.removeprefix("test_")
-                found[name], OPSETS[name] = (test.model.graph, inputs, outputs), test.model.opset_import
-    return found
+                cases[name], OPSETS[name] = (test.model.graph, inputs, outputs), test.model.opset_import
+    return cases
 
 
 def array(v):
-    """What a case holds, as an array: some hold a TensorProto. Sequences and nothing at all become strings."""
+    """A tensor of a case as an array; a sequence or a missing tensor becomes a string."""
     if isinstance(v, TensorProto):
         return numpy_helper.to_array(v)
     return np.asarray("no tensor" if v is None or isinstance(v, list) else v)
@@ -132,21 +132,21 @@ CASES = load()
 
 
 def expression(graph, inputs):
-    """The node as a function of its floating-point inputs; the others are constants."""
+    """The node of a case as a function of its floating-point inputs, the others being constants; and these inputs."""
     (node,) = graph.node
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     schema = schema_of(node.op_type, "", OPSET)
-    given = dict(zip((i.name for i in graph.input), inputs, strict=True))
-    names = [n for n in given if given[n].dtype in FLOATS and n not in SETTINGS.get(node.op_type, ())]
+    arrays = dict(zip((i.name for i in graph.input), inputs, strict=True))
+    names = [n for n in arrays if arrays[n].dtype in FLOATS and n not in SETTINGS.get(node.op_type, ())]
 
     def f(*x):
-        values = {n: constant(v) for n, v in given.items()} | dict(zip(names, x, strict=True)) | {"": None}
+        values = {n: constant(v) for n, v in arrays.items()} | dict(zip(names, x, strict=True)) | {"": None}
         # A node owns all outputs of its schema, but for these two.
         n_outputs = len(node.output) if node.op_type in ("Split", "BatchNormalization") else None
-        made = make_node(schema, [values[n] for n in node.input], attributes, n_outputs=n_outputs)
-        return [y for y, n in zip(made.outputs, node.output, strict=False) if n]
+        rebuilt = make_node(schema, [values[n] for n in node.input], attributes, n_outputs=n_outputs)
+        return [y for y, n in zip(rebuilt.outputs, node.output, strict=False) if n]
 
-    return f, [given[n] for n in names]
+    return f, [arrays[n] for n in names]
 
 
 def has_rule(graph):

@@ -1,4 +1,4 @@
-"""Changes of rules that no test can notice, and why."""
+"""Equivalent mutants: changes of rules that no test can notice, and the reasons."""
 
 # By reason: the function, then what is changed in it.
 _REASONS: dict[str, dict[str, list[str]]] = {

@@ -64,7 +64,7 @@ TRANSFORMERS = {
 
 
 class Only(nn.Module):
-    """The last hidden state of a model, and nothing else."""
+    """The last hidden state of a model."""
 
     def __init__(self, net):
         super().__init__()
@@ -76,7 +76,7 @@ class Only(nn.Module):
 
 
 class First(nn.Module):
-    """The first thing that a layer gives."""
+    """The first output of a layer."""
 
     def __init__(self, net):
         super().__init__()
@@ -106,8 +106,8 @@ LAYERS = {
 }
 
 
-def made(name):
-    """A module of float32 that gives one tensor, and the shape of its input."""
+def make_module(name):
+    """A float32 module with one output, and the shape of its input."""
     if name in LAYERS:
         make, shape = LAYERS[name]
         return make(), shape
@@ -123,14 +123,14 @@ def made(name):
 def exported(name, dynamo, dtype=torch.float32):
     """A module with parameters that differ from one another, its input, and the model that torch exports."""
     torch.manual_seed(0)
-    net, shape = made(name)
+    net, shape = make_module(name)
     net.eval()
     with torch.no_grad():  # exporters merge tensors that are equal, as they are at the start
         for p in net.parameters():
-            # What is small at the start, as it is to be trained, would let the gradients vanish on their way.
+            # With the small initial weights of training, gradients would vanish on the way.
             p.add_(torch.randn_like(p) / p[0].numel() ** 0.5 if p.ndim > 1 else 0.1 * torch.rand_like(p))
         norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
-        for m in norms:  # statistics of numbers of the size that they have
+        for m in norms:  # running statistics that fit the data
             m.train().momentum = 1.0
         if norms:
             net(torch.randn(shape))
@@ -143,16 +143,16 @@ def exported(name, dynamo, dtype=torch.float32):
         return net, x, onnx.load(f"{folder}/net.onnx")
 
 
-def assert_gradients(found, expected, tol):
-    """max|g - g'| <= tol max|g'|, tensor by tensor; one that is zero but for rounding is small beside the others.
+def assert_gradients(gradients, expected, tol):
+    """Assert max|g - g'| <= tol max|g'| for each tensor; one that is zero but for rounding counts by the largest.
 
-    The largest of these errors is given back.
+    Returns the largest of these errors.
     """
     largest = max(np.abs(e).max() for e in expected.values())
     errors = {}
     for n, e in expected.items():
         size = np.abs(e).max()
-        errors[n] = float(np.abs(found[n] - e).max() / (size if size > 1e-6 * largest else 1e-2 * largest))
+        errors[n] = float(np.abs(gradients[n] - e).max() / (size if size > 1e-6 * largest else 1e-2 * largest))
     assert {n: f"{error:.1e}" for n, error in errors.items() if not error <= tol} == {}
     assert sum(np.abs(e).max() > 1e-6 * largest for e in expected.values()) > len(expected) / 2
     return max(errors.values())

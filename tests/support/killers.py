@@ -1,4 +1,4 @@
-"""Models written to kill: each passes onnx's checker."""
+"""Models that would crash or hang onnxruntime although they pass onnx's checker."""
 
 import itertools
 import re
@@ -14,11 +14,11 @@ REAL = np.linspace(-1, 1, 64, dtype=np.float32)
 def model(body, inputs="float[2,4] x", weights=None):
     """A graph of these nodes, which compute y; `h`, the product of x and a weight, is what they may start from."""
     start = "h = Mul(x, w) " if re.search(r"\bh\b", body) else ""
-    made = onnx.parser.parse_model(f"{HEAD} agraph ({inputs}) => (float[N, M] y) {{ {start}{body} }}")
+    proto = onnx.parser.parse_model(f"{HEAD} agraph ({inputs}) => (float[N, M] y) {{ {start}{body} }}")
     stored = {"w": np.ones(1, np.float32), **(weights or {})}
-    used = {n for node in made.graph.node for n in node.input}
-    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in stored.items() if n in used)
-    return made
+    used = {n for node in proto.graph.node for n in node.input}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in stored.items() if n in used)
+    return proto
 
 
 def real(*shape):
@@ -45,21 +45,21 @@ def ints(*numbers, dtype=np.int64):
 def division(op_type, a, b, dtype=np.int64, **attributes):
     """y = h + float(a op b) with constants a and b."""
     stored = {"a": np.array(a, dtype), "b": np.array(b, dtype)}
-    made = model("q = Div(a, b) f = Cast<to = 1>(q) y = Add(h, f)", weights=stored)
-    node = next(n for n in made.graph.node if n.op_type == "Div")
+    proto = model("q = Div(a, b) f = Cast<to = 1>(q) y = Add(h, f)", weights=stored)
+    node = next(n for n in proto.graph.node if n.op_type == "Div")
     node.op_type = op_type
     node.attribute.extend(helper.make_attribute(k, v) for k, v in attributes.items())
-    return made, {"x": real(2, 4)}
+    return proto, {"x": real(2, 4)}
 
 
 def functions(*lines):
     """A model that calls f1, with local functions `name(callee twice)`."""
     imports = 'opset_import: ["" : 21, "l" : 1]'
     bodies = "".join(f'<domain: "l", {imports}> {name} (x) => (y) {{ {body} }}' for name, body in lines)
-    made = onnx.parser.parse_model(f"<ir_version: 10, {imports}> agraph (float[2,4] x) => (float[2,4] y) "
+    proto = onnx.parser.parse_model(f"<ir_version: 10, {imports}> agraph (float[2,4] x) => (float[2,4] y) "
                                    f"{{ h = Mul(x, w) y = l.f1(h) }} {bodies}")
-    made.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), "w"))
-    return made, {"x": real(2, 4)}
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), "w"))
+    return proto, {"x": real(2, 4)}
 
 
 def chain(n, op_type, weights=1):
@@ -75,13 +75,13 @@ def chain(n, op_type, weights=1):
 
 def infinite(trip, condition):
     """A Loop whose body hands its condition on."""
-    made = onnx.parser.parse_model(f"""{HEAD}
+    proto = onnx.parser.parse_model(f"""{HEAD}
         agraph (float[2,4] x) => (float[2,4] y) <bool yes = {{1}}, int64 most = {{9223372036854775807}}> {{
             h = Mul(x, w)
             y = Loop({trip}, {condition}, h) <body = body (int64 k, bool c, float[2,4] a) => (bool d, float[2,4] b) {{
                 d = Identity(c) b = Identity(a) }}> }}""")
-    made.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), "w"))
-    return made, {"x": real(2, 4)}
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), "w"))
+    return proto, {"x": real(2, 4)}
 
 
 BIG = 2**62
@@ -406,15 +406,15 @@ for _name, _v in CASES.items():
         CASES[_name] = (_v, {"x": real(*_s) if 0 not in _s else np.zeros(_s, np.float32)})
 
 
-def behind(made, feeds):
+def behind(proto, feeds):
     """The same with the weight behind: what is meant to kill is run, and not differentiated."""
-    made = onnx.ModelProto.FromString(made.SerializeToString())
-    for node in made.graph.node:
+    proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    for node in proto.graph.node:
         if node.output[0] == "h":
             node.CopyFrom(helper.make_node("Identity", ["x"], ["h"]))
         node.output[:] = ["y_" if o == "y" else o for o in node.output]
-    made.graph.node.append(helper.make_node("Mul", ["y_", "w"], ["y"]))
-    return made, feeds
+    proto.graph.node.append(helper.make_node("Mul", ["y_", "w"], ["y"]))
+    return proto, feeds
 
 
 CASES |= {f"{name}, behind": behind(*case) for name, case in CASES.items()

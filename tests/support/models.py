@@ -1,4 +1,4 @@
-"""Small models that several tests train, and the same in torch."""
+"""Small models that several tests train, and their counterparts in torch."""
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ def parameter(name, *shape, positive=False):
 
 def normalization(h, n, i, **attributes):
     """BatchNormalization over n channels, with initializers of its own."""
-    own = [parameter(f"{name}{i}", n, positive=name in ("scale", "var")) for name in ("scale", "b", "mean", "var")]
-    return op.BatchNormalization(h, *own, n_outputs=1, **attributes)[0]
+    weights = [parameter(f"{name}{i}", n, positive=name in ("scale", "var")) for name in ("scale", "b", "mean", "var")]
+    return op.BatchNormalization(h, *weights, n_outputs=1, **attributes)[0]
 
 
 def net(ratio=None, statistics=True):
@@ -90,8 +90,8 @@ def data(rows: int = 60, features: int = 4, dtype: str = "float32", seed: int = 
     return X.astype(dtype), y.astype(dtype), rng.uniform(0.1, 2, rows).astype(dtype)
 
 
-def assert_close(found, expected, tol: float) -> None:
+def assert_close(tensors, expected, tol: float) -> None:
     """max|w - w'| <= tol max|w'|, tensor by tensor."""
     for name, e in expected.items():
-        error = np.abs(found[name] - e).max() / np.abs(e).max()
+        error = np.abs(tensors[name] - e).max() / np.abs(e).max()
         assert error <= tol, f"{name} is off by {error:.1e}"

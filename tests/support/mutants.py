@@ -1,4 +1,4 @@
-"""What does a broken model look like? Small models with one to three changes each that onnx's checker lets through."""
+"""Broken models: small models with one to three random changes each that onnx's checker accepts."""
 
 import pickle
 import sys

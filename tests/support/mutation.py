@@ -1,8 +1,9 @@
-"""Would the tests notice a rule that is wrong? Run as a program: changes the rules in one place and runs their tests.
+"""Mutation testing of the rules: change a rule in one place and run its tests.
 
-`python mutation.py [family [how many]]` prints a line of JSON for every change: file and function, the change, how many
-tests call the function, and what noticed the change: the quickest tests are run first. Of one family, some changes
-alone are tried, against its own tests. `equivalent.py` lists those that change no number.
+`python mutation.py [family [count]]` prints a line of JSON for every change: file and function, the change, the number
+of tests that call the function, and the test that noticed the change; the quickest tests run first. With a family, it
+tries only changes of this family, against the tests of the family; with a count, a random sample of that size.
+`equivalent.py` lists the changes that change no number.
 """
 
 import ast
@@ -157,12 +158,12 @@ def is_named(node: ast.AST) -> bool:
 
 def outermost(module: types.CodeType) -> list[types.CodeType]:
     """The code of the same functions, in order."""
-    found = []
+    codes = []
     for code in module.co_consts:
         if isinstance(code, types.CodeType):
             is_class = not code.co_flags & 0x2  # CO_NEWLOCALS: of functions alone
-            found += outermost(code) if is_class else [code]
-    return found
+            codes += outermost(code) if is_class else [code]
+    return codes
 
 
 def of_code(codes: set[types.CodeType]) -> dict[types.CodeType, types.FunctionType]:
@@ -191,8 +192,8 @@ class Tests:
         items = session.items
         chunks = [range(i, min(i + 50, len(items))) for i in range(0, len(items), 50)]
         seconds, tests = {}, defaultdict(list)
-        for _, found in in_children({c: partial(self.baseline, items, c, set(live)) for c in chunks}, {}):
-            for i, took, called in found:
+        for _, results in in_children({c: partial(self.baseline, items, c, set(live)) for c in chunks}, {}):
+            for i, took, called in results:
                 seconds[i] = took
                 for function in called:
                     tests[function].append(i)
@@ -208,13 +209,13 @@ class Tests:
 
     def baseline(self, items: list[pytest.Item], chunk: range, codes: set[types.CodeType]) -> list[tuple]:
         """Of each test, the seconds of the processor that it takes and the functions that it calls."""
-        found = []
+        results = []
         for i in chunk:
             start = time.process_time()
             failure, called = traced(partial(self.failure, items[i]))
             if not failure:  # what fails before anything is changed tells nothing
-                found.append((i, time.process_time() - start, [key(code) for code in called & codes]))
-        return found
+                results.append((i, time.process_time() - start, [key(code) for code in called & codes]))
+        return results
 
     def noticed(self, function: types.FunctionType, code: types.CodeType, items: list[pytest.Item]) -> str | None:
         """The test that fails first where a function has another code."""

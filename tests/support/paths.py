@@ -1,4 +1,4 @@
-"""Where things stand, and the environment of a process that imports the package and what tests share."""
+"""Paths of the repository, and the environment of a subprocess that imports the package and these modules."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What becomes of a process that loads, builds and steps a model? Run as a program, for models that may kill it.
+"""A sandbox for models that may kill their process: load, build and step each in a child process.
 
-`python sandbox.py first last engine...` prints a line of JSON for every mutant from `first` to `last` and every engine;
-`python sandbox.py --models file engine...` does the same for models that are pickled in a file.
+As a program, `python sandbox.py first last engine...` prints a line of JSON for every mutant from `first` to `last` and
+every engine; `python sandbox.py --models file engine...` does the same for the models pickled in a file.
 """
 
 import json
@@ -38,7 +38,7 @@ def step(model, feeds, targets, engine):
 
 
 def outcome(*arguments):
-    """What a step ends in: a kind and a sentence."""
+    """How a step ends: a kind of outcome and a sentence."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -52,7 +52,7 @@ def outcome(*arguments):
 
 
 def in_child(*arguments, seconds=SECONDS, run=outcome):
-    """The same in a child process, with its time and its memory limited."""
+    """The outcome in a child process with limited time and memory."""
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
@@ -92,7 +92,7 @@ def cases(arguments):
 
 
 def main(arguments):
-    # A first step, so that what is made once is made before the children need it.
+    # The children inherit what a first step initializes once per process.
     from models import data, linear
 
     X, y, _ = data(4)

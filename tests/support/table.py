@@ -1,4 +1,4 @@
-"""What the tables of the rules are written with: rows, arguments, and torch to compare with."""
+"""Tables of test cases: rows, arguments away from kinks, and gradients to compare with those of torch."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ortpartial.graph.ops import variable
 from ortpartial.runtime.device import runtime_version
 from ortpartial.testing import evaluate
 
-#: What onnxruntime-training 1.19.2 cannot do at all, so that no rule is to blame.
+#: Whether the runtime is onnxruntime-training 1.19.2, which cannot run some cases, whatever their rules.
 OLD = tuple(map(int, runtime_version().split(".")[:2])) < (1, 20)
 NOTHING = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 fails on tensors without elements, or dies of them")
 REPEATED = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 does not broadcast scale and bias of LayerNormalization")
@@ -33,7 +33,7 @@ def generator(*what) -> np.random.Generator:
 
 
 def real(*shape: int, seed: int = 0) -> np.ndarray:
-    """Numbers on both sides of zero, none nearer to it than 0.2, where most kinks are."""
+    """Numbers on both sides of zero, at least 0.2 away from it: most kinks are at zero."""
     rng = generator(shape, seed)
     return rng.uniform(0.2, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
 
@@ -43,13 +43,13 @@ def within(low: float, high: float, *shape: int, seed: int = 0) -> np.ndarray:
 
 
 def apart(*shape: int, seed: int = 0) -> np.ndarray:
-    """Numbers no two of which are nearer than 0.1: neither ties nor a tie within a step."""
+    """Numbers at least 0.1 apart: there are no ties, and a step of central differences makes none."""
     n = int(np.prod(shape))
     return generator(shape, seed).permutation(np.arange(n) - n / 2 + 0.3).reshape(shape) / 8
 
 
 def gradients(f: Callable, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """By every floating-point argument, for cotangents that `torch_gradients` uses as well."""
+    """Gradients by every floating-point argument, for the cotangents that `torch_gradients` uses."""
     x = [variable(f"x{i}", a.dtype, a.shape) for i, a in enumerate(args)]
     feeds = {v.hint: a for v, a in zip(x, args, strict=True)}
     y = f(*x)
@@ -57,20 +57,20 @@ def gradients(f: Callable, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     outputs = evaluate(build(x, y), feeds).values()
     dys = [variable(f"dy{i}", v.dtype, v.shape) for i, v in enumerate(outputs)]
     wrt = [v for v in x if v.is_float]
-    found = grad(list(y.values()), wrt, dys)
+    dxs = grad(list(y.values()), wrt, dys)
     feeds |= {d.hint: cotangent(v.shape).astype(v.dtype) for d, v in zip(dys, outputs, strict=True)}
-    return list(evaluate(build(x + dys, {f"d{i}": d for i, d in enumerate(found)}), feeds).values())
+    return list(evaluate(build(x + dys, {f"d{i}": d for i, d in enumerate(dxs)}), feeds).values())
 
 
 def torch_gradients(f: Callable, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same from torch."""
+    """The gradients that torch computes."""
     x = [torch.tensor(a, requires_grad=a.dtype.kind == "f") for a in args]
     y = f(*x)
     y = y if isinstance(y, (list, tuple)) else [y]
     dys = [torch.tensor(cotangent(tuple(v.shape)), dtype=v.dtype) for v in y]
     wrt = [v for v in x if v.requires_grad]
-    found = torch.autograd.grad(y, wrt, dys, allow_unused=True, materialize_grads=True)
-    return [d.numpy() for d in found]
+    dxs = torch.autograd.grad(y, wrt, dys, allow_unused=True, materialize_grads=True)
+    return [d.numpy() for d in dxs]
 
 
 def cotangent(shape: tuple[int, ...]) -> np.ndarray:
@@ -78,5 +78,5 @@ def cotangent(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def assert_as_torch(f: Callable, torch_f: Callable, args: Sequence[np.ndarray], rtol: float = 1e-6) -> None:
-    for found, expected in zip(gradients(f, args), torch_gradients(torch_f, args), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-3 * rtol)
+    for dx, expected in zip(gradients(f, args), torch_gradients(torch_f, args), strict=True):
+        np.testing.assert_allclose(dx, expected, rtol=rtol, atol=1e-3 * rtol)

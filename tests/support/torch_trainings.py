@@ -43,14 +43,14 @@ def torch_training(net, X, y, loss, make_rate):
 
 def matched(model, net):
     """The parameter of the network that an initializer holds, and whether it is transposed, by value."""
-    found = {}
+    names = {}
     for (name, a), (n, p) in product(weights_of(model).items(), net.named_parameters()):
         w = p.detach().numpy()
         for transposed, v in ((False, w), (True, w.T)):
             same = a.dtype == w.dtype and a.size == w.size and a.squeeze().shape == v.squeeze().shape
             if same and np.allclose(a.reshape(v.shape), v, rtol=1e-6, atol=1e-7):
-                found.setdefault(name, (n, transposed))
-    return found
+                names.setdefault(name, (n, transposed))
+    return names
 
 
 def check(net, model, output, X, y, engine, rate, loss, seen):
@@ -60,11 +60,11 @@ def check(net, model, output, X, y, engine, rate, loss, seen):
     o = Optimizer(model, list(names), engine=engine, learning_rate=setting, learning_loss={output: cost},
                   random_state=0, max_iter=EPOCHS, batch_size=BATCH).fit(X, y)
     after, losses = torch_training(net, seen, y, torch_cost, make_rate)
-    found, before = o.trained_coef_, weights_of(model)
+    trained, before = o.trained_coef_, weights_of(model)
     weights = {n: p.detach().numpy() for n, p in after.named_parameters()}
-    expected = {m: (weights[n].T if t else weights[n]).reshape(found[m].shape) for m, (n, t) in names.items()}
+    expected = {m: (weights[n].T if t else weights[n]).reshape(trained[m].shape) for m, (n, t) in names.items()}
     assert all(np.abs(expected[m] - before[m]).max() > 1e-3 * np.abs(before[m]).max() for m in names)
-    assert_close(found, expected, 1e-5)
+    assert_close(trained, expected, 1e-5)
     np.testing.assert_allclose(o.train_losses_, losses, rtol=1e-5)
     y = after(torch.tensor(seen, dtype=torch.float64 if seen.dtype.kind == "f" else None)).detach().numpy()
     np.testing.assert_allclose(o.predict(X), y, atol=1e-5 * np.abs(y).max())

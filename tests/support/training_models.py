@@ -1,4 +1,4 @@
-"""Small models with training information, written by hand: y = w x, and w moves by what a step says."""
+"""Small models with training information, written by hand: y = w x, and a step that moves w."""
 
 from onnx.parser import parse_graph, parse_model
 
