@@ -1,12 +1,12 @@
-# Every target sets up what it needs from nothing: python3 with venv and pip, and make, are all that must be there.
-# Another interpreter: make test PYTHON=python3.12
+# Every target installs what it needs; only make and python3 with venv and pip must be present.
+# To use another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3
 TRAINING := .venv-training
 CPU := .venv-cpu
 NODE := tests/training_info/node
 
-# Two processes of one thread each fill two cores; more threads would only wait for one another.
+# Two processes of one thread each use two cores; more threads would only compete.
 PYTEST := -m pytest -n 2
 PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
@@ -15,10 +15,10 @@ ONE_THREAD := OMP_NUM_THREADS=1
 .PHONY: help demo test test-training test-cpu environments node lint bench proof proof-training proof-cpu readme clean distclean
 
 help:
-	@echo "make demo    train a part of a model and show the result"
+	@echo "make demo    train four models on real data, beside scikit-learn"
 	@echo "make test    all tests, on onnxruntime-training and on the newest onnxruntime"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   speed, side by side with other ways to do the same"
+	@echo "make bench   speed, beside other libraries"
 	@echo "make proof   the long proofs that make test only samples"
 	@echo "make readme  write the table of operators into README.md"
 	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
@@ -34,10 +34,10 @@ test-training: $(TRAINING)/.installed-dev node
 test-cpu: $(CPU)/.installed-test node
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST)
 
-# With --jobs=2 both are installed at once, since pip takes one core.
+# With --jobs=2, both environments are installed at once: pip uses one core.
 environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node
 
-# One test trains in JavaScript; where there is no npm, it is skipped and says so.
+# One test trains in JavaScript; without npm it is skipped.
 node: $(if $(shell command -v npm),$(NODE)/node_modules/.installed)
 
 lint: $(TRAINING)/.installed-dev
@@ -58,13 +58,13 @@ proof-cpu: $(CPU)/.installed-test
 readme: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/python tools/operator_table.py
 
-# An environment is installed by one call of pip and again only when pyproject.toml has changed.
+# One call of pip installs an environment, again only when pyproject.toml has changed.
 
 $(TRAINING)/.installed-dev: pyproject.toml
 	$(call install,$(TRAINING),training$(,)sklearn$(,)plot$(,)test$(,)lint,12)
 	@touch $@ $(TRAINING)/.installed-demo
 
-# What the tests need includes what the demonstration needs, so it is not installed twice.
+# Skipped where the test environment, which includes the packages of the demonstration, is installed.
 $(TRAINING)/.installed-demo: pyproject.toml
 	$(call install,$(TRAINING),training$(,)sklearn$(,)plot,12)
 	@touch $@
@@ -77,13 +77,13 @@ $(CPU)/.installed-test: pyproject.toml
 	$(call install,$(CPU),cpu$(,)sklearn$(,)plot$(,)test,99)
 	@touch $@
 
-# Seconds, and no scripts of packages are run.
+# Takes seconds; scripts of packages are not run.
 $(NODE)/node_modules/.installed: $(NODE)/package.json $(NODE)/package-lock.json
 	cd $(NODE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # $(call install,folder,extras,newest minor version of Python): a virtual environment, and ortpartial[extras] in it.
-# pip is what venv installs last, so a folder without it was left by an interrupted call and is made anew.
+# venv installs pip last: a folder without pip was left by an interrupted call and is created anew.
 define install
 	@test -x $(1)/bin/pip || { $(PYTHON) -c '$(CHECK_PYTHON)' $(3) && $(PYTHON) -m venv --clear $(1); }
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(2)]'
@@ -97,10 +97,10 @@ CHECK_PYTHON := import sys; here, newest = sys.version_info[:2], (3, int(sys.arg
 	here <= newest or sys.exit("onnxruntime-training-cpu 1.19.2 exists up to Python 3.12, and $(PYTHON) is %d.%d: call \
 	make with PYTHON=python3.12, or make test-cpu, which does without it" % here)
 
-# Every build of the runtime is installed over the package `onnxruntime`: with two, neither works, and pip does not mind.
+# All builds of the runtime install the package `onnxruntime`: with two, neither works, and pip does not warn.
 CHECK_RUNTIME := import sys; from importlib.metadata import packages_distributions as provided; \
-	found = sorted(set(provided().get("onnxruntime", []))); \
-	len(found) == 1 or sys.exit(f"{sys.prefix} must hold one build of onnxruntime and holds {found}: make distclean")
+	builds = sorted(set(provided().get("onnxruntime", []))); \
+	len(builds) == 1 or sys.exit(f"{sys.prefix} must hold one build of onnxruntime and holds {builds}: make distclean")
 
 clean:
 	rm -rf demo_output build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

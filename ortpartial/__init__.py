@@ -19,7 +19,7 @@ from .training_info import (
     to_training_info,
 )
 
-# Pickles from before there were rooms name these two modules.
+# Older pickles name these two modules without their rooms.
 sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": values})
 
 __version__ = "0.1.0"
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`ortpartial.torch` on first use: torch takes seconds to import, and most need none."""
+    """Import `ortpartial.torch` on first use, as importing torch takes seconds."""
     if name == "torch":
         return import_module(".torch", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

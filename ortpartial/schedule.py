@@ -1,4 +1,4 @@
-"""Learning rate schedules: the public name of `ortpartial.learning.schedules`."""
+"""Learning rate schedules: the public path of `ortpartial.learning.schedules`."""
 
 from .learning.schedules import *  # noqa: F403
 from .learning.schedules import __all__ as __all__

@@ -1,4 +1,4 @@
-"""Control flow: the public name of `ortpartial.graph.control_flow`."""
+"""Control flow: the public path of `ortpartial.graph.control_flow`."""
 
 from .graph.control_flow import *  # noqa: F403
 from .graph.control_flow import __all__ as __all__
