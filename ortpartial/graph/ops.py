@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TypeProto, defs, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError
 
@@ -153,32 +153,39 @@ _MOST_INFERRED = 2**14
 
 def _infer_types(node: Node, n_outputs: int, where: str) -> list[TypeProto]:
     """The types of a node's outputs, by ONNX's own shape inference; they are shared and never written to."""
-    schema, attributes = node.schema, node.protos()
+    attributes = node.protos()
     arrays = [None if v is None or v.array is None or v.array.size > SMALL else v.array for v in node.inputs]
     key = (
-        schema.name, schema.domain, schema.since_version, n_outputs,
+        node.schema.name, node.schema.domain, node.schema.since_version, n_outputs,
         tuple([None if v is None else v.type_key for v in node.inputs]),
         tuple([None if a is None else a.tobytes() for a in arrays]),
         b"".join([a.SerializeToString(deterministic=True) for a in attributes]),
     )
-    if key in _INFERRED:
-        return _INFERRED[key]
+    if key not in _INFERRED:
+        try:
+            outputs = _infer(node, n_outputs, arrays, attributes)
+        except Exception as e:
+            raise GraphError(f"{where} does not accept ({', '.join(map(repr, node.inputs))}): {_reason(e)}") from None
+        if len(_INFERRED) >= _MOST_INFERRED:
+            _INFERRED.clear()
+        _INFERRED[key] = outputs
+    return _INFERRED[key]
+
+
+def _infer(node: Node, n_outputs: int, arrays: Sequence[np.ndarray | None],
+           attributes: Sequence[AttributeProto]) -> list[TypeProto]:
+    """One call of shape inference, with the content of small constants."""
+    schema, inputs = node.schema, {f"i{i}": v for i, v in enumerate(node.inputs) if v is not None}
     proto = NodeProto(op_type=schema.name, domain=schema.domain, name=node.name, attribute=attributes)
     proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
     proto.output.extend(f"o{i}" for i in range(n_outputs))
-    types = {f"i{i}": v.type for i, v in enumerate(node.inputs) if v is not None}
     data = {f"i{i}": numpy_helper.from_array(a) for i, a in enumerate(arrays) if a is not None}
     opset = helper.make_opsetid(schema.domain, max(OPSET, schema.since_version))
-    try:
-        inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=[opset])
-    except Exception as e:
-        raise GraphError(f"{where} does not accept ({', '.join(map(repr, node.inputs))}): {_reason(e)}") from None
+    inferred = onnx.shape_inference.infer_node_outputs(
+        schema, proto, {n: v.type for n, v in inputs.items()}, data, opset_imports=[opset])
     outputs = [inferred.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
     if not schema.domain:
         fix_shapes(schema.name, [None if v is None else v.type for v in node.inputs], node.attributes, outputs)
-    if len(_INFERRED) >= _MOST_INFERRED:
-        _INFERRED.clear()
-    _INFERRED[key] = outputs
     return outputs
 
 
