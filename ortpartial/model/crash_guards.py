@@ -1,4 +1,4 @@
-"""Which nodes must not reach onnxruntime? Those that end or hang its process, although they pass onnx's checker."""
+"""Crash guards: nodes that crash or hang onnxruntime, although they pass onnx's checker, are refused or guarded."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ import numpy as np
 from onnx import TensorProto
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import LABEL_LOSSES, OPSET, VIEWS, Value, constant, make_node, op, schema_of
+from ortpartial.graph import OPSET, VIEWS, Value, constant, make_node, op, schema_of
 
 from .validation import LARGEST_WINDOW
 
 __all__ = ["check_node", "guard_inputs"]
 
-#: Operators that end or hang the process where a tensor has no elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
+#: Operators that crash or hang on a tensor without elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
 NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "GRU", "LSTM", "RNN", "ReduceL1", "ReduceL2",
                           "ReduceSumSquare"})
 
-#: Through these, the numbers of an input stay what they are.
+#: Operators that give the numbers of their first input unchanged.
 _UNCHANGED = VIEWS | {"Cast"}
 
 _LARGEST = 2**31 - 1
 
 
 def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], where: str) -> None:
-    """Refuse a node that is known to end the process, or never to return.
+    """Refuse a node that is known to crash or hang the process.
 
     Parameters
     ----------
     op_type : str
         Its operator, of the default domain.
     inputs : sequence of Value or None
-        What it reads.
+        Its inputs.
     attributes : dict of str to object
         Its attributes.
     where : str
-        What to call it.
+        The node as the error names it.
 
     Raises
     ------
     ModelError
     """
     if op_type in NEVER_EMPTY and (empty := [x for x in inputs if x is not None and 0 in (x.shape or ())]):
-        raise ModelError(f"{where} reads {empty[0]!r}, a tensor without elements, which ends or hangs some versions of "
-                         f"onnxruntime; leave the node out.")
-    killer = KILLERS.get(op_type)
-    if killer is not None and (reason := killer(*inputs, **_known(killer, attributes))):
+        raise ModelError(f"{where} reads {empty[0]!r}, a tensor without elements, which crashes or hangs some "
+                         f"versions of onnxruntime; leave the node out.")
+    check = _CHECKS.get(op_type)
+    if check is not None and (reason := check(*inputs, **_select(attributes, check))):
         raise ModelError(f"{where} {reason}")
 
 
-def _known(killer: Callable[..., Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Those attributes that a predicate asks for."""
-    names = killer.__kwdefaults__ or {}
+def _select(attributes: Mapping[str, Any], check: Callable[..., Any]) -> dict[str, Any]:
+    """The attributes that a check has parameters for."""
+    names = check.__kwdefaults__ or {}
     return {n: attributes[n] for n in names if n in attributes}
 
 
@@ -62,11 +62,11 @@ def _division(a: Value, b: Value) -> str | None:
     if b.array is None or b.is_float:
         return None
     if not b.array.all():
-        return "divides whole numbers by 0, which ends the process; divide by something else."
+        return "divides whole numbers by 0, which crashes the process; divide by something else."
     if a.array is not None and b.array.dtype.kind == "i":
         least = np.iinfo(b.array.dtype).min
         if (a.array == least).any() and (b.array == -1).any():
-            return f"may divide {least}, the least number of its type, by -1, which ends the process; use a wider type."
+            return f"may divide {least}, the least of its type, by -1, which crashes the process; use a wider type."
     return None
 
 
@@ -98,7 +98,7 @@ def _indices(data: Value, i: Value, *_: Value, axis: int = 0) -> str | None:
 
 def _rois(x: Value, rois: Value, batch: Value | None = None, *_: Value) -> str | None:
     if rois.array is not None and not (np.abs(rois.array) < LARGEST_WINDOW).all():
-        return f"has regions that are no numbers below {LARGEST_WINDOW}."
+        return f"has regions with coordinates that are not below {LARGEST_WINDOW}."
     rows = (x.shape or (None,))[0]
     if batch is not None and batch.array is not None and batch.array.size and (
             batch.array.min() < 0 or (isinstance(rows, int) and batch.array.max() >= rows)):
@@ -109,7 +109,7 @@ def _rois(x: Value, rois: Value, batch: Value | None = None, *_: Value) -> str |
 def _unpooled(x: Value, i: Value, shape: Value | None = None, *, kernel_shape: Sequence[int] = (),
               strides: Sequence[int] = (), pads: Sequence[int] = ()) -> str | None:
     if i.array is None:
-        return "has indices that are computed, and any that is out of range ends the process; store them in the model."
+        return "has computed indices, and one out of range crashes the process; store them in the model."
     if x.shape is not None and x.is_static and i.array.shape != x.shape:
         return f"has indices of the shape {i.array.shape}, where {x.shape} was expected."
     if not i.array.size:
@@ -134,8 +134,8 @@ def _normal(*_: Value, mean: float = 0.0, scale: float = 1.0) -> str | None:
     return None if math.isfinite(mean) and 0 < scale < math.inf else f"draws numbers with a scale of {scale}."
 
 
-#: Operators of the default domain that end the process for some inputs: predicates that say why, or None.
-KILLERS: dict[str, Callable[..., str | None]] = {
+#: Checks of operators of the default domain, which return the reason to refuse a node, or None.
+_CHECKS: dict[str, Callable[..., str | None]] = {
     "Div": _division, "Mod": _division,
     "Gather": _indices, "GatherElements": _indices,
     "GroupNormalization": _groups,
@@ -146,64 +146,87 @@ KILLERS: dict[str, Callable[..., str | None]] = {
 }
 
 
-# -- what is only known when the graph runs
+# -- guards for inputs that are only known when the graph runs
 
 
 def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    """The inputs of a node, such that what would end the process ends the run with an error instead.
+    """The inputs of a node with guards: numbers that would crash the process raise an error of onnxruntime instead.
 
-    A table of one element is read with the index 0, or with 1 where the numbers are those that kill: onnxruntime checks
-    the indices of a Gather, and its error names the node, hence the name says what is wrong.
+    A guard is a Gather from a table of one element, by the index 0, or 1 where a number would crash. onnxruntime checks
+    the index, and its error has the name of the Gather, which hence says what is wrong.
 
     Parameters
     ----------
     op_type : str
         Its operator, of the default domain.
     inputs : sequence of Value or None
-        What it reads.
+        Its inputs.
     attributes : dict of str to object
         Its attributes.
     name : str
-        What the error will call it.
+        The node as the error names it.
 
     Returns
     -------
     list of Value or None
     """
-    found = list(inputs)
-    if op_type in ("Div", "Mod"):
-        a, b = inputs
-        if a is not None and b is not None and _is_whole(b) and (bad := _bad_division(a, b)) is not None:
-            found[1] = b + _raised(bad, b, f"{name} divides whole numbers by zero, or the least one by -1")
-    if op_type in LABEL_LOSSES:
-        x, t = inputs[:2]
-        # What comes straight from the user is checked on the host, and costs nothing here.
-        checked = x is not None and count_classes(x) and t is not None and find_source(t).node is None
-        computed = t is not None and t.array is None and not checked
-        if x is not None and t is not None and computed and _is_whole(t):
-            classes = op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type)
-            bad = op.Or(t < constant(0, t.dtype), t >= classes)
-            if (ignored := attributes.get("ignore_index")) is not None:
-                bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
-            found[1] = t + _raised(bad, t, f"{name} has a label out of range")
-    if op_type == "Bernoulli" and (x := inputs[0]) is not None and x.is_float:
-        found[0] = x + _raised(op.Not(op.And(x >= 0, x <= 1)), x, f"{name} has probabilities that are not in 0 to 1")
-    if op_type == "Trilu" and len(inputs) == 2 and inputs[1] is not None:
-        found[1] = op.Min(op.Max(inputs[1], constant(-_LARGEST, np.int64)), constant(_LARGEST, np.int64))
-    return found
+    guard = _GUARDS.get(op_type)
+    return list(inputs) if guard is None else guard(list(inputs), attributes, name)
 
 
-def _bad_division(a: Value, b: Value) -> Value | None:
-    """Where a division kills; None where the constants show that it cannot."""
-    signed = b.dtype.kind == "i"
+def _guard_division(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    a, b = inputs
+    if a is not None and b is not None and _is_whole(b) and (bad := _find_bad_division(a, b)) is not None:
+        return [a, b + _fail_where(bad, b, f"{name} divides whole numbers by zero, or the least one by -1")]
+    return inputs
+
+
+def _guard_labels(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    x, t, *weights = inputs
+    if x is None or t is None or t.array is not None or not _is_whole(t):
+        return inputs
+    if count_classes(x) and find_source(t).node is None:
+        return inputs  # Labels straight from the user are checked on the host, which costs nothing here.
+    classes = op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type)
+    bad = op.Or(t < constant(0, t.dtype), t >= classes)
+    if (ignored := attributes.get("ignore_index")) is not None:
+        bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
+    return [x, t + _fail_where(bad, t, f"{name} has a label out of range"), *weights]
+
+
+def _guard_probabilities(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    (x,) = inputs
+    if x is None or not x.is_float:
+        return inputs
+    bad = op.Not(op.And(x >= 0, x <= 1))
+    return [x + _fail_where(bad, x, f"{name} has probabilities that are not in 0 to 1")]
+
+
+def _guard_diagonal(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    x, *diagonal = inputs
+    bound = lambda k: op.Min(op.Max(k, constant(-_LARGEST, np.int64)), constant(_LARGEST, np.int64))  # noqa: E731
+    return [x, *(k if k is None else bound(k) for k in diagonal)]
+
+
+#: Guards by operator: from inputs, attributes and a name for errors to the guarded inputs.
+_GUARDS: dict[str, Callable[[list[Any], Mapping[str, Any], str], list[Any]]] = {
+    "Bernoulli": _guard_probabilities,
+    "Div": _guard_division, "Mod": _guard_division,
+    "NegativeLogLikelihoodLoss": _guard_labels, "SoftmaxCrossEntropyLoss": _guard_labels,
+    "Trilu": _guard_diagonal,
+}
+
+
+def _find_bad_division(a: Value, b: Value) -> Value | None:
+    """Where a division of whole numbers would crash; None where constants show that it cannot."""
     least = constant(np.array(np.iinfo(b.dtype).min, b.dtype))
-    minus = signed and (b.array is None or bool((b.array == -1).any()))
-    if minus and a.array is not None and not (a.array == least.array).any():
-        minus = False
-    parts = [op.Equal(b, constant(0, b.dtype))] if b.array is None else []
-    if minus:
-        parts.append(op.And(op.Equal(a, least), op.Equal(b, constant(-1, b.dtype))))
-    return None if not parts else parts[0] if len(parts) == 1 else op.Or(*parts)
+    may_overflow = b.dtype.kind == "i" and (b.array is None or bool((b.array == -1).any()))
+    if may_overflow and a.array is not None and not (a.array == least.array).any():
+        may_overflow = False
+    conditions = [op.Equal(b, constant(0, b.dtype))] if b.array is None else []
+    if may_overflow:
+        conditions.append(op.And(op.Equal(a, least), op.Equal(b, constant(-1, b.dtype))))
+    return None if not conditions else conditions[0] if len(conditions) == 1 else op.Or(*conditions)
 
 
 def _is_whole(v: Value) -> bool:
@@ -211,21 +234,21 @@ def _is_whole(v: Value) -> bool:
     return bool(v.type.tensor_type.elem_type) and v.dtype.kind in "iu"
 
 
-def _raised(bad: Value, like: Value, name: str) -> Value:
-    """Zeros of the dtype of `like`, or an error of onnxruntime where something is bad."""
+def _fail_where(bad: Value, like: Value, name: str) -> Value:
+    """Zeros of the dtype of `like`; an error of onnxruntime that has this name where a condition holds."""
     gather = schema_of("Gather", "", OPSET)
     zeros = constant(np.zeros(1, like.dtype))
     return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
 
 
 def count_classes(x: Value) -> int | None:
-    """How many labels the scores of a loss are for."""
+    """The number of classes that the scores of a loss are for, where it is known."""
     size = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
     return size if isinstance(size, int) else None
 
 
 def find_source(v: Value) -> Value:
-    """Where the numbers of a value come from."""
+    """The value that a value is a view or a cast of."""
     while v.node is not None and v.node.op_type in _UNCHANGED and v.node.inputs[0] is not None:
         v = v.node.inputs[0]
     return v

@@ -99,7 +99,7 @@ def test_in_the_algorithm_of_a_training():
         (sparse([[5]], [1], [2, 3]), r"has values of shape \(1, 1\), where one axis was expected"),
         (sparse([5], [0], []), r"has the shape \(\), where one or more sizes were expected, none of them negative"),
         (sparse([5], [0], [-1, 3]), r"has the shape \(-1, 3\), where one or more"),
-        (sparse([5], [0], [10**9, 10**9]), "GiB are all that there is"),
+        (sparse([5], [0], [10**9, 10**9]), "GiB are available"),
         (helper.make_sparse_tensor(helper.make_tensor("w", 1, [1], [5.0]), helper.make_tensor("", 6, [1], [0]), [2, 3]),
          "indices of int32"),
         (helper.make_sparse_tensor(TensorProto(name="w", dims=[3], data_type=1, raw_data=b"1"),

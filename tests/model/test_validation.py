@@ -17,7 +17,7 @@ from ortpartial.training.split_graphs import forward_graph
 
 # A case of killers.py, and the message by which loading it is refused.
 REFUSED = {
-    "div 0": r"Node \(unnamed\) \(Div, output 'q'\) divides whole numbers by 0, which ends the process; divide by",
+    "div 0": r"Node \(unnamed\) \(Div, output 'q'\) divides whole numbers by 0, which crashes the process; divide by",
     "div 0 int32": "divides whole numbers by 0",
     "div 0 uint8": "divides whole numbers by 0",
     "mod 0": r"\(Mod, output 'q'\) divides whole numbers by 0",
@@ -30,7 +30,7 @@ REFUSED = {
     "max unpool -1": "has negative indices",
     "max unpool small": r"has indices of the shape \(1, 1, 1, 1\), where \(2, 4, 6, 6\) was expected",
     "roi batch": "has batch_indices from 1000000000 to 1000000000, which are no rows of its input",
-    "roi nan": "has regions that are no numbers below 1048576",
+    "roi nan": "has regions with coordinates that are not below 1048576",
     "label far": "has labels from 0 to 1099511627776, where 0 to 3 were expected",
     "label -1": "has labels from -1 to 0, where 0 to 3 were expected",
     "label nll": r"\(NegativeLogLikelihoodLoss, output 'y'\) has labels from 0 to 1099511627776",
@@ -38,20 +38,20 @@ REFUSED = {
     "conv strides 0": "has strides of 0, where 1 to 1048576 were expected",
     "conv pads huge": "has pads of 4611686018427387904, where -1048576 to 1048576 were expected",
     "average pool kernel huge": "has (kernel_shape|pads) of 1099511627776",
-    "constant of shape": r"has the shape \(1099511627776, 1, 4\) and needs 16384.0 GiB, where .* are all that there is",
+    "constant of shape": r"has the shape \(1099511627776, 1, 4\) and needs 16384.0 GiB, where .* are available",
     "range": "counts from 0.0 to 1000000000000.0, 1000000000000 numbers, where 16777216 are the most",
-    "einsum names": "a term of which has 15 dots, where one ellipsis of three was expected",
-    "empty l2": "a tensor without elements, which ends or hangs some versions of onnxruntime; leave the node out",
+    "einsum names": "with a term of 15 dots, where one ellipsis of three was expected",
+    "empty l2": "a tensor without elements, which crashes or hangs some versions of onnxruntime; leave the node",
     "uniform": "draws numbers from 1.0 to 0.0, which is no interval",
     "normal": "draws numbers with a scale of -1.0",
     "recursive": "The function 'l.f1' calls itself, which ONNX does not allow; write it as a Loop",
     "mutually recursive": "The function 'l.f1' calls itself",
-    "nested functions": "is called at a depth of more than 100 functions; inline some of them",
+    "nested functions": "Calls are nested more than 100 deep at the function .*; inline some of them",
     "a billion laughs": "would be inlined into .* nodes; 1000000 are the most",
     "loop without end": "can never end: it has no trip count, and its condition is always true. Give it a trip count",
     "loop max": "can never end",
     "gigabyte input": r"Input 'x' has the shape \(1099511627776, 4\) and needs 16384.0 GiB",
-    "top k -": r"has the shape \(2, -5\), a size of which is negative",
+    "top k -": r"has the shape \(2, -5\) with a negative size",
 }
 
 # A case, and the message by which its run is refused.
