@@ -1,10 +1,11 @@
-"""Is the gradient of an expression right? `check_gradient` asks central differences; use it for rules of your own."""
+"""Gradient checking: `check_gradient` compares the gradient of an expression with central differences."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,7 +26,7 @@ Compiled = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def evaluate(model: ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
-    """The outputs of a graph, from onnxruntime or, where it has no kernel, from onnx's reference evaluator.
+    """Run a graph in onnxruntime or, where that has no kernel, in onnx's reference evaluator.
 
     Parameters
     ----------
@@ -45,22 +46,22 @@ def evaluate(model: ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
     >>> evaluate(build([x], {"y": x * x}), {"x": np.array([3.0])})
     {'y': array([9.])}
     """
-    return _runner(model)(feeds)
+    return _make_runner(model)(feeds)
 
 
-def _runner(model: ModelProto, reference: bool = True) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """What runs a graph again and again; onnxruntime alone unless the reference evaluator may help out."""
+def _make_runner(model: ModelProto, reference: bool = True) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """A function that runs a graph, in onnxruntime or, if `reference` allows it, in the reference evaluator."""
     try:
         return Session(model).run
     except ModelError as e:
-        # No kernel, no such operator, or an opset that is too young: anything else is a fault of the graph.
+        # onnxruntime has no kernel, operator or opset of this kind. Any other error is a fault of the graph.
         if not reference or not re.search("implementation|kernel|not a registered function|opset|IR version", str(e)):
             raise
     evaluator = ReferenceEvaluator(model, new_ops=[Erf, LRN, Mean])
     names = [o.name for o in model.graph.output]
 
     def run(feeds: Arrays) -> dict[str, np.ndarray]:
-        # Kernels of the reference warn of overflows and divisions by zero; what they give is judged afterwards.
+        # The reference kernels warn of overflows and divisions by zero, which the comparison itself will show.
         with np.errstate(all="ignore"):
             return dict(zip(names, map(np.asarray, evaluator.run(None, dict(feeds))), strict=True))
 
@@ -68,14 +69,14 @@ def _runner(model: ModelProto, reference: bool = True) -> Callable[[Arrays], dic
 
 
 class Erf(OpRun):
-    """The reference of onnx 1.23.2 computes this one in float32, whatever it is given."""
+    """Erf in the dtype of its input; the reference of onnx 1.23.2 computes it in float32."""
 
     def _run(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         return (np.array([math.erf(v) for v in x.ravel()], x.dtype).reshape(x.shape),)
 
 
 class LRN(OpRun):
-    """The reference of onnx 1.23.2 leaves out the channels beyond the number of images."""
+    """LRN over all channels; the reference of onnx 1.23.2 stops at the number of images."""
 
     def _run(self, x: np.ndarray, alpha: float, beta: float, bias: float, size: int) -> tuple[np.ndarray, ...]:
         bands = (slice(max(0, c - (size - 1) // 2), c + size // 2 + 1) for c in range(x.shape[1]))
@@ -84,7 +85,7 @@ class LRN(OpRun):
 
 
 class Mean(OpRun):
-    """The reference of onnx 1.23.2 does not broadcast the first argument."""
+    """Mean with broadcasting; the reference of onnx 1.23.2 does not broadcast the first input."""
 
     def _run(self, *x: np.ndarray) -> tuple[np.ndarray, ...]:
         return (sum(x[1:], x[0]) / np.asarray(len(x), x[0].dtype),)
@@ -107,44 +108,45 @@ def check_gradient(
 ) -> None:
     """Compare the gradient of an expression with central differences.
 
-    First in float64, along random directions. Then the gradient in float32 is compared with that in float64, then the
-    one of a graph in which no size is known with that of the graph in which all are. Then the same for the gradient
-    itself, seen as one more expression, which is the second order. float64 runs through onnx's reference evaluator
+    Three comparisons: the gradient in float64 with central differences along random directions; the gradient in float32
+    with that in float64; the gradient of a graph with symbolic sizes with that of the graph with static ones. For the
+    second order, all three are repeated with the gradient as the expression. float64 runs in onnx's reference evaluator
     where onnxruntime has no kernel; float32 runs in onnxruntime if the expression itself does.
 
     Parameters
     ----------
     f : callable
-        From one `Value` an argument to a value or a sequence of values. It should not fix a dtype: Python's numbers
-        take that of the values beside them.
+        A function of one `Value` per argument that returns a value or a sequence of values. It should not fix a dtype;
+        a Python number takes that of the other operand.
     args : sequence of numpy.ndarray
-        Where the gradient is compared, away from kinks. Floating-point arguments are rounded to float32.
+        The point at which gradients are compared, away from kinks. Floating-point arguments are rounded to float32.
     wrt : sequence of int, optional
-        Which arguments are differentiated by; all the floating-point ones by default.
+        The arguments to differentiate with respect to; by default all floating-point ones.
     order : int
-        1 for the gradient, 2 for that of the gradient, too.
+        1 for the gradient, 2 for the gradient of the gradient as well.
     symbolic : bool
-        Whether `f` accepts arguments whose sizes are not known.
+        Whether `f` accepts arguments with symbolic sizes.
     directions : int
-        Number of random directions an argument.
+        Number of random directions for each argument.
     skip_kinks : bool
-        Leave out elements at which differences forward and backward disagree (at most 50 elements are looked at).
+        Whether to leave out elements at which forward and backward differences disagree, of 50 at most.
     dtype : numpy.float64 or numpy.float32
-        What differences are taken in. An operator that exists in float32 alone needs the latter, and with it a `step`
-        of about 1e-2 (1 where it is linear in each argument) and an `rtol` of about 5e-3.
+        The dtype of the differences. An operator that exists only in float32 needs that, with a `step` of about 1e-2
+        (1 if it is linear in each argument) and an `rtol` of about 5e-3.
     step : float
-        Of the differences: truncation costs about its square, rounding in float64 about 1e-16 divided by it.
+        The step of the differences. The truncation error is about its square, the rounding error in float64 about
+        1e-16 divided by it.
     rtol : float
-        Tolerance of the differences, relative to the lengths of gradient and direction.
+        Tolerance of the differences, relative to the norms of gradient and direction.
     rtol_float32 : float
         Tolerance in float32, relative to the largest element of the gradient.
     seed : int
-        Of the random numbers.
+        Seed of the random numbers.
 
     Raises
     ------
     AssertionError
-        Two of these gradients differ; the message says which, by how much, and for which argument.
+        Two gradients differ; the message says which, by how much, and for which argument.
     NoGradientError
         An operator has no rule.
 
@@ -153,44 +155,38 @@ def check_gradient(
     >>> from ortpartial.graph import op
     >>> check_gradient(lambda a, b: op.Tanh(a @ b), [np.eye(3), np.ones((3, 2))])
     """
-    args = [_rounded(np.asarray(a)) for a in args]
+    args = [_round(np.asarray(a)) for a in args]
     wrt = [i for i, a in enumerate(args) if a.dtype == np.float64] if wrt is None else list(wrt)
     if not wrt:
         raise ValueError("No argument is of a floating-point dtype, so there is nothing to differentiate by.")
-    rng = np.random.default_rng(seed)
+    differences = _Differences(np.random.default_rng(seed), directions, skip_kinks, step, rtol, np.finfo(dtype).eps)
     for k in range(1, order + 1):
         forward = _compile(f, args, dtype)
-        cotangents = [_rounded(rng.normal(size=y.shape)) for y in forward(args)]
-        g, given = _gradient(f, wrt, len(args)), [*args, *cotangents]
-        exact = _compile(g, given, dtype)(given)
-        where = [f"argument {i} ({_kind(args[i])}), order {k}" for i in wrt]
-        _compare_differences(forward, args, wrt, cotangents, exact, where, rng, directions, skip_kinks, step, rtol,
-                             np.finfo(dtype).eps)
+        cotangents = [_round(differences.rng.normal(size=y.shape)) for y in forward(args)]
+        g, g_args = _gradient(f, wrt, len(args)), [*args, *cotangents]
+        exact = _compile(g, g_args, dtype)(g_args)
+        where = [f"argument {i} (of shape {args[i].shape}), order {k}" for i in wrt]
+        differences.compare(forward, args, wrt, cotangents, exact, where)
         if dtype == np.float64:
-            single = _compile(g, given, np.float32, reference=not _runs(f, args, np.float32))(given)
+            single = _compile(g, g_args, np.float32, reference=not _runs(f, args, np.float32))(g_args)
             _compare("In float32", "in float64", single, exact, where, rtol_float32)
         if symbolic:
-            for naming in (_each_its_own, _by_size):
-                dynamic = _compile(g, given, dtype, naming=naming)(given)
+            for naming in (_name_each, _name_by_size):
+                dynamic = _compile(g, g_args, dtype, naming=naming)(g_args)
                 tolerance = 1e-9 if dtype == np.float64 else rtol_float32
                 _compare("With symbolic sizes", "with static ones", dynamic, exact, where, tolerance)
-        # The gradient is an expression of the arguments and the cotangents, and this is the next to look at.
-        wrt = [*wrt, *range(len(args), len(given))]
-        f, args = g, given
+        # The gradient of second order is that of g, a function of the arguments and the cotangents.
+        wrt = [*wrt, *range(len(args), len(g_args))]
+        f, args = g, g_args
 
 
-def _rounded(a: np.ndarray) -> np.ndarray:
-    """Floating-point numbers in float64 that float32 can hold as well; others as they are."""
+def _round(a: np.ndarray) -> np.ndarray:
+    """Floating-point numbers in float64, rounded to float32; other arrays as they are."""
     return a.astype(np.float32).astype(np.float64) if a.dtype.kind == "f" else a
 
 
-def _kind(a: np.ndarray) -> str:
-    """The shape of an argument as messages give it."""
-    return f"of shape {a.shape}"
-
-
 def _gradient(f: Expression, wrt: Sequence[int], n: int) -> Expression:
-    """The gradient of f by some of its n arguments, an expression of the arguments and the cotangents."""
+    """The gradient of f with respect to some of its n arguments, as a function of arguments and cotangents."""
 
     def g(*values: Value) -> list[Value]:
         x, cotangents = values[:n], values[n:]
@@ -209,17 +205,17 @@ Naming = Callable[[int, int, int], "str | int"]
 
 
 def _static(argument: int, axis: int, size: int) -> int:
-    """Every size is known."""
+    """Static sizes."""
     return size
 
 
-def _each_its_own(argument: int, axis: int, size: int) -> str:
-    """No two sizes are known to be the same."""
+def _name_each(argument: int, axis: int, size: int) -> str:
+    """Symbolic sizes, no two of which are known to be equal."""
     return f"size_{argument}_{axis}"
 
 
-def _by_size(argument: int, axis: int, size: int) -> str:
-    """Sizes that are the same are known to be, as those of a batch."""
+def _name_by_size(argument: int, axis: int, size: int) -> str:
+    """Symbolic sizes, of which equal ones have the same name, as of a batch."""
     return f"size_{size}"
 
 
@@ -230,25 +226,25 @@ def _compile(
     *,
     naming: Naming = _static,
     reference: bool = True,
-) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-    """f as a function of arrays, computed in a dtype and given back in float64."""
+) -> Compiled:
+    """f as a function of arrays that computes in a dtype and returns float64."""
     dtypes = [dtype if a.dtype.kind == "f" else a.dtype for a in args]
     x = {
         f"x{i}": variable(f"x{i}", d, [naming(i, axis, n) for axis, n in enumerate(a.shape)])
         for i, (a, d) in enumerate(zip(args, dtypes, strict=True))
     }
     y = {f"y{i}": v for i, v in enumerate(_floats(f(*x.values())))}
-    run = _runner(build(x, y), reference)
+    run = _make_runner(build(x, y), reference)
 
     def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        found = run({name: a.astype(d) for name, a, d in zip(x, arrays, dtypes, strict=True)})
-        return [found[name].astype(np.float64) for name in y]
+        outputs = run({name: a.astype(d) for name, a, d in zip(x, arrays, dtypes, strict=True)})
+        return [outputs[name].astype(np.float64) for name in y]
 
     return call
 
 
 def _runs(f: Expression, args: Sequence[np.ndarray], dtype: type) -> bool:
-    """Whether onnxruntime can compute the expression itself in a dtype."""
+    """Whether onnxruntime has the kernels to compute f in a dtype."""
     try:
         _compile(f, args, dtype, reference=False)(args)
     except (DataError, GraphError, ModelError):
@@ -256,35 +252,49 @@ def _runs(f: Expression, args: Sequence[np.ndarray], dtype: type) -> bool:
     return True
 
 
-def _compare_differences(
-    forward: Compiled, args: Sequence[np.ndarray], wrt: Sequence[int], cotangents: Sequence[np.ndarray],
-    gradients: Sequence[np.ndarray], where: Sequence[str], rng: np.random.Generator, directions: int,
-    skip_kinks: bool, step: float, rtol: float, eps: float,
-) -> None:
-    """Gradients against central differences, along random directions of one argument at a time."""
+@dataclass(frozen=True)
+class _Differences:
+    """Central differences along random directions; the settings are those of `check_gradient`."""
 
-    def total(i: int, x: np.ndarray) -> float:
-        outputs = forward([*args[:i], x, *args[i + 1 :]])
-        return sum(float(np.sum(c * y, where=np.isfinite(y))) for c, y in zip(cotangents, outputs, strict=True))
+    rng: np.random.Generator
+    directions: int
+    skip_kinks: bool
+    step: float
+    rtol: float
+    eps: float
 
-    for i, g, name in zip(wrt, gradients, where, strict=True):
-        x = args[i]
-        assert g.shape == x.shape, f"By {name}: the gradient has shape {g.shape}."
-        smooth = _smooth(partial(total, i), x, rng, step) if skip_kinks else np.ones(x.shape, bool)
-        for _ in range(directions if x.size else 0):
-            v = rng.normal(size=x.shape) * smooth
-            numeric = (total(i, x + step * v) - total(i, x - step * v)) / (2 * step)
-            found = float(np.sum(g[smooth] * v[smooth]))
-            scale = max(np.linalg.norm(g[smooth]) * np.linalg.norm(v), abs(numeric))
-            noise = 50 * eps / step * (1 + abs(total(i, x)))
-            assert abs(numeric - found) <= rtol * scale + noise, (
-                f"By {name}: along a random direction, central differences give {numeric:.9g} and the gradient "
-                f"{found:.9g}."
+    def compare(
+        self, forward: Compiled, args: Sequence[np.ndarray], wrt: Sequence[int], cotangents: Sequence[np.ndarray],
+        gradients: Sequence[np.ndarray], where: Sequence[str],
+    ) -> None:
+        """Compare each gradient with the differences of its argument."""
+
+        def dot(i: int, x: np.ndarray) -> float:
+            outputs = forward([*args[:i], x, *args[i + 1 :]])
+            return sum(float(np.sum(c * y, where=np.isfinite(y))) for c, y in zip(cotangents, outputs, strict=True))
+
+        for i, g, name in zip(wrt, gradients, where, strict=True):
+            assert g.shape == args[i].shape, f"By {name}: the gradient has shape {g.shape}."
+            self._compare_argument(partial(dot, i), args[i], g, name)
+
+    def _compare_argument(self, f: Callable[[np.ndarray], float], x: np.ndarray, g: np.ndarray, name: str) -> None:
+        smooth = _find_smooth(f, x, self.rng, self.step) if self.skip_kinks else np.ones(x.shape, bool)
+        for _ in range(self.directions if x.size else 0):
+            v = self.rng.normal(size=x.shape) * smooth
+            difference = (f(x + self.step * v) - f(x - self.step * v)) / (2 * self.step)
+            derivative = float(np.sum(g[smooth] * v[smooth]))
+            scale = max(np.linalg.norm(g[smooth]) * np.linalg.norm(v), abs(difference))
+            noise = 50 * self.eps / self.step * (1 + abs(f(x)))
+            assert abs(difference - derivative) <= self.rtol * scale + noise, (
+                f"By {name}: along a random direction, central differences give {difference:.9g} and the gradient "
+                f"{derivative:.9g}."
             )
 
 
-def _smooth(f: Callable[[np.ndarray], float], x: np.ndarray, rng: np.random.Generator, step: float) -> np.ndarray:
-    """Where f has a derivative by an element of x, as far as differences tell."""
+def _find_smooth(
+    f: Callable[[np.ndarray], float], x: np.ndarray, rng: np.random.Generator, step: float
+) -> np.ndarray:
+    """A mask of up to 50 random elements of x at which forward and backward differences agree."""
     mask, here = np.zeros(x.shape, bool), f(x)
     for flat in rng.permutation(np.flatnonzero(np.isfinite(x)))[:50]:
         h = np.zeros(x.shape)
@@ -296,7 +306,7 @@ def _smooth(f: Callable[[np.ndarray], float], x: np.ndarray, rng: np.random.Gene
 
 def _compare(what: str, other: str, gradients: Sequence[np.ndarray], expected: Sequence[np.ndarray],
              where: Sequence[str], rtol: float) -> None:
-    """Gradients against gradients, relative to the largest element of each."""
+    """Compare gradients with gradients, relative to the largest element of each."""
     for a, b, name in zip(gradients, expected, where, strict=True):
         assert a.shape == b.shape, f"By {name}: {what} the gradient has shape {a.shape}, {other} {b.shape}."
         a, b = a[np.isfinite(b)], b[np.isfinite(b)]

@@ -1,4 +1,4 @@
-"""Does `check_gradient` catch what it is there to catch?"""
+"""`check_gradient` detects wrong gradients of every family of rules."""
 
 import sys
 
@@ -12,7 +12,7 @@ from ortpartial.graph.control_flow import cond, loop, scan
 from ortpartial.graph.ops import constant, op
 from ortpartial.testing import check_gradient
 
-# Family by family: the operator whose rule is spoilt, an expression of it, and arguments.
+# For each family of rules: the operator whose rule is made wrong, an expression of it, and arguments.
 RULES = rows(
     ("Add", "Add", op.Add, [real(2, 3), real(3)]),
     ("Sub", "Sub", op.Sub, [real(2, 3), real(3)]),
@@ -73,20 +73,20 @@ RULES = rows(
 )
 
 
-# Which input of the operator an argument is, where constants stand between them.
+# The input of the operator that is the i-th argument, where some inputs are constants.
 INPUTS = {"Where": (1, 2), "ScatterElements": (0, 2)}
 
 
-def spoil(monkeypatch, op_type, how, which=None):
-    """Let the rule of an operator give a wrong cotangent of its inputs, or of one of them."""
+def make_wrong(monkeypatch, op_type, how, which=None):
+    """Make the rule of an operator return a wrong cotangent of its inputs, or of one of them."""
     rule = registry.RULES["", op_type]
 
-    class Spoilt(type(rule)):
+    class WrongRule(type(rule)):
         def __call__(self, node, dys, *wanted):
-            found = super().__call__(node, dys, *wanted)
-            return tuple(d if d is None or which not in (None, i) else how(d) for i, d in enumerate(found))
+            cotangents = super().__call__(node, dys, *wanted)
+            return tuple(d if d is None or which not in (None, i) else how(d) for i, d in enumerate(cotangents))
 
-    monkeypatch.setitem(registry.RULES, ("", op_type), Spoilt(rule.function, rule.keywords))
+    monkeypatch.setitem(registry.RULES, ("", op_type), WrongRule(rule.function, rule.keywords))
 
 
 @pytest.mark.parametrize(("op_type", "f", "args"), RULES)
@@ -94,46 +94,46 @@ def test_a_rule_wrong_by_a_ten_thousandth_is_caught(monkeypatch, op_type, f, arg
     check_gradient(f, args, order=1, symbolic=False)
     for i in range(len(args)):
         with monkeypatch.context() as patch:
-            spoil(patch, op_type, lambda d: d * 1.0001, which=INPUTS.get(op_type, range(9))[i])
+            make_wrong(patch, op_type, lambda d: d * 1.0001, which=INPUTS.get(op_type, range(9))[i])
             with pytest.raises(AssertionError, match=f"By argument {i} .*central differences give"):
                 check_gradient(f, args, order=1, symbolic=False)
 
 
-def test_every_family_is_tried():
+def test_every_family_is_tested():
     # Operators of other domains are compared with the kernels of onnxruntime: tests/autodiff/rules/test_microsoft.py.
     families = {rule.function.__module__ for (domain, _), rule in registry.RULES.items() if not domain}
-    tried = {registry.RULES["", row.values[0]].function.__module__ for row in RULES}
-    assert {f for f in families if f.startswith("ortpartial.autodiff.rules.")} <= tried
+    tested = {registry.RULES["", row.values[0]].function.__module__ for row in RULES}
+    assert {f for f in families if f.startswith("ortpartial.autodiff.rules.")} <= tested
 
 
 def test_one_wrong_element_is_caught(monkeypatch):
-    spoil(monkeypatch, "Tanh", lambda d: d * [1, 1, 1, 1, 1, 1.001])
+    make_wrong(monkeypatch, "Tanh", lambda d: d * [1, 1, 1, 1, 1, 1.001])
     with pytest.raises(AssertionError, match="central differences"):
         check_gradient(op.Tanh, [real(4, 6)])
 
 
 def test_a_missing_gradient_is_caught(monkeypatch):
-    spoil(monkeypatch, "Mul", lambda d: d * 0, which=1)
+    make_wrong(monkeypatch, "Mul", lambda d: d * 0, which=1)
     with pytest.raises(AssertionError, match=r"By argument 1 .* and the gradient 0"):
         check_gradient(op.Mul, [real(3), real(3)])
 
 
 def test_a_wrong_second_order_is_caught(monkeypatch):
-    # The derivative of Sin is right; that of Cos, which it is written with, is not.
-    spoil(monkeypatch, "Cos", lambda d: d * 1.0001)
+    # The rule of Sin is right; the rule of Cos, which its gradient uses, is wrong.
+    make_wrong(monkeypatch, "Cos", lambda d: d * 1.0001)
     check_gradient(op.Sin, [real(3)], order=1)
     with pytest.raises(AssertionError, match="order 2"):
         check_gradient(op.Sin, [real(3)])
 
 
 def test_a_rule_that_float32_cannot_compute_is_caught(monkeypatch):
-    spoil(monkeypatch, "Exp", lambda d: (d + 10000) - 10000)
+    make_wrong(monkeypatch, "Exp", lambda d: (d + 10000) - 10000)
     with pytest.raises(AssertionError, match="In float32 the gradient is off by"):
         check_gradient(op.Exp, [real(3)], rtol_float32=1e-5)
 
 
 def test_a_rule_that_is_wrong_where_sizes_are_symbolic_is_caught(monkeypatch):
-    spoil(monkeypatch, "Exp", lambda d: d if d.is_static else d * 1.0001)
+    make_wrong(monkeypatch, "Exp", lambda d: d if d.is_static else d * 1.0001)
     with pytest.raises(AssertionError, match="With symbolic sizes the gradient is off by"):
         check_gradient(op.Exp, [real(3)])
     check_gradient(op.Exp, [real(3)], symbolic=False)
@@ -145,14 +145,14 @@ def test_a_gradient_of_another_shape_is_caught(monkeypatch):
         check_gradient(op.Add, [real(2, 3), real(3)])
 
 
-def test_kinks_are_left_out_on_request():
+def test_skip_kinks():
     x = np.array([-1.0, 0.0, 2.0])
     with pytest.raises(AssertionError, match="central differences"):
         check_gradient(op.Relu, [x], order=1)
     check_gradient(op.Relu, [x], order=1, skip_kinks=True)
 
 
-def test_wrt_chooses_arguments():
+def test_wrt_selects_arguments():
     check_gradient(lambda a, b: op.Floor(a * 0.1) + b, [real(3), real(3)], wrt=[1])
     with pytest.raises(ValueError, match="nothing to differentiate by"):
         check_gradient(lambda i: i, [np.arange(3)])

@@ -14,7 +14,7 @@ from ortpartial.graph.build import build
 from ortpartial.graph.ops import CONTROL, constant, variable
 from ortpartial.graph.rewriter import rewrite
 from ortpartial.model.load import load as model_of
-from ortpartial.testing import _gradient, _runner, _runs, check_gradient
+from ortpartial.testing import _gradient, _make_runner, _runs, check_gradient
 
 # Operators without a kernel in any runtime, which onnx's reference evaluator runs.
 REFERENCE = ("CausalConvWithState", "SwiGLU")
@@ -82,7 +82,7 @@ def computed(f, args, op_type):
     """The outputs of a case; a case that the runtime cannot run is skipped."""
     x = [variable(f"x{i}", a.dtype, a.shape) for i, a in enumerate(args)]
     try:
-        run = _runner(build(x, {f"y{i}": v for i, v in enumerate(f(*x))}), reference=op_type in REFERENCE)
+        run = _make_runner(build(x, {f"y{i}": v for i, v in enumerate(f(*x))}), reference=op_type in REFERENCE)
         return run({v.hint: a for v, a in zip(x, args, strict=True)})
     except (DataError, ModelError) as e:
         pytest.skip(f"does not run here: {e}")

@@ -1,4 +1,4 @@
-"""Does training keep its memory to itself, however long it lasts?"""
+"""Memory use: no growth over many steps, and models of more than 2 GB."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident():
-    """Bytes of this process in memory."""
+    """Resident memory of this process in bytes."""
     gc.collect()
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * PAGE

@@ -1,4 +1,4 @@
-"""Does a broken model end in a result or a clear error, and never in a process that is killed or hangs?"""
+"""Broken models end in a result or a clear error; none kills or hangs the process."""
 
 import json
 import pickle
@@ -18,20 +18,20 @@ SAMPLE, ALL = 60, 1000
 
 
 def sandbox(*arguments, timeout=580):
-    """What the sandbox prints, a list for every model and engine."""
+    """The output of the sandbox: a list for each model and engine."""
     done = subprocess.run([sys.executable, str(SUPPORT / "sandbox.py"), *map(str, arguments), *ENGINES],
                           env=environment(), capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check(found, expected, what, record):
-    """Nothing but results and clear errors; the numbers are recorded."""
-    assert len(found) == expected * len(ENGINES)
-    counts = Counter((engine, kind) for _, engine, kind, *_ in found)
+def check(outcomes, expected, models, record):
+    """Check that all outcomes are results or clear errors, and record their numbers."""
+    assert len(outcomes) == expected * len(ENGINES)
+    counts = Counter((engine, kind) for _, engine, kind, *_ in outcomes)
     numbers = ", ".join(f"{engine}: {n} {kind}" for (engine, kind), n in sorted(counts.items()))
-    record("count", f"{expected} {what}: {numbers}")
-    assert [row for row in found if row[2] not in ("result", "clear error")] == []
+    record("count", f"{expected} {models}: {numbers}")
+    assert [row for row in outcomes if row[2] not in ("result", "clear error")] == []
     return counts
 
 
@@ -42,7 +42,7 @@ def test_a_sample_of_mutants(record_property):
 @pytest.mark.slow
 def test_mutants(record_property):
     counts = check(sandbox(0, ALL), ALL, "broken models", record_property)
-    # Mutants that are all refused would say nothing about what is run.
+    # If all mutants were refused, nothing would be tested about running them.
     assert all(counts[engine, "result"] > ALL // 10 for engine in ENGINES)
 
 
@@ -71,8 +71,8 @@ def test_20_000_nodes_in_a_row(op_type):
     assert optimizer.n_iter_ == 1
 
 
-def test_sandbox_tells_what_happened():
-    """The sandbox itself: what kills, hangs and fails is told apart."""
+def test_sandbox_reports_the_outcome():
+    """The sandbox distinguishes a killed process, one that hangs, and an error."""
     code = """
 import os, time
 from sandbox import in_child
