@@ -220,7 +220,7 @@ class OrtGradientForwardBackwardOptimizer:
         self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
         self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
         resolve_precision(precision, loss_scale)
-        self._compose(self._read(model), settings)
+        self._compose(self._specify(self._read(model)), settings)
         self._engine.check()
 
     max_iter = Setting()
@@ -249,17 +249,13 @@ class OrtGradientForwardBackwardOptimizer:
         self.learning_loss = losses if is_named else next(iter(losses.values()))
         self.weights_to_train = resolve_weights(loaded, self._arguments["weights_to_train"], list(losses))
         _check_reached(loaded, losses, self.weights_to_train)
-        return self._declare_variables(loaded)
+        return loaded
 
-    def _declare_variables(self, model: Model) -> Model:
-        """The model with variables for the initializers that change, so that no rewrite relies on their content."""
-        losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
-        statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
-        return specialize(model, variables=[*weights, *statistics])
-
-    def _compose(self, model: Model, settings: FitSettings) -> None:
-        """Compose the parts. They follow from the settings and the model, and are not pickled."""
-        self._spec = self._specify(model)
+    def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
+        """Compose the parts. They follow from the spec and the settings, and are not pickled."""
+        if spec.model.file is not None:
+            gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
+        self._spec = spec
         self._data = DataAdapter(self._spec)
         self._engine = self._select_engine()
         self._predictor = Predictor(self._spec, self._engine, self._data)
@@ -271,8 +267,8 @@ class OrtGradientForwardBackwardOptimizer:
         """The description of the training."""
         losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
         statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
-        if model.file is not None:
-            gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
+        # Weights become variables, so that no rewrite relies on their content.
+        model = specialize(model, variables=[*weights, *statistics])
         gradient = resolve_checkpointing(self.checkpointing, model.values)
         precision = resolve_precision(self.precision, self.loss_scale)
         return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, self.device,
@@ -602,7 +598,7 @@ class OrtGradientForwardBackwardOptimizer:
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         vars(self).update({n: v for n, v in state.items() if n not in _DERIVED})
         self._arguments = {**arguments, "model": model}
-        self._compose(self._declare_variables(model), settings)
+        self._compose(self._specify(model), settings)
         self._engine.restore(snapshot)
         for name, value in progress.items():
             setattr(self, name, value)
@@ -676,11 +672,12 @@ class OrtGradientForwardBackwardOptimizer:
 
 def _load(model: Model | ModelProto | bytes | str | os.PathLike[str], train_mode: bool) -> Model:
     """The model as values, in inference mode if the training sets the mode itself."""
-    if not train_mode:
-        return load(model)
-    if isinstance(model, Model):
+    if not isinstance(model, Model):
+        return load(to_inference_mode(read(model))) if train_mode else load(model)
+    if train_mode:
         return load(replace(model, proto=to_inference_mode(model.proto)))
-    return load(to_inference_mode(read(model)))
+    has_variables = any(v.array is None for v in model.initializers.values())
+    return load(model) if has_variables else model
 
 
 def _resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLoss]:

@@ -30,7 +30,7 @@ __all__ = ["TrainingSnapshot", "to_training_info"]
 
 @dataclass(frozen=True)
 class TrainingSnapshot:
-    """Where a training stands: what is written beside its description.
+    """The state of a training, as it is written beside its description.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class TrainingSnapshot:
     iteration : int
         Number of batches seen.
     seed : numpy.ndarray of shape (2,)
-        What the masks of Dropout follow from in ``train_mode``.
+        Seed of the Dropout masks in ``train_mode``.
     """
 
     weights: Mapping[str, np.ndarray]
@@ -51,7 +51,7 @@ class TrainingSnapshot:
 
     @classmethod
     def first(cls, spec: TrainingSpec) -> TrainingSnapshot:
-        """Before the first step: the weights of the model, and states of zero."""
+        """The state before the first step: the weights of the model, and optimizer states of zero."""
         arrays = spec.model.arrays
         return cls({n: arrays[n] for n in spec.moving}, [np.zeros_like(arrays[w]) for w, _ in spec.states.values()])
 
@@ -60,28 +60,28 @@ def to_training_info(
     training: Any, style: str = "standard", *, state: TrainingSnapshot | None = None, init: str = "random",
     weighted: bool = False,
 ) -> ModelProto:
-    """The model of a training with the training itself: how weights start, and what a step does.
+    """Write a training into its model: how weights are initialized, and what a step does.
 
-    The inference graph is that of the model, with the weights of now. One entry of ``training_info`` holds an
-    initialization without inputs, and an algorithm that reads the tensors of the inference graph by their names, the
-    targets, and its own initializers, the optimizer states and the number of batches seen, as they are now. With
-    ``train_mode`` it computes again what follows from a Dropout or a BatchNormalization, moves the running statistics,
-    and has the seed of the masks among its initializers.
+    The inference graph is that of the model, with the current weights. One entry of ``training_info`` holds an
+    initialization without inputs, and an algorithm. The algorithm reads tensors of the inference graph by name, the
+    targets, and its own initializers: the current optimizer states and the number of batches seen. In ``train_mode`` it
+    recomputes whatever depends on a Dropout or a BatchNormalization, updates the running statistics, and has the seed
+    of the masks as an initializer.
 
     Parameters
     ----------
     training : TrainingSpec, or an object with `get_training_onnx`
-        What is trained and how. Of an optimizer, `get_training_onnx` is called with the other arguments.
+        The training. The method `get_training_onnx` of an optimizer is called with the other arguments.
     style : str
-        ``"standard"`` writes the gradient as one Gradient node and, where the settings of the rate can be expressed by
-        them, Adagrad, Adam and Momentum nodes. ``"lowered"`` has plain operators alone, which any onnxruntime runs.
+        ``"standard"`` writes the gradient as one Gradient node and, where one has the settings of the optimizer, an
+        Adagrad, Adam or Momentum node. ``"lowered"`` writes plain operators only, which any onnxruntime runs.
     state : TrainingSnapshot, optional
-        Where the training stands; by default before its first step. An optimizer has its own.
+        The state of the training; by default that before its first step. An optimizer has its own.
     init : str
-        ``"random"``: the initialization draws what something is multiplied with, as the optimizer does with
-        ``init="random"``, and gives the others what the model held. ``"model"``: all of them what the model held.
+        ``"random"``: the initialization draws the factors of products, as the optimizer does with ``init="random"``,
+        and sets other weights to their values in the model. ``"model"``: it sets all weights to these values.
     weighted : bool
-        Whether the rows have weights, an input more.
+        Whether the rows have weights, an additional input.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def to_training_info(
     SettingError
         The style or the initialization is not known, or the training has a `precision`.
     ModelError
-        A weight is an output of a body, or a step needs what the graph does not hand out.
+        A weight is an output of a body, or a step needs an output of a random node that the graph leaves out.
 
     References
     ----------
@@ -124,23 +124,24 @@ def to_training_info(
 
 
 def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool) -> ModelProto:
-    """What `to_training_info` returns, of settings that have been checked."""
+    """What `to_training_info` returns, for checked settings."""
+    first = spec.model.arrays  # those that `state.weights` takes the place of
     proto = _upgrade(restore_weights(spec.model, state.weights))
     _lift_initializers(proto.graph, spec.moving)
-    model = load(proto, variables=spec.moving)
-    names = Names.of(model)
-    inputs, results = _write_step(replace(spec, model=model, gradient=None), style, weighted)
-    algorithm = _build_algorithm(proto, model, inputs, results)
+    spec = replace(spec, model=load(proto, variables=spec.moving), gradient=None)
+    names = spec.names
+    inputs, results = _write_step(spec, style, weighted)
+    algorithm = _build_algorithm(proto, spec.model, inputs, results)
 
     counted = [n for n in inputs if names.new(n) in results and n not in spec.moving]
     arrays = dict(zip(counted, [*state.optimizer, np.array(state.iteration, np.int64)], strict=True))
-    starts = {w: spec.model.arrays[w] for w in spec.moving} | {n: np.zeros_like(a) for n, a in arrays.items()}
-    bounds = glorot_bounds(model, spec.weights) if is_random else {}
+    starts = {w: first[w] for w in spec.moving} | {n: np.zeros_like(a) for n, a in arrays.items()}
+    bounds = glorot_bounds(spec.model, spec.weights) if is_random else {}
     firsts = {n: _write_start(a, bounds.get(n)) for n, a in starts.items()}
     if names.seed in inputs:
         arrays[names.seed] = state.seed
         if is_random:
-            # As large as the numbers are that int32 holds, and that float32 does not round to larger ones.
+            # Bounds within int32, also once float32 has rounded them.
             firsts[names.seed] = op.Cast(op.RandomUniform(low=-2e9, high=2e9, shape=[2]), to=TensorProto.INT32)
     _store(algorithm.graph, arrays)
 
@@ -155,7 +156,7 @@ def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: 
 
 
 def _write_step(spec: TrainingSpec, style: str, weighted: bool) -> tuple[dict[str, Value], dict[str, Value]]:
-    """The inputs and the results of a step by name, the number of batches seen among both."""
+    """The inputs and results of a step by name; both include the number of batches seen."""
     names = spec.names
     iteration = variable(names.iteration, np.int64, [])
     recorded: dict[str, Value] = {}
@@ -177,7 +178,7 @@ def _store(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _initialize(info: TrainingInfoProto, names: Names, firsts: Mapping[str, Value]) -> None:
-    """Write the initialization, and bind its outputs to what they are the first values of."""
+    """Write the initialization, and bind its outputs to the tensors that they initialize."""
     outputs = {names.free(f"{n}_init"): first for n, first in firsts.items()}
     info.initialization.CopyFrom(build([], outputs, name=names.free("initialization")).graph)
     for n, output in zip(firsts, outputs, strict=True):
@@ -203,12 +204,12 @@ def _upgrade(proto: ModelProto) -> ModelProto:
 
 
 def _lift_initializers(graph: GraphProto, names: Collection[str]) -> None:
-    """Move initializers out of bodies, where no binding reaches them, into the graph, which bodies see."""
+    """Move initializers from bodies, which bindings do not reach, to the graph."""
     for body in list(walk_graphs(graph))[1:]:
         moved = [t for t in body.initializer if t.name in names]
         if outputs := [t.name for t in moved if t.name in {o.name for o in body.output}]:
-            raise ModelError(f"{outputs[0]!r} is an initializer of a body and its output, and a binding changes those "
-                             f"of the graph alone; put an Identity between.")
+            raise ModelError(f"{outputs[0]!r} is an initializer of a body and its output, and a binding changes only "
+                             f"initializers of the graph; put an Identity between.")
         graph.initializer.extend(moved)
         kept = [t for t in body.initializer if t.name not in names]
         body.ClearField("initializer")
@@ -216,7 +217,7 @@ def _lift_initializers(graph: GraphProto, names: Collection[str]) -> None:
 
 
 def _record_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[Value]]:
-    """The gradient as a Gradient node of what is recorded under the name y."""
+    """A gradient function that writes a Gradient node, and records the objective under the name y."""
 
     def gradient(objective: Value, xs: Sequence[Value]) -> list[Value]:
         recorded[y] = objective
@@ -237,7 +238,7 @@ class _NodeRate:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """What is remembered of each weight."""
+        """Names of the optimizer states of a weight."""
         return self.rate.state
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
@@ -256,18 +257,18 @@ class _NodeRate:
 
 
 def _find_operator(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[str, Any]] | None:
-    """The operator that computes what a rate does, and its attributes; None where there is none."""
+    """The standard operator of an optimizer, with its attributes; None where there is none."""
     attributes: dict[str, Any]
     if type(rate) is LearningRateAdagrad:
         op_type, attributes = "Adagrad", {"epsilon": rate.epsilon}
     elif type(rate) is LearningRateSGDNesterov:
         op_type, attributes = "Momentum", {"alpha": rate.momentum, "beta": 1.0, "norm_coefficient": 0.0,
-                                         "mode": "nesterov" if rate.nesterov else "standard"}
+                                           "mode": "nesterov" if rate.nesterov else "standard"}
     elif type(rate) is LearningRateAdam and rate.epsilon_hat:
         op_type, attributes = "Adam", {"alpha": rate.beta1, "beta": rate.beta2, "epsilon": rate.epsilon}
     else:
         return None
-    # Attributes are float32, which is too coarse for most numbers where weights are float64.
+    # Attributes are float32: most settings of float64 weights have no exact one.
     numbers = [v for v in attributes.values() if isinstance(v, float)]
     exact = dtype == np.float32 or (dtype == np.float64 and all(float(np.float32(v)) == v for v in numbers))
     return (op_type, attributes) if exact else None
@@ -276,7 +277,7 @@ def _find_operator(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[s
 def _build_algorithm(
     proto: ModelProto, model: Model, inputs: Mapping[str, Value], results: Mapping[str, Value]
 ) -> ModelProto:
-    """The step as a graph that goes on from what the inference graph computes; its inputs are those of the step."""
+    """The step as a graph that reads values of the inference graph; its inputs are those that only a step has."""
     graph = proto.graph
     visible = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     visible |= {o for node in graph.node for o in node.output if o}
@@ -314,7 +315,7 @@ def _declare_gradients(graph: GraphProto, values: Mapping[str, Value]) -> None:
 
 
 def _write_start(array: np.ndarray, bound: float | None) -> Value:
-    """Where an initializer starts: what is drawn within ± a bound, else what it holds."""
+    """The first value of an initializer: uniform within ± a bound, or else constant."""
     if bound is not None:
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         random: Value = op.RandomUniform(low=-bound, high=bound, shape=list(array.shape), dtype=kind)
@@ -326,7 +327,7 @@ def _write_start(array: np.ndarray, bound: float | None) -> Value:
 
 
 def _declare_versions(proto: ModelProto, algorithm: ModelProto) -> None:
-    """State the opsets and the version of the format that a model with its training needs."""
+    """Declare the opsets and the IR version that a model with a training needs."""
     versions = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     for o in algorithm.opset_import:
         if o.domain not in versions:
