@@ -1,4 +1,4 @@
-"""An ONNX graph as a module of torch."""
+"""ONNX graphs as torch modules."""
 
 from .onnx_layer import OnnxLayer
 

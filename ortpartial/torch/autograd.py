@@ -1,4 +1,4 @@
-"""How does torch run and differentiate a graph? `Function`, a program between tensors; its derivatives are others."""
+"""Graph functions between torch tensors, which torch.autograd differentiates to any order."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.graph import Value
 from ortpartial.runtime import C, Device, Session, TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, select_for_backward
 
-from .program import ModeProgram
+from .layer_function import LayerFunction
 
-__all__ = ["Compiled", "Function", "Place"]
+__all__ = ["CompiledLayer", "Placement", "TensorFunction"]
 
 Tensors = Sequence[torch.Tensor]
 
-#: Shapes of the inputs are compiled for alone when they have come oftener than this; of so many it is counted.
+#: Shapes of inputs that have come more often than this are compiled for; so many shapes are counted.
 _PATIENCE, _REMEMBERED = 3, 64
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """Where graphs run.
 
     Parameters
@@ -43,56 +42,65 @@ class Place:
 
 
 def _ortvalue(t: torch.Tensor) -> Any:
-    """The memory of a tensor, which is kept alive; a copy of it where it is strided."""
+    """An OrtValue of the memory of a tensor, which it keeps alive; of a copy if the tensor is strided."""
     t = t if t.is_contiguous() else t.contiguous()
-    if t.dtype is torch.bool:  # onnxruntime 1.19 to 1.31 knows a bool of DLPack as a byte.
+    if t.dtype is torch.bool:  # onnxruntime 1.19 to 1.31 takes a bool of DLPack for a byte.
         return C.OrtValue.from_dlpack(to_dlpack(t.view(torch.uint8)), True)
     return C.OrtValue.from_dlpack(to_dlpack(t), False)
 
 
 def _tensor(ortvalue: Any, is_bool: bool = False) -> torch.Tensor:
-    """The memory of an OrtValue, which is kept alive."""
-    found = from_dlpack(ortvalue.to_dlpack())
-    return found.view(torch.bool) if is_bool else found
+    """A tensor of the memory of an OrtValue, which it keeps alive."""
+    t = from_dlpack(ortvalue.to_dlpack())
+    return t.view(torch.bool) if is_bool else t
 
 
-class _Graph:
-    """A graph that reads some tensors of a pool."""
-
-    def __init__(self, model: Any, pool: Sequence[str], place: Place):
-        memory_pattern = place.device.kind != "cpu"  # Elsewhere it was not measured.
-        self.session = Session(model, device=place.device, threads=place.threads, memory_pattern=memory_pattern)
-        self.feeds = [(n, pool.index(n)) for n in self.session.inputs]
-        self.outputs = self.session.outputs
-        self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
-        self._held: dict[str, tuple[Any, Any]] = {}
-
-    def __call__(self, pool: Tensors) -> list[torch.Tensor]:
-        found = self.session.run_ortvalues({n: self._fed(n, pool[i]) for n, i in self.feeds})
-        tensors = [from_dlpack(v.to_dlpack()) for v in found]
-        for i in self.bools:
-            tensors[i] = tensors[i].view(torch.bool)
-        return tensors
-
-    def _fed(self, name: str, t: torch.Tensor) -> Any:
-        """The memory of a tensor; a parameter stays where it is as a rule, so that its OrtValue serves again."""
-        if type(t) is not torch.nn.Parameter or not t.is_contiguous():
-            return _ortvalue(t)
-        where = t.data_ptr(), t.shape, t.dtype
-        held = self._held.get(name)
-        if held is None or held[0] != where:  # What is held keeps its memory, so nothing else can be at its place.
-            held = self._held[name] = where, _ortvalue(t)
-        return held[1]
-
-
-class Function:
-    """A program between tensors that torch differentiates as often as it likes.
+class _TensorSession:
+    """A session between tensors; its inputs are found by position among more tensors.
 
     Parameters
     ----------
-    program : GraphFunction
+    model : onnx.ModelProto
+        The graph.
+    names : sequence of str
+        The names of all tensors that a call passes, among them the inputs of the graph.
+    placement : Placement
+        Where it runs.
+    """
+
+    def __init__(self, model: ModelProto, names: Sequence[str], placement: Placement):
+        memory_pattern = placement.device.kind != "cpu"  # Off on the CPU alone, where it was measured.
+        self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
+        self.inputs = [(n, names.index(n)) for n in self.session.inputs]
+        self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
+        self._parameters: dict[str, tuple[Any, Any]] = {}
+
+    def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
+        ortvalues = self.session.run_ortvalues({n: self._to_ortvalue(n, tensors[i]) for n, i in self.inputs})
+        outputs = [from_dlpack(v.to_dlpack()) for v in ortvalues]
+        for i in self.bools:
+            outputs[i] = outputs[i].view(torch.bool)
+        return outputs
+
+    def _to_ortvalue(self, name: str, t: torch.Tensor) -> Any:
+        """The OrtValue of a tensor; that of a parameter is kept, since parameters rarely move."""
+        if type(t) is not torch.nn.Parameter or not t.is_contiguous():
+            return _ortvalue(t)
+        location = t.data_ptr(), t.shape, t.dtype
+        cached = self._parameters.get(name)
+        if cached is None or cached[0] != location:  # A cached OrtValue keeps its memory, so nothing else can be there.
+            cached = self._parameters[name] = location, _ortvalue(t)
+        return cached[1]
+
+
+class TensorFunction:
+    """A graph function between tensors, which torch differentiates to any order.
+
+    Parameters
+    ----------
+    function : GraphFunction
         What is computed.
-    place : Place
+    placement : Placement
         Where.
     engine : str
         ``"auto"``, ``"agent"`` or ``"step"``: how the first derivative is computed.
@@ -100,180 +108,201 @@ class Function:
     Attributes
     ----------
     engine_, engine_reason_ : str
-        The engine in use, and why.
+        The engine in use, and the reason.
     """
 
-    def __init__(self, program: GraphFunction, place: Place, engine: str = "step"):
-        self.program, self.place, self.asked = program, place, engine
-        self.leaves, self.sources = list(program.leaves), list(program.sources)
-        self.fixed = [i for i, (n, y) in enumerate(program.outputs.items())
-                      if not y.is_float or n in program.nondifferentiable]
+    def __init__(self, function: GraphFunction, placement: Placement, engine: str = "step"):
+        self.function, self.placement, self.engine = function, placement, engine
+        self.leaves, self.sources = list(function.leaves), list(function.sources)
+        self.nondifferentiable = [i for i, (n, y) in enumerate(function.outputs.items())
+                                  if not y.is_float or n in function.nondifferentiable]
         self.engine_, self.engine_reason_ = "step", "asked for"
         if engine != "step":
-            graph = program.graph()
-            wanted = [i.name for i in graph.graph.input if program.sources[i.name].is_float]
+            graph = function.graph()
+            wanted = [i.name for i in graph.graph.input if function.sources[i.name].is_float]
             self.engine_, self.engine_reason_ = select_for_backward(engine, graph, wanted, [])
-        self._plain: _Graph | None = None
-        self._tapes: dict[tuple[bool, ...], _StepTape | _AgentTape] = {}
+        self._session: _TensorSession | None = None
+        self._gradients: dict[tuple[bool, ...], _StepGradient | _AgentGradient] = {}
 
-    def __call__(self, leaves: Tensors, given: Tensors = ()) -> Tensors:
-        """The outputs, on the tape of torch where it records one."""
+    def __call__(self, leaves: Tensors, precomputed: Tensors = ()) -> Tensors:
+        """Compute the outputs, recorded by torch.autograd if it records."""
         if torch.is_grad_enabled() and any(t.requires_grad for t in leaves):
-            return _Call.apply(self, given, *leaves)
-        return self.plain([*leaves, *given])
+            return _Call.apply(self, precomputed, *leaves)
+        return self.evaluate([*leaves, *precomputed])
 
-    def plain(self, sources: Tensors) -> list[torch.Tensor]:
-        """The outputs, and nothing kept for a gradient."""
-        if self._plain is None:
-            self._plain = _Graph(self.program.graph(), self.sources, self.place)
-        return self._plain(sources)
+    def evaluate(self, sources: Tensors) -> list[torch.Tensor]:
+        """Compute the outputs, and keep nothing for a gradient."""
+        if self._session is None:
+            self._session = _TensorSession(self.function.graph(), self.sources, self.placement)
+        return self._session(sources)
 
-    def tape(self, needs: tuple[bool, ...]) -> _StepTape | _AgentTape:
-        """How the program is differentiated by some of its leaves; made when it is first asked for."""
-        found = self._tapes.get(needs)
-        if found is None:
+    def gradient_by(self, needs: tuple[bool, ...]) -> _StepGradient | _AgentGradient:
+        """The gradient by those leaves that need one, made at the first call."""
+        gradient = self._gradients.get(needs)
+        if gradient is None:
             wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
-            found = self._tapes[needs] = self._new(wanted)
-        return found
+            gradient = self._gradients[needs] = self._make_gradient(wanted)
+        return gradient
 
-    def _new(self, wanted: Sequence[str]) -> _StepTape | _AgentTape:
+    def _make_gradient(self, wanted: Sequence[str]) -> _StepGradient | _AgentGradient:
         if self.engine_ == "agent":
             try:
-                return _AgentTape(self, wanted)
+                return _AgentGradient(self, wanted)
             except ModelError as e:
-                if self.asked == "agent":
+                if self.engine == "agent":
                     raise
                 self.engine_, self.engine_reason_ = "step", str(e)
-        return _StepTape(self, wanted)
+        return _StepGradient(self, wanted)
 
 
 class _Call(torch.autograd.Function):
-    """One run of a function, on the tape of torch."""
+    """One call of a function, as torch.autograd records it."""
 
     @staticmethod
-    def forward(ctx: Any, function: Function, given: Tensors, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.tape = tape = function.tape(ctx.needs_input_grad[2:])
-        outputs, kept, ctx.state = tape.forward([*leaves, *given])
+    def forward(ctx: Any, function: TensorFunction, precomputed: Tensors, *leaves: torch.Tensor) -> Any:
+        ctx.gradient = gradient = function.gradient_by(ctx.needs_input_grad[2:])
+        outputs, kept, ctx.state = gradient.forward([*leaves, *precomputed])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept)
-        if function.fixed:
-            ctx.mark_non_differentiable(*(outputs[i] for i in function.fixed))
+        if function.nondifferentiable:
+            ctx.mark_non_differentiable(*(outputs[i] for i in function.nondifferentiable))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *dys: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return None, None, *ctx.tape.backward(ctx.saved_tensors, dys, ctx.state)
+        return None, None, *ctx.gradient.backward(ctx.saved_tensors, dys, ctx.state)
 
 
-class _StepTape:
-    """By our own gradient, cut in two: forward hands on just the tensors that backward needs."""
-
-    def __init__(self, function: Function, wanted: Sequence[str], *, recompute: bool = False):
-        self.function, program = function, function.program
-        self.tape = tape = GradientCut(program, wanted, recompute=recompute)
-        self.seeds = [(i, o) for i, o in enumerate(program.outputs) if o in tape.seeds]
-        self.count = len(program.outputs)
-        self.sources = [function.sources.index(n) for n in tape.leaves + tape.precomputed]
-        names = [*program.outputs, *tape.saved]
-        self.outputs = [names.index(n) for n in [*tape.outputs, *tape.saved]]
-        self._forward: _Graph | None = None
-        self._derived: dict[tuple[int, ...], tuple[Function, list[int]] | None] = {}
-
-    def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
-        """The outputs, what is kept, and the shapes of the outputs."""
-        if self._forward is None:
-            function = self.function
-            place = function.place
-            graph = function.program.graph(self.tape.saved)
-            self._forward = _Graph(graph, function.sources, place)
-        found = self._forward(sources)
-        kept = [sources[i] for i in self.sources] + [found[i] for i in self.outputs]
-        outputs = found[: self.count]
-        return outputs, kept, [y.shape for y in outputs] if self.count > 1 else None
-
-    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor | None]:
-        """A gradient for each leaf, None where there is none."""
-        present = tuple(i for i, _ in self.seeds if dys[i] is not None)
-        if not present:
-            return [None] * len(self.function.leaves)
-        found = self.derived(present)
-        if found is None:  # What these alone would read was not kept: the others are zeros.
-            like = next(d for d in dys if d is not None)
-            dys = [torch.zeros(shapes[i], dtype=getattr(torch, self.function.program.outputs[o].dtype.name),
-                               device=like.device) if dys[i] is None else dys[i] for i, o in self.seeds]
-            found = self.derived(tuple(i for i, _ in self.seeds))
-            assert found is not None
-        function, places = found
-        if not function.program.outputs:  # These outputs depend on nothing that is wanted.
-            return [None] * len(places)
-        n = len(self.tape.leaves)
-        gradients = function([*kept[:n], *(d for d in dys if d is not None)], kept[n:])
-        return [None if i < 0 else gradients[i] for i in places]
-
-    def derived(self, present: tuple[int, ...]) -> tuple[Function, list[int]] | None:
-        """The gradient where these outputs have a cotangent, and where it gives that of each leaf; -1 for nowhere."""
-        if present not in self._derived:
-            found = self.tape.backward([o for i, o in self.seeds if i in present])
-            if found is not None:
-                names = found[1]
-                places = [names.index(n) if n in names else -1 for n in self.function.leaves]
-                self._derived[present] = Function(found[0], self.function.place), places
-            else:
-                self._derived[present] = None
-        return self._derived[present]
-
-
-class _AgentTape:
-    """By the TrainingAgent, which keeps what it needs itself; a second derivative computes all of it again."""
-
-    def __init__(self, function: Function, wanted: Sequence[str]):
-        self.function, graph = function, function.program.graph()
-        read = [i.name for i in graph.graph.input]
-        self.wanted = [n for n in wanted if n in read]
-        place = function.place
-        self.agent = TrainingAgent(graph, self.wanted, device=place.device, threads=place.threads)
-        self.dtypes = {n: v.dtype for n, v in function.program.sources.items() if n in read}
-        self.bools = [y.dtype == bool for y in function.program.outputs.values()]
-        self.places = [self.wanted.index(n) if n in self.wanted else -1 for n in function.leaves]
-
-    @cached_property
-    def again(self) -> _StepTape:
-        """The same by our own gradient, which starts from the leaves."""
-        return _StepTape(self.function, self.wanted, recompute=True)
-
-    def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
-        """The outputs, what is kept, and the state of the agent."""
-        feeds = {}
-        for n, t in zip(self.function.sources, sources, strict=True):
-            if n in self.dtypes:
-                feeds[n] = TypedOrtValue(_ortvalue(t), t.shape, self.dtypes[n])
-        outputs, state = self.agent.forward(feeds, {})
-        tensors = [_tensor(y, b) for y, b in zip(outputs, self.bools, strict=True)]
-        return tensors, list(sources), [state, [y.shape for y in tensors]]
-
-    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], state: Any) -> list[torch.Tensor | None]:
-        """A gradient for each leaf, None where there is none."""
-        if torch.is_grad_enabled():
-            if self.function.asked == "agent":
-                raise SettingError("engine='agent' has no second derivative, which create_graph=True asks for; use "
-                                   "engine='step' or 'auto'.")
-            return self.again.backward(kept, dys, state[1])
-        run, _ = state
-        if run.used:  # The state of the agent serves one backward; retain_graph=True asks for another.
-            run = self.forward(kept)[2][0]
-        found = self.agent.backward([None if d is None else _ortvalue(d) for d in dys], run)
-        gradients = [_tensor(found[n]) for n in self.wanted]
-        return [None if i < 0 else gradients[i] for i in self.places]
-
-
-class Compiled:
-    """A graph in one mode, ready to run.
+class _StepGradient:
+    """Our own gradient as two graphs: forward keeps only the tensors that backward reads.
 
     Parameters
     ----------
-    mode : Mode
-        The graph.
-    place : Place
+    function : TensorFunction
+        What is differentiated.
+    wanted : sequence of str
+        The leaves to differentiate by.
+    recompute : bool
+        Whether only the leaves are kept and all else is computed again.
+    """
+
+    def __init__(self, function: TensorFunction, wanted: Sequence[str], *, recompute: bool = False):
+        self.function = function
+        self.cut = cut = GradientCut(function.function, wanted, recompute=recompute)
+        outputs = list(function.function.outputs)
+        self.seeds = [(outputs.index(o), o) for o in cut.seeds]
+        self.count = len(outputs)
+        self.kept_sources = [function.sources.index(n) for n in cut.leaves + cut.precomputed]
+        names = [*outputs, *cut.saved]
+        self.kept_outputs = [names.index(n) for n in [*cut.outputs, *cut.saved]]
+        self._session: _TensorSession | None = None
+        self._gradients: dict[tuple[int, ...], tuple[TensorFunction, list[int]] | None] = {}
+
+    def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
+        """The outputs, the tensors kept, and the shapes of the outputs."""
+        if self._session is None:
+            function = self.function
+            graph = function.function.graph(self.cut.saved)
+            self._session = _TensorSession(graph, function.sources, function.placement)
+        tensors = self._session(sources)
+        kept = [sources[i] for i in self.kept_sources] + [tensors[i] for i in self.kept_outputs]
+        outputs = tensors[: self.count]
+        return outputs, kept, [y.shape for y in outputs] if self.count > 1 else None
+
+    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor | None]:
+        """The gradient by each leaf, None where there is none."""
+        present = tuple(i for i, _ in self.seeds if dys[i] is not None)
+        if not present:
+            return [None] * len(self.function.leaves)
+        gradient = self._gradient_of(present)
+        if gradient is None:  # It would read values that were not kept: the missing cotangents are zeros.
+            dys = self._fill_zeros(dys, shapes)
+            gradient = self._gradient_of(tuple(i for i, _ in self.seeds))
+            assert gradient is not None
+        function, positions = gradient
+        if not function.function.outputs:  # These outputs depend on no wanted leaf.
+            return [None] * len(positions)
+        n = len(self.cut.leaves)
+        gradients = function([*kept[:n], *(d for d in dys if d is not None)], kept[n:])
+        return [None if i < 0 else gradients[i] for i in positions]
+
+    def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor]:
+        """The cotangents of all seeds, zeros for those that are None."""
+        device = next(d.device for d in dys if d is not None)
+        outputs = self.function.function.outputs
+        return [torch.zeros(shapes[i], dtype=getattr(torch, outputs[o].dtype.name), device=device)
+                if (d := dys[i]) is None else d for i, o in self.seeds]
+
+    def _gradient_of(self, present: tuple[int, ...]) -> tuple[TensorFunction, list[int]] | None:
+        """The gradient where these outputs have a cotangent, and which of its outputs belongs to each leaf, or -1."""
+        if present not in self._gradients:
+            gradient = self.cut.backward([o for i, o in self.seeds if i in present])
+            if gradient is not None:
+                function, names = gradient
+                positions = [names.index(n) if n in names else -1 for n in self.function.leaves]
+                self._gradients[present] = TensorFunction(function, self.function.placement), positions
+            else:
+                self._gradients[present] = None
+        return self._gradients[present]
+
+
+class _AgentGradient:
+    """The gradient of the TrainingAgent, which keeps what it needs itself; a second derivative recomputes everything.
+
+    Parameters
+    ----------
+    function : TensorFunction
+        What is differentiated.
+    wanted : sequence of str
+        The leaves to differentiate by.
+    """
+
+    def __init__(self, function: TensorFunction, wanted: Sequence[str]):
+        self.function, graph = function, function.function.graph()
+        inputs = {i.name for i in graph.graph.input}
+        self.wanted = [n for n in wanted if n in inputs]
+        placement = function.placement
+        self.agent = TrainingAgent(graph, self.wanted, device=placement.device, threads=placement.threads)
+        self.dtypes = {n: v.dtype for n, v in function.function.sources.items() if n in inputs}
+        self.bools = [y.dtype == bool for y in function.function.outputs.values()]
+        self.positions = [self.wanted.index(n) if n in self.wanted else -1 for n in function.leaves]
+
+    @cached_property
+    def differentiable(self) -> _StepGradient:
+        """The same gradient by our own rules, which start from the leaves and can be differentiated again."""
+        return _StepGradient(self.function, self.wanted, recompute=True)
+
+    def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
+        """The outputs, the tensors kept, and the state of the agent with the shapes of the outputs."""
+        feeds = {n: TypedOrtValue(_ortvalue(t), t.shape, self.dtypes[n])
+                 for n, t in zip(self.function.sources, sources, strict=True) if n in self.dtypes}
+        ortvalues, state = self.agent.forward(feeds, {})
+        outputs = [_tensor(y, b) for y, b in zip(ortvalues, self.bools, strict=True)]
+        return outputs, list(sources), (state, [y.shape for y in outputs])
+
+    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], state: Any) -> list[torch.Tensor | None]:
+        """The gradient by each leaf, None where there is none."""
+        agent_state, shapes = state
+        if torch.is_grad_enabled():
+            if self.function.engine == "agent":
+                raise SettingError("engine='agent' has no second derivative, which create_graph=True asks for; use "
+                                   "engine='step' or 'auto'.")
+            return self.differentiable.backward(kept, dys, shapes)
+        if agent_state.used:  # A state of the agent serves one backward pass; retain_graph=True asks for another.
+            agent_state = self.forward(kept)[2][0]
+        ortvalues = self.agent.backward([None if d is None else _ortvalue(d) for d in dys], agent_state)
+        gradients = [_tensor(ortvalues[n]) for n in self.wanted]
+        return [None if i < 0 else gradients[i] for i in self.positions]
+
+
+class CompiledLayer:
+    """The function of a layer in one mode, ready to run.
+
+    Parameters
+    ----------
+    layer : LayerFunction
+        The function, its masks and its statistics.
+    placement : Placement
         Where it runs.
     engine : str
         How it is differentiated.
@@ -282,46 +311,42 @@ class Compiled:
     ----------
     dtypes : list of torch.dtype
         Of the inputs.
-    static : bool
-        Whether the sizes of all inputs are known.
+    is_static : bool
+        Whether the shapes of all inputs are known.
     needs_sizes : bool
-        Whether the size of a mask follows from those of the inputs in a way that only shape inference tells.
+        Whether the shape of a mask is known only for given shapes of the inputs.
     """
 
-    def __init__(self, mode: ModeProgram, place: Place, engine: str):
-        self.function, self.device = Function(mode.program, place, engine), place.device
-        self.masks, self.statistics, self.fed = mode.masks, mode.statistics, mode.fed
-        inputs = [v for n, v in mode.program.leaves.items() if n not in mode.masks and n not in mode.fed]
+    def __init__(self, layer: LayerFunction, placement: Placement, engine: str):
+        self.function, self.device = TensorFunction(layer.function, placement, engine), placement.device
+        self.masks, self.statistics, self.initializers = layer.masks, layer.statistics, layer.initializers
+        inputs = [v for n, v in layer.function.leaves.items() if n not in layer.masks and n not in layer.initializers]
         self.dtypes = [getattr(torch, v.dtype.name) for v in inputs]
-        self.static = all(v.is_static for v in inputs)
-        self._seen: dict[Any, int] = {}
+        self.is_static = all(v.is_static for v in inputs)
+        self._counts: dict[Any, int] = {}
         axes = {d: (i, a) for i, v in enumerate(inputs) for a, d in enumerate(v.shape or ()) if isinstance(d, str)}
-        # For every mask its sizes, each a number or where among the inputs it is found.
-        self._sizes = [[d if isinstance(d, int) else axes.get(d or "") for d in _shape(m.value)]
-                       for m in self.masks.values()]
-        self.needs_sizes = any(None in sizes for sizes in self._sizes)
+        # Each size of a mask is a number, or the input and axis that have it, or None if it is not known.
+        shapes = [m.value.shape for m in self.masks.values()]
+        self._mask_sizes = [[None] if shape is None else [d if isinstance(d, int) else axes.get(d or "") for d in shape]
+                            for shape in shapes]
+        self.needs_sizes = any(None in sizes for sizes in self._mask_sizes)
 
-    def often(self, shapes: Any) -> bool:
-        """Whether inputs of these shapes have come more than a few times."""
-        times = self._seen[shapes] = self._seen.pop(shapes, 0) + 1
-        if len(self._seen) > _REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-        return times > _PATIENCE
+    def is_frequent(self, shapes: Any) -> bool:
+        """Count inputs of these shapes, and tell whether there have been more than a few."""
+        count = self._counts[shapes] = self._counts.pop(shapes, 0) + 1
+        if len(self._counts) > _REMEMBERED:
+            del self._counts[next(iter(self._counts))]
+        return count > _PATIENCE
 
-    def drawn(self, inputs: Tensors) -> list[torch.Tensor]:
-        """The masks, drawn as torch's own Dropout draws its."""
+    def draw_masks(self, inputs: Tensors) -> list[torch.Tensor]:
+        """Draw the masks as torch's own Dropout does."""
         device = "cpu" if self.device.kind == "cpu" else str(self.device)
-        found = []
-        for mask, sizes in zip(self.masks.values(), self._sizes, strict=True):
+        masks = []
+        for mask, sizes in zip(self.masks.values(), self._mask_sizes, strict=True):
             shape = [d if isinstance(d, int) else inputs[d[0]].shape[d[1]] for d in sizes if d is not None]
             if len(shape) < len(sizes):
                 raise ModelError(f"The size of the mask {mask.value!r} of a Dropout does not follow from those of the "
                                  f"inputs; call eval().")
-            drawn = torch.empty(shape, dtype=getattr(torch, mask.value.dtype.name), device=device)
-            found.append(drawn.bernoulli_(mask.keep).div_(mask.keep or 1))
-        return found
-
-
-def _shape(v: Value) -> Sequence[int | str | None]:
-    """The sizes of a value, one that is not known for an unknown rank."""
-    return (None,) if v.shape is None else v.shape
+            noise = torch.empty(shape, dtype=getattr(torch, mask.value.dtype.name), device=device)
+            masks.append(noise.bernoulli_(mask.keep).div_(mask.keep or 1))
+        return masks

@@ -1,4 +1,4 @@
-"""How does a torch module hold the initializers of a graph? Which, under which names, and how it is exported to one."""
+"""The state of a torch module: initializers as parameters and buffers, and the export of a module to ONNX."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["as_array", "as_tensor", "choose_state", "export_module", "find_owner
 
 
 def choose_state(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The initializers that become parameters, and those that become buffers.
+    """Choose the initializers that become parameters, and those that become buffers.
 
     Parameters
     ----------
     model : Model
         The graph.
     names : sequence of str, optional
-        Those that become parameters; by default those on a differentiable path.
+        The parameters; by default the initializers on a differentiable path to an output.
 
     Returns
     -------
@@ -35,31 +35,31 @@ def choose_state(model: Model, names: Sequence[str] | None) -> tuple[list[str], 
     """
     outputs = [n for n, v in model.outputs.items() if v.is_float]
     reached = find_trainable(model.outputs[o] for o in outputs)
-    usual = [n for n, v in model.initializers.items() if v in reached]
-    parameters = usual if names is None else resolve_weights(model, names, outputs) if len(names) else []
+    differentiable = [n for n, v in model.initializers.items() if v in reached]
+    parameters = differentiable if names is None else resolve_weights(model, names, outputs) if len(names) else []
     running = find_statistics(model)
-    buffers = [n for n in model.initializers if (n in usual or n in running) and n not in parameters]
+    buffers = [n for n in model.initializers if (n in differentiable or n in running) and n not in parameters]
     return parameters, buffers
 
 
 def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parameter: bool) -> str:
-    """Put a tensor into a module under a dotted name, underscored where it is taken.
+    """Register a tensor in a module under a dotted name, underscored until it is free.
 
     Parameters
     ----------
     module : torch.nn.Module
-        The module; empty modules are added to it for the parts of the name.
+        The module; empty modules are added for the parts of the name.
     name : str
         The name.
     tensor : torch.Tensor
         The tensor.
     is_parameter : bool
-        Whether it is a parameter, or a buffer.
+        Whether it becomes a parameter; a buffer otherwise.
 
     Returns
     -------
     str
-        The name that it has got.
+        The key in the state_dict.
 
     Examples
     --------
@@ -67,24 +67,24 @@ def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parame
     'fc.forward_'
     """
     *path, last = (part or "_" for part in name.split("."))
-    found: list[str] = []
+    parents: list[str] = []
     for part in path:
         while part not in module._modules and hasattr(module, part):
             part += "_"
         if part not in module._modules:
             module.add_module(part, torch.nn.Module())
-        module, found = module._modules[part], [*found, part]
+        module, parents = module._modules[part], [*parents, part]
     while hasattr(module, last):
         last += "_"
     if is_parameter:
         module.register_parameter(last, torch.nn.Parameter(tensor))
     else:
         module.register_buffer(last, tensor)
-    return ".".join([*found, last])
+    return ".".join([*parents, last])
 
 
 def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict[str, Any], str]:
-    """Where a module holds a tensor.
+    """Find the submodule and the dict that hold a tensor.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict
     Returns
     -------
     tuple of torch.nn.Module, dict and str
-        The module inside that holds it, the dict in which it does, and the name there.
+        The submodule, its dict of parameters or of buffers, and the name there.
     """
     *path, last = key.split(".")
     for part in path:
@@ -105,7 +105,7 @@ def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """A copy of an array, even of bfloat16, which torch does not know from numpy.
+    """Copy an array into a tensor, even one of bfloat16, which torch cannot read from numpy.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def as_array(t: torch.Tensor, kind: int) -> np.ndarray:
-    """The content of a tensor in a dtype of ONNX.
+    """Copy a tensor into an array of an ONNX dtype.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def as_array(t: torch.Tensor, kind: int) -> np.ndarray:
 
 
 def export_module(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelProto:
-    """A module as torch's TorchScript exporter writes it, in inference mode, but with all that trains in it.
+    """Export a module by torch's TorchScript exporter, in inference mode but with its Dropout and BatchNormalization.
 
     Parameters
     ----------
@@ -154,9 +154,9 @@ def export_module(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelPro
     onnx.ModelProto
     """
     names = [f"input_{i}" for i in range(len(example))] if len(example) > 1 else ["input"]
-    stream, traced = io.BytesIO(), copy.deepcopy(module)  # running statistics move while it is traced
+    stream, traced = io.BytesIO(), copy.deepcopy(module)  # Tracing updates running statistics.
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
-        # This exporter is the one that keeps the names of weights; torch 2.13.0 warns that another is newer.
+        # Only this exporter keeps the names of weights; torch 2.13.0 warns that it is deprecated.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             traced, example, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,

@@ -1,4 +1,4 @@
-"""How does an ONNX graph become a part of a torch model? `OnnxLayer`, a module with its weights and its gradients."""
+"""OnnxLayer: an ONNX graph as a torch module, with its weights as parameters and its gradients by torch.autograd."""
 
 from __future__ import annotations
 
@@ -14,60 +14,61 @@ from ortpartial.model import load, match_names, read, replace_weights
 from ortpartial.runtime import Device, choose_threads, cores
 from ortpartial.training import select_for_fit
 
-from .autograd import Compiled, Place
+from .autograd import CompiledLayer, Placement
+from .layer_function import make_layer_function
 from .module_state import as_array, as_tensor, choose_state, export_module, find_owner, register
-from .program import make_program
 
 __all__ = ["OnnxLayer"]
 
-#: Graphs for certain shapes of inputs that are kept.
-_SHAPES = 8
+#: How many shapes of inputs have graphs of their own.
+_MAX_SHAPES = 8
 
 
 class OnnxLayer(torch.nn.Module):
-    """An ONNX graph as a module of torch: a layer, a block or a whole model.
+    """An ONNX graph as a torch module: a layer, a block or a whole model.
 
-    Initializers become parameters and buffers under their own names: a dot nests, so that "fc.weight" is the key of the
-    state_dict as well; an empty part and one that the module has as an attribute already are given underscores
-    (`state_names` tells). Parameters are those on a differentiable path to an output, of rank one or more. Buffers are
-    the running statistics of BatchNormalization and what `trainable` leaves out. All else is a constant of the graph.
+    Initializers become parameters and buffers under their own names. A dot nests, so that "fc.weight" is also the key
+    in the state_dict; an empty part, or one that is an attribute of the module already, gets an underscore (see
+    `state_names`). Parameters are the initializers of rank one or more on a differentiable path to an output. Buffers
+    are the running statistics of BatchNormalization, and initializers on such a path that `trainable` leaves out. All
+    others are constants of the graph.
 
-    In `eval()` the graph runs as it was exported. In `train()`, the mode of every new module, Dropout draws from
-    torch's generator, and BatchNormalization takes the statistics of the batch and moves the running ones by its
-    momentum, with the variance of the population, as ONNX has it and torch has not.
+    In `eval()` the graph runs as exported. In `train()`, the mode of every new module, Dropout draws its masks from
+    torch's generator, and BatchNormalization uses the statistics of the batch and updates the running ones by its
+    momentum. As ONNX specifies, it uses the population variance there, where torch uses the unbiased one.
 
-    Inputs are tensors, positional or by the names of the graph's inputs. One output is returned as a tensor, several as
-    a tuple in the order of the graph. Real inputs have the dtype of the layer, as everywhere in torch; under autocast
-    they are cast to it, so that the layer computes in its own precision. Strided tensors are copied, others are not.
+    Inputs are tensors, positional or by the names of the graph's inputs. A single output is returned as a tensor,
+    several as a tuple in the order of the graph. Real inputs must have the dtype of the layer; under autocast they are
+    cast to it, so that the layer computes in its own precision. Only strided tensors are copied.
 
     Parameters
     ----------
     model : onnx.ModelProto, bytes or path
         The graph; it is not written to.
     trainable : sequence of str, optional
-        The initializers that become parameters instead, scalars among them if they are named; none for an empty one.
+        The initializers that become parameters, which may be scalars; an empty sequence for none.
     engine : str
         ``"step"`` (our own gradient, of any order, on any onnxruntime), ``"agent"`` (onnxruntime-training's
         TrainingAgent, of the first order) or ``"auto"``, the agent where it is installed and right about every operator
-        of the graph, and our own for a second derivative.
+        of the graph, and our own gradient for second derivatives.
     device : torch.device or str, optional
-        Where parameters and buffers are put.
+        The device of parameters and buffers.
     return_dict : bool
-        Whether the outputs are returned as a dict by their names.
+        Whether outputs are returned as a dict by name.
 
     Attributes
     ----------
     input_names, output_names : list of str
-        Of the graph.
+        The names of the graph's inputs and outputs.
     state_names : dict of str to str
-        The key in the state_dict of every initializer that became a parameter or a buffer.
+        The key in the state_dict of each initializer that became a parameter or a buffer.
     engine_, engine_reason_ : str
-        The engine in use in the mode of now, and why.
+        The engine in use in the current mode, and the reason.
 
     Raises
     ------
     ModelError, SettingError
-        The model, a name in `find_trainable` or the engine is not one that can be used.
+        The model, a name in `trainable` or the engine is invalid.
 
     Examples
     --------
@@ -82,8 +83,8 @@ class OnnxLayer(torch.nn.Module):
     """
 
     _run_apart: ClassVar[Any] = None
-    _modes: dict[Any, Compiled]
-    _homes: list[tuple[str, torch.nn.Module, dict[str, Any], str]]
+    _compiled: dict[Any, CompiledLayer]
+    _owners: list[tuple[str, torch.nn.Module, dict[str, Any], str]]
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class OnnxLayer(torch.nn.Module):
         self._loaded = loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
         parameters, buffers = choose_state(loaded, trainable)
-        # It follows the module from dtype to dtype and from device to device where there is no parameter that does.
+        # An empty tensor follows the module to other dtypes and devices even if the layer has no parameters.
         kinds = [loaded.initializers[n].dtype for n in parameters + buffers]
         kinds += [v.dtype for v in [*loaded.inputs.values(), *loaded.outputs.values()] if v.is_float]
         self._dtype = getattr(torch, kinds[0].name) if kinds else torch.float32
@@ -114,10 +115,10 @@ class OnnxLayer(torch.nn.Module):
 
     @classmethod
     def from_torch(cls, module: torch.nn.Module, example: Any, **settings: Any) -> OnnxLayer:
-        """A module exported to ONNX and wrapped, its state under the same names.
+        """Export a module to ONNX and wrap the result, with its state under the same names.
 
-        The exporter by TorchScript writes it in training mode, which keeps Dropout, BatchNormalization, and the names
-        and the layout of weights; `eval()` of the layer turns them off again. The first size of every input may vary.
+        The TorchScript exporter writes the module in training mode, which keeps Dropout, BatchNormalization, and the
+        names and layouts of weights; `eval()` of the layer turns them off again. The first axis of each input may vary.
 
         Parameters
         ----------
@@ -126,7 +127,7 @@ class OnnxLayer(torch.nn.Module):
         example : torch.Tensor or tuple of them
             Inputs to trace it with.
         **settings : object
-            For `OnnxLayer`. By default the parameters of the module are trained that the exporter kept.
+            For `OnnxLayer`. By default the layer trains those parameters of the module that the exporter kept.
 
         Returns
         -------
@@ -145,7 +146,7 @@ class OnnxLayer(torch.nn.Module):
         return layer.train(module.training)
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
-        """The outputs of the graph.
+        """Compute the outputs of the graph.
 
         Parameters
         ----------
@@ -164,76 +165,76 @@ class OnnxLayer(torch.nn.Module):
             An input is missing, unknown, or of a dtype, device or shape that the graph does not take.
         """
         if torch.compiler.is_dynamo_compiling():
-            # onnxruntime is no part of what dynamo can compile: the graph is broken here, cleanly.
+            # Dynamo cannot compile calls of onnxruntime, so that its graph breaks here.
             return self._run_apart(self, inputs, named)
         return _run(self, inputs, named)
 
     def to_onnx(self) -> ModelProto:
-        """The model with parameters and buffers as they are now, and nothing else changed.
+        """The model with the current parameters and buffers, and nothing else changed.
 
         Returns
         -------
         onnx.ModelProto
-            Every initializer has the dtype that it had: a layer that was moved by `double()` is rounded.
+            Each initializer keeps its dtype in the file: the state of a layer after `double()` is rounded.
         """
         declared = {t.name: t.data_type for t in self._onnx.graph.initializer}
         return replace_weights(self._onnx, {n: as_array(t, declared[n]) for n, t in self._tensors().items()})
 
     @property
     def engine_(self) -> str:
-        """The engine in use in this mode."""
-        return self._mode().function.engine_
+        """The engine in use in the current mode."""
+        return self._compile().function.engine_
 
     @property
     def engine_reason_(self) -> str:
-        """Why it is in use."""
-        return self._mode().function.engine_reason_
+        """The reason for the engine in use."""
+        return self._compile().function.engine_reason_
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers by the names of the initializers, whoever has put others in their place."""
-        if not self._homes:
-            self._homes = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
-        found = {}
-        for name, module, held, key in self._homes:
-            t = held.get(key)
-            # A parametrization takes the tensor out of the module and computes it when it is asked for.
-            found[name] = getattr(module, key) if t is None else t
-        return found
+        """Current parameters and buffers by the names of the initializers, even if they have been replaced."""
+        if not self._owners:
+            self._owners = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
+        tensors = {}
+        for name, module, members, key in self._owners:
+            t = members.get(key)
+            # A parametrization takes the tensor out of the module and computes it in an attribute.
+            tensors[name] = getattr(module, key) if t is None else t
+        return tensors
 
     def _key(self, shapes: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-        """What a compiled graph is for: a mode, a dtype, a device, torch's stream there, and some shapes or all."""
+        """The key of a compiled layer: shapes (empty for all), mode, dtype, device, and torch's stream there."""
         device = self._probe.device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
         return shapes, self.training, self._probe.dtype, device, stream
 
-    def _mode(self, shapes: tuple[Any, ...] = ()) -> Compiled:
-        """The graph as it is wanted now, for these shapes alone or for all."""
+    def _compile(self, shapes: tuple[Any, ...] = ()) -> CompiledLayer:
+        """The compiled layer in the current mode, for these shapes alone or for all."""
         key = self._key(shapes)
-        found = self._modes.get(key)
-        if found is None:
-            if shapes and sum(1 for k in self._modes if k[0]) >= _SHAPES:
-                del self._modes[next(k for k in self._modes if k[0])]
+        if key not in self._compiled:
+            if shapes and sum(1 for k in self._compiled if k[0]) >= _MAX_SHAPES:
+                del self._compiled[next(k for k in self._compiled if k[0])]
             _, training, dtype, device, stream = key
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
-            made = make_program(self._loaded, list(self.state_names), training=training, dtype=name, sizes=sizes)
-            program = made.program
-            number = choose_threads([*program.outputs.values(), *(program.leaves[n] for n in made.fed)])
-            place = Place(Device(Device.parse(device.type).kind, device.index or 0, stream),
-                          number or min(torch.get_num_threads(), cores()))
-            found = self._modes[key] = Compiled(made, place, self._engine)
-        return found
+            layer = make_layer_function(self._loaded, list(self.state_names), training=training, dtype=name,
+                                        sizes=sizes)
+            function = layer.function
+            threads = choose_threads([*function.outputs.values(), *(function.leaves[n] for n in layer.initializers)])
+            placement = Placement(Device(Device.parse(device.type).kind, device.index or 0, stream),
+                                  threads or min(torch.get_num_threads(), cores()))
+            self._compiled[key] = CompiledLayer(layer, placement, self._engine)
+        return self._compiled[key]
 
-    def _fitting(self, tensors: Sequence[torch.Tensor]) -> Compiled:
-        """The graph for these inputs: for any sizes, and for sizes that come again and again for them alone."""
+    def _compile_for(self, tensors: Sequence[torch.Tensor]) -> CompiledLayer:
+        """The compiled layer for these inputs: for all shapes, or for their own if these are frequent."""
         shapes = tuple([t.shape for t in tensors])
-        found = self._modes.get(self._key(shapes))
-        if found is not None:
-            return found
-        found = self._mode()
-        if found.static or (not found.needs_sizes and not found.often(shapes)):
-            return found
-        return self._mode(shapes)
+        compiled = self._compiled.get(self._key(shapes))
+        if compiled is not None:
+            return compiled
+        compiled = self._compile()
+        if compiled.is_static or (not compiled.needs_sizes and not compiled.is_frequent(shapes)):
+            return compiled
+        return self._compile(shapes)
 
     def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
         super()._apply(fn, recurse)
@@ -241,14 +242,14 @@ class OnnxLayer(torch.nn.Module):
         return self
 
     def _reset(self) -> None:
-        self._modes, self._homes = {}, []
+        self._compiled, self._owners = {}, []
         if OnnxLayer._run_apart is None:
-            # It has to be there before dynamo traces, and imports dynamo, as torch's optimizers do.
+            # This imports dynamo, as torch's optimizers do, and has to happen before dynamo traces.
             OnnxLayer._run_apart = staticmethod(torch.compiler.disable(_run))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is compiled is compiled again where it is read.
-        state = {k: v for k, v in self.__dict__.items() if k not in ("_modes", "_homes", "_loaded")}
+        # Sessions cannot be pickled; they are made again.
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_compiled", "_owners", "_loaded")}
         return {**state, "_onnx": self._onnx.SerializeToString()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -261,20 +262,20 @@ class OnnxLayer(torch.nn.Module):
 
 
 def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
-    """`forward`, out of reach of torch.compile."""
+    """Run `forward`, outside of torch.compile."""
     names = layer.input_names
     if named or len(inputs) != len(names):
-        inputs = _arranged(names, inputs, named)
-    found = layer._fitting(inputs)
-    checked = [_checked(*one, layer) for one in zip(names, inputs, found.dtypes, strict=True)]
+        inputs = _order_inputs(names, inputs, named)
+    compiled = layer._compile_for(inputs)
+    leaves = [_check_input(*input_, layer) for input_ in zip(names, inputs, compiled.dtypes, strict=True)]
     state = layer._tensors()
-    leaves = [*checked, *(state[n] for n in found.fed)]
-    if found.masks:
-        leaves += found.drawn(inputs)
-    outputs = found.function(leaves)
-    if found.statistics:
+    leaves += [state[n] for n in compiled.initializers]
+    if compiled.masks:
+        leaves += compiled.draw_masks(inputs)
+    outputs = compiled.function(leaves)
+    if compiled.statistics:
         with torch.no_grad():
-            for s, batch in zip(found.statistics, outputs[len(layer.output_names) :], strict=True):
+            for s, batch in zip(compiled.statistics, outputs[len(layer.output_names) :], strict=True):
                 state[s.name].lerp_(batch, 1 - s.momentum)
         outputs = outputs[: len(layer.output_names)]
     if layer._return_dict:
@@ -282,22 +283,22 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _arranged(
+def _order_inputs(
     names: Sequence[str], inputs: Sequence[torch.Tensor], named: Mapping[str, Any]
 ) -> tuple[torch.Tensor, ...]:
-    """Inputs in the order of the graph."""
-    known = ", ".join(map(repr, names))
+    """Put inputs in the order of the graph."""
+    expected = ", ".join(map(repr, names))
     if len(inputs) > len(names):
-        raise DataError(f"The graph has {len(names)} inputs, {known}; {len(inputs)} given.")
-    given = dict(zip(names, inputs, strict=False))
-    if twice := [n for n in named if n in given]:
-        raise DataError(f"The input {twice[0]!r} is given twice; the inputs are {known}.")
-    match_names(names, [*given, *named])
-    return tuple(given[n] if n in given else named[n] for n in names)
+        raise DataError(f"The graph has {len(names)} inputs, {expected}; {len(inputs)} given.")
+    positional = dict(zip(names, inputs, strict=False))
+    if twice := [n for n in named if n in positional]:
+        raise DataError(f"The input {twice[0]!r} is given twice; the inputs are {expected}.")
+    match_names(names, [*positional, *named])
+    return tuple(positional[n] if n in positional else named[n] for n in names)
 
 
-def _checked(name: str, t: torch.Tensor, dtype: torch.dtype, layer: OnnxLayer) -> torch.Tensor:
-    """An input as the graph takes it."""
+def _check_input(name: str, t: torch.Tensor, dtype: torch.dtype, layer: OnnxLayer) -> torch.Tensor:
+    """Check the device and dtype of an input; cast it under autocast."""
     device = layer._probe.device
     if t.device != device:
         raise DataError(f"The input {name!r} is on {t.device}, the layer on {device}; move one of them.")

@@ -10,7 +10,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
-from ortpartial.torch.program import make_program
+from ortpartial.torch.layer_function import make_layer_function
 from ortpartial.training import data_parallel_engine, inplace_engine, step_engine
 from ortpartial.training.data_parallel_engine import DataParallelEngine
 from ortpartial.training.gradient_cut import GradientCut
@@ -84,7 +84,7 @@ def stored(style, opened):
 
 def layer():
     """Operators of forward and backward of a layer."""
-    function = make_program(load(attention()), WEIGHTS, sizes={"x": (ROWS, 5, 8)}).program
+    function = make_layer_function(load(attention()), WEIGHTS, sizes={"x": (ROWS, 5, 8)}).function
     cut = GradientCut(function, WEIGHTS)
     return operators(function.graph(cut.saved).graph) + operators(cut.gradient[0].graph().graph)
 

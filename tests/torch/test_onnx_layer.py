@@ -1,4 +1,4 @@
-"""Is an ONNX graph in torch what a module of torch is: its state, its calls, its gradients of every order?"""
+"""An ONNX layer behaves as a torch module: its state, its calls, its gradients of every order."""
 
 import copy
 import io
@@ -264,16 +264,16 @@ def test_sizes(engine):
         assert layer(torch.ones(n, 4)).shape == (n, 1)
         if n:
             assert_same_numbers(layer, dict(layer.named_parameters()), torch.tensor(real(n, 4)), torch_mlp)
-    special = [key[0] for key in layer._modes if key[0]]
+    special = [key[0] for key in layer._compiled if key[0]]
     assert special == [((3, 4),), ((5, 4),)]
 
 
-def test_programs_are_few():
+def test_graphs_are_few():
     layer = OnnxLayer(linear()).requires_grad_(False)
     for n in [*range(1, 100), *range(1, 15), *range(1, 15), *range(1, 15), *range(1, 15)]:
         layer(torch.ones(n, 4))
-    assert len(layer._modes) == 9
-    assert len(layer._mode()._seen) == 64
+    assert len(layer._compiled) == 9
+    assert len(layer._compile()._counts) == 64
 
 
 # -- state ---------------------------------------------------------------------------------------------------------
@@ -374,15 +374,15 @@ def test_freezing(engine):
     layer.b1.requires_grad_(False)
     layer(torch.ones(2, 4)).sum().backward()
     assert [n for n, p in layer.named_parameters() if p.grad is not None] == ["W2", "b2"]
-    (mode,) = layer._modes.values()
-    (tape,) = mode.function._tapes.values()
+    (compiled,) = layer._compiled.values()
+    (gradient,) = compiled.function._gradients.values()
     if engine == "step":
-        assert tape.tape.wanted == ["W2", "b2"]
-        (derived,) = tape._derived.values()
-        assert [o.name for o in derived[0].program.graph().graph.output] == ["W2_grad", "b2_grad"]
-        assert "MatMul" not in {n.op_type for n in derived[0].program.graph().graph.node}
+        assert gradient.cut.wanted == ["W2", "b2"]
+        ((function, _),) = gradient._gradients.values()
+        assert [o.name for o in function.function.graph().graph.output] == ["W2_grad", "b2_grad"]
+        assert "MatMul" not in {n.op_type for n in function.function.graph().graph.node}
     else:
-        assert tape.wanted == ["W2", "b2"]
+        assert gradient.wanted == ["W2", "b2"]
     layer.requires_grad_(False)
     assert not layer(torch.ones(2, 4)).requires_grad
 

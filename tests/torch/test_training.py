@@ -1,4 +1,4 @@
-"""Does a model with an ONNX layer, trained by torch's optimizers, follow the same model in pure torch step for step?"""
+"""A model with an ONNX layer, trained by torch's optimizers, follows the same model in pure torch step for step."""
 
 import copy
 import os
