@@ -26,8 +26,8 @@ def operators(*values):
 def test_row_losses(rng, shape, symbolic):
     y, t = (variable(n, "float64", [f"d{i}" for i in range(len(shape))] if symbolic else shape) for n in "yt")
     a, b = rng.normal(size=(2, *shape))
-    found = evaluate(build([y, t], {"rows": row_losses(square, y, t)}), {"y": a, "t": b})["rows"]
-    np.testing.assert_allclose(found, ((a - b) ** 2).reshape(4, -1).mean(axis=1), rtol=1e-13)
+    actual = evaluate(build([y, t], {"rows": row_losses(square, y, t)}), {"y": a, "t": b})["rows"]
+    np.testing.assert_allclose(actual, ((a - b) ** 2).reshape(4, -1).mean(axis=1), rtol=1e-13)
 
 
 def test_row_losses_of_labels(rng):
@@ -56,24 +56,24 @@ def test_weighted_mean(rng, shape, symbolic, weights):
     assert mean.shape == ()
     a = rng.normal(size=shape)
     feeds = {"rows": a, **({"w": np.asarray(weights, float)} if weights else {})}
-    found = evaluate(build([rows] if w is None else [rows, w], {"mean": mean, "d": d}), feeds)
+    actual = evaluate(build([rows] if w is None else [rows, w], {"mean": mean, "d": d}), feeds)
     total = sum(weights) if weights else 4
     share = np.asarray(weights or [1] * 4) / (total or np.inf)
-    np.testing.assert_allclose(found["mean"], share @ a.reshape(4, -1).mean(axis=1), rtol=1e-12, atol=1e-16)
+    np.testing.assert_allclose(actual["mean"], share @ a.reshape(4, -1).mean(axis=1), rtol=1e-12, atol=1e-16)
     expected = np.broadcast_to(share.reshape(4, *[1] * (len(shape) - 1)), shape) / np.prod(shape[1:])
-    np.testing.assert_allclose(found["d"], expected, rtol=1e-13)
+    np.testing.assert_allclose(actual["d"], expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("weights", [None, [0.5, 0, 2, 1], [0, 0, 0, 0]], ids=str)
-def test_sums_of_parts_make_the_mean_of_the_whole(rng, weights):
+def test_mean_from_sums_of_parts(rng, weights):
     a, b = rng.normal(size=4), np.asarray([1, 1, 1, 1] if weights is None else weights, float)
     rows, w = variable("rows", "float64", ["N"]), None if weights is None else variable("w", "float64", ["N"])
     numerator, denominator = weighted_sums(rows, w)
     model = build([rows] if w is None else [rows, w], {"numerator": numerator, "denominator": denominator})
 
     def run(part):
-        found = evaluate(model, {"rows": a[part]} if w is None else {"rows": a[part], "w": b[part]})
-        return np.array([found["numerator"], found["denominator"]])
+        actual = evaluate(model, {"rows": a[part]} if w is None else {"rows": a[part], "w": b[part]})
+        return np.array([actual["numerator"], actual["denominator"]])
 
     np.testing.assert_allclose(run(slice(1)) + run(slice(1, None)), run(slice(None)), rtol=1e-14)
     np.testing.assert_allclose(run(slice(None)), [a @ b, b.sum()], rtol=1e-14)

@@ -40,16 +40,16 @@ def test_bounds(name):
     y, fans = CASES[name]
     model = load(build([X, ROWS, TOKENS], {"y": y}))
     before = model.arrays["w"]
-    found = np.concatenate([draw_weights(model, ["w"], np.random.default_rng(i))["w"].ravel() for i in range(40)])
-    assert found.dtype == before.dtype
+    actual = np.concatenate([draw_weights(model, ["w"], np.random.default_rng(i))["w"].ravel() for i in range(40)])
+    assert actual.dtype == before.dtype
     if fans is None:
-        assert (found == 9).all()
+        assert (actual == 9).all()
     else:
         bound = np.sqrt(6 / fans)
-        assert (np.abs(found) <= bound).all()
-        assert np.abs(found).max() > 0.97 * bound
-        assert abs(found.mean()) < 0.25 * bound
-        assert abs(found.std() / (bound / np.sqrt(3)) - 1) < 0.2
+        assert (np.abs(actual) <= bound).all()
+        assert np.abs(actual).max() > 0.97 * bound
+        assert abs(actual.mean()) < 0.25 * bound
+        assert abs(actual.std() / (bound / np.sqrt(3)) - 1) < 0.2
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -60,8 +60,8 @@ def test_fit_from_random_weights(engine):
     a, b = (Optimizer(model, random_state=1, **settings) for _ in range(2))
     first = a.trained_coef_
     assert all((first[n] == b.trained_coef_[n]).all() for n in first)
-    own = Optimizer(model).trained_coef_
-    assert {n for n in first if (first[n] == own[n]).all()} == {"b1", "b2"}
+    stored = Optimizer(model).trained_coef_
+    assert {n for n in first if (first[n] == stored[n]).all()} == {"b1", "b2"}
     losses = a.fit(x, y).train_losses_
     assert losses[-1] < losses[0]
     assert a.fit(x, y).train_losses_ == losses
@@ -76,6 +76,6 @@ def test_fit_from_random_weights(engine):
 
 def test_weights_that_are_not_trained_are_not_drawn():
     o = Optimizer(mlp(), ["W2"], init="random", random_state=0)
-    found = {t.name: t for t in o.get_trained_onnx().graph.initializer}
-    same = {t.name for t in mlp().graph.initializer if t == found[t.name]}
+    actual = {t.name: t for t in o.get_trained_onnx().graph.initializer}
+    same = {t.name for t in mlp().graph.initializer if t == actual[t.name]}
     assert same == {"W1", "b1", "b2"}

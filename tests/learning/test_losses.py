@@ -78,22 +78,22 @@ def run(loss, y, t, w=None):
 def test_formula(rng, loss, formula, in_torch, shape, dtype, weighted):
     y, t = example(rng, loss, shape, dtype)
     w = rng.integers(0, 3, 6).astype(dtype) if weighted else None
-    found = run(loss, y, t, w)
+    actual = run(loss, y, t, w)
     rtol = 1e-5 if dtype == "float32" else 1e-12
     rows = formula(y, t).reshape(6, -1).mean(axis=1)
-    np.testing.assert_allclose(found["loss"], np.average(rows, weights=w), rtol=rtol)
+    np.testing.assert_allclose(actual["loss"], np.average(rows, weights=w), rtol=rtol)
     if in_torch is None:
         return
     v = torch.tensor(y, requires_grad=True)
     rows = in_torch(v, torch.tensor(t)).reshape(6, -1).mean(dim=1)
     (rows.mean() if w is None else (rows * torch.tensor(w)).sum() / w.sum()).backward()
-    np.testing.assert_allclose(found["y_grad"], v.grad.numpy(), rtol=rtol, atol=rtol * abs(v.grad.numpy()).max())
+    np.testing.assert_allclose(actual["y_grad"], v.grad.numpy(), rtol=rtol, atol=rtol * abs(v.grad.numpy()).max())
 
 
 def test_one_axis(rng):
     y, t = rng.normal(size=(2, 5))
-    found = run(SquareLearningLoss(), y, t, np.arange(5.0))
-    np.testing.assert_allclose(found["loss"], np.average((y - t) ** 2, weights=range(5)))
+    actual = run(SquareLearningLoss(), y, t, np.arange(5.0))
+    np.testing.assert_allclose(actual["loss"], np.average((y - t) ** 2, weights=range(5)))
 
 
 @pytest.mark.parametrize("loss", [AbsoluteLearningLoss(), ElasticLearningLoss(), SquareLearningLoss(),
@@ -105,16 +105,16 @@ def test_no_gradient_where_there_is_no_error(loss):
 
 def test_huber_at_its_bends():
     e = np.array([[-1e30], [-3.0], [-2.0], [0.0], [2.0], [3.0], [1e30]], np.float32)
-    found = run(HuberLearningLoss(delta=2), e, np.zeros_like(e))
-    np.testing.assert_allclose(found["y_grad"] * 7, [[-2], [-2], [-2], [0], [2], [2], [2]], rtol=1e-6)
-    assert np.isfinite(found["loss"])
+    actual = run(HuberLearningLoss(delta=2), e, np.zeros_like(e))
+    np.testing.assert_allclose(actual["y_grad"] * 7, [[-2], [-2], [-2], [0], [2], [2], [2]], rtol=1e-6)
+    assert np.isfinite(actual["loss"])
 
 
 def test_hinge_at_its_bend():
     y, t = np.array([[1.0], [-1.0], [0.0], [0.5], [0.5]], np.float32), np.array([[1], [0], [1], [1], [0]], np.float32)
-    found = run(HINGE, y, t)
-    np.testing.assert_allclose(found["loss"] * 5, 3.0, rtol=1e-6)
-    np.testing.assert_allclose(found["y_grad"] * 5, [[0], [0], [-1], [-1], [1]], rtol=1e-6)
+    actual = run(HINGE, y, t)
+    np.testing.assert_allclose(actual["loss"] * 5, 3.0, rtol=1e-6)
+    np.testing.assert_allclose(actual["y_grad"] * 5, [[0], [0], [-1], [-1], [1]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float32", 88.7), ("float64", 709.7)])
@@ -136,7 +136,7 @@ def test_poisson_is_finite_as_long_as_the_exponential_is(dtype, largest):
         (BINARY, [0, 0.5, 1], [0, 2], "target has numbers from 0.0 to 2.0, where labels of 0 and 1 were expected."),
     ],
 )
-def test_target_that_a_loss_is_not_made_for(loss, good, bad, message):
+def test_targets_out_of_domain(loss, good, bad, message):
     for t in (good, []):
         loss.check_target(np.array(t, np.float32).reshape(-1, 1), "target")
     with pytest.raises(DataError) as e:
@@ -146,9 +146,9 @@ def test_target_that_a_loss_is_not_made_for(loss, good, bad, message):
 
 @pytest.mark.parametrize("loss", [BINARY, HINGE], ids=repr)
 def test_labels_of_scores(loss):
-    found = loss.labels(np.array([[-3.0], [0.0], [1e-9]], np.float32))
-    np.testing.assert_array_equal(found, [[0], [0], [1]])
-    assert found.dtype == np.int64
+    actual = loss.labels(np.array([[-3.0], [0.0], [1e-9]], np.float32))
+    np.testing.assert_array_equal(actual, [[0], [0], [1]])
+    assert actual.dtype == np.int64
 
 
 @pytest.mark.parametrize("loss", [SquareLearningLoss(), HuberLearningLoss(), POISSON], ids=repr)
@@ -159,9 +159,9 @@ def test_a_quantity_has_no_labels(loss):
 def test_scores_of_any_size():
     y = np.array([[1e4], [-1e4], [0.0], [88.0], [-88.0], [1e4], [-1e4], [3e38]], np.float32)
     t = np.array([[1], [0], [1], [1], [0], [0], [1], [1]], np.float32)
-    found = run(BINARY, y, t)
-    assert np.isfinite(found["loss"])
-    np.testing.assert_allclose(found["y_grad"] * 8, [[0], [0], [-0.5], [0], [0], [1], [-1], [0]], atol=1e-7)
+    actual = run(BINARY, y, t)
+    assert np.isfinite(actual["loss"])
+    np.testing.assert_allclose(actual["y_grad"] * 8, [[0], [0], [-0.5], [0], [0], [1], [-1], [0]], atol=1e-7)
     exact = [0, 0, np.log(2), 0, 0, 1e4, 1e4]
     for i, expected in enumerate(exact):
         np.testing.assert_allclose(run(BINARY, y[i : i + 1], t[i : i + 1])["loss"], expected, rtol=1e-6, atol=1e-7)
@@ -182,29 +182,29 @@ def test_target_may_be_a_probability(rng):
 
 def test_labels_out_of_range_cost_nothing():
     y = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32)
-    found = run(LABELS, y, np.array([-1, 2, -(2**62), 1]))
+    actual = run(LABELS, y, np.array([-1, 2, -(2**62), 1]))
     alone = run(LABELS, y[3:], np.array([1]))
-    np.testing.assert_allclose(found["loss"] * 4, alone["loss"], rtol=1e-6)
-    np.testing.assert_array_equal(found["y_grad"][:3], 0)
-    np.testing.assert_allclose(found["y_grad"][3:] * 4, alone["y_grad"], rtol=1e-6)
+    np.testing.assert_allclose(actual["loss"] * 4, alone["loss"], rtol=1e-6)
+    np.testing.assert_array_equal(actual["y_grad"][:3], 0)
+    np.testing.assert_allclose(actual["y_grad"][3:] * 4, alone["y_grad"], rtol=1e-6)
 
 
-def test_classes_that_are_ruled_out():
+def test_excluded_classes():
     y = np.array([[1, -np.inf, 2], [-np.inf, 3, -np.inf]], np.float32)
-    found = run(LABELS, y, np.array([0, 1]))
-    np.testing.assert_allclose(found["loss"], np.log(1 + np.e) / 2, rtol=1e-6)
-    np.testing.assert_allclose(found["y_grad"] * 2, [[1 / (1 + np.e) - 1, 0, np.e / (1 + np.e)], [0, 0, 0]], rtol=1e-6)
+    actual = run(LABELS, y, np.array([0, 1]))
+    np.testing.assert_allclose(actual["loss"], np.log(1 + np.e) / 2, rtol=1e-6)
+    np.testing.assert_allclose(actual["y_grad"] * 2, [[1 / (1 + np.e) - 1, 0, np.e / (1 + np.e)], [0, 0, 0]], rtol=1e-6)
 
 
 def test_scores_far_apart():
     y = np.array([[1e4, -1e4, 0], [-3e4, 3e4, 0]], np.float32)
-    found = run(LABELS, y, np.array([1, 1]))
-    np.testing.assert_allclose(found["loss"], 1e4, rtol=1e-6)
-    np.testing.assert_allclose(found["y_grad"], [[0.5, -0.5, 0], [0, 0, 0]], atol=1e-7)
+    actual = run(LABELS, y, np.array([1, 1]))
+    np.testing.assert_allclose(actual["loss"], 1e4, rtol=1e-6)
+    np.testing.assert_allclose(actual["y_grad"], [[0.5, -0.5, 0], [0, 0, 0]], atol=1e-7)
 
 
 @pytest.mark.parametrize("shape", [["N", None], [None, "C"], [4, "C"]], ids=str)
-def test_number_of_classes_is_not_known(rng, shape):
+def test_unknown_number_of_classes(rng, shape):
     y, t = rng.normal(size=(4, 3)), np.array([0, 2, 1, 1])
     model = LABELS.build_onnx_function(dtype="float64", shape=shape, weighted=False)
     np.testing.assert_allclose(evaluate(model, {"y": y, "t": t})["loss"], -log_softmax(y)[range(4), t].mean())

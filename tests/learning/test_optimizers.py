@@ -59,8 +59,8 @@ def train(rate, w, gradient, steps):
     run = Session(rate.build_onnx_function(dtype=w.dtype, shape=w.shape)).run
     values = dict.fromkeys(rate.state, np.zeros_like(w))
     for k in range(1, steps + 1):
-        found = run({"w": w, "g": gradient(w, k), "k": np.array(k), **values})
-        w, values = found["w_out"], {s: found[f"{s}_out"] for s in rate.state}
+        actual = run({"w": w, "g": gradient(w, k), "k": np.array(k), **values})
+        w, values = actual["w_out"], {s: actual[f"{s}_out"] for s in rate.state}
         yield w
 
 
@@ -89,18 +89,18 @@ def test_hundred_steps_of_torch(rate, in_torch, dtype):
     # torch's AdamW rounds 1 - ηλ to float32, and is 2.4e-6 off float64 itself where ours is 1.2e-6 off.
     single = 4e-6 if isinstance(rate, LearningRateAdamW) else 2e-6
     tolerance = single if dtype == "float32" else 1e-13
-    for k, (found, expected) in enumerate(zip(train(rate, w, gradient, 100), train_torch(in_torch, w, gradient, 100),
+    for k, (actual, expected) in enumerate(zip(train(rate, w, gradient, 100), train_torch(in_torch, w, gradient, 100),
                                               strict=True), 1):
-        assert abs(found - expected).max() <= tolerance * abs(expected).max(), f"step {k}"
+        assert abs(actual - expected).max() <= tolerance * abs(expected).max(), f"step {k}"
 
 
 @A_STEP
 def test_hundred_steps_of_torch_with_a_schedule(rate, in_torch):
     rate = type(rate)(**{**vars(rate), "schedule": InvScalingSchedule(power_t=0.25)})
     w, gradient = noisy("float64")
-    *_, found = train(rate, w, gradient, 100)
+    *_, actual = train(rate, w, gradient, 100)
     *_, expected = train_torch(in_torch, w, gradient, 100, lambda step: (step + 1) ** -0.25)
-    assert abs(found - expected).max() <= 1e-13 * abs(expected).max()
+    assert abs(actual - expected).max() <= 1e-13 * abs(expected).max()
 
 
 schedulers = torch.optim.lr_scheduler
@@ -124,20 +124,20 @@ def test_hundred_steps_of_torch_with_its_scheduler(schedule, in_torch, dtype):
     optimizer = torch.optim.AdamW([p], lr=0.05, weight_decay=0.3)
     scheduler = in_torch(optimizer)
     tolerance = 4e-6 if dtype == "float32" else 1e-13
-    for k, found in enumerate(train(rate, w, gradient, 100), 1):
+    for k, actual in enumerate(train(rate, w, gradient, 100), 1):
         p.grad = torch.tensor(gradient(p.detach().numpy(), k))
         optimizer.step()
         scheduler.step()
         expected = p.detach().numpy()
-        assert abs(found - expected).max() <= tolerance * abs(expected).max(), f"step {k}"
+        assert abs(actual - expected).max() <= tolerance * abs(expected).max(), f"step {k}"
 
 
-def test_weight_decay_is_apart_from_the_gradient(rng):
+def test_weight_decay_is_decoupled(rng):
     w, zero = rng.normal(size=3), np.zeros(3)
     model = LearningRateAdamW(0.1, weight_decay=0.5).build_onnx_function(dtype="float64", shape=[3])
-    found = evaluate(model, {"w": w, "g": zero, "k": np.array(1), "m": zero, "v": zero})
-    np.testing.assert_allclose(found["w_out"], w * (1 - 0.1 * 0.5), rtol=1e-15)
-    assert not found["m_out"].any()
+    actual = evaluate(model, {"w": w, "g": zero, "k": np.array(1), "m": zero, "v": zero})
+    np.testing.assert_allclose(actual["w_out"], w * (1 - 0.1 * 0.5), rtol=1e-15)
+    assert not actual["m_out"].any()
 
 
 @pytest.mark.parametrize(
@@ -145,34 +145,34 @@ def test_weight_decay_is_apart_from_the_gradient(rng):
     [({}, ("v",)), ({"momentum": 0.5}, ("v", "b")), ({"centered": True}, ("v", "a")),
      ({"momentum": 0.5, "centered": True}, ("v", "a", "b"))],
 )
-def test_rmsprop_carries_what_its_settings_need(settings, state):
+def test_state_of_rmsprop(settings, state):
     assert LearningRateRMSProp(**settings).state == state
 
 
 def test_variance_of_a_constant_gradient_is_not_negative():
     # In float32, v - a² is -1e-8 at times where all gradients were the same, and its root would be no number.
     w, g = np.zeros(5, np.float32), np.array([0.1, 0.3, 0.7, 1.1, 3.3], np.float32)
-    *_, found = train(LearningRateRMSProp(centered=True, alpha=0.1), w, lambda w, k: g, 100)
-    assert np.isfinite(found).all()
+    *_, actual = train(LearningRateRMSProp(centered=True, alpha=0.1), w, lambda w, k: g, 100)
+    assert np.isfinite(actual).all()
 
 
-def test_adam_is_its_paper(rng):
+def test_adam_equals_its_paper(rng):
     w, g, m, v = rng.uniform(0.1, 1, size=(4, 3))
     m1, v1 = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
     step = m1 / (1 - 0.8**7) / (np.sqrt(v1 / (1 - 0.95**7)) + 1e-3)
     rate = LearningRateAdam(0.1, beta1=0.8, beta2=0.95, epsilon=1e-3)
-    found = evaluate(rate.build_onnx_function(dtype="float64", shape=[3]),
+    actual = evaluate(rate.build_onnx_function(dtype="float64", shape=[3]),
                      {"w": w, "g": g, "k": np.array(7), "m": m, "v": v})
     for name, expected in (("w_out", w - 0.1 * step), ("m_out", m1), ("v_out", v1)):
-        np.testing.assert_allclose(found[name], expected, rtol=1e-13)
+        np.testing.assert_allclose(actual[name], expected, rtol=1e-13)
 
 
 def test_first_step_of_adam_is_eta0_in_float32():
     # 1 - 0.999 in float32 would be 1.3e-5 off, and a half of that would reach the weight.
     zero = np.zeros(1, np.float32)
     model = LearningRateAdam(1.0, epsilon=1e-30).build_onnx_function(shape=[1])
-    found = evaluate(model, {"w": zero, "g": zero + 3, "k": np.array(1), "m": zero, "v": zero})["w_out"]
-    np.testing.assert_allclose(found, -1, rtol=3e-7)
+    actual = evaluate(model, {"w": zero, "g": zero + 3, "k": np.array(1), "m": zero, "v": zero})["w_out"]
+    np.testing.assert_allclose(actual, -1, rtol=3e-7)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def test_step_of_a_product_of_matrices(rng, schedule, dtype, trained):
     k = variable("k", np.int64, [])
     (new,) = LearningRateSGD(0.1, schedule=schedule).apply(w, g, k)
     expected = weight - 0.1 / (4**0.5 if schedule == "invscaling" else 1) * (c @ b.T if trained == "left" else a.T @ c)
-    found = evaluate(build([x, y, t, k], {"new": new}), {"x": a, "y": b, "t": c, "k": np.array(4)})["new"]
-    np.testing.assert_allclose(found, expected, rtol=1e-12 if dtype == "float64" else 1e-5, atol=1e-6)
+    actual = evaluate(build([x, y, t, k], {"new": new}), {"x": a, "y": b, "t": c, "k": np.array(4)})["new"]
+    np.testing.assert_allclose(actual, expected, rtol=1e-12 if dtype == "float64" else 1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("choice", "expected"),
     [
         ("SGD", LearningRateSGD()), ("LearningRateSGD", LearningRateSGD()), (0.5, LearningRateSGD(0.5)),
         (1, LearningRateSGD(1.0)), (np.float32(0.5), LearningRateSGD(0.5)), ("Nesterov", LearningRateSGDNesterov()),
@@ -223,8 +223,8 @@ def test_step_of_a_product_of_matrices(rng, schedule, dtype, trained):
         ("Adam", LearningRateAdam()), ("adam", LearningRateAdam()), (LearningRateAdam, LearningRateAdam(1e-3)),
     ],
 )
-def test_names(given, expected):
-    assert resolve_rate(given) == expected
+def test_names(choice, expected):
+    assert resolve_rate(choice) == expected
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_errors(make, message):
     assert str(e.value).startswith(message)
 
 
-def test_steps_go_where_a_schedule_has_shrunk_to():
+def test_steps_follow_the_schedule():
     # k is an int64: as a float32 it is exact up to 2^24 and good to 6e-8 beyond.
     k = variable("k", np.int64, [])
     eta = InvScalingSchedule(power_t=1)(constant(1.0), k)
-    found = evaluate(build({"k": k}, {"eta": eta}), {"k": np.array(10**10)})["eta"]
-    np.testing.assert_allclose(found, 1e-10, rtol=1e-6)
+    actual = evaluate(build({"k": k}, {"eta": eta}), {"k": np.array(10**10)})["eta"]
+    np.testing.assert_allclose(actual, 1e-10, rtol=1e-6)

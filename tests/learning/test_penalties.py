@@ -14,18 +14,18 @@ from ortpartial.testing import evaluate
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3, 2, 2)], ids=str)
 def test_formula(rng, l1, l2, dtype, shape):
     w = rng.normal(size=shape).astype(dtype)
-    found = evaluate(ElasticLearningPenalty(l1=l1, l2=l2).build_onnx_function(dtype=dtype, shape=shape), {"w": w})
+    actual = evaluate(ElasticLearningPenalty(l1=l1, l2=l2).build_onnx_function(dtype=dtype, shape=shape), {"w": w})
     rtol = 1e-5 if dtype == "float32" else 1e-13
-    np.testing.assert_allclose(found["penalty"], l1 * abs(w).sum() + l2 / 2 * (w**2).sum(), rtol=rtol)
+    np.testing.assert_allclose(actual["penalty"], l1 * abs(w).sum() + l2 / 2 * (w**2).sum(), rtol=rtol)
     v = torch.tensor(w, requires_grad=True)
     (l1 * v.abs().sum() + l2 / 2 * (v**2).sum()).backward()
-    np.testing.assert_allclose(found["w_grad"], v.grad.numpy(), rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(actual["w_grad"], v.grad.numpy(), rtol=rtol, atol=rtol)
 
 
 def test_no_gradient_at_zero():
     model = ElasticLearningPenalty(1, 1).build_onnx_function(shape=[1, 2])
-    found = evaluate(model, {"w": np.zeros((1, 2), np.float32)})
-    np.testing.assert_array_equal(found["w_grad"], 0)
+    actual = evaluate(model, {"w": np.zeros((1, 2), np.float32)})
+    np.testing.assert_array_equal(actual["w_grad"], 0)
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,21 @@ def test_applies_to(penalty, expected):
 @pytest.mark.parametrize("penalize_biases", [False, True])
 def test_biases(penalize_biases):
     penalty = ElasticLearningPenalty(1, 2, penalize_biases=penalize_biases)
-    found = evaluate(penalty.build_onnx_function(shape=[2]), {"w": np.array([1, -3], np.float32)})
-    np.testing.assert_array_equal(found["penalty"], 14 if penalize_biases else 0)
-    np.testing.assert_array_equal(found["w_grad"], [3, -7] if penalize_biases else [0, 0])
+    actual = evaluate(penalty.build_onnx_function(shape=[2]), {"w": np.array([1, -3], np.float32)})
+    np.testing.assert_array_equal(actual["penalty"], 14 if penalize_biases else 0)
+    np.testing.assert_array_equal(actual["w_grad"], [3, -7] if penalize_biases else [0, 0])
 
 
-def test_only_what_the_settings_ask_for():
+def test_terms_of_weight_0_are_left_out():
     def operators(*settings):
         return {n.op_type for n in ElasticLearningPenalty(*settings).build_onnx_function(shape=[3, 2]).graph.node}
 
     assert operators(0.1, 0) & {"ReduceSumSquare"} == operators(0, 0.1) & {"ReduceL1", "Sign"} == set()
 
 
-@pytest.mark.parametrize("given", [None, "none", "NoLearningPenalty", NoLearningPenalty, NoLearningPenalty()])
-def test_none(given):
-    assert resolve_penalty(given) == NoLearningPenalty()
+@pytest.mark.parametrize("choice", [None, "none", "NoLearningPenalty", NoLearningPenalty, NoLearningPenalty()])
+def test_none(choice):
+    assert resolve_penalty(choice) == NoLearningPenalty()
 
 
 def test_names():

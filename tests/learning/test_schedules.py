@@ -123,26 +123,26 @@ def test_first_step_may_be_an_input():
 
 def test_invscaling_is_that_of_scikit_learn_for_batches_of_one():
     model = SGDRegressor(learning_rate="invscaling", eta0=0.1, power_t=0.3, penalty=None, fit_intercept=False)
-    found, w = [], 0.0
+    actual, w = [], 0.0
     for _ in range(5):
         # The gradient of ½(w - 1)² is w - 1.
         model.partial_fit([[1.0]], [1.0])
-        found.append((model.coef_[0] - w) / (1 - w))
+        actual.append((model.coef_[0] - w) / (1 - w))
         w = model.coef_[0]
-    np.testing.assert_allclose(found, steps(InvScalingSchedule(power_t=0.3), range(1, 6)), rtol=1e-12)
+    np.testing.assert_allclose(actual, steps(InvScalingSchedule(power_t=0.3), range(1, 6)), rtol=1e-12)
 
 
 def test_optimal_is_one_step_ahead_of_scikit_learn_for_batches_of_one():
     # The sample that scikit-learn counts as number 0 is the batch that we count as number 1.
     alpha = 0.01
     model = SGDClassifier(loss="log_loss", learning_rate="optimal", alpha=alpha, penalty=None, fit_intercept=False)
-    found, w = [], 0.0
+    actual, w = [], 0.0
     for _ in range(5):
         # The gradient of log(1 + exp(-w)) is σ(w) - 1.
         model.partial_fit([[1.0]], [1], classes=[0, 1])
-        found.append((model.coef_[0, 0] - w) * (1 + np.exp(w)))
+        actual.append((model.coef_[0, 0] - w) * (1 + np.exp(w)))
         w = model.coef_[0, 0]
-    np.testing.assert_allclose(found, steps(OptimalSchedule(alpha=alpha), range(5)), rtol=1e-9)
+    np.testing.assert_allclose(actual, steps(OptimalSchedule(alpha=alpha), range(5)), rtol=1e-9)
 
 
 @pytest.mark.parametrize(

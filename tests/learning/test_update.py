@@ -14,8 +14,8 @@ from ortpartial.testing import evaluate
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(5, ["MatMul", "Add"]), ("N", ["ReduceSum", "Mul", "Sub"])])
-def test_a_sum_of_rows_is_a_product_with_the_factor(rows, expected):
-    """Two nodes and not three, where the number of rows is known; the numbers are the same but for rounding."""
+def test_sum_of_rows(rows, expected):
+    """Two nodes instead of three where the number of rows is known; the values are equal up to rounding."""
     w, x = variable("w", "float32", [3]), variable("x", "float32", [rows, 3])
     model = build([w, x], {"new": descend(w, constant(0.1), op.ReduceSum(x, [0], keepdims=0))})
     assert [node.op_type for node in model.graph.node] == expected
@@ -23,7 +23,7 @@ def test_a_sum_of_rows_is_a_product_with_the_factor(rows, expected):
     np.testing.assert_allclose(Session(model).run(feeds)["new"], 1 - 0.1 * feeds["x"].sum(0), rtol=1e-6)
 
 
-def test_a_product_in_another_shape_has_the_factor_in_it():
+def test_reshaped_product():
     w, a, b = variable("w", "float32", [2, 3, 2]), variable("a", "float32", [2, 4]), variable("b", "float32", [4, 6])
     step = op.Reshape(op.Gemm(a, b, alpha=2.0), [2, 3, 2])
     model = build([w, a, b], {"new": descend(w, constant(0.1), step)})
@@ -35,7 +35,7 @@ def test_a_product_in_another_shape_has_the_factor_in_it():
 
 
 @pytest.mark.parametrize("schedule", ["constant", "invscaling"])
-def test_rows_of_a_table_are_put_back_into_the_table(schedule):
+def test_gathered_rows_are_scattered_into_the_table(schedule):
     """Not into zeros of its size, which are then scaled and subtracted."""
     w, i, t = variable("w", "float32", [50, 3]), variable("i", "int64", [2, 4]), variable("t", "float32", [2, 4, 3])
     (g,) = grad(op.ReduceSum(op.Gather(w, i) * t, keepdims=0), [w])
@@ -48,8 +48,8 @@ def test_rows_of_a_table_are_put_back_into_the_table(schedule):
     expected = torch.tensor(feeds["w"], requires_grad=True)
     (expected[feeds["i"]] * torch.tensor(feeds["t"])).sum().backward()
     eta = 0.1 / (4**0.5 if schedule == "invscaling" else 1)
-    found = evaluate(build([w, i, t, k], {"new": new}), {**feeds, "k": np.array(4)})["new"]
-    np.testing.assert_allclose(found, feeds["w"] - eta * expected.grad.numpy(), rtol=1e-5, atol=1e-6)
+    actual = evaluate(build([w, i, t, k], {"new": new}), {**feeds, "k": np.array(4)})["new"]
+    np.testing.assert_allclose(actual, feeds["w"] - eta * expected.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("step", [

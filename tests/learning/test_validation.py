@@ -9,7 +9,7 @@ from ortpartial.learning.validation import check_number, resolve_piece
 
 
 @pytest.mark.parametrize(
-    ("bounds", "given", "expected"),
+    ("bounds", "number", "expected"),
     [
         ({}, float("nan"), "a finite number was expected."),
         ({"above": 0}, 0.0, "a finite number more than 0 was expected."),
@@ -17,13 +17,13 @@ from ortpartial.learning.validation import check_number, resolve_piece
         ({"low": 0, "below": 1}, 1, "a finite number at least 0 and less than 1 was expected."),
     ],
 )
-def test_number_out_of_range(bounds, given, expected):
+def test_number_out_of_range(bounds, number, expected):
     class Piece:
-        value = given
+        value = number
 
     with pytest.raises(SettingError) as e:
         check_number(Piece(), "value", **bounds)
-    assert str(e.value) == f"Piece: value is {given!r}, {expected}"
+    assert str(e.value) == f"Piece: value is {number!r}, {expected}"
 
 
 def test_number_in_range():

@@ -55,22 +55,22 @@ def gradients(make, gradient):
 @pytest.mark.parametrize("make", [deep, convolutions])
 @pytest.mark.parametrize("kind", ["auto", "list", "cheap"])
 def test_same_numbers(make, kind):
-    made = make()
+    expressions = make()
     if kind == "cheap":
         gradient = checkpoint_gradient(recompute_cheap)
     elif kind == "auto":
         gradient = resolve_checkpointing("auto")
     else:  # every fifth value, wherever it stands
         gradient = checkpoint_gradient(lambda nodes, read: [y for node in nodes[::5] for y in node.outputs])
-    plain, expected = gradients(made, grad)
-    graph, found = gradients(made, gradient)
+    plain, expected = gradients(expressions, grad)
+    graph, actual = gradients(expressions, gradient)
     if kind != "cheap" or make is deep:  # Nothing but Relu reads what Conv gives, so that is not kept either way.
         assert len(graph.graph.node) > len(plain.graph.node)
     for name, g in expected.items():
-        np.testing.assert_array_equal(found[name], g)
+        np.testing.assert_array_equal(actual[name], g)
 
 
-def test_what_is_random_is_kept():
+def test_random_values_are_kept():
     x, w = variable("x", "float32", [64]), weight("w", 64)
     dropped = op.Exp(op.Dropout(op.Exp(x * w), 0.5, True))
     loss = op.ReduceSum(op.Exp(dropped), keepdims=0)
@@ -82,7 +82,7 @@ def test_what_is_random_is_kept():
 
 
 @pytest.mark.parametrize("checkpointing", ["auto", True, ["W1"], []])
-def test_a_training_is_the_same(checkpointing):
+def test_same_training(checkpointing):
     X, y, w = data(40)
     settings = {"learning_rate": 0.01, "max_iter": 3, "random_state": 0, "batch_size": 16}
     plain = Optimizer(mlp(), engine="step", **settings).fit(X, y, w)
@@ -106,7 +106,7 @@ def test_errors(settings, message):
         Optimizer(mlp(), **settings)
 
 
-def test_a_device_that_has_memory_of_its_own(monkeypatch):
+def test_device_memory(monkeypatch):
     monkeypatch.setitem(device._PROVIDERS, "cuda", "CPUExecutionProvider")
     with pytest.raises(SettingError, match=r"^checkpointing trains on the CPU, not on 'cuda'\.$"):
         Optimizer(mlp(), checkpointing="auto", device="cuda")
@@ -137,7 +137,7 @@ print(status("VmHWM") - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process took at the most")
-def test_memory_falls():
+def test_memory_shrinks():
     # 36 layers of 4 MB each are kept; 6 segments of 6 keep 6 + 6 of them at a time.
     none, auto = (int(subprocess.run([sys.executable, "-c", PEAK, kind], check=True, capture_output=True).stdout)
                   for kind in ("none", "auto"))

@@ -91,11 +91,11 @@ def model(f, dtype="float64"):
 
 @pytest.mark.parametrize(("f", "in_torch"), CASES)
 def test_float64(f, in_torch):
-    found = Session(model(f)).run({"x": X})["y"]
-    np.testing.assert_allclose(found, 2 * in_torch(torch.tensor(X)).numpy(), rtol=1e-12, atol=1e-15)
+    actual = Session(model(f)).run({"x": X})["y"]
+    np.testing.assert_allclose(actual, 2 * in_torch(torch.tensor(X)).numpy(), rtol=1e-12, atol=1e-15)
 
 
-def test_every_operator_of_the_table_is_tried():
+def test_every_lowering_is_tested():
     # tests/autodiff/rules/test_recurrent.py tries these.
     assert {row.id.split()[0].strip(",") for row in CASES} | {"GRU", "LSTM", "RNN"} == set(LOWERINGS)
 
@@ -112,29 +112,29 @@ OPEN = rows(
 
 @pytest.mark.parametrize("f", OPEN)
 @pytest.mark.parametrize("sizes", [("N", 3, 4, 5), ("N", 3, "H", "W")])
-def test_padding_that_depends_on_sizes(f, sizes):
-    found = Session(build([x := variable("x", "float64", sizes)], {"y": f(x)})).run({"x": X})["y"]
+def test_padding_of_symbolic_sizes(f, sizes):
+    actual = Session(build([x := variable("x", "float64", sizes)], {"y": f(x)})).run({"x": X})["y"]
     expected = Session(build([x := variable("x", "float32", X.shape)], {"y": f(x)})).run({"x": X.astype(np.float32)})
-    np.testing.assert_allclose(found, expected["y"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual, expected["y"], rtol=1e-4, atol=1e-4)
 
 
 def test_erf_is_exact():
     x = np.concatenate([np.logspace(-300, 1, 2000), np.linspace(0, 8, 8001), [np.inf]])
     x = np.concatenate([x, -x])
     v = variable("x", "float64", ["N"])
-    found = Session(build([v], {"y": op.Erf(v)})).run({"x": x})["y"]
-    np.testing.assert_allclose(found, [math.erf(a) for a in x], rtol=1e-15)
+    actual = Session(build([v], {"y": op.Erf(v)})).run({"x": x})["y"]
+    np.testing.assert_allclose(actual, [math.erf(a) for a in x], rtol=1e-15)
 
 
 @pytest.mark.parametrize("f", [F.conv1d, F.conv3d, F.conv_transpose1d, F.conv_transpose3d])
-def test_images_of_any_number_of_axes(f):
-    """Sizes that are known when it runs alone."""
+def test_images_of_any_rank(f):
+    """Symbolic sizes, which are computed at run time."""
     r, operator = int(f.__name__[-2]), op.ConvTranspose if "transpose" in f.__name__ else op.Conv
     x, w = kernel(2, 4, *range(5, 5 + r)), kernel(4, 4, *range(2, 2 + r))
     v = variable("x", "float64", ["N", 4, *"dhw"[:r]])
     settings = {"strides": [2] * r, "pads": [1] * 2 * r}
-    found = Session(build([v], {"y": operator(v, w, **settings)})).run({"x": x})["y"]
-    np.testing.assert_allclose(found, f(torch.tensor(x), torch.tensor(w), stride=2, padding=1), rtol=1e-12, atol=1e-12)
+    actual = Session(build([v], {"y": operator(v, w, **settings)})).run({"x": x})["y"]
+    np.testing.assert_allclose(actual, f(torch.tensor(x), torch.tensor(w), stride=2, padding=1), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("f", "shapes"), rows(
@@ -148,7 +148,7 @@ def test_images_of_any_number_of_axes(f):
     ("Erf", op.Erf, [(2, 7)]),
 ))
 def test_gradients_in_float64_on_the_runtime(f, shapes):
-    """To the second order, by onnxruntime alone, in sizes that are known and in others."""
+    """First and second order, in onnxruntime alone, with static and symbolic sizes."""
     check_gradient(f, [kernel(*shape) for shape in shapes], directions=1)
 
 
@@ -157,9 +157,9 @@ def test_softplus_does_not_overflow():
     assert np.isfinite(Session(model(op.Softplus)).run({"x": x})["y"]).all()
 
 
-def test_what_is_float32_stays_as_it_is():
-    given = model(op.Softplus, "float32")
-    assert lower(given) is given
+def test_float32_is_not_lowered():
+    proto = model(op.Softplus, "float32")
+    assert lower(proto) is proto
 
 
 def test_names_and_initializers_are_kept():
@@ -170,7 +170,7 @@ def test_names_and_initializers_are_kept():
     assert "w" in {t.name for t in lowered.graph.initializer}
 
 
-def test_what_cannot_be_lowered_is_named():
+def test_error_of_an_operator_without_lowering():
     message = r"no kernel for LpPool .*node 'LpPool_node_0'\) with inputs of float64; use another"
     with pytest.raises(ModelError, match=message):
         Session(model(lambda x: op.LpPool(x, kernel_shape=[2, 2])))
@@ -184,14 +184,14 @@ def test_bodies_are_lowered():
         h = op.Softplus(x)
         return loop(step, 2, h) + op.Mean(h, x)
 
-    found = Session(model(f)).run({"x": X})["y"]
+    actual = Session(model(f)).run({"x": X})["y"]
     h = F.softplus(torch.tensor(X))
-    np.testing.assert_allclose(found, 2 * (h + (h + torch.tensor(X)) / 2), rtol=1e-12, atol=1e-14)
-    given = model(lambda x: loop(lambda i, going, v: (None, op.Softplus(v)), 2, x), "float32")
-    assert lower(given) is given
+    np.testing.assert_allclose(actual, 2 * (h + (h + torch.tensor(X)) / 2), rtol=1e-12, atol=1e-14)
+    proto = model(lambda x: loop(lambda i, going, v: (None, op.Softplus(v)), 2, x), "float32")
+    assert lower(proto) is proto
 
 
-def test_what_cannot_be_lowered_in_a_body_is_named():
+def test_error_of_an_operator_without_lowering_in_a_body():
     message = r"no kernel for LpPool .*node 'LpPool_node_0'\) with inputs of float64; use another"
     pool = partial(op.LpPool, kernel_shape=[1, 1])
     with pytest.raises(ModelError, match=message):
@@ -215,24 +215,24 @@ NEW = rows(
 
 @pytest.mark.parametrize(("f", "in_torch"), NEW)
 def test_new_operators_on_an_old_runtime(f, in_torch):
-    """Younger than onnxruntime 1.19.2, which knows opset 21, they are trained and run there by their bodies."""
+    """Operators newer than opset 21, the newest of onnxruntime 1.19.2, run and train there by their function bodies."""
     young = model(f, "float32")
     old = downgrade_opset(young, 21)
     assert max(o.version for o in young.opset_import) > 21 >= max(o.version for o in old.opset_import)
     expected = 2 * in_torch(torch.tensor(X)).numpy()
     for graph in (young, old):
-        found = Session(graph).run({"x": X.astype(np.float32)})["y"]
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        actual = Session(graph).run({"x": X.astype(np.float32)})["y"]
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_an_operator_that_no_body_helps():
+def test_error_of_a_new_operator_without_body():
     x = variable("x", "float32", ["N", 4])
     with pytest.raises(ModelError, match=r"CumProd> is of opset 26, this runtime knows opsets up to 21, and ONNX"):
         downgrade_opset(build([x], {"y": op.CumProd(x, 1)}), 21)
 
 
 def test_newer_forms_of_old_operators():
-    """What says no more than its form of opset 21 could say is written in that."""
+    """A node that uses no new attribute is written in its form of opset 21."""
 
     def cast(**settings):
         cast = helper.make_node("Cast", ["x"], ["y"], "c", to=TensorProto.FLOAT, **settings)
@@ -241,8 +241,8 @@ def test_newer_forms_of_old_operators():
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
 
     for settings in ({}, {"round_mode": "up"}):
-        found = downgrade_opset(cast(**settings), 21)
-        assert (found.opset_import[0].version, len(found.graph.node[0].attribute)) == (21, 1)
+        actual = downgrade_opset(cast(**settings), 21)
+        assert (actual.opset_import[0].version, len(actual.graph.node[0].attribute)) == (21, 1)
     with pytest.raises(ModelError, match="<Node c: Cast> cannot be written for opset 21, the runtime's newest: "):
         downgrade_opset(cast(round_mode="down"), 21)
 
@@ -253,12 +253,12 @@ def test_a_new_operator_is_trained():
     X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
     w = torch.eye(4, dtype=torch.float64, requires_grad=True)
     ((F.silu(torch.tensor(X, dtype=torch.float64) @ w) - 1) ** 2).mean().backward()
-    (found,) = o.fit(X, np.ones((8, 4))).get_state()
-    np.testing.assert_allclose(found, np.eye(4) - 0.01 * w.grad.numpy(), rtol=1e-5, atol=1e-7)
+    (actual,) = o.fit(X, np.ones((8, 4))).get_state()
+    np.testing.assert_allclose(actual, np.eye(4) - 0.01 * w.grad.numpy(), rtol=1e-5, atol=1e-7)
 
 
-def test_what_is_not_float64_stays_as_it_is():
-    """Even its shapes, which may be declared and not inferred."""
+def test_models_without_float64_are_not_read():
+    """The model is returned as it is, with its declared shapes."""
     x, d = variable("x", "float32", ["N"]), variable("d", "float64", ["N"])
     model = build([x, d], {"y": op.HardSigmoid(x), "z": d + 1})
     assert lower(model) is model

@@ -39,25 +39,25 @@ def stepped(o, x, y):
     """The outputs of the step's graph from the interpreter of onnx, which rounds each result to its dtype."""
     graph = o._engine.graphs()["step"]
     feeds = {"x": x, "y_target": y, "iteration": np.array(1), **o._engine.snapshot()["arrays"]}
-    found = ReferenceEvaluator(graph).run(None, {i.name: feeds[i.name] for i in graph.graph.input})
-    return dict(zip([v.name for v in graph.graph.output], found, strict=True))
+    actual = ReferenceEvaluator(graph).run(None, {i.name: feeds[i.name] for i in graph.graph.input})
+    return dict(zip([v.name for v in graph.graph.output], actual, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in multiply")  # HardSigmoid as a mask: infinity becomes 1
 @pytest.mark.parametrize("model", [linear, mlp, net], ids=lambda f: f.__name__)
-def test_a_step_is_that_of_float32_within_the_rounding_of_float16(model):
+def test_a_step_equals_float32_up_to_rounding(model):
     x, y = (images(10) if model is net else (X[:10], Y[:10]))
     kept = {"train_mode": model is net, "learning_rate": LearningRateSGD(0.1)}
     low, high = (optimizer(model(), precision=p, loss_scale=s, **kept) for p, s in (("float16", 256.0), (None, None)))
-    found, expected = stepped(low, x, y), stepped(high, x, y)
+    actual, expected = stepped(low, x, y), stepped(high, x, y)
     before = high._engine.snapshot()["arrays"]
-    moves = [{n: a[f"{n}_new"] - before[n] for n in before} for a in (found, expected)]
-    assert all(found[f"{n}_new"].dtype == np.float32 for n in before)
+    moves = [{n: a[f"{n}_new"] - before[n] for n in before} for a in (actual, expected)]
+    assert all(actual[f"{n}_new"].dtype == np.float32 for n in before)
     assert_close(*moves, 20 * 2.0**-11)
     assert any((moves[0][n] != moves[1][n]).any() for n in before)  # float16 it is
 
 
-def test_products_alone_are_low():
+def test_only_products_are_low():
     """A softmax, a mean and what follows them, up to the next product, are float32."""
     x = variable("x", "float32", ["N", 4])
     h = op.Relu(x @ parameter("U", 4, 4))
@@ -71,7 +71,7 @@ def test_products_alone_are_low():
     assert next(n for n in graph.graph.node if n.op_type == "Add") not in low
 
 
-def test_scale_of_torch():
+def test_grad_scaler_of_torch():
     """The scale, the skipped steps and the weights are those of a GradScaler with the same gradients."""
     o = optimizer(linear(), loss_scale=HUGE, shuffle=False, batch_size=10, max_iter=1)
     w = {n: torch.tensor(a, requires_grad=True) for n, a in weights_of(linear()).items()}
@@ -97,7 +97,7 @@ def test_scale_of_torch():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_step_that_overflows_changes_the_scale_alone(engine):
+def test_a_skipped_step_changes_only_the_scale(engine):
     o = optimizer(net(), engine, train_mode=True, loss_scale=LossScale(init_scale=2.0**126))
     x, y = images(10)
     before = everything(o)
@@ -114,7 +114,7 @@ def test_a_step_that_overflows_changes_the_scale_alone(engine):
 
 @pytest.mark.parametrize("rows", [50, 53])
 @pytest.mark.parametrize("scale", [None, HUGE, 256.0])
-def test_step_and_epoch_are_the_same_to_the_last_bit(rows, scale):
+def test_step_and_epoch_are_equal_bit_for_bit(rows, scale):
     a, b = (optimizer(engine=e, loss_scale=scale).fit(X[:rows], 100 * Y[:rows]) for e in ENGINES)
     assert everything(a) == everything(b)
     assert a.train_losses_[-1] < a.train_losses_[0]
@@ -213,7 +213,7 @@ def test_invalid_scales(wrong):
         LossScale(**wrong)
 
 
-def test_it_is_not_written_into_a_model():
+def test_error_of_an_export():
     with pytest.raises(SettingError, match="precision='float16' is not written into a model"):
         optimizer().get_training_onnx()
 

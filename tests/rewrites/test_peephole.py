@@ -31,7 +31,7 @@ CONV = [
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("x", "w", "settings"), CONV)
-def test_conv_to_few_places_is_one_product(x, w, settings, bias):
+def test_conv_of_small_images_is_one_product(x, w, settings, bias):
     arrays = {"x": real(*x), "w": real(*w, seed=1), **({"b": real(w[0], seed=2)} if bias else {})}
     values = [variable(n, "float32", a.shape) for n, a in arrays.items()]
     pads = np.broadcast_to(settings.get("padding", 0), 2).tolist() * 2
@@ -39,9 +39,9 @@ def test_conv_to_few_places_is_one_product(x, w, settings, bias):
                 dilations=list(settings.get("dilation", (1, 1))))
     model = build(values, apply_peepholes([y]))
     assert "Conv" not in [n.op_type for n in model.graph.node]
-    (found,) = Session(model).run(arrays).values()
+    (actual,) = Session(model).run(arrays).values()
     expected = F.conv2d(*map(torch.tensor, arrays.values()), **settings)
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual, expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("x", "w", "group"), [
@@ -64,17 +64,17 @@ def convolution(seed=3):
 
 
 @pytest.mark.parametrize("rate", ["SGD", "Nesterov", "Adam"])
-def test_a_training_is_that_of_torch(rate):
+def test_training_equals_torch(rate):
     proto, weights = convolution()
     model, x, t = load(proto, variables=weights), real(12, 2, 8, 8, seed=20), real(12, 3, seed=21)
     losses = {"y": resolve_loss("square_error")}
     spec = TrainingSpec(model, tuple(weights), losses, resolve_penalty(None), resolve_rate(rate))
-    found = []
+    actual = []
     for kind in (StepEngine, EpochEngine):
         engine = kind(spec)
         engine.start({"x": x, "y_target": t})
         losses = [engine.epoch(np.arange(12), 6) for _ in range(5)]
-        found.append([engine.get(w) for w in weights])
+        actual.append([engine.get(w) for w in weights])
     ws = [torch.tensor(model.arrays[w], requires_grad=True) for w in weights]
     optimizer = {"SGD": lambda: torch.optim.SGD(ws, 0.01), "Adam": lambda: torch.optim.Adam(ws, 1e-3),
                  "Nesterov": lambda: torch.optim.SGD(ws, 0.01, momentum=0.9, nesterov=True)}[rate]()
@@ -86,40 +86,40 @@ def test_a_training_is_that_of_torch(rate):
         F.mse_loss(y, torch.tensor(t[rows])).backward()
         optimizer.step()
     assert losses[-1] < losses[0]
-    for a, b, w in zip(*found, ws, strict=True):
+    for a, b, w in zip(*actual, ws, strict=True):
         assert np.array_equal(a, b)
         assert np.abs(a - w.detach().numpy()).max() <= 2e-5 * np.abs(a).max()
 
 
 def run(outputs, arrays):
-    """The values that expressions of variables have, in the faster form; and that form's operators."""
+    """The values of expressions of variables after peephole optimization, and the operators that compute them."""
     model = build(list(arrays), {f"y{i}": y for i, y in enumerate(apply_peepholes(outputs))})
-    found = Session(model).run({v.hint: a for v, a in arrays.items()})
-    return list(found.values()), [n.op_type for n in model.graph.node]
+    actual = Session(model).run({v.hint: a for v, a in arrays.items()})
+    return list(actual.values()), [n.op_type for n in model.graph.node]
 
 
-def test_a_product_takes_a_factor_in():
+def test_factors_fold_into_products():
     a, b, c = (variable(n, "float32", s) for n, s in (("a", (4, 3)), ("b", (3, 2)), ("c", (4, 2))))
     arrays = {a: real(4, 3), b: real(3, 2, seed=1), c: real(4, 2, seed=2)}
     spread = op.Expand(constant(np.float32(3)), [4, 3]) / 2  # all of one number
     y = op.Gemm(spread * a, b * constant(np.full((3, 2), -1, np.float32)), c, alpha=2.0)
     rows = op.MatMul(constant(np.ones(4, np.float32)), 0.5 * op.Gemm(a, b))
-    found, types = run([y, rows], arrays)
+    actual, types = run([y, rows], arrays)
     assert "Mul" not in types
     na, nb, nc = arrays.values()
-    np.testing.assert_allclose(found[0], -3 * na @ nb + nc, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], 0.5 * (na @ nb).sum(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[0], -3 * na @ nb + nc, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[1], 0.5 * (na @ nb).sum(0), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("shape", [(2, 3, 4), ("N", 3, 4), (2, 2, 3, 4)])
-def test_a_layer_of_rows_in_many_axes_takes_its_bias_in(shape, first):
+def test_bias_of_a_batched_layer_is_fused(shape, first):
     x, w, b = variable("x", "float32", shape), variable("w", "float32", (4, 5)), variable("b", "float32", (5,))
     arrays = {x: real(*(2 if n == "N" else n for n in shape)), w: real(4, 5, seed=1), b: real(5, seed=2)}
-    (found,), types = run([x @ w + b if first else b + x @ w], arrays)
+    (actual,), types = run([x @ w + b if first else b + x @ w], arrays)
     assert types == ["Flatten", "Gemm", "Reshape"]
     nx, nw, nb = arrays.values()
-    np.testing.assert_allclose(found, nx @ nw + nb, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual, nx @ nw + nb, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shapes", [
@@ -132,7 +132,7 @@ def test_other_layers_stay(shapes):
     assert apply_peepholes([y]) == [y]
 
 
-def test_a_product_that_something_else_reads_is_computed_once():
+def test_products_read_twice_are_computed_once():
     x, w, b = variable("x", "float32", (2, 3, 4)), variable("w", "float32", (4, 5)), variable("b", "float32", (5,))
     y = x @ w
     assert apply_peepholes([y + b, op.Exp(y)])[0].node.op_type == "Add"
@@ -142,13 +142,13 @@ def test_a_product_that_something_else_reads_is_computed_once():
     (128, {}, ["Reshape", "MatMul", "Add"]), (127, {}, ["Gemm"]), (200, {"alpha": 2.0}, ["Gemm"]),
     ("N", {}, ["Gemm"]),
 ])
-def test_one_output_of_many_rows_is_a_product_with_a_column(rows, settings, expected):
+def test_one_column_of_many_rows(rows, settings, expected):
     a, w, b = (variable(n, "float32", s) for n, s in (("a", (rows, 5)), ("w", (1, 5)), ("b", (1,))))
     arrays = {a: real(200 if rows == "N" else rows, 5), w: real(1, 5, seed=1), b: real(1, seed=2)}
-    found, types = run([op.Gemm(a, w, b, transB=1, **settings)], arrays)
+    actual, types = run([op.Gemm(a, w, b, transB=1, **settings)], arrays)
     assert types == expected
     na, nw, nb = arrays.values()
-    np.testing.assert_allclose(found[0], settings.get("alpha", 1) * na @ nw.T + nb, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[0], settings.get("alpha", 1) * na @ nw.T + nb, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [np.array([1, 2, 3], np.float32), np.ones((2, 1, 1), np.float32)])
@@ -158,31 +158,31 @@ def test_other_factors_stay(factor):
     assert apply_peepholes([y]) == [y]
 
 
-def test_a_factor_in_float64_stays_beside_a_gemm():
+def test_float64_factors_are_not_folded_into_gemm():
     """The factors of a Gemm are float32 in the specification."""
     a, b = variable("a", "float64", (4, 3)), variable("b", "float64", (3, 2))
     y = op.Gemm(a * 0.1, b)
     assert apply_peepholes([y]) == [y]
 
 
-def test_a_difference_has_its_factor_behind_it():
+def test_common_factors_are_factored_out():
     a, b, w = (variable(n, "float32", s) for n, s in (("a", (4, 1)), ("b", (4, 1)), ("w", (4, 2))))
     arrays = {a: real(4, 1), b: real(4, 1, seed=1), w: real(4, 2, seed=2)}
     c = op.Expand(constant(np.float32(0.25)), [4, 1])
-    found, types = run([op.Gemm(c * a + (-c) * b, w, transA=1), op.Gemm(c * a - (-c) * b, w, transA=1)], arrays)
+    actual, types = run([op.Gemm(c * a + (-c) * b, w, transA=1), op.Gemm(c * a - (-c) * b, w, transA=1)], arrays)
     assert sorted(types) == ["Add", "Gemm", "Gemm", "Sub"]
     na, nb, nw = arrays.values()
-    np.testing.assert_allclose(found[0], 0.25 * (na - nb).T @ nw, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], 0.25 * (na + nb).T @ nw, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[0], 0.25 * (na - nb).T @ nw, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[1], 0.25 * (na + nb).T @ nw, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3), ()])
 def test_a_mean_of_squares_is_a_sum_of_squares(shape):
     x = variable("x", "float32", shape)
     arrays = {x: real(*shape)}
-    found, types = run([op.ReduceMean(x**2, keepdims=0)], arrays)
+    actual, types = run([op.ReduceMean(x**2, keepdims=0)], arrays)
     assert types == ["ReduceSumSquare", "Div"]
-    np.testing.assert_allclose(found[0], np.square(arrays[x]).mean(), rtol=1e-6)
+    np.testing.assert_allclose(actual[0], np.square(arrays[x]).mean(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("y", [
@@ -201,9 +201,9 @@ def test_a_mean_of_products_with_a_row_is_a_product_with_a_column(shape, axis):
     arrays = {x: real(*(2 if n == "N" else n for n in shape)), s: real(4, seed=1)}
     axis = [len(shape) - 1] if axis == "last" else axis
     for y in (op.ReduceMean(x * s, axis), op.ReduceMean(s * x, axis)):
-        found, types = run([y], arrays)
+        actual, types = run([y], arrays)
         assert types == ["Div", "Unsqueeze", "MatMul"]
-        np.testing.assert_allclose(found[0], (arrays[x] * arrays[s]).mean(-1, keepdims=True), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual[0], (arrays[x] * arrays[s]).mean(-1, keepdims=True), rtol=1e-5, atol=1e-6)
 
 
 def product(x=(5, 4), s=(4,), dtype="float32"):
@@ -226,9 +226,9 @@ def test_other_means_of_products_stay(y):
 def test_a_mask_is_one_operator():
     x, dy = variable("x", "float32", (8,)), variable("dy", "float32", (8,))
     arrays = {x: np.array([-np.inf, -1, -1e-38, 0, 1.2e-38, 1e-30, 2, np.inf], np.float32), dy: real(8)}
-    found, types = run([grad(op.Relu(x), [x], [dy])[0]], arrays)
+    actual, types = run([grad(op.Relu(x), [x], [dy])[0]], arrays)
     assert sorted(types) == ["HardSigmoid", "Mul", "Relu"]
-    np.testing.assert_array_equal(found[0], arrays[dy] * [0, 0, 0, 0, 1, 1, 1, 1])
+    np.testing.assert_array_equal(actual[0], arrays[dy] * [0, 0, 0, 0, 1, 1, 1, 1])
 
 
 @pytest.mark.parametrize("mask", [
@@ -241,19 +241,19 @@ def test_other_masks_stay(mask):
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_and_its_derivative_share_the_normal(approximate):
+def test_gelu_and_its_derivative_share_the_normal_cdf(approximate):
     x = variable("x", "float32", (64,))
     y = op.Gelu(x, approximate=approximate)
     (g,) = grad(y, [x], [constant(np.ones(64, np.float32))])
     arrays = {x: np.linspace(-6, 6, 64, dtype=np.float32)}
-    found, types = run([y, g], arrays)
+    actual, types = run([y, g], arrays)
     assert "Gelu" not in types
     assert types.count("Erf") + types.count("Tanh") == 1
     t = torch.tensor(arrays[x], dtype=torch.float64, requires_grad=True)
     expected = F.gelu(t, approximate=approximate)
     expected.sum().backward()
-    np.testing.assert_allclose(found[0], expected.detach(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], t.grad, rtol=1e-5, atol=3e-6)
+    np.testing.assert_allclose(actual[0], expected.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[1], t.grad, rtol=1e-5, atol=3e-6)
     assert run([y], arrays)[1] == ["Gelu"]
 
 
@@ -261,14 +261,14 @@ def test_gelu_and_its_derivative_share_the_normal(approximate):
     ((8, 32, 4, 16), (0, 2, 1, 3)), ((32, 4, 32, 16), (2, 0, 1, 3)), ((32, 8, 4, 16), (1, 2, 0, 3)),
     ((1, 64, 1, 32, 4), (3, 2, 1, 0, 4)), (("N", 32, 4, 16), (0, 2, 1, 3)), ((64, "N", 4, 16), (1, 2, 0, 3)),
 ])
-def test_blocks_are_moved_to_the_right(shape, perm):
+def test_block_swaps_move_right(shape, perm):
     x = variable("x", "float32", shape)
     arrays = {x: real(*(n if isinstance(n, int) else 6 for n in shape))}
     y = op.Transpose(x, perm=list(perm))
     assert apply_peepholes([y]) != [y]
-    found, types = run([y], arrays)
+    actual, types = run([y], arrays)
     assert types == ["Reshape", "Transpose", "Reshape"]
-    np.testing.assert_array_equal(found[0], arrays[x].transpose(perm))
+    np.testing.assert_array_equal(actual[0], arrays[x].transpose(perm))
 
 
 @pytest.mark.parametrize(("shape", "perm", "dtype"), [
@@ -277,12 +277,12 @@ def test_blocks_are_moved_to_the_right(shape, perm):
     ((64, 32, 5, 5), (1, 0, 2, 3), "float32"),
     ((8, 32, 4, 16), (0, 2, 1, 3), "int64"), ((32, 4, 32, 16), (2, 1, 0, 3), "float32"), (None, (1, 0), "float32"),
 ])
-def test_other_moves_stay(shape, perm, dtype):
+def test_other_transposes_stay(shape, perm, dtype):
     y = op.Transpose(variable("x", dtype, shape), perm=list(perm))
     assert apply_peepholes([y]) == [y]
 
 
-def test_what_is_given_is_where_the_expressions_start():
+def test_patterns_stop_at_the_cut():
     x = variable("x", "float32", (4, 3))
     scaled = 2 * x
     y = op.Gemm(scaled, constant(np.ones((3, 2), np.float32)))
@@ -296,7 +296,7 @@ def test_what_is_given_is_where_the_expressions_start():
     lambda x, w: op.Gemm(0 * x, w), lambda x, w: op.Conv(x, w),
 ])
 @pytest.mark.parametrize("shape", [None, ["N", "M"]])
-def test_what_is_not_known_stays(y, shape):
+def test_unknown_shapes_stay(y, shape):
     y = y(variable("x", "float32", shape), variable("w", "float32", None))
     assert apply_peepholes([y]) == [y]
 
@@ -306,7 +306,7 @@ def test_a_mask_of_unknown_shape():
     assert y.node.op_type == "HardSigmoid"
 
 
-def test_nothing_becomes_a_number_by_a_factor_of_0():
+def test_a_factor_of_0_is_not_folded():
     a, b = variable("a", "float32", (2, 3)), variable("b", "float32", (3, 2))
     y = op.Gemm(constant(np.zeros((2, 3), np.float32)) * a, b)
     assert apply_peepholes([y]) == [y]

@@ -88,15 +88,15 @@ def test_simplified(name):
     make, shape, expected = CASES[name]
     x = x_of(*shape)
     model = load(build([x], {"y": make(x)}))
-    found = simplify(model)
-    assert types(found) == expected
+    actual = simplify(model)
+    assert types(actual) == expected
     if name != "what cannot be computed":
         a = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-        before, after = (Session(build(m.inputs, m.outputs)).run({"x": a})["y"] for m in (model, found))
+        before, after = (Session(build(m.inputs, m.outputs)).run({"x": a})["y"] for m in (model, actual))
         np.testing.assert_array_equal(before, after)
 
 
-def test_dropout_stays_where_it_is_to_train():
+def test_dropout_is_kept_on_request():
     x = x_of("N")
     model = load(build([x], {"y": op.Dropout(x)}))
     assert types(simplify(model, dropout=True)) == ["Dropout"]

@@ -29,7 +29,7 @@ def normalized():
     return build([x], {"y": op.Dropout(y, constant(np.float32(0.25).reshape(())))})
 
 
-def test_in_training():
+def test_training_mode():
     model = load(normalized(), variables=["mean", "var"])
     rewritten = to_training_mode(model)
     (mask,) = rewritten.masks.values()
@@ -46,13 +46,13 @@ def test_in_training():
     assert find_statistics(model) == ["mean", "var"]
 
 
-def test_a_name_that_a_mask_would_take():
+def test_mask_names_are_unique():
     x = x_of("N")
     model = load(build([x], {"y": op.Dropout(x * constant(real(1), hint="mask_0"))}))
     assert list(to_training_mode(model).masks) == ["mask_0_"]
 
 
-def test_in_inference():
+def test_inference_mode():
     x, ratio, on = x_of("N", 2, 3), constant(np.float32(0.5).reshape(())), constant(np.array(True))
     parameters = [constant(real(2, seed=i) ** 2, hint=n) for i, n in enumerate(["scale", "b", "mean", "var"])]
     y, *_ = op.BatchNormalization(x, *parameters, training_mode=1, n_outputs=3)

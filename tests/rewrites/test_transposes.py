@@ -64,28 +64,28 @@ LEFT = {"a bias along an axis that lies elsewhere", "a bias of rows", "other axe
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_fewer_moves_and_the_same_numbers(name):
+def test_fewer_transposes(name):
     make, before, after = CASES[name]
     x = variable("x", "float32", [2, 3, 6])
     y = make(x)
-    found = cancel_transposes({"y": y})["y"]
-    assert (moves([y]), moves([found])) == (before, after)
-    assert (found is y) == (name in LEFT)
-    assert found.shape == y.shape
-    grads = [grad(op.ReduceSum(op.Sin(v)), [x])[0] for v in (y, found)]
-    ran = Session(build([x], dict(zip("abcd", [y, found, *grads], strict=True)))).run({"x": real(2, 3, 6)})
+    actual = cancel_transposes({"y": y})["y"]
+    assert (moves([y]), moves([actual])) == (before, after)
+    assert (actual is y) == (name in LEFT)
+    assert actual.shape == y.shape
+    grads = [grad(op.ReduceSum(op.Sin(v)), [x])[0] for v in (y, actual)]
+    ran = Session(build([x], dict(zip("abcd", [y, actual, *grads], strict=True)))).run({"x": real(2, 3, 6)})
     np.testing.assert_allclose(ran["b"], ran["a"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ran["d"], ran["c"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [("N", 3, 6), (0, 3, 6)])
-def test_sizes_that_are_open_or_nothing_stay(shape):
+def test_symbolic_and_empty_shapes_stay(shape):
     y = CASES["a product"][0](variable("x", "float32", shape))
     assert cancel_transposes({"y": y})["y"] is y
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_moves(seed):
+def test_random_transposes(seed):
     """Axes permuted, cut, joined and computed on in any order."""
     rng = np.random.default_rng(seed)
     x = y = variable("x", "float32", [2, 3, 4])
@@ -104,7 +104,7 @@ def test_random_moves(seed):
                 y = y @ constant(real(shape[-1], shape[-1], seed=seed)) + constant(real(shape[-1], seed=seed))
             case 5:
                 y = op.Tanh(op.Unsqueeze(y, [int(rng.integers(y.rank + 1))]) if y.rank < 4 else y)
-    found = cancel_transposes({"y": y})["y"]
-    assert found.shape == y.shape
-    ran = Session(build([x], {"a": y, "b": op.Identity(found)})).run({"x": real(2, 3, 4)})
+    actual = cancel_transposes({"y": y})["y"]
+    assert actual.shape == y.shape
+    ran = Session(build([x], {"a": y, "b": op.Identity(actual)})).run({"x": real(2, 3, 4)})
     np.testing.assert_allclose(ran["b"], ran["a"], rtol=1e-4, atol=1e-5)
