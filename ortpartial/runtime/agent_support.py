@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -96,9 +97,8 @@ def _check_names(graph: GraphProto, sources: set[str], names: set[str]) -> None:
     if outputs := [o.name for o in graph.output if o.name in sources]:
         raise ModelError(f"The output {outputs[0]!r} is an input or a weight itself; put an Identity between them.")
     if gradients := [n for n in names if n.endswith("_grad") and n.removesuffix("_grad") in names]:
-        raise ModelError(
-            f"The agent would name a gradient {gradients[0]!r}, which is a tensor of the model; rename that."
-        )
+        raise ModelError(f"The agent would name a gradient {gradients[0]!r}, which is a tensor of the model; rename "
+                         f"that.")
 
 
 def _new_name(name: str, names: set[str]) -> str:
@@ -144,7 +144,7 @@ def _complete_layer_normalization(node: AgentNode, graph: GraphProto, names: set
         graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, dtype), proto.input[2]))
 
 
-def _when(is_wrong: bool, reason: str) -> str | None:
+def _when(is_wrong: Any, reason: str) -> str | None:
     return reason if is_wrong else None
 
 
@@ -166,7 +166,7 @@ def _check_max_pool(node: AgentNode) -> str | None:
 
 
 def _check_average_pool(node: AgentNode) -> str | None:
-    if any(d != 1 for d in node.attribute("dilations", ())) or _pads_same(node):
+    if _pads_same(node) or any(d != 1 for d in node.attribute("dilations", ())):
         return "dilations and auto_pad SAME give a wrong gradient"
     shape = node.shape(0)
     if shape is None or len(shape) == 5:
@@ -220,15 +220,13 @@ def _check_scatter(node: AgentNode) -> str | None:
 #: Where the agent of onnxruntime-training 1.19.2 returns a wrong gradient without an error, or ends the process.
 _REFUSED: dict[str, _Check] = {
     "AveragePool": _check_average_pool,
-    "BatchNormalization": lambda n: _when(
-        not n.attribute("training_mode", 0), "it is differentiated, and even computed, as if training_mode were 1"
-    ),
+    "BatchNormalization": lambda n: _when(not n.attribute("training_mode", 0),
+                                          "it is differentiated, and even computed, as if training_mode were 1"),
     "Conv": lambda n: _when(_pads_same(n), "auto_pad SAME gives a wrong gradient; write the pads out"),
     "Dropout": lambda n: "its random numbers and its mask are out of reach",
     "GRU": lambda n: "its gradient ends the process unless W and R are both trained",
-    "Gelu": lambda n: _when(
-        n.attribute("approximate", "none") == "tanh", "approximate='tanh' is given the gradient of 'none'"
-    ),
+    "Gelu": lambda n: _when(n.attribute("approximate", "none") == "tanh",
+                            "approximate='tanh' is given the gradient of 'none'"),
     "Gemm": lambda n: _when(n.is_active(2) and n.shape(2) == (), "the gradient of a scalar C has a wrong shape"),
     "LSTM": lambda n: "its gradient ends the process unless W and R are both trained",
     "LayerNormalization": _check_layer_normalization,
@@ -238,9 +236,8 @@ _REFUSED: dict[str, _Check] = {
     "ScatterElements": _check_scatter,
     "ScatterND": _check_scatter,
     "SoftmaxCrossEntropyLoss": lambda n: _when(n.is_used(1), "the gradient of its second output is wrong"),
-    "Split": lambda n: _when(
-        not n.graph.active.issuperset(n.node.output), "an output that is not used makes the gradient too small"
-    ),
+    "Split": lambda n: _when(not n.graph.active.issuperset(n.node.output),
+                             "an output that is not used makes the gradient too small"),
     "Transpose": lambda n: _when(n.attribute("perm") is None, "it has no perm, and the rank of its input is not known"),
     "Where": _check_where,
 }
@@ -294,13 +291,12 @@ def _check_pow(node: AgentNode) -> str | None:
 
 def _check_slice(node: AgentNode) -> str | None:
     steps = node.constant(4)
-    return _when(node.has_input(4) and (steps is None or bool((steps < 0).any())), "its steps may be negative")
+    return _when(node.has_input(4) and (steps is None or (steps < 0).any()), "its steps may be negative")
 
 
 def _check_reduction(node: AgentNode) -> str | None:
     implicit = node.op_type == "ReduceLogSumExp" and not (node.has_input(1) or node.attribute("axes"))
-    return _when(bool(node.attribute("noop_with_empty_axes", 0)) or implicit,
-                 "the tests cover axes that are given alone")
+    return _when(implicit or node.attribute("noop_with_empty_axes", 0), "the tests cover axes that are given alone")
 
 
 def _check_expand(node: AgentNode) -> str | None:
@@ -313,24 +309,15 @@ def _check_expand(node: AgentNode) -> str | None:
 
 #: What the tests of a trusted operator do not cover; the gradient builder refuses most of it.
 _UNTESTED: dict[str, _Check] = {
-    "AveragePool": lambda n: _when(
-        bool(n.attribute("ceil_mode", 0) and n.attribute("count_include_pad", 0)),
-        "onnxruntime-training 1.19.2 counts pads wrongly in windows that ceil_mode adds",
-    ),
-    "Clip": lambda n: _when(
-        n.is_active(1) or n.is_active(2), "the tests cover the gradient of its first input alone"
-    ),
+    "AveragePool": lambda n: _when(n.attribute("ceil_mode", 0) and n.attribute("count_include_pad", 0),
+                                   "onnxruntime-training 1.19.2 counts pads wrongly in windows that ceil_mode adds"),
+    "Clip": lambda n: _when(n.is_active(1) or n.is_active(2), "the tests cover the gradient of its first input alone"),
     "Expand": _check_expand,
-    "Pad": lambda n: _when(
-        n.attribute("mode", "constant") != "constant" or n.has_input(3),
-        "the tests cover mode='constant' without axes alone",
-    ),
+    "Pad": lambda n: _when(n.attribute("mode", "constant") != "constant" or n.has_input(3),
+                           "the tests cover mode='constant' without axes alone"),
     "Pow": _check_pow,
-    "ReduceL2": _check_reduction,
-    "ReduceLogSumExp": _check_reduction,
-    "ReduceMean": _check_reduction,
-    "ReduceSum": _check_reduction,
     "Slice": _check_slice,
+    **dict.fromkeys(("ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum"), _check_reduction),
 }
 
 _BROADCASTING = frozenset({"Add", "Div", "Gemm", "MatMul", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
@@ -356,8 +343,8 @@ def _check_broadcast(node: AgentNode) -> str | None:
         shapes, active = ([node.shape(2), node.output_shape()], [0]) if node.is_active(2) else ([], [])
     if any(shape is None for shape in shapes):
         return "the rank of an input is not known"
-    known = [shape[:-2] if node.op_type == "MatMul" else shape for shape in shapes if shape is not None]
-    for shape, other in itertools.product((known[i] for i in active), known):
+    operands = [shape[:-2] if node.op_type == "MatMul" else shape for shape in shapes if shape is not None]
+    for shape, other in itertools.product((operands[i] for i in active), operands):
         if not _is_certain(shape, other, is_where=node.op_type == "Where"):
             return (f"it may broadcast {_format_shape(shape)} to {_format_shape(other)} in a dimension without a "
                     f"declared size")
@@ -365,7 +352,7 @@ def _check_broadcast(node: AgentNode) -> str | None:
 
 
 def _is_certain(shape: Shape, other: Shape, is_where: bool) -> bool:
-    """Whether it is known along which axes a shape is broadcast, which a branch of Where must not be along any."""
+    """Whether the axes along which a shape is broadcast are certain; for Where, whether there certainly are none."""
     if is_where and len(shape) < len(other):
         return False
     return all((d == 1 and not is_where) or e == 1 or (d is not None and d == e) for d, e in _align(shape, other))

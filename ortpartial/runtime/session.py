@@ -68,15 +68,8 @@ class Session:
     {'y': array([2., 2.], dtype=float32)}
     """
 
-    def __init__(
-        self,
-        model: ModelProto | bytes,
-        *,
-        device: str | Device = CPU,
-        threads: int | None = 1,
-        options: Any = None,
-        memory_pattern: bool = True,
-    ):
+    def __init__(self, model: ModelProto | bytes, *, device: str | Device = CPU, threads: int | None = 1,
+                 options: Any = None, memory_pattern: bool = True):
         self.device, self.threads, self._memory_pattern = Device.parse(device), threads, memory_pattern
         try:
             session = self._load(model, options)
@@ -125,10 +118,8 @@ class Session:
             raise load_error(e, data) from None
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
-        return onnxruntime.InferenceSession(
-            data, options, providers=self.device.providers, enable_fallback=0,
-            disabled_optimizers=disabled,
-        )
+        return onnxruntime.InferenceSession(data, options, providers=self.device.providers, enable_fallback=0,
+                                            disabled_optimizers=disabled)
 
     def run(self, feeds: Mapping[str, np.ndarray], options: Any = None) -> dict[str, np.ndarray]:
         """Run the graph once on arrays.

@@ -22,15 +22,8 @@ __all__ = ["session_options"]
 _MAX_OPTIMIZED_NODES = 10_000
 
 
-def session_options(
-    threads: int | None,
-    graph: GraphProto | None = None,
-    *,
-    memory_pattern: bool = True,
-    low_memory: bool = False,
-    arena: bool = True,
-    reserve_arena: bool = False,
-) -> Any:
+def session_options(threads: int | None, graph: GraphProto | None = None, *, memory_pattern: bool = True,
+                    low_memory: bool = False, arena: bool = True, reserve_arena: bool = False) -> Any:
     """Session options that log no errors, as they are raised, and spin no thread pool for one thread.
 
     Nodes run in the order of the graph, in which a gradient is used right after it is computed. By default onnxruntime

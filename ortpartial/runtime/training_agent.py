@@ -57,15 +57,8 @@ class TrainingAgent:
         onnxruntime-training has no gradient for a node, or a wrong one; the message names the node.
     """
 
-    def __init__(
-        self,
-        model: ModelProto,
-        weights: Sequence[str],
-        *,
-        input_grads: Sequence[str] = (),
-        device: str | Device = CPU,
-        threads: int | None = 1,
-    ):
+    def __init__(self, model: ModelProto, weights: Sequence[str], *, input_grads: Sequence[str] = (),
+                 device: str | Device = CPU, threads: int | None = 1):
         if not has_training():
             raise RuntimeMissingError(
                 f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
@@ -102,9 +95,8 @@ class TrainingAgent:
         self._borrowed: list[int] = []
         self._inference: Binding | None = None
 
-    def forward(
-        self, inputs: Mapping[str, Any], weights: Mapping[str, Any], *, training: bool = True
-    ) -> tuple[list[Any], AgentState | None]:
+    def forward(self, inputs: Mapping[str, Any], weights: Mapping[str, Any], *,
+                training: bool = True) -> tuple[list[Any], AgentState | None]:
         """Run the graph forward.
 
         Parameters
@@ -232,10 +224,8 @@ class TrainingAgent:
     def _check_input(self, name: str, value: Buffer | TypedOrtValue) -> None:
         """Refuse a tensor that is not of the type and shape that the graph declares."""
         dtype, shape = self._specs[name]
-        fits = shape is None or (
-            len(shape) == len(value.shape)
-            and all(d is None or d == e for d, e in zip(shape, value.shape, strict=True))
-        )
+        fits = shape is None or (len(shape) == len(value.shape)
+                                 and all(d in (None, e) for d, e in zip(shape, value.shape, strict=True)))
         if not fits or value.dtype != dtype:
             declared = " of any shape" if shape is None else str(["?" if d is None else d for d in shape])
             raise DataError(f"{name!r} is {value.dtype}{list(value.shape)}, the graph takes {dtype}{declared}.")
