@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ortpartial.exceptions import DataError
@@ -33,40 +33,15 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, Non
     >>> list(prefetch(range(3)))
     [0, 1, 2]
     """
-    ready: queue.Queue[Any] = queue.Queue(ahead)
-    over = threading.Event()
-
-    def put(what: Any) -> bool:
-        while not over.is_set():
-            try:
-                ready.put(what, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def fetch() -> None:
-        try:
-            for batch in batches:
-                if not put((batch, None)):
-                    return
-            put((_END, None))
-        except BaseException as e:
-            put((_END, e))
-
-    thread = threading.Thread(target=fetch, name="ortpartial prefetch", daemon=True)
-    thread.start()
+    pool = ThreadPoolExecutor(1, "ortpartial prefetch")
     try:
-        while True:
-            batch, error = ready.get()
-            if error is not None:
-                raise error
-            if batch is _END:
-                return
+        iterator = iter(batches)
+        pending = deque(pool.submit(next, iterator, _END) for _ in range(ahead))
+        while (batch := pending.popleft().result()) is not _END:
+            pending.append(pool.submit(next, iterator, _END))
             yield batch
     finally:
-        over.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)
 
 
 def split_batch(batch: Any) -> tuple[Any, Any, Any]:

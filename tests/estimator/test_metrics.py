@@ -1,4 +1,4 @@
-"""Are R² and accuracy those of scikit-learn?"""
+"""R² and accuracy are those of scikit-learn."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does the optimizer keep what it promises: fit, predict, score, states, pickles, errors?"""
+"""The optimizer: fit, predict, score, copies, pickles, and errors of settings and models."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""Are settings read, changed and cloned as scikit-learn does it, and is what was trained kept?"""
+"""Settings are read, changed and cloned as scikit-learn does it, and what was trained is kept."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Is a training written as the standard has it, and is what is not refused by name?"""
+"""Export writes a training as the standard defines it; what the standard cannot hold is refused."""
 
 import numpy as np
 import onnx
