@@ -26,7 +26,7 @@ def _(x, scale, b, mean, var, *, dys, training_mode, momentum, epsilon):
 
 
 def batch_vjp(x: Value, scale: Value, dys: Sequence[Value | None], momentum: float, epsilon: float) -> list[Any]:
-    """Cotangents of x, scale, b, mean and var where a batch is normalized by its own statistics.
+    """Cotangents of x, scale, b, mean and var in training mode, where a batch is normalized by its statistics.
 
     The running mean and the running variance, the second and the third output, move towards those of the batch.
     """
@@ -75,11 +75,11 @@ def normalize_vjp(x: Value, dxn: Value, axes: Sequence[int], epsilon: float) -> 
 
 
 def broadcast_channels(v: Value, x: Value) -> Value:
-    """A number for each channel, as it broadcasts against x."""
+    """One number per channel, with the axes that make it broadcast against x."""
     return op.Unsqueeze(v, list(range(1, x.rank - 1))) if x.rank > 2 else v
 
 
 def group_size(x: Value, groups: int) -> int:
-    """How many elements of an image there are in a group, -1 where that is not known."""
+    """The number of elements of an image in a group; -1 where it is unknown."""
     sizes = [n for n in (x.shape or ())[1:] if isinstance(n, int)]
     return math.prod(sizes) // groups if len(sizes) == x.rank - 1 else -1

@@ -137,9 +137,9 @@ def _(trips=None, going=None, *first, node, dys, wanted):
 
 @dataclass(frozen=True)
 class BackwardBody:
-    """One iteration of the way back, which carries the cotangents of what the loop carries, and sums over iterations.
+    """One iteration of the backward Scan. It carries the cotangents of carried values and sums over iterations.
 
-    It also reads the cotangents of sequences, and `saved`: what it needs of the iterations of the loop itself.
+    It reads the cotangents of the sequences that the loop writes, and `saved`, values of the loop's iterations.
     """
 
     graph: Subgraph
@@ -179,7 +179,7 @@ def _write_body(
     node: Node, carried: Sequence[Carried], captured: Sequence[Value], read: Sequence[Stream],
     written: Sequence[Stream], ends: Sequence[Stream], wanted: Collection[Value],
 ) -> BackwardBody | None:
-    """One iteration of the way back, from the cotangents of `ends`; None where nothing wanted has a gradient."""
+    """The body of the backward Scan, from the cotangents of `ends`; None where nothing wanted has a gradient."""
     (body,) = node.bodies
     since = next(counter)
     slices = [s for s in read if s.whole in wanted]
@@ -205,7 +205,7 @@ def _differentiate_body(
     body: Subgraph, carried: Sequence[Carried], captured: Sequence[Value], slices: Sequence[Stream],
     ends: Sequence[Stream],
 ) -> tuple[list[Value], list[Value], dict[Value, Value | None]]:
-    """Variables for the cotangents of what is carried and of `ends`, and what they give for the body's arguments."""
+    """Variables for the cotangents of carried values and of `ends`, and the gradients of the body's arguments."""
     # What is carried keeps its shape, but for sizes of a Loop that are not known.
     ds = [_like(c.after if c.before.shape is None or None in c.before.shape else c.before, "ds") for c in carried]
     dy = [_like(s.slice, "dy") for s in ends]
@@ -220,7 +220,7 @@ def _saved_streams(
 ) -> list[Stream]:
     """Values of the body in all iterations: sequences that the loop reads or writes, or tapped ones.
 
-    There is at least one without another sequence that has the length, as a Scan takes its length from a sequence.
+    A Scan takes its length from a sequence: unless another one has it, there is at least one.
     """
     streams = {s.slice: s for s in (*written, *read)}
     saved = [streams.get(v) or Stream(node.tap(v), v) for v in values]
@@ -233,7 +233,7 @@ def _saved_streams(
 def _run_backward(
     node: Node, backward: BackwardBody, ends: Sequence[Stream], dys: Mapping[Value, Value]
 ) -> list[Value]:
-    """The cotangents of what is carried, then of what is captured, then of the sequences that are read."""
+    """The cotangents of carried values, of captured values and of the sequences that the loop reads, in this order."""
 
     def start() -> list[Value]:
         ds = [dys[c.last] if c.last in dys else zeros_like(c.last) for c in backward.carried]

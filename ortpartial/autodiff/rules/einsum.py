@@ -18,10 +18,10 @@ def _(*x, dy, equation):
 def operand_vjp(i: int, x: Sequence[Value], terms: Sequence[str], dy: Value, result: str) -> Value:
     """The cotangent of the i-th operand: the same sum with dy in its place."""
     others = [j for j in range(len(x)) if j != i]
-    given = [result, *(terms[j] for j in others)]
+    remaining = [result, *(terms[j] for j in others)]
     letters = list(dict.fromkeys(terms[i]))
-    reached = "".join(a for a in letters if any(a in term for term in given))
-    d = contract([dy, *(x[j] for j in others)], given, reached)
+    reached = "".join(a for a in letters if any(a in term for term in remaining))
+    d = contract([dy, *(x[j] for j in others)], remaining, reached)
     alone = [k for k, a in enumerate(letters) if a not in reached]
     if alone:
         d = op.Unsqueeze(d, alone)
@@ -33,18 +33,18 @@ def operand_vjp(i: int, x: Sequence[Value], terms: Sequence[str], dy: Value, res
 
 
 def contract(x: Sequence[Value], terms: Sequence[str], result: str) -> Value:
-    """An Einsum, or nothing where it would do nothing."""
+    """An Einsum; its operand where it would change nothing."""
     return x[0] if list(terms) == [result] else op.Einsum(*x, equation=f"{','.join(terms)}->{result}")
 
 
 def put_on_diagonal(d: Value, x: Value, first: int, second: int) -> Value:
-    """d with a second axis for a letter of x that stands there twice: 0 where the two differ."""
+    """d on the diagonal of two axes, for a letter that an operand has twice: 0 where the two indices differ."""
     d = op.Unsqueeze(d, [second])
     return d * op.Unsqueeze(identity_matrix(x, first), [k for k in range(d.rank) if k not in (first, second)])
 
 
 def parse_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of the operands and of the result: those that an ellipsis or a result left out stand for as well."""
+    """The letters of the operands and of the result, with the ellipsis and an implicit result written out."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     hidden = [r - len(t.replace("...", "")) if "..." in t else 0 for t, r in zip(terms, ranks, strict=True)]

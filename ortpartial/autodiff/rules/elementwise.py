@@ -110,12 +110,12 @@ def _(x, *, dy, approximate):
 
 
 def normal_cdf(x: Value) -> Value:
-    """Φ(x), the normal distribution."""
+    """Φ(x), the cumulative distribution function of the standard normal distribution."""
     return 0.5 + 0.5 * op.Erf(math.sqrt(0.5) * x)
 
 
 def normal_cdf_tanh(x: Value) -> Value:
-    """About Φ(x): ½ (1 + tanh u), u = k (x + c x³)."""
+    """Φ(x) approximated by ½ (1 + tanh u), u = k (x + c x³)."""
     return 0.5 + 0.5 * op.Tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x)))
 
 
@@ -126,7 +126,7 @@ def gelu_slope(x: Value) -> Value:
 
 
 def gelu_slope_tanh(x: Value) -> Value:
-    """The derivative of x p, where p = ½ (1 + tanh u) is about Φ(x): p + x u' · 2 p (1 - p)."""
+    """The derivative of x p, where p = ½ (1 + tanh u) approximates Φ(x): p + x u' · 2 p (1 - p)."""
     k, c, p = math.sqrt(2 / math.pi), 0.044715, normal_cdf_tanh(x)
     return p + x * (p * (1 - p)) * (2 * k + 6 * k * c * (x * x))
 
@@ -204,7 +204,7 @@ def _(*x, y, dy):
 
 
 def share_among_ties(x: tuple[Value, ...], y: Value, dy: Value) -> list[Value]:
-    """dy to the arguments that are equal to y, in equal shares."""
+    """dy shared equally among the arguments that are equal to y."""
     if len(x) == 1:
         return [dy]
     masks = [cast(op.Equal(v, y), dy) for v in x]

@@ -8,7 +8,7 @@ from ..registry import no_gradient, vjp
 from .reduction import factors_vjp
 from .shape import concat_sizes, scatter_back, slice_shape
 
-# What an index picks twice is added up by ScatterElements and never by ScatterND: with more than one thread,
+# Elements that an index picks twice are summed by ScatterElements and never by ScatterND: with more than one thread,
 # onnxruntime (1.19.2 and 1.31.1 alike) loses additions in ScatterND(reduction="add") where indices are equal.
 
 
@@ -73,7 +73,7 @@ def _(x, indices, updates, *, y, dy, reduction):
 def scatter_vjp(
     x: Value, u: Value, y: Value, dy: Value, reduction: str, pick: Callable[[Value], Value], place: Callable[..., Value]
 ) -> tuple[Value, Value]:
-    """Cotangents of x and of the updates u that were placed into it; `pick` reads where `place` writes."""
+    """Cotangents of x and of the updates u that are scattered into it; `pick` reads where `place` writes."""
     if reduction == "none":
         return place(dy, zeros_like(u)), pick(dy)
     if reduction == "add":
@@ -130,7 +130,7 @@ def _(x, image_shape, block_shape, *, dy, dilations, pads, strides):
 
 
 def block_indices(n: Value, block: Value, stride: int, dilation: int) -> Value:
-    """Which of n elements each place of a block sees: a row for each place, a column for each block."""
+    """The index of the element that each place of a block (row) sees at each position of the block (column)."""
     places, starts = op.Range(0, block, 1) * dilation, op.Range(0, n - (block - 1) * dilation, stride)
     return op.Unsqueeze(places, [1]) + op.Unsqueeze(starts, [0])
 
@@ -144,7 +144,7 @@ no_gradient("NonZero", "NonMaxSuppression")
 
 
 def find_single_slice(x: Value, indices: Value, axis: int) -> tuple[int, int] | None:
-    """How much of x lies before and behind the one slice that a constant index picks; None where it is otherwise.
+    """The sizes of x before and after the single slice that a constant index picks; None for any other index.
 
     A Pad is ten times as fast as ScatterElements, which adds element by element.
     """

@@ -20,7 +20,7 @@ def _(a, b, *, dy):
 
 
 def matmul_vjp(a: Value, b: Value, dy: Value) -> tuple[Value, Value]:
-    """da = dy bᵀ and db = aᵀ dy, the axes before the last two not yet summed where they were broadcast."""
+    """da = dy bᵀ and db = aᵀ dy, not yet summed over broadcast batch axes."""
     if b.rank > 2:
         return dy @ swap_last_axes(b), swap_last_axes(a) @ dy
     # One matrix under many rows is one flat product: much faster than many small ones summed afterwards.
@@ -29,13 +29,13 @@ def matmul_vjp(a: Value, b: Value, dy: Value) -> tuple[Value, Value]:
 
 
 def swap_last_axes(x: Value) -> Value:
-    """x with its last two axes exchanged."""
+    """x with its last two axes swapped."""
     r = x.rank
     return op.Transpose(x, perm=[*range(r - 2), r - 1, r - 2])
 
 
 def flatten_rows(x: Value) -> Value:
-    """The rows of x, one under another."""
+    """The rows of x as one matrix."""
     return x if x.rank == 2 else op.Flatten(x, axis=x.rank - 1)
 
 
@@ -59,7 +59,7 @@ def _(x, *, dy):
 
 
 def identity_matrix(x: Value, axis: int) -> Value:
-    """The identity matrix of the size of an axis."""
+    """The identity matrix of the size of an axis of x."""
     n = slice_shape(x, axis, axis + 1 or None)
     if n.array is not None:
         return constant(np.eye(int(n.array[0]), dtype=x.dtype))
@@ -68,7 +68,7 @@ def identity_matrix(x: Value, axis: int) -> Value:
 
 
 def multiply_along(a: Value, v: Value, axis: int, rank: int) -> Value:
-    """The product of a matrix and each line of v along an axis."""
+    """The product of the matrix a and each vector of v along an axis."""
     if axis == rank - 2:
         return a @ v
     swap = list(range(rank))

@@ -7,8 +7,8 @@ from ortpartial.graph import Value, cast, constant, op
 from ..registry import vjp
 from .shape import slice_shape
 
-# The losses themselves are not read: a label out of range kills onnxruntime 1.19.2 in SoftmaxCrossEntropyLoss, and here
-# it is the label of no class.
+# The outputs of the losses are not read: a label out of range kills onnxruntime 1.19.2 in SoftmaxCrossEntropyLoss; here
+# it matches no class.
 
 
 @vjp("NegativeLogLikelihoodLoss")
@@ -46,16 +46,16 @@ def nll_vjp(
 
 
 def one_hot(x: Value, labels: Value, ignore_index: int | None) -> Value:
-    """1 at the class of each label and 0 elsewhere; 0 everywhere for a label that is ignored or is no class."""
-    known = class_indices(x, labels)
-    found = op.Equal(op.Unsqueeze(labels, [1]), known)
-    if ignore_index is None or (known.array is not None and ignore_index not in known.array):
-        return cast(found, x)
-    return cast(op.And(found, op.Not(op.Equal(known, ignore_index))), x)
+    """1 at the class of each label and 0 elsewhere; 0 everywhere for a label that is ignored or out of range."""
+    classes = class_indices(x, labels)
+    matches = op.Equal(op.Unsqueeze(labels, [1]), classes)
+    if ignore_index is None or (classes.array is not None and ignore_index not in classes.array):
+        return cast(matches, x)
+    return cast(op.And(matches, op.Not(op.Equal(classes, ignore_index))), x)
 
 
 def class_indices(x: Value, labels: Value) -> Value:
-    """0, 1, 2 ... along the axis of the classes."""
+    """0, 1, 2 ... along the class axis."""
     n = slice_shape(x, 1, 2)
     if n.array is not None:
         return broadcast_classes(constant(np.arange(n.array[0]), labels.dtype), x)
@@ -63,6 +63,6 @@ def class_indices(x: Value, labels: Value) -> Value:
 
 
 def broadcast_classes(v: Value, x: Value) -> Value:
-    """A number for each class, as it broadcasts against x."""
+    """One number per class, with the axes that make it broadcast against x."""
     shape = [-1] + [1] * (x.rank - 2)
     return constant(v.array.reshape(shape)) if v.array is not None else op.Reshape(v, shape)

@@ -21,10 +21,10 @@ _KINDS = {int: AttributeProto.INT, float: AttributeProto.FLOAT, str: AttributePr
 
 
 def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare the operator that a function computes, and its gradient, which is that of the function.
+    """Declare the operator that a function computes: its schema, its type inference and its gradient.
 
-    Inputs and outputs are names, those with a question mark optional; those of `_TYPES` have a type of their own.
-    Attributes are their defaults, or their types where they have none.
+    `inputs` and `outputs` are names, optional ones with a question mark; `_TYPES` holds those of another type than T.
+    Attributes are given by their defaults, or by their types where they have none.
     """
 
     def register(formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +41,7 @@ def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Calla
     return register
 
 
-#: The types of inputs that are whole numbers, and of outputs that are float32 whatever the others are.
+#: Type variables of integer inputs, and of outputs that are float32 whatever the other types.
 _TYPES = {"key_padding_mask": "M", "mask_index": "M", "past_sequence_length": "M", "cache_indirection": "M",
           "mean": "U", "inv_std_var": "U"}
 
@@ -56,32 +56,33 @@ def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
 
 
 def _declared(attributes: dict[str, Any]) -> list[defs.OpSchema.Attribute]:
-    found = []
+    declared = []
     for n, default in attributes.items():
         if isinstance(default, type):
-            found.append(defs.OpSchema.Attribute(n, getattr(defs.OpSchema.AttrType, AttributeProto.AttributeType.Name(
-                AttributeProto.FLOATS if n == "activation_params" else _KINDS[default])), required=False))
+            kind = AttributeProto.FLOATS if n == "activation_params" else _KINDS[default]
+            name = AttributeProto.AttributeType.Name(kind)
+            declared.append(defs.OpSchema.Attribute(n, getattr(defs.OpSchema.AttrType, name), required=False))
         else:
-            found.append(defs.OpSchema.Attribute(n, helper.make_attribute(n, default)))
-    return found
+            declared.append(defs.OpSchema.Attribute(n, helper.make_attribute(n, default)))
+    return declared
 
 
 def _inferred(formula: Callable[..., Any], attributes: dict[str, Any]) -> Callable[[Any], None]:
-    """Types and shapes of the outputs: those of the formula; the type alone where a rank is not known."""
+    """Type inference: types and shapes of the formula's outputs, or the type alone where a rank is unknown."""
 
-    known = inspect.signature(formula).parameters
+    parameters = inspect.signature(formula).parameters
 
     def infer(context: Any) -> None:
         kinds = [context.get_input_type(i) if context.has_input(i) else None for i in range(context.get_num_inputs())]
         inputs = [None if k is None else Value(k) for k in kinds]
         settings = {}
-        for n, default in ((n, d) for n, d in attributes.items() if n in known):
-            given = context.get_attribute(n)
+        for n, default in ((n, d) for n, d in attributes.items() if n in parameters):
+            attribute = context.get_attribute(n)
             default = None if isinstance(default, type) else default
-            settings[n] = default if given is None else attribute_value(given)
+            settings[n] = default if attribute is None else attribute_value(attribute)
         try:
-            found = formula(*inputs, **settings)
-            types = [None if y is None else y.type for y in ([found] if isinstance(found, Value) else found)]
+            ys = formula(*inputs, **settings)
+            types = [None if y is None else y.type for y in ([ys] if isinstance(ys, Value) else ys)]
         except OrtPartialError:
             first = context.get_input_type(0).tensor_type.elem_type
             types = [TypeProto(tensor_type=TypeProto.Tensor(elem_type=first))]
@@ -102,7 +103,7 @@ def FusedMatMul(a, b, *, alpha, transA, transB, transBatchA, transBatchB):
 
 
 def transpose_operand(x: Value, batch: int, matrix: int) -> Value:
-    """x with its first axis moved before the last, and then with its last two axes exchanged, if so."""
+    """x with its first axis moved before the last (`batch`), then with its last two axes swapped (`matrix`)."""
     if batch and x.rank > 2:
         x = op.Transpose(x, perm=[*range(1, x.rank - 1), 0, x.rank - 1])
     return swap_last_axes(x) if matrix and x.rank > 1 else x
@@ -125,7 +126,7 @@ def FusedConv(x, w, b=None, z=None, *, auto_pad, dilations, group, kernel_shape,
 
 
 def apply_activation(y: Value, name: str | None, p: Sequence[float]) -> Value:
-    """The activation that was fused into an operator, with its parameters."""
+    """The activation that is fused into an operator, with its parameters."""
     if not name:
         return y
     if name in ("Relu", "Sigmoid", "Tanh", "Softplus", "Softsign"):
@@ -216,31 +217,31 @@ def Attention(x, weights, bias=None, mask_index=None, past=None, attention_bias=
 
 
 def third_of(n: Value) -> Value:
-    """A third of a size: a constant where it is one."""
+    """A third of a size, constant if the size is."""
     return op.Div(n, 3) if n.array is None else constant(n.array // 3)
 
 
 def rest_of(n: Value, width: Value) -> Value:
-    """What is left of a size without twice another: a constant where they are."""
+    """n - 2 width, constant if both are."""
     return n - 2 * width if n.array is None or width.array is None else constant(n.array - 2 * width.array)
 
 
 def split_at(x: Value, sizes: Sequence[Value], axis: int) -> list[Value]:
-    """x in parts of these sizes along an axis."""
+    """x split into parts of the given sizes along an axis."""
     shape = list(x.shape or [None] * x.rank)
     parts = op.Split(x, concat_sizes(*sizes), axis=axis, n_outputs=len(sizes))
     return [part.stated([*shape[:axis], None, *shape[axis + 1 :]]) for part in parts]
 
 
-def refuse(name: str, found: dict[str, Any]) -> None:
-    """An error for a form of attention that has no gradient here."""
-    for what, given in found.items():
-        if given:
+def refuse(name: str, variants: dict[str, Any]) -> None:
+    """Raise for a variant of attention that has no gradient."""
+    for what, is_present in variants.items():
+        if is_present:
             raise NoGradientError(f"com.microsoft.{name} with {what} has no gradient; export the model without it.")
 
 
 def split_heads(x: Value, n: int) -> Value:
-    """(batch, length, n · size) as (batch, n, length, size)."""
+    """(batch, length, n · size) reshaped to (batch, n, length, size)."""
     if x.rank == 4:
         return x
     width = x.shape[2] // n if x.shape and isinstance(x.shape[2], int) else -1
@@ -249,7 +250,7 @@ def split_heads(x: Value, n: int) -> Value:
 
 def attend(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None, scale: float | None,
               filler: float | None, unidirectional: int) -> Value:
-    """softmax(scale q kᵀ + bias + mask) v, the heads side by side."""
+    """softmax(scale q kᵀ + bias + mask) v, the heads concatenated."""
     factor = op.Cast(scale, to=q.type.tensor_type.elem_type) if scale else 1 / op.Sqrt(cast(slice_shape(q, 3, 4), q))
     scores = (q * factor) @ swap_last_axes(k)
     if bias is not None:
@@ -267,7 +268,7 @@ def attend(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None,
 
 
 def find_padding(mask: Value, batch: Value, total: Value) -> Value:
-    """Which keys are padding, as (batch, 1, 1 or queries, keys)."""
+    """The mask of keys that are padding, (batch, 1, 1 or queries, keys)."""
     if mask.rank in (2, 3):
         return op.Equal(op.Unsqueeze(mask, [1, 2] if mask.rank == 2 else [1]), 0)
     if mask.rank != 1:

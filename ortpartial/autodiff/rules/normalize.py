@@ -40,7 +40,7 @@ def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
     if dy is not None:
         dxn, d_scale = dy * scale, dy * xn
         dx.append(r * (dxn - mean(dxn) - xn * mean(d_scale * scale)))
-    # The second and the third output are the mean and r themselves.
+    # The second and the third output are the mean and r.
     if d_mean is not None:
         dx.append(expand_to(d_mean / n, x))
     if d_r is not None:
@@ -49,7 +49,7 @@ def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
 
 
 def center(x: Value, ys: Sequence[Value], mean: Callable[[Value], Value], epsilon: float) -> tuple[Value, Value]:
-    """x - mean(x) and 1 / √(variance + ε): the operator's own, unless they are less exact than x."""
+    """x - mean(x) and 1 / √(variance + ε): from the operator's outputs unless those have less precision than x."""
     if ys[1].dtype == x.dtype:
         return x - ys[1], ys[2]
     xc = x - mean(x)
@@ -75,7 +75,7 @@ def _(x, *, axes):
 def _(x, *, y, dy, axis, p):
     n = op.ReduceL1(x, [axis]) if p == 1 else op.ReduceL2(x, [axis])
     dx = (dy - signed_power(y, p - 1) * op.ReduceSum(dy * y, [axis])) / (n + cast(op.Equal(n, 0), n))
-    # Zero, which has no direction, is left as it is, and the gradient there is 0.
+    # Zero, which has no direction, stays zero, and its gradient is 0.
     return dx * cast(n > 0, n)
 
 
@@ -100,7 +100,7 @@ def expand_lrn(x, *, size, alpha, beta, bias):
 
 
 def band_matrix(x: Value, width: int, weight: float) -> Value:
-    """The matrix that sums a band of channels around each, one more behind than before where the width is even.
+    """The matrix that sums a band of channels around each, with one more after than before it if the width is even.
 
     The weight is in it: onnxruntime 1.31.1 rounds a factor of a product to float32, in float64 as well.
     """

@@ -47,7 +47,7 @@ def rnn(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Val
 
 def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Value],
         g: Callable[[Value], Value]) -> Step:
-    """h = (1 - z) n + z h, where n sees h through q, before or behind the product."""
+    """h = (1 - z) n + z h, where the gate q scales h before or after the product that n reads."""
     linear_before_reset = node.attribute("linear_before_reset")
     *zq, to_n = zip(split_parts(r, 3), [None] * 3 if b is None else split_parts(b, 3), strict=True)
     to_zq = [None if None in v else op.Concat(*v, axis=0) for v in zip(*zq, strict=True)]
@@ -67,7 +67,7 @@ def gru(node: Node, r: Value, b: Value | None, p: None, f: Callable[[Value], Val
 
 def lstm(node: Node, r: Value, b: Value | None, p: Value | None, f: Callable[[Value], Value],
          g: Callable[[Value], Value], h: Callable[[Value], Value]) -> Step:
-    """c = forget c + i g(n) and y = o h(c), where gates see c through peepholes, if there are any."""
+    """c = forget c + i g(n) and y = o h(c), where gates read c through peepholes, if any."""
     p_i, p_o, p_f = [None] * 3 if p is None else split_parts(p, 3)
 
     def gate(v: Value, p: Value | None, c: Value) -> Value:
@@ -96,7 +96,7 @@ DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, Tr
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of a recurrent operator: a step of it as an expression, and what all its steps read.
+    """One direction of a recurrent operator: one step as an expression, and the sequences that all steps read.
 
     `states` stand for those before a step, and `new` are those behind it. `read` is what all steps read, (T·N, ...), by
     what stands for that of one: what x adds to the gates and, where sequences have lengths, 1 as long as they go on.
@@ -112,12 +112,15 @@ class Direction:
     turn: Callable[[Value], Value]
 
     def shown(self, y: Value) -> Value:
-        """y at a step, of which nothing is put out behind the end of its sequence."""
+        """The output y of a step: zero after the end of its sequence."""
         _, *going = self.read
         return going[0] * y if going else y
 
 
-def make_directions(node, x, w, r, b=None, lens=None, h=None, c=None, p=None):
+def make_directions(
+    node: Node, x: Value, w: Value, r: Value, b: Value | None = None, lens: Value | None = None,
+    h: Value | None = None, c: Value | None = None, p: Value | None = None,
+) -> Iterator[Direction]:
     """The directions of a recurrent operator whose input is x, (T, N, ...)."""
     cell, n_gates, n_states, defaults = CELLS[node.op_type]
     directions, hidden = DIRECTIONS[node.attribute("direction")], node.attribute("hidden_size")
@@ -149,23 +152,23 @@ def make_directions(node, x, w, r, b=None, lens=None, h=None, c=None, p=None):
         yield Direction(states, new, read, [v for v in (r_d, rb, p_d) if v is not None], first, turn)
 
 
-def expand_recurrent(*inputs, node):
-    """The outputs of a recurrent operator by a Scan: all steps (T, D, N, H), and the last of each state (D, N, H)."""
+def expand_recurrent(*inputs: Value | None, node: Node) -> list[Value]:
+    """The outputs of a recurrent operator by a Scan: all steps (T, D, N, H) and the final states (D, N, H)."""
     x, *others = to_time_major(node, inputs)
-    whole, ends = [], []
+    sequences, ends = [], []
     for way in make_directions(node, x, *others):
         states = dict(zip(way.states, way.first, strict=True))
         *last, y = scan_steps(x, states, way.new, [way.shown(way.new[0])], way.read)
-        whole.append(op.Unsqueeze(way.turn(y), [1]))
+        sequences.append(op.Unsqueeze(way.turn(y), [1]))
         ends.append(last)
-    y, last = op.Concat(*whole, axis=1), [stack_directions(v) for v in zip(*ends, strict=True)]
+    y, last = op.Concat(*sequences, axis=1), [stack_directions(v) for v in zip(*ends, strict=True)]
     if node.attribute("layout"):
         y, last = op.Transpose(y, perm=[2, 0, 1, 3]), [swap_first_axes(v) for v in last]
     return [y, *last]
 
 
 def recurrent_vjp(*inputs, node, ys, dys):
-    """The cotangents of the inputs of a recurrent operator."""
+    """Cotangents of the inputs of a recurrent operator."""
     x, *others = to_time_major(node, inputs)
     n, hidden = len(DIRECTIONS[node.attribute("direction")]), node.attribute("hidden_size")
     y, dy, dlast = ys[0], dys[0], [*dys[1:], None, None]
@@ -181,9 +184,10 @@ def recurrent_vjp(*inputs, node, ys, dys):
         dfirst.append(first)
         ends += [*list(way.read.values())[:1], *way.weights]
         seeds += across
-    given = [v for v in dict.fromkeys(inputs) if v is not None and v.is_float]
-    found = dict(zip(given, backpropagate(ends, seeds, given, {v for v in inputs if v is not None}), strict=True))
-    cotangents = [found.pop(v, None) for v in inputs]
+    floats = [v for v in dict.fromkeys(inputs) if v is not None and v.is_float]
+    gradients = backpropagate(ends, seeds, floats, {v for v in inputs if v is not None})
+    gradient_of = dict(zip(floats, gradients, strict=True))
+    cotangents = [None if v is None else gradient_of.pop(v, None) for v in inputs]
     for i, v in enumerate(map(stack_directions, zip(*dfirst, strict=True)), 5):
         if i < len(inputs):
             cotangents[i] = swap_first_axes(v) if node.attribute("layout") else v
@@ -191,7 +195,7 @@ def recurrent_vjp(*inputs, node, ys, dys):
 
 
 def direction_vjp(way, x, y, dy, last):
-    """Cotangents of the first states, and of what x adds and of weights, by those of what is put out and is left.
+    """Cotangents of the initial states, of the contribution of x and of the weights, from those of all outputs.
 
     A Scan from the last step on carries e, the cotangents of the states by all that comes behind a step. What it shows
     of each step is what the other cotangents are made of, by one product over all steps.
@@ -208,13 +212,13 @@ def direction_vjp(way, x, y, dy, last):
     if dy is not None:
         read[dh := like(h, "dy")] = flatten_steps(dy, hidden)
         total[0] = e[0] + way.shown(dh)
-    found = grad(way.new, [*way.states, s, *way.weights], total)
-    before, across = found[: len(e)], found[len(e) :]
+    gradients = grad(way.new, [*way.states, s, *way.weights], total)
+    before, across = gradients[: len(e)], gradients[len(e) :]
     moving = find_dependent(across, e)
     shown = find_edge(across, moving, lambda v: v.node in moving and has_rows(v))
-    made = scan_steps(x, dict(zip(e, last, strict=True)), before, shown, read, reverse=True)
-    whole = dict(zip(shown, map(flatten_steps, made[len(e) :]), strict=True))
-    return made[: len(e)], rewrite(across, read | whole)
+    outputs = scan_steps(x, dict(zip(e, last, strict=True)), before, shown, read, reverse=True)
+    sequences = dict(zip(shown, map(flatten_steps, outputs[len(e) :]), strict=True))
+    return outputs[: len(e)], rewrite(across, read | sequences)
 
 
 for op_type in CELLS:
@@ -222,22 +226,22 @@ for op_type in CELLS:
 
 
 def split_parts(v: Value, n: int, axis: int = 0) -> tuple[Value, ...]:
-    """v, which holds n things along an axis, one by one."""
+    """v split into n equal parts along an axis."""
     return (v,) if n == 1 else op.Split(v, axis=axis, num_outputs=n)
 
 
 def direction_part(v: Value | None, *shape: int, d: int, n: int) -> Any:
-    """What belongs to one of n directions, in a shape that is known even where that of v is not."""
+    """The part of v that belongs to direction d of n, reshaped to a known shape."""
     return v if v is None else op.Reshape(split_parts(v, n)[d], constant(shape, np.int64))
 
 
 def stack_directions(v: Sequence[Value]) -> Value:
-    """What belongs to each direction, one above another."""
+    """The values of all directions, stacked along a new first axis."""
     return op.Concat(*(op.Unsqueeze(u, [0]) for u in v), axis=0)
 
 
 def swap_first_axes(v: Value) -> Value:
-    """v with its first two axes exchanged."""
+    """v with its first two axes swapped."""
     return op.Transpose(v, perm=[1, 0, 2])
 
 
@@ -248,7 +252,7 @@ def to_time_major(node: Node, inputs: Sequence[Any]) -> list[Any]:
 
 
 def activations(node: Node, defaults: Sequence[str], n: int) -> list[Callable[[Value], Value]]:
-    """The activations of n directions; alpha and beta are given to those that have them, one after another."""
+    """The activations of n directions; each takes as many of the alphas and betas as it has parameters."""
     names = node.attribute("activations") or [*defaults] * n
     alphas, betas = (iter(node.attribute(f"activation_{k}") or ()) for k in ("alpha", "beta"))
     # What goes into a gate is clipped. The last activation of three is that of the cell, which is none.
@@ -258,7 +262,7 @@ def activations(node: Node, defaults: Sequence[str], n: int) -> list[Callable[[V
 def activation(
     node: Node, name: str, alphas: Iterator[float], betas: Iterator[float], gate: bool
 ) -> Callable[[Value], Value]:
-    """One activation, of what is clipped first where the node says so."""
+    """One activation; it clips its input first where the node says so."""
     if name.lower() not in ACTIVATIONS:
         raise NoGradientError(f"{node!r} has the activation {name}; those that are known are {', '.join(ACTIVATIONS)}.")
     f, defaults = ACTIVATIONS[name.lower()]

@@ -11,27 +11,27 @@ Combine = Callable[[Value], Value]
 
 
 def restore_axes(v: Value, axes: Value | None, keepdims: int) -> Value:
-    """What was reduced, with axes of size one where it was, so that it broadcasts against what it was reduced from."""
+    """v with the reduced axes as axes of size one, so that it broadcasts against the operand."""
     if keepdims or axes is None or (axes.array is not None and axes.array.size == 0):
         return v
     return op.Unsqueeze(v, axes)
 
 
 def expand_to(v: Value, x: Value) -> Value:
-    """v repeated to the shape of x."""
+    """v expanded to the shape of x."""
     if v.shape is not None and v.shape == x.shape and None not in v.shape:
         return v
     return op.Expand(v, shape_of(x)).stated(x.shape)
 
 
 def count_elements(x: Value) -> int | None:
-    """How many elements x has, where all its sizes are known."""
+    """The number of elements of x, None where a size is unknown."""
     sizes = [n for n in x.shape or () if isinstance(n, int)]
     return math.prod(sizes) if x.is_static else None
 
 
 def count_reduced(x: Value, y: Value, axes: Value | None) -> Value | int:
-    """How many elements of x there are for each of y, which x was reduced to along axes."""
+    """The number of elements of x per element of y, the result of a reduction of x along axes."""
     if x.shape is not None and axes is not None and axes.array is not None:
         sizes = [n for i in axes.array.ravel() if isinstance(n := x.shape[i], int)]
         if len(sizes) == axes.array.size > 0:
@@ -91,7 +91,7 @@ def _(x, axes=None, *, y, dy, keepdims, noop_with_empty_axes):
 def share_among_ties(
     x: Value, axes: Value | None, y: Value, dy: Value, keepdims: int, noop_with_empty_axes: int
 ) -> Value:
-    """dy to the elements that are equal to the extreme y, in equal shares."""
+    """dy shared equally among the elements that are equal to the extreme y."""
     mask = cast(op.Equal(x, restore_axes(y, axes, keepdims)), dy)
     ties = op.ReduceSum(mask, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
     return mask * restore_axes(dy / ties, axes, keepdims)
@@ -130,7 +130,7 @@ def _(x, axis, *, dy, exclusive, reverse):
 
 
 def factors_vjp(x: Value, dy: Value, product: Combine, total: Combine, back: Combine) -> Value:
-    """Σ dy · (the product of the other factors), over the products that a factor x is in.
+    """Σ dy · (the product of the other factors), over all products that contain a factor x.
 
     Factors of zero are kept apart, z: without them a product is divided by x, whatever x is. With them it is s, their
     sum, where it has one more than was asked for: 0, but with the derivative that the product has.

@@ -16,7 +16,7 @@ from .shape import concat_sizes, slice_shape
 
 @dataclass(frozen=True)
 class Samples:
-    """What the bins of R regions read along one axis: places (R, bins, K), their weights, and which of them exist."""
+    """Samples of the bins of R regions along one axis: places (R, bins, K), weights, and which of them exist."""
 
     bins: int
     places: Value
@@ -53,7 +53,7 @@ def _(x, rois, *, pooled_shape, spatial_scale):
 
 
 def align_samples(start: Value, step: Value, bins: int, ratio: int, n: Value) -> Samples:
-    """Samples at equal distances in bins of one step; where no ratio is given, as many as the step has elements."""
+    """Equidistant samples in bins of one step; without a ratio, as many as the step has elements."""
     number = constant(np.full((1, 1, 1), ratio, step.dtype)) if ratio else op.Max(op.Ceil(step), 0)
     s, bin_ = count_up_to(number), op.Unsqueeze(count_up(bins, step), [0, 2])
     u = start + (bin_ + (s + 0.5) / op.Max(number, 1)) * step
@@ -68,7 +68,7 @@ def align_samples(start: Value, step: Value, bins: int, ratio: int, n: Value) ->
 
 
 def average_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
-    """The mean of samples, each the sum of its two elements, in each bin."""
+    """The mean of the samples of each bin; a sample is the weighted sum of two elements per axis."""
     taps = [image_taps(images, samples)]
     for axis, s in enumerate(samples):
         exist = cast(s.exist, x)
@@ -78,7 +78,7 @@ def average_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
 
 
 def max_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
-    """The largest element of each bin, each times its weight, and 0 where there is none."""
+    """The largest weighted element of each bin; 0 for an empty bin."""
     taps = [Taps(each_bin(s.places, axis, samples)) for axis, s in enumerate(samples)]
     found = op.Squeeze(gather_taps(by_batch(x), [image_taps(images, samples), *taps]), [3])
     found = found * multiply_axes(samples, [s.weights for s in samples])
@@ -89,7 +89,7 @@ def max_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
 
 
 def multiply_axes(samples: Sequence[Samples], values: Sequence[Value]) -> Value:
-    """The products of what belongs to samples along the one axis and along the other, (1, 1, P, K, L)."""
+    """The outer products of values of the samples along both axes, (1, 1, P, K, L)."""
     return op.Unsqueeze(reduce(mul, (align_taps(each_bin(v, i, samples), i, 2) for i, v in enumerate(values))), [1])
 
 
@@ -104,29 +104,29 @@ def count_up(n: int, like: Value) -> Value:
 
 
 def count_up_to(number: Value) -> Value:
-    """0, 1, 2 ... below the largest of some numbers, and 0 at least."""
+    """0, 1, 2 ... below the largest of some numbers; never empty."""
     top = op.Max(op.ReduceMax(op.Concat(op.Reshape(number, [-1]), [1.0], axis=0), keepdims=0), 1)
     return op.Unsqueeze(cast(op.Range(0, to_integers(top), 1), number), [0, 1])
 
 
 def by_batch(x: Value) -> Value:
-    """Images (N, C, H, W) as one, (1, C, N, H, W), the first axis of which is the image."""
+    """Images (N, C, H, W) as one volume, (1, C, N, H, W), whose first axis selects the image."""
     return op.Unsqueeze(op.Transpose(x, perm=[1, 0, 2, 3]), [0])
 
 
 def image_taps(images: Value, samples: Sequence[Samples]) -> Taps:
-    """Which image each bin reads."""
+    """The taps that select the image of each bin."""
     shape = [1, samples[0].bins, samples[1].bins]
     return Taps(op.Reshape(op.Expand(op.Reshape(images, [-1, 1, 1]), shape), [1, -1, 1]))
 
 
 def each_bin(v: Value, axis: int, samples: Sequence[Samples]) -> Value:
-    """What belongs to the bins (R, bins, K) along one axis, for those of both, (1, P, K)."""
+    """Values of the bins along one axis, (R, bins, K), repeated for the bins of both, (1, P, K)."""
     shape = [1, samples[0].bins, samples[1].bins, 1]
     return op.Unsqueeze(op.Flatten(op.Expand(op.Unsqueeze(v, [2 - axis]), shape).stated([None] * 4), axis=3), [0])
 
 
 def by_region(v: Value, samples: Sequence[Samples]) -> Value:
-    """What was found in each bin, (1, C, P), as (R, C, height, width)."""
+    """Values of all bins, (1, C, P), as (R, C, height, width)."""
     bins = constant([-1, samples[0].bins, samples[1].bins])
     return op.Transpose(op.Reshape(v, concat_sizes(slice_shape(v, 1, 2), bins)), perm=[1, 0, 2, 3])

@@ -10,7 +10,7 @@ from ..registry import vjp
 from .linear import identity_matrix, multiply_along
 from .shape import concat_sizes, slice_shape
 
-# Every mode is linear along each axis apart, so its matrix is what it makes of the identity.
+# Every mode is linear along each axis, so that resizing the identity gives its matrix.
 
 
 @vjp("Resize")
@@ -25,7 +25,7 @@ def _(x, roi=None, scales=None, sizes=None, *, y, dy, node, axes):
 
 
 def resize_matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:
-    """What one axis, the i-th of those that are resized, is multiplied by: a row for each of its elements."""
+    """The matrix that resizes one axis, the i-th of the resized ones: a row for each of its elements."""
     roi, scales, sizes = (*map(drop_empty, node.inputs[1:]), None, None, None)[:3]
 
     def part(v, *places):
@@ -39,7 +39,7 @@ def resize_matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value
 
 
 def shared_ratio_matrix(node: Node, x: Value, i: int, axes: Sequence[int]) -> Value:
-    """The same where all axes are resized by one ratio, which comes from all of them: the others are constant."""
+    """The same where all axes share one ratio, which depends on all sizes: images constant along the other axes."""
     rows, places = identity_matrix(x, axes[i]), range(2, 2 + len(axes))
     others = [1, *(k for k in places if k != i + 2)]
     # Images with one channel, as onnxruntime has no cubic mode for tensors of another rank.
@@ -51,7 +51,7 @@ def shared_ratio_matrix(node: Node, x: Value, i: int, axes: Sequence[int]) -> Va
 
 
 def copy_attributes(node: Node, *left_out: str) -> dict[str, Any]:
-    """The attributes of a node but for some."""
+    """The attributes of a node except some."""
     return {k: v for k, v in node.attributes.items() if k not in left_out}
 
 
@@ -69,12 +69,12 @@ def keeps_ratio(node: Node) -> bool:
 
 
 def drop_empty(v: Value | None) -> Value | None:
-    """An optional input; old models leave one out by an empty tensor."""
+    """An optional input, None for the empty tensor by which old models leave one out."""
     return None if v is None or (v.array is not None and not v.array.size) else v
 
 
 def is_resized(node: Node, i: int, axis: int, x: Value, y: Value) -> bool:
-    """Whether an axis, the i-th of those that are resized, is or may be another afterwards."""
+    """Whether Resize may change an axis, the i-th of the resized ones."""
     scales = drop_empty((*node.inputs, None, None)[2])
     if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize" or keeps_ratio(node):
         return True

@@ -18,7 +18,7 @@ from .window import read_window
 
 @dataclass(frozen=True)
 class Taps:
-    """What is read along one axis: places (N, P, K) and their weights, or None where all are 1."""
+    """Samples along one axis: places (N, P, K) and their weights, None where all are 1."""
 
     places: Value
     weights: Value | None = None
@@ -38,13 +38,13 @@ def _(x, grid, *, y, mode, padding_mode, align_corners):
 
 
 def flatten_grid(grid: Value, r: int) -> Value:
-    """The points of a grid, one after another: (N, P, r)."""
+    """The points of a grid as a list, (N, P, r)."""
     points = op.ReduceProd(slice_shape(grid, 1, r + 1))
     return op.Reshape(grid, concat_sizes(slice_shape(grid, 0, 1), points, constant([r])), allowzero=1)
 
 
 def interpolate(u: Value, mode: str) -> Taps:
-    """The elements around a place u (N, P), as an interpolation weighs them."""
+    """The elements around the places u (N, P), with the weights of an interpolation."""
     first = op.Unsqueeze(op.Round(u) if mode == "nearest" else op.Floor(u), [2])
     if mode == "nearest":
         return Taps(first)
@@ -66,7 +66,7 @@ def far_weight(d: Value, a: float = -0.75) -> Value:
 
 
 def pad_taps(taps: Taps, n: Value, padding_mode: str, align_corners: int) -> Taps:
-    """Taps that lie inside of n elements: those outside are moved there, or weigh nothing."""
+    """Taps inside of an axis of n elements: outer ones are moved inside or have a weight of 0."""
     i, weights = taps.places, taps.weights
     if padding_mode == "zeros":
         inside = cast(op.And(i >= 0, i <= n - 1), n)
@@ -95,14 +95,14 @@ def sample(x: Value, taps: Sequence[Taps]) -> Value:
     """Σ weights · x over the places of taps, (N, C, P)."""
     r = len(taps)
     weights = [align_taps(t.weights, i, r) for i, t in enumerate(taps) if t.weights is not None]
-    found = gather_taps(x, taps).stated([None] * (3 + r))
+    elements = gather_taps(x, taps).stated([None] * (3 + r))
     if weights:
-        found = found * cast(op.Unsqueeze(reduce(mul, weights), [1]), x)
-    return op.ReduceSum(found, list(range(3, 3 + r)), keepdims=0)
+        elements = elements * cast(op.Unsqueeze(reduce(mul, weights), [1]), x)
+    return op.ReduceSum(elements, list(range(3, 3 + r)), keepdims=0)
 
 
 def align_taps(v: Value, axis: int, n_axes: int) -> Value:
-    """What belongs to taps (N, P, K) of one axis, as it broadcasts against those of all."""
+    """Values of the taps of one axis, (N, P, K), with the axes that make them broadcast against all axes."""
     return op.Unsqueeze(v, [2 + i for i in range(n_axes) if i != axis])
 
 
@@ -142,11 +142,11 @@ def _(x, w, offset, b=None, mask=None, *, y, node, group, offset_group):
         seen = seen * op.Unsqueeze(op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=1), [1])
     lines = op.Reshape(w, concat_sizes(constant([group, -1]), op.ReduceProd(slice_shape(w, 1, r + 2))))
     groups = concat_sizes(n, constant([group]), op.Shape(lines, start=2), op.ReduceProd(spread))
-    found = reshape_like(lines @ op.Reshape(seen, groups, allowzero=1), y)
-    return found if b is None else found + op.Reshape(b, [1, -1] + [1] * r)
+    product = reshape_like(lines @ op.Reshape(seen, groups, allowzero=1), y)
+    return product if b is None else product + op.Reshape(b, [1, -1] + [1] * r)
 
 
 def count_along(sizes: Value, i: int, axis: int, rank: int) -> Value:
-    """0, 1, 2 ... up to the i-th of some sizes, along one axis of many."""
+    """0, 1, 2 ... below the i-th of some sizes, along one axis of a tensor of a rank."""
     steps = op.Range(0, op.Gather(sizes, i), 1)
     return op.Reshape(steps, [-1 if k == axis else 1 for k in range(rank)])

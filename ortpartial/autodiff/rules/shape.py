@@ -46,21 +46,21 @@ def _(x, k=None, *, dy, upper):
 def _(x, repeats, *, dy):
     # Each axis as (repeats, size), then the repeats summed.
     pairs = op.Concat(op.Unsqueeze(repeats, [1]), op.Unsqueeze(shape_of(x), [1]), axis=1)
-    pieces = op.Reshape(dy, op.Reshape(pairs, [-1]), allowzero=1)
-    return op.ReduceSum(pieces, list(range(0, 2 * x.rank, 2)), keepdims=0).stated(x.shape)
+    copies = op.Reshape(dy, op.Reshape(pairs, [-1]), allowzero=1)
+    return op.ReduceSum(copies, list(range(0, 2 * x.rank, 2)), keepdims=0).stated(x.shape)
 
 
 def concat_sizes(*sizes: Value) -> Value:
-    """Vectors of integers, one after another: a constant where all of them are."""
+    """Vectors of sizes concatenated: constant if all of them are."""
     if all(s.array is not None for s in sizes):
         return constant(np.concatenate([s.array for s in sizes]))
     return op.Concat(*sizes, axis=0)
 
 
 def slice_shape(x: Value, start: int, end: int | None) -> Value:
-    """The sizes of x along the axes from start to end."""
-    known = (None,) if x.shape is None else x.shape[start:end]
-    return constant(known, np.int64) if all(isinstance(n, int) for n in known) else op.Shape(x, start=start, end=end)
+    """The sizes of x along the axes from start to end: constant if all are known."""
+    sizes = (None,) if x.shape is None else x.shape[start:end]
+    return constant(sizes, np.int64) if all(isinstance(n, int) for n in sizes) else op.Shape(x, start=start, end=end)
 
 
 @vjp("Concat")
@@ -71,8 +71,8 @@ def _(*x, dy, axis):
 
 @vjp("Split")
 def _(x, split=None, *, ys, dys, axis):
-    parts = (zeros_like(y) if d is None else d for y, d in zip(ys, dys, strict=True))
-    return op.Concat(*parts, axis=axis).stated(x.shape)
+    cotangents = (zeros_like(y) if d is None else d for y, d in zip(ys, dys, strict=True))
+    return op.Concat(*cotangents, axis=axis).stated(x.shape)
 
 
 @vjp("Slice")
@@ -83,7 +83,7 @@ def _(x, starts, ends, axes=None, steps=None, *, y, dy):
 
 
 def slice_margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Value:
-    """How many elements of x stand before and behind its slice y, along each of the axes."""
+    """The numbers of elements of x before and after its slice y, along each of the axes."""
     if x.is_static and y.is_static and starts.array is not None and (axes is None or axes.array is not None):
         along = np.arange(x.rank) if axes is None else axes.array
         n, m = np.asarray(x.shape, np.int64)[along], np.asarray(y.shape, np.int64)[along]
@@ -98,7 +98,7 @@ def slice_margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Valu
 
 
 def expand_pads(pads: Value, axes: Value | None, x: Value) -> Value:
-    """The pads of some axes of x as those of all, 0 elsewhere.
+    """The pads of some axes of x as those of all axes, 0 elsewhere.
 
     onnxruntime 1.19.2 and 1.31.1 mistake the axes of a Pad that stands next to a Transpose.
     """
@@ -116,7 +116,7 @@ def expand_pads(pads: Value, axes: Value | None, x: Value) -> Value:
 
 
 def scatter_back(dy: Value, x: Value, move) -> Value:
-    """dy added up where its elements came from, when `move` makes y of x by moving or copying elements."""
+    """dy summed at the elements of x that `move` moves or copies to y."""
     n = op.Reshape(op.Size(x), [1])
     places = op.Reshape(move(op.Reshape(op.Range(0, op.Size(x), 1), shape_of(x), allowzero=1)), [-1])
     nothing = op.Expand(constant(np.zeros(1, dy.dtype)), n)
@@ -138,7 +138,7 @@ def _(x, *, dy, blocksize, mode):
 
 
 def reorder_channels(d: Value, x: Value, blocksize: int) -> Value:
-    """d, whose channels are (place in the block, channel), with channels (channel, place in the block)."""
+    """d with channels in the order (channel, place in the block), given in the order (place in the block, channel)."""
     pair = op.Concat([blocksize**2], op.Div(slice_shape(x, 1, 2), blocksize**2), axis=0)
     apart = op.Reshape(d, op.Concat(slice_shape(x, 0, 1), pair, slice_shape(x, 2, 4), axis=0), allowzero=1)
     return reshape_like(op.Transpose(apart, perm=[0, 2, 1, 3, 4]), x)

@@ -22,7 +22,7 @@ _CACHED = 2**21
 
 @dataclass(frozen=True)
 class Window:
-    """How a window slides over the axes behind the first two; pads are those before, then those behind."""
+    """A window that slides over the spatial axes; `pads` are those before, then those after each axis."""
 
     kernel: Sequence[Any]
     strides: Sequence[int]
@@ -31,50 +31,50 @@ class Window:
 
     @property
     def axes(self) -> list[int]:
-        """The axes it slides over."""
+        """The spatial axes."""
         return list(range(2, 2 + len(self.kernel)))
 
     @property
     def fixed(self) -> bool:
-        """Whether its size is known."""
+        """Whether the size of the kernel is known."""
         return all(isinstance(k, int) for k in self.kernel)
 
     @property
     def is_point(self) -> bool:
-        """Whether it sees one element at a time, so that sliding is a product of matrices."""
+        """Whether it sees one element at a time, so that a convolution is a matrix product."""
         return set(self.kernel) == {1} and not any(self.pads)
 
     @property
     def extent(self) -> list[int]:
-        """How far it reaches along each axis."""
+        """The number of elements that it spans along each axis."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
     @property
     def sliding(self) -> dict[str, Sequence[int] | None]:
-        """The attributes that say where it stops and what it sees there."""
+        """The attributes of an operator except pads."""
         kernel = self.kernel if self.fixed else None
         return {"strides": self.strides, "dilations": self.dilations, "kernel_shape": kernel}
 
 
 def spatial_sizes(x: Value) -> Sizes:
-    """The sizes behind the first two, if all are known."""
+    """The sizes of the spatial axes, None unless all are known."""
     sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)]
     return sizes if x.shape is not None and len(sizes) == x.rank - 2 else None
 
 
 def has_few_windows(x: Value, m: Sequence[int], window: Window) -> bool:
-    """Whether an image has so few places m that a product for each is slow, and one for all images pays."""
+    """Whether there are so few window positions m that one product for all images beats one per image."""
     return math.prod(m) <= _WIDE and fits_col2im(x, m, window)
 
 
 def is_small_pool(x: Value, m: Sequence[int], window: Window) -> bool:
-    """Whether a window without padding sees up to four elements of x, as a pool does that halves an image."""
+    """Whether a window without padding sees at most four elements of x, like a pool that halves an image."""
     halved = math.prod(window.kernel) <= 4 and not any(window.pads)
     return halved and isinstance((x.shape or ())[1], int) and fits_col2im(x, m, window)
 
 
 def has_small_kernel(x: Value, dy: Value, window: Window) -> bool:
-    """Whether a kernel has so few places that a product for each channel of x is slow, and the columns fit a cache."""
+    """Whether a kernel is so small that one product per channel of x is slow, and the columns fit into a cache."""
     if not (window.fixed and x.is_static and dy.is_static) or 0 in (x.shape or ()):
         return False
     sizes = [*(x.shape or ())[:2], *(dy.shape or ())[2:], *window.kernel]
@@ -82,9 +82,9 @@ def has_small_kernel(x: Value, dy: Value, window: Window) -> bool:
 
 
 def fits_col2im(x: Value, m: Sequence[int], window: Window) -> bool:
-    """Whether `joined` takes the parts of the places m, which are then all those of the window.
+    """Whether `col2im` works for window positions m, which must be all positions of the window.
 
-    onnxruntime 1.19.2 and 1.31.1 put the parts of one or of three axes at wrong places.
+    Col2Im of onnxruntime 1.19.2 and 1.31.1 is wrong with one or three spatial axes.
     """
     n, r = spatial_sizes(x), len(window.kernel)
     if n is None or r != 2 or 0 in (x.shape or ()):
@@ -94,10 +94,10 @@ def fits_col2im(x: Value, m: Sequence[int], window: Window) -> bool:
 
 
 def extract_views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
-    """For each place of the kernel, the elements of x that it sees, of the sizes m behind the first two axes.
+    """For each place of the kernel, the elements of x that it sees at the m window positions.
 
-    onnxruntime 1.19 to 1.31 takes every s-th element of a row one by one. So the columns that are s apart are put side
-    by side before, once for all places.
+    onnxruntime 1.19 to 1.31 slices a row with stride s element by element. So columns that are s apart are first made
+    adjacent, once for all places.
     """
     r, s, steps = len(window.kernel), 1, list(window.strides)
     if math.prod(window.kernel) > 1:
@@ -112,34 +112,34 @@ def extract_views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
         # Through a Flatten, onnxruntime 1.31.1 does not move the Transpose on to the views.
         apart = op.Flatten(op.Transpose(op.Reshape(x, [0, math.prod(sizes), s]), perm=[0, 2, 1]))
         x = op.Reshape(apart, [0, s, *sizes])
-    found = []
+    slices = []
     for place in np.ndindex(*window.kernel):
         first = [i * d for i, d in zip(place, window.dilations, strict=True)]
         first[-1], phase = divmod(first[-1], s)
         last = [i + (j - 1) * t + 1 for i, j, t in zip(first, m, steps, strict=True)]
         which = [phase, phase + 1] if s > 1 else [0, ALL]
         seen = op.Slice(x, [which[0], *first], [which[1], *last], [1, *range(x.rank - r, x.rank)], [1, *steps])
-        found.append(op.Squeeze(seen, [1]) if s > 1 else seen)
-    return found
+        slices.append(op.Squeeze(seen, [1]) if s > 1 else seen)
+    return slices
 
 
 def im2col(x: Value, m: Sequence[int], window: Window) -> Value:
-    """What a window sees at each of its m places, as a matrix (channels · kernel, batch · places)."""
+    """The elements under the window at each of its m positions, as a matrix (channels · kernel, batch · positions)."""
     images = op.Transpose(x, perm=[1, 0, *window.axes])
     channels, batch = (int(n) for n in (images.shape or ())[:2])
     flat = [op.Reshape(v, [channels, 1, batch * math.prod(m)]) for v in extract_views(images, m, window)]
     return op.Reshape(op.Concat(*flat, axis=1), [channels * len(flat), batch * math.prod(m)])
 
 
-def col2im(parts: Value, n: Sequence[int], window: Window) -> Value:
-    """Σ of the parts (batch, channels · kernel, places) at those elements of images of the sizes n that they are of."""
-    return op.Col2Im(parts, list(n), list(window.kernel), pads=window.pads, strides=window.strides,
+def col2im(columns: Value, n: Sequence[int], window: Window) -> Value:
+    """Σ of columns (batch, channels · kernel, positions) at the elements of images of sizes n that they come from."""
+    return op.Col2Im(columns, list(n), list(window.kernel), pads=window.pads, strides=window.strides,
                      dilations=window.dilations)
 
 
 def multiply_col2im(dy: Value, w: Value, n: Sequence[int], window: Window) -> Value:
-    """Σ dy · w over the windows that see an element: one product for all images, then its parts joined."""
+    """Σ dy · w over the windows that see an element: one product for all images, then `col2im`."""
     channels, *kernel = (n for n in w.shape or () if isinstance(n, int))
     lines = op.Reshape(op.Transpose(dy, perm=[0, *window.axes, 1]), [-1, channels])
-    parts = op.Reshape(op.Gemm(lines, op.Flatten(w)), [-1, math.prod(spatial_sizes(dy) or ()), math.prod(kernel)])
-    return col2im(op.Transpose(parts, perm=[0, 2, 1]), n, window)
+    columns = op.Reshape(op.Gemm(lines, op.Flatten(w)), [-1, math.prod(spatial_sizes(dy) or ()), math.prod(kernel)])
+    return col2im(op.Transpose(columns, perm=[0, 2, 1]), n, window)

@@ -7,30 +7,30 @@ from ortpartial.graph import Node, Value, constant, op, rewrite, scan, topologic
 
 from .shape import concat_sizes, slice_shape
 
-#: The name of a number of rows: those of one step, or those of all steps, one step behind another.
+#: The symbolic size of the row axis: the rows of one step, or of all steps concatenated.
 ROWS = "rows"
 
 
 def scan_steps(x: Value, carried: Mapping[Value, Value], new: Sequence[Value], shown: Sequence[Value],
                  read: Mapping[Value, Value], reverse: bool = False) -> Sequence[Value]:
-    """What is carried behind the last step, and what each step shows, (T, N, ...), by a Scan over the steps of x.
+    """The carried values after the last step, and the outputs of all steps, (T, N, ...), by a Scan over the steps of x.
 
-    What does not depend on what is carried is computed before, for all steps at once.
+    Whatever does not depend on a carried value is computed before the Scan, for all steps at once.
     """
     outputs = regroup_products([*new, *shown], carried)
     moving, varying = find_dependent(outputs, carried), find_dependent(outputs, [*carried, *read])
     slices = find_edge(outputs, varying, lambda v: v in read or (v.node in varying - moving and has_rows(v)), carried)
     slices = slices or list(read)[:1]  # A Scan reads something.
     wholes = [split_steps(v, x) for v in rewrite(slices, read)]
-    found: Sequence[Value] = scan(
+    values: Sequence[Value] = scan(
         lambda *v: rewrite(outputs, dict(zip([*carried, *slices], v, strict=True))),
         list(carried.values()), wholes, reverse=reverse,
     )
-    return found
+    return values
 
 
 def regroup_products(outputs: Sequence[Value], carried: Collection[Value]) -> list[Value]:
-    """The same with (d a) b as d (a b), where d depends on what is carried: it is one product less in every step."""
+    """The same with (d a) b as d (a b) where d depends on a carried value: one product less per step."""
     moving = find_dependent(outputs, carried)
     factors: dict[Value, tuple[Value, Value]] = {}
 
@@ -50,59 +50,59 @@ def regroup_products(outputs: Sequence[Value], carried: Collection[Value]) -> li
 
 
 def find_dependent(outputs: Sequence[Value], sources: Collection[Value]) -> set[Node]:
-    """The nodes of expressions that depend on some values."""
-    found: set[Node] = set()
+    """The nodes of expressions that depend on the sources."""
+    nodes: set[Node] = set()
     for node in topological(outputs, sources):
-        if any(v in sources or v.node in found for v in node.reads):
-            found.add(node)
-    return found
+        if any(v in sources or v.node in nodes for v in node.reads):
+            nodes.add(node)
+    return nodes
 
 
 def find_edge(outputs: Sequence[Value], inside: Collection[Node], stop: Callable[[Value], bool],
          seen: Collection[Value] = ()) -> list[Value]:
-    """Where a walk back from the outputs along some nodes stops."""
-    found: dict[Value, None] = {}
+    """The values at which a walk back from the outputs along the nodes `inside` stops."""
+    stops: dict[Value, None] = {}
     done, stack = set(seen), list(outputs)
     while stack:
         v = stack.pop()
         if v not in done:
             done.add(v)
             if stop(v):
-                found[v] = None
+                stops[v] = None
             elif v.node is not None and v.node in inside:
                 stack.extend(v.node.reads)
-    return list(found)
+    return list(stops)
 
 
 def has_rows(v: Value) -> bool:
-    """Whether v has a row for each of those that a step has."""
+    """Whether the first axis of v is the rows of a step."""
     return v.shape is not None and v.shape[:1] == (ROWS,)
 
 
 def flatten_steps(v: Value, width: int | None = None) -> Value:
-    """v, (T, N, K), as the rows of all steps, (T·N, K)."""
+    """v, (T, N, K), reshaped to the rows of all steps, (T·N, K)."""
     k = slice_shape(v, 2, 3) if width is None else constant([width])
     return op.Reshape(v, concat_sizes(constant([-1]), k)).stated([ROWS, width])
 
 
 def split_steps(v: Value, x: Value) -> Value:
-    """The rows of all steps of x, (T·N, K), step by step, (T, N, K)."""
+    """The rows of all steps of x, (T·N, K), reshaped to (T, N, K)."""
     time, batch = known_sizes(x, 0, 2)
     shape = concat_sizes(slice_shape(x, 0, 2), slice_shape(v, 1, 2))
     return op.Reshape(v, shape, allowzero=1).stated([time, ROWS if batch is None else batch, *known_sizes(v, 1, 2)])
 
 
 def state_step(v: Value, x: Value) -> Value:
-    """v, (N, K), whose rows are known to be those of a step of x."""
+    """v, (N, K), with its rows stated to be those of a step of x."""
     (batch,) = known_sizes(x, 1, 2)
     return v.stated([ROWS if batch is None else batch, *known_sizes(v, 1, 2)])
 
 
 def like(v: Value, hint: str) -> Value:
-    """What stands for rows like those of v, however many."""
+    """A variable for rows like those of v."""
     return variable(hint, v.dtype, [ROWS, *known_sizes(v, 1, 2)])
 
 
 def known_sizes(v: Value, start: int, end: int) -> Sequence[int | str | None]:
-    """What is known of the sizes of v along the axes from start to end."""
+    """The sizes of v along the axes from start to end, None for unknown ones."""
     return [None] * (end - start) if v.shape is None else v.shape[start:end]

@@ -25,7 +25,7 @@ from .sliding import (
     spatial_sizes,
 )
 
-# Convolutions. One is the transpose of the other.
+# Convolutions.
 
 
 @vjp("Conv")
@@ -39,9 +39,9 @@ def _(x, w, b=None, *, y, dy, node, group):
 @vjp("ConvTranspose")
 def _(x, w, b=None, *, y, dy, node, group):
     window, cut = read_transposed_window(node, x, w)
-    whole = dy if cut is None else op.Pad(dy, cut)
-    seen = op.Conv(whole, w, group=group, pads=window.pads, **window.sliding)
-    dx, dw = crop(seen, slice_shape(x, 2, x.rank), x.rank), correlate(whole, x, w, window, group)
+    padded = dy if cut is None else op.Pad(dy, cut)
+    dx = op.Conv(padded, w, group=group, pads=window.pads, **window.sliding)
+    dx, dw = crop(dx, slice_shape(x, 2, x.rank), x.rank), correlate(padded, x, w, window, group)
     return dx.stated(x.shape), dw.stated(w.shape), sum_per_channel(dy, x)
 
 
@@ -59,10 +59,10 @@ def _(x, w, b=None, past=None, *, activation):
 
 
 def convolve_channels(x: Value, w: Value, b: Value | None) -> Value:
-    """The convolution of sequences (N, C, T) by a kernel for each channel, (C, 1, K), and a bias (C,)."""
+    """The depthwise convolution of sequences (N, C, T) by kernels (C, 1, K), with a bias (C,)."""
     if (channels := slice_shape(w, 0, 1).array) is not None:
         return op.Conv(x, w, b, group=channels.item())
-    # A Conv is told how many groups it has; a product for each channel is not.
+    # The number of groups of a Conv is an attribute, so an unknown number of channels takes a product.
     k, steps = (op.Squeeze(slice_shape(v, 2, v.rank), [0]) for v in (w, x))
     seen = op.Gather(x, op.Unsqueeze(op.Range(0, steps - k + 1, 1), [1]) + op.Range(0, k, 1), axis=2)
     y = op.Squeeze(op.MatMul(seen, op.Transpose(w, perm=[0, 2, 1])), [3])
@@ -70,7 +70,7 @@ def convolve_channels(x: Value, w: Value, b: Value | None) -> Value:
 
 
 def transpose_convolution(dy: Value, w: Value, x: Value, m: Sizes, window: Window, group: int = 1) -> Value:
-    """Σ dy · w over the windows that see an element of x: the transpose of a convolution of x to the sizes m."""
+    """Σ dy · w over the windows that see an element of x: the transpose of a convolution from x to the sizes m."""
     settings = {**window.sliding, "group": group}
     r = len(window.kernel)
     before, behind = window.pads[:r], window.pads[r:]
@@ -83,13 +83,13 @@ def transpose_convolution(dy: Value, w: Value, x: Value, m: Sizes, window: Windo
         return op.ConvTranspose(dy, w, pads=pads, output_padding=[max(-e, 0) for e in behind], **settings)
     if set(window.strides) == {1}:
         return op.ConvTranspose(dy, w, pads=window.pads, **settings)
-    whole = op.ConvTranspose(dy, w, **settings).stated([None] * x.rank)
-    rest = slice_shape(x, 2, x.rank) + before - op.Shape(whole, start=2)
-    return op.Pad(whole, concat_sizes(constant([0, 0, *(-b for b in before), 0, 0]), rest))
+    uncropped = op.ConvTranspose(dy, w, **settings).stated([None] * x.rank)
+    rest = slice_shape(x, 2, x.rank) + before - op.Shape(uncropped, start=2)
+    return op.Pad(uncropped, concat_sizes(constant([0, 0, *(-b for b in before), 0, 0]), rest))
 
 
 def correlate(x: Value, dy: Value, w: Value, window: Window, group: int) -> Value:
-    """Σ x · dy over the places of the window, for each weight: a convolution with strides and dilations exchanged."""
+    """Σ x · dy over the window positions, for each weight: a convolution with strides and dilations swapped."""
     swapped = [1, 0, *window.axes]
     if window.is_point and group == 1:
         lines, dlines = (op.Flatten(op.Transpose(v, perm=swapped), axis=1) for v in (subsample(x, window.strides), dy))
@@ -104,20 +104,20 @@ def correlate(x: Value, dy: Value, w: Value, window: Window, group: int) -> Valu
         apart = op.Reshape(x, concat_sizes(constant([0, group, -1]), slice_shape(x, 2, x.rank)))
         apart = op.Transpose(apart, perm=[2, 1, 0, *(i + 1 for i in window.axes)])
         images = op.Reshape(apart, concat_sizes(constant([0, -1]), slice_shape(x, 2, x.rank))).stated([None] * x.rank)
-    found = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
-                    strides=window.dilations, dilations=window.strides)
+    dw = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
+                 strides=window.dilations, dilations=window.strides)
     kernel = constant(window.kernel, np.int64) if window.fixed else slice_shape(w, 2, x.rank)
-    return zero_if_empty(x, op.Transpose(crop(found, kernel, x.rank), perm=swapped))
+    return zero_if_empty(x, op.Transpose(crop(dw, kernel, x.rank), perm=swapped))
 
 
 def zero_if_empty(x: Value, sums: Value) -> Value:
-    """Sums over images, 0 where there are none: a Conv without channels says anything on onnxruntime 1.19 to 1.31."""
+    """Sums over images, 0 for an empty batch, where a Conv of onnxruntime 1.19 to 1.31 returns uninitialized memory."""
     images = slice_shape(x, 0, 1)
     return sums if images.array is not None and images.array.all() else op.Where(op.Greater(images, 0), sums, 0.0)
 
 
 def subsample(x: Value, strides: Sequence[int]) -> Value:
-    """The elements of x at which a window of one stops."""
+    """The elements of x at the positions of a window of one element."""
     if set(strides) == {1}:
         return x
     axes = list(range(x.rank))
@@ -125,12 +125,12 @@ def subsample(x: Value, strides: Sequence[int]) -> Value:
 
 
 def sum_per_channel(dy: Value, x: Value) -> Value:
-    """The sum over all axes but that of the channels."""
+    """The sum over all axes except the channels."""
     return op.ReduceSum(dy, [0, *range(2, x.rank)], keepdims=0)
 
 
 def crop(v: Value, sizes: Value, rank: int) -> Value:
-    """The first elements of v along the axes behind the first two, as many as sizes says."""
+    """v cropped at the end of its spatial axes to the given sizes."""
     if sizes.array is not None and v.shape is not None and v.shape[2:] == tuple(sizes.array.tolist()):
         return v
     # All axes are named: the transpose optimizer of onnxruntime (1.19.2, 1.31.1) breaks Pad, which this becomes, else.
@@ -138,9 +138,9 @@ def crop(v: Value, sizes: Value, rank: int) -> Value:
 
 
 def pad_input(x: Value, node: Node, w: Value | None = None, padding: float = 0) -> tuple[Value, Window]:
-    """What the windows of a convolution or a pool slide over, and the window, with auto_pad put in numbers.
+    """The input of a convolution or a pool, and its window with auto_pad resolved to pads.
 
-    Where the padding of auto_pad depends on sizes that are not known, x is given it, and the window has none.
+    Where the pads of auto_pad depend on unknown sizes, x is padded instead, and the window has no pads.
     """
     window = read_window(node, x, w)
     automatic = node.attribute("auto_pad")
@@ -157,15 +157,15 @@ def pad_input(x: Value, node: Node, w: Value | None = None, padding: float = 0) 
 
 
 def unpad_gradient(dx: Value, inside: Value, x: Value) -> Value:
-    """The gradient by x from that by what `padded` gives of it."""
+    """The gradient of x from that of `pad_input` of x."""
     return dx if inside is x else grad(inside, [x], [dx])[0]
 
 
 def read_transposed_window(node: Node, x: Value, w: Value) -> tuple[Window, Value | None]:
-    """The window of a transposed convolution, with auto_pad and output_shape put in numbers, and what else is cut off.
+    """The window of a transposed convolution with auto_pad and output_shape resolved to pads, and further pads of dy.
 
-    That is the pads that give it back: all of it where sizes are not known, and then the window has none; less than
-    nothing where output_shape is longer than what is added up.
+    The further pads undo what the window cannot: all cropping where sizes are unknown, and then the window has no pads;
+    and, as negative pads, an output_shape that exceeds the sum of the windows.
     """
     window = read_window(node, x, w)
     automatic, shape = node.attribute("auto_pad"), node.attribute("output_shape")
@@ -189,28 +189,28 @@ def read_transposed_window(node: Node, x: Value, w: Value) -> tuple[Window, Valu
 
 
 def dynamic_extent(window: Window, w: Value | None) -> Value:
-    """How far a window reaches along each axis, as a vector."""
+    """The extent of a window along each axis, computed at run time."""
     kernel = slice_shape(w, 2, w.rank) if w is not None else constant(window.kernel, np.int64)
     one = constant(1, np.int64)
     return (kernel - one) * constant(window.dilations, np.int64) + one
 
 
 def split_pads(total: Value, rest: Value, upper: bool) -> Value:
-    """The pads of images: half of a total before, and what is left of the rest, which may be less than 0, behind."""
+    """The pads of images: half of the total before; the remainder of `rest`, which may be negative, after."""
     half = total / constant(2, np.int64)
     before = half if upper else total - half
     return concat_sizes(constant([0, 0]), before, constant([0, 0]), rest - before)
 
 
 def split_padding(window: Window, total: Sequence[int], upper: bool) -> Window:
-    """A window whose padding is one half before and one behind; an odd row goes behind where `upper`, else before."""
+    """A window with half of the total padding on each side; an odd row comes after if `upper`, else before."""
     before = [t // 2 if upper else t - t // 2 for t in total]
     pads = [*before, *(t - b for t, b in zip(total, before, strict=True))]
     return Window(window.kernel, window.strides, window.dilations, pads)
 
 
 def read_window(node: Node, x: Value, w: Value | None) -> Window:
-    """The window as the attributes say, with the defaults of the specification."""
+    """The window from the attributes, with the defaults of the specification."""
     unknown_size = (None,) * (x.rank - 2)
     kernel = node.attribute("kernel_shape") or (unknown_size if w is None or w.shape is None else w.shape[2:])
     ones = [1] * len(kernel)
@@ -228,7 +228,7 @@ def _(x, *, ys, dy, node):
 
 
 def max_pool_vjp(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
-    """dy at the first of the largest elements of each window: by masks where it sees few of them, else by indices."""
+    """dy at the first largest element of each window: by masks for a small pool, else by indices."""
     window, m = read_window(node, x, None), spatial_sizes(dy)
     if m is None or not is_small_pool(x, m, window) or node.attribute("auto_pad").startswith("SAME"):
         row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
@@ -283,7 +283,7 @@ def signed_power(x: Value, n: int) -> Value:
 
 
 def norm_power(y: Value, n: int) -> Value:
-    """yⁿ, and 1 where y = 0, as the norm of 0 has no gradient and 0 is what everybody takes."""
+    """yⁿ, and 1 where y = 0: the norm of 0 has no gradient, and 0 is the convention."""
     y = y + cast(op.Equal(y, 0), y)
     return y if n == 1 else y**n
 
@@ -296,7 +296,7 @@ def sum_windows(dy: Value, x: Value, y: Value, window: Window, weight: float = 1
 
 
 def trusted_sizes(x: Value, y: Value, window: Window) -> Sizes:
-    """The sizes of a pool, if all are known and all windows see an element of x or of the padding before it.
+    """The sizes of a pool, None unless all are known and every window begins in x or in the padding before it.
 
     With ceil_mode, onnxruntime 1.19.2 keeps windows that begin behind x and 1.31.1 does not; both load the same model.
     """
@@ -308,7 +308,7 @@ def trusted_sizes(x: Value, y: Value, window: Window) -> Sizes:
 
 
 def count_seen(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
-    """How many elements each window of an average counts."""
+    """The number of elements that each window of an average counts."""
     ones = op.Expand(constant(np.ones(1, x.dtype)), concat_sizes(constant([1, 1]), slice_shape(x, 2, x.rank)))
     ones, window = pad_input(ones.stated([1, 1, *(x.shape or ())[2:]]), node, padding=count_include_pad)
     r, pads = len(window.kernel), window.pads
@@ -321,5 +321,5 @@ def count_seen(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pa
 
 
 def uniform_kernel(window: Window, x: Value, weight: float) -> Value:
-    """A kernel of one number."""
+    """A kernel filled with one weight."""
     return constant(np.full((1, 1, *window.kernel), weight, x.dtype))
