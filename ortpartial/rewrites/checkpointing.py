@@ -97,13 +97,13 @@ def checkpoint_gradient(choice: Choice) -> Gradient:
         read = [v for v in find_boundary(grad(objective, wrt), [objective], wrt) if v.node is not None]
         fixed = (v for node in forward if node.bodies or node.is_random for v in node.outputs)
         kept = {*choice(forward, read), *fixed, *(v for v in read if v.inner is not None)}
-        return _grad_recomputing(objective, wrt, forward, [v for v in read if v not in kept], kept)
+        return _differentiate(objective, wrt, forward, [v for v in read if v not in kept], kept)
 
     return gradient
 
 
-def _grad_recomputing(objective: Value, wrt: Sequence[Value], forward: Sequence[Node], recomputed: Sequence[Value],
-                      kept: Collection[Value]) -> list[Value]:
+def _differentiate(objective: Value, wrt: Sequence[Value], forward: Sequence[Node], recomputed: Sequence[Value],
+                   kept: Collection[Value]) -> list[Value]:
     """The gradients, which read copies of the recomputed values instead of the values themselves."""
     dependent = _find_dependent(forward, wrt)
     checkpoints = [v for node in forward for v in node.outputs if v in kept and v in dependent]
