@@ -43,7 +43,7 @@ WIDE = frozenset({"BatchNormalization", "CumProd", "CumSum", "Exp", "GroupNormal
 
 @dataclass(frozen=True)
 class LossScale:
-    """Dynamic loss scaling: g = ∇(s·J) / s, where s grows after steps enough and shrinks where a gradient overflows.
+    """Dynamic loss scaling: g = ∇(s·J) / s, where s grows after a run of finite steps and shrinks after an overflow.
 
     Where g is finite, the step is taken, and after `growth_interval` such steps in a row s ← s·growth_factor.
     Otherwise the step is skipped, does not count for the schedule, and s ← s·backoff_factor.
