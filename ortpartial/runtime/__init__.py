@@ -1,4 +1,4 @@
-"""The only room that knows onnxruntime: a model and arrays become arrays."""
+"""Graphs run in onnxruntime, which no other room imports: a model and arrays become arrays."""
 
 from .agent_support import TRUSTED, find_untrusted
 from .buffer import Buffer, as_numpy
