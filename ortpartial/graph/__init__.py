@@ -1,4 +1,4 @@
-"""The notation: Python arithmetic becomes values, and values become an ONNX model."""
+"""The notation: Python arithmetic on values, and models built from them."""
 
 from .body_types import CONTROL, body_inputs
 from .build import build

@@ -1,4 +1,4 @@
-"""What does an expression look like as a graph? `build` walks back from its outputs and names what it meets."""
+"""Building a model from values: topological order, names, common subexpression elimination, and bodies."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def build(
     Parameters
     ----------
     inputs, outputs : iterable of Value, or dict of str to Value
-        A dict gives names; else a value keeps its own where it is unique.
+        A dict gives names; else a value keeps its hint where it is unique.
     name : str
         Name of the graph.
     reserved : iterable of str
-        Names that nothing is given, but for `inputs` and `outputs`.
+        Names that only `inputs` and `outputs` may use.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def build(
     Raises
     ------
     GraphError
-        The outputs need a variable that is not among the inputs, or a name is given twice.
+        The outputs need a variable that is not among the inputs, or two inputs or outputs have one name.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def build(
 
 
 def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[str, Value]:
-    """Values by name: the names given, else the hints, else `prefix_i`."""
+    """Values by name: the keys of a dict, else the hints, else `prefix_i`."""
     if isinstance(values, Mapping):
         return dict(values)
     named: dict[str, Value] = {}
@@ -91,7 +91,7 @@ def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[s
 
 
 def _order(roots: Sequence[Value], cut: Collection[Value], within: Collection[Node] | None = None) -> list[Node]:
-    """Nodes that the roots need; those that a branch of If has as well come before it, which then need not."""
+    """Nodes that the roots need; those that a branch of If shares with them come before the If, not inside it."""
     order = topological(roots, cut, within)
     if any(node.bodies for node in order):
         here = set(order)
@@ -103,18 +103,18 @@ def _order(roots: Sequence[Value], cut: Collection[Value], within: Collection[No
 
 def _tapped(roots: Sequence[Value], order: Sequence[Node]) -> set[Node]:
     """Nodes that hand values out of their bodies, at whatever depth."""
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     if not any(node.bodies for node in order):
-        return found
+        return nodes
     for v in [*roots, *(v for node in walk_nodes(order) for v in node.reads)]:
         while v.inner is not None and v.node is not None:
-            found.add(v.node)
+            nodes.add(v.node)
             v = v.inner
-    return found
+    return nodes
 
 
 class _Names:
-    """What is unique over a whole model, bodies included: names, the constants and the opsets."""
+    """Names, constants and opsets of a model, which its bodies share."""
 
     def __init__(self, cut: Mapping[Value, str], named_out: Mapping[str, Value], order: Sequence[Node]):
         self.tapped = _tapped(list(named_out.values()), order)
@@ -125,7 +125,7 @@ class _Names:
         self.version: dict[str, int] = {"": OPSET}
 
     def fresh(self, hint: str, prefix: str) -> str:
-        """A name that is free: the hint itself, else `prefix_n`."""
+        """An unused name: the hint itself, else `prefix_n`."""
         if hint and hint not in self.taken:
             self.taken.add(hint)
             return hint
@@ -136,7 +136,7 @@ class _Names:
                 return name
 
     def constant(self, v: Value, identity: Any) -> str:
-        """The name of a constant, which is stored when it is first met."""
+        """The name of a constant, which becomes an initializer the first time."""
         if identity not in self.by_content:
             assert v.array is not None
             self.by_content[identity] = self.fresh(v.hint, "constant")
@@ -144,7 +144,7 @@ class _Names:
         return self.by_content[identity]
 
     def store(self, graph: GraphProto) -> None:
-        """Write the constants in place: one of gigabytes that is made apart is copied twice more on its way."""
+        """Add the initializers to the graph in place, which saves two copies of what may be gigabytes."""
         for n, array in self.initializers.items():
             t = graph.initializer.add(name=n, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
             if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf":
@@ -154,9 +154,9 @@ class _Names:
 
 
 class _Graph:
-    """Names the values of one graph as it meets them and merges nodes that compute the same.
+    """One graph, of the model or of a body: merges nodes that compute the same, then names values and emits nodes.
 
-    A body is a graph as well, which knows the graph around it: what is computed there is not computed again.
+    A body knows the graph around it and does not compute again what is computed there.
     """
 
     def __init__(self, shared: _Names, cut: Mapping[Value, str], order: Sequence[Node], parent: _Graph | None = None,
@@ -169,18 +169,18 @@ class _Graph:
         self.representative: dict[int, Node] = {}
         self.protos: dict[Node, list[AttributeProto]] = {}
         self.seen: MutableMapping[Any, Node] = {} if parent is None else ChainMap({}, parent.seen)
-        # A branch, which has no inputs, leaves out what the graph around it has computed before it.
+        # A branch, which has no inputs, leaves out what the graph around it computes before it.
         self.order = list(order) if parent is None or cut else [n for n in order if not parent.has(n)]
         self.own = {id(node) for node in self.order}
         self.computed: set[int] = set()
         self._merge()
 
     def has(self, node: Node) -> bool:
-        """Whether a node has been computed already, here or around a branch."""
+        """Whether a node is computed already, here or in the graph around a branch."""
         return id(node) in self.computed or (self.parent is not None and not self.cut and self.parent.has(node))
 
     def _merge(self) -> None:
-        """Find which value stands for which: the first of those whose nodes compute the same."""
+        """Find the representative of each node: the first one that computes the same."""
         for node in self.order:
             if node.bodies:
                 self.bodies[node] = [self._body(body) for body in node.bodies]
@@ -197,33 +197,33 @@ class _Graph:
             self.representative[id(node)] = self.seen.setdefault(key, node)
 
     def _body(self, body: Subgraph) -> _Graph:
-        """The graph of a body, its inputs named."""
+        """The graph of a body, with names for its inputs."""
         cut = {v: self.shared.fresh(v.hint if v.node is None else "", "in") for v in body.inputs}
-        # Where the graph stops, its branches do; in a loop, a value may be another one in every iteration.
+        # A branch stops where the graph around it does; in a loop, a value may differ from one iteration to the next.
         stops = cut if body.inputs else self.stops
         return _Graph(self.shared, cut, _order(body.outputs, stops, body.own), self, stops)
 
     def _structure(self, body: Subgraph, bound: Mapping[Value, Any]) -> Any:
-        """What makes two bodies equal: the same nodes in the same order, of the same values around them."""
+        """A key that is equal for equal bodies: the same nodes in the same order, of the same captured values."""
         numbers = dict(bound)
         for v in body.inputs:
             numbers[v] = "input", len(numbers)
 
-        def known(v: Value | None) -> Any:
+        def identify(v: Value | None) -> Any:
             return None if v is None else numbers[v] if v in numbers else self._identity(self.same(v))
 
         nodes = []
         for node in body.nodes:
             attributes = b"".join(a.SerializeToString(deterministic=True) for a in node.protos())
             inner = tuple(self._structure(b, numbers) for b in node.bodies)
-            arguments = tuple(known(v) for v in node.inputs)
+            arguments = tuple(identify(v) for v in node.inputs)
             nodes.append((node.domain, node.op_type, node.schema.since_version, arguments, attributes, inner))
             for v in node.outputs:
                 numbers[v] = "node", len(numbers)
-        return len(body.inputs), tuple(nodes), tuple(known(v) for v in body.outputs)
+        return len(body.inputs), tuple(nodes), tuple(identify(v) for v in body.outputs)
 
     def same(self, v: Value) -> Value:
-        """The value that stands for v."""
+        """The output of the representative that stands for v."""
         if v.node is None or v in self.cut:
             return v
         if self.parent is not None and id(v.node) not in self.own:
@@ -232,10 +232,10 @@ class _Graph:
         return v if node is v.node or v.inner is not None else node.outputs[v.index]
 
     def _identity(self, v: Value) -> Any:
-        """What makes two values equal: being the same output, or constants of the same name, type and content.
+        """A key that is equal for equal values: the same output, or constants of the same name, type and content.
 
-        Two biases of zeros, each with a name of its own, are two weights that a training moves apart. An input of a
-        body, and what is computed of it, is another value in every body.
+        Two biases of zeros with different names are two weights, which training moves apart. The inputs of a body, and
+        what is computed from them, differ from those of every other body.
         """
         if self.parent is not None:
             here = v in self.cut or (v.node is not None and id(v.node) in self.own)
@@ -246,7 +246,7 @@ class _Graph:
         return v._key
 
     def _name(self, v: Value, prefix: str) -> str:
-        """The name of a value; a node's output is named by its operator."""
+        """The name of a value: that of an output of the graph, its hint, or a new one with this prefix."""
         if v in self.names:
             return self.names[v]
         if self.parent is not None and (v.node is None or id(v.node) not in self.own):
@@ -288,10 +288,10 @@ class _Graph:
         )
 
     def _emit(self, node: Node) -> None:
-        """Write one node: required outputs always, optional ones where somebody reads them."""
+        """Emit one node: required outputs always, optional ones where they are read."""
         formal = node.schema.outputs
         optional = defs.OpSchema.FormalParameterOption.Optional
-        # BatchNormalization in training must have all of its outputs, although the schema calls them optional.
+        # BatchNormalization in training mode must have all its outputs, although the schema calls them optional.
         all_of_them = node.op_type == "BatchNormalization" and node.attributes.get("training_mode")
         emitted = [
             v in self.reached or all_of_them or formal[min(i, len(formal) - 1)].option != optional
@@ -311,7 +311,7 @@ class _Graph:
         self.shared.version[proto.domain] = max(self.shared.version.get(proto.domain, 1), node.schema.since_version)
 
     def _emit_bodies(self, node: Node, proto: NodeProto) -> None:
-        """Write the bodies of a node, and what is handed out of them as further outputs."""
+        """Emit the bodies of a node, and the values tapped from them as further outputs."""
         taps = list(dict.fromkeys(self.taps.get(node, ())))
         graphs = self.bodies[node]
         names = [k for k, a in sorted(node.attributes.items()) if isinstance(a, Subgraph)]
@@ -327,7 +327,7 @@ class _Graph:
                     a.ints.extend([0] * len(taps))
 
     def _handed_out(self, v: Value, node: Node, body: Subgraph) -> Value:
-        """A value of the body; zeros, as many as it has if that is known, where it belongs to the other branch."""
+        """A tapped value of a body; zeros of its static shape where it belongs to the other branch of an If."""
         if node.op_type != "If" or v.node in body.own:
             return v
         nothing = constant(np.zeros((), v.dtype))

@@ -1,4 +1,4 @@
-"""What is an expression with other values in it? `rewrite` puts them there, inside bodies as well."""
+"""Rewriting expressions: replace values and nodes by others, inside bodies as well."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def rewrite(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formu
     new : dict of Value to Value
         What is replaced by what.
     formula : callable, optional
-        From a node and its new inputs to other values in place of its outputs, or None to leave it as it is.
+        From a node and its new inputs to values in place of its outputs, or None to keep the node.
     cut : sequence of Value
         Where the walk stops.
     within : frozenset of Node, optional
-        The nodes that may be written anew; all by default.
+        The nodes that may be rewritten; all by default.
 
     Returns
     -------
@@ -51,7 +51,7 @@ Current = Callable[[Value], Value]
 
 def make_rewriter(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formula | None = None,
               cut: Sequence[Value] = (), within: frozenset[Node] | None = None) -> Current:
-    """From a value to what stands for it once some outputs are written anew.
+    """A function from each value of an expression to its replacement, for a rewrite of some outputs.
 
     Parameters
     ----------
@@ -62,23 +62,23 @@ def make_rewriter(outputs: Sequence[Value], new: Mapping[Value, Value], formula:
     -------
     callable
     """
-    found = dict(new)
+    replaced = dict(new)
     remade: dict[Node, tuple[Node, Sequence[tuple[Subgraph, Current]]]] = {}
 
     def current(v: Value) -> Value:
-        if v in found:
-            return _stated(found[v], v)
+        if v in replaced:
+            return _stated(replaced[v], v)
         if v.inner is not None and v.node in remade:
-            made, bodies = remade[v.node]
+            node, bodies = remade[v.node]
             inner = next((f(v.inner) for body, f in bodies if v.inner.node in body.own), v.inner)
-            return Value(v.type, made, inner=inner)
+            return Value(v.type, node, inner=inner)
         return v
 
     for node in topological(outputs, {*new, *cut}, within):
         inputs = [None if v is None else current(v) for v in node.inputs]
-        replaced = formula(node, inputs) if formula is not None else None
-        if replaced is not None:
-            found.update(zip(node.outputs, replaced, strict=False))
+        instead = formula(node, inputs) if formula is not None else None
+        if instead is not None:
+            replaced.update(zip(node.outputs, instead, strict=False))
             continue
         attributes, bodies = dict(node.attributes), []
         for name, body in node.attributes.items():
@@ -86,9 +86,9 @@ def make_rewriter(outputs: Sequence[Value], new: Mapping[Value, Value], formula:
                 attributes[name], inside = _rewritten_body(body, current, formula)
                 bodies.append((body, inside))
         if inputs != list(node.inputs) or any(attributes[k] is not node.attributes[k] for k in attributes):
-            made = _remake(node, inputs, attributes)
-            found.update((old, _stated(y, old)) for y, old in zip(made.outputs, node.outputs, strict=True))
-            remade[node] = made, bodies
+            twin = _remake(node, inputs, attributes)
+            replaced.update((old, _stated(y, old)) for y, old in zip(twin.outputs, node.outputs, strict=True))
+            remade[node] = twin, bodies
     return current
 
 
@@ -97,8 +97,8 @@ def _remake(node: Node, inputs: Sequence[Value | None], attributes: Mapping[str,
     hints = [v.hint for v in node.outputs]
     if node.bodies or not all(_is_alike(a, b, node.op_type) for a, b in zip(node.inputs, inputs, strict=True)):
         return make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name, hints=hints)
-    made = Node(node.schema, tuple(inputs), attributes, node.name)
-    return attach_outputs(made, [v.type for v in node.outputs], hints)
+    twin = Node(node.schema, tuple(inputs), attributes, node.name)
+    return attach_outputs(twin, [v.type for v in node.outputs], hints)
 
 
 #: Operators whose shape inference reads floating-point numbers; that of all others reads whole numbers alone.
@@ -115,18 +115,18 @@ def _is_alike(a: Value | None, b: Value | None, op_type: str) -> bool:
 
 
 def _stated(v: Value, old: Value) -> Value:
-    """v, with the shape of what it replaces: it may be known of that value alone, not of the output of its node."""
+    """v with the shape of the value that it replaces, which may be stated there and not inferred."""
     return v if v.node is None else v.stated(old.shape)
 
 
 def _rewritten_body(body: Subgraph, around: Current, formula: Formula | None) -> tuple[Subgraph, Current]:
-    """A body with what it captures replaced, itself where nothing is, and what stands for its values."""
+    """A body with its captured values replaced, itself where none is, and the rewriter of its values."""
     captured = {v: w for v in body.captured if (w := around(v)) is not v}
     values = [*body.outputs, *(y for node in body.nodes for y in node.outputs)]
     since = next(counter)
     current = make_rewriter(values, captured, formula, body.inputs, body.own)
-    made = [current(v) for v in values]
-    if all(a is b for a, b in zip(made, values, strict=True)):
+    rewritten = [current(v) for v in values]
+    if all(a is b for a, b in zip(rewritten, values, strict=True)):
         return body, current
-    written = Subgraph.since(since, body.inputs, made).inside or frozenset()
-    return Subgraph(body.inputs, made[: len(body.outputs)], written | body.own), current
+    inside = Subgraph.since(since, body.inputs, rewritten).inside or frozenset()
+    return Subgraph(body.inputs, rewritten[: len(body.outputs)], inside | body.own), current

@@ -1,4 +1,4 @@
-"""What does the ONNX specification say of an operator? Its schema, and what follows from it."""
+"""Operator schemas: the versions, inputs and attributes of operators in the ONNX specification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPSET = 21
 
 @cache
 def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
-    """Schema of an operator at an opset; one that is younger than the opset is taken as it first appeared."""
+    """The schema of an operator at an opset; an operator younger than the opset has the schema of its first version."""
     try:
         if domain:
             return defs.get_schema(op_type, domain)
@@ -27,15 +27,15 @@ def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
             return defs.get_schema(op_type, version, domain)
         return defs.get_schema(op_type, defs.onnx_opset_version(), domain)
     except defs.SchemaError:
-        known = f"{domain}.{op_type}" if domain else op_type
-        raise GraphError(f"ONNX has no operator {known} at opset {version}.") from None
+        name = f"{domain}.{op_type}" if domain else op_type
+        raise GraphError(f"ONNX has no operator {name} at opset {version}.") from None
 
 
 _default_cache: dict[tuple[str, str, int], dict[str, Any]] = {}
 
 
 def defaults(schema: defs.OpSchema) -> dict[str, Any]:
-    """Default values of an operator's attributes, in Python's types."""
+    """Default values of an operator's attributes, as Python values."""
     key = schema.name, schema.domain, schema.since_version
     if key not in _default_cache:
         _default_cache[key] = {
@@ -47,7 +47,7 @@ def defaults(schema: defs.OpSchema) -> dict[str, Any]:
 
 
 def attribute_value(proto: AttributeProto) -> Any:
-    """An attribute in Python's own types: int, float, str, tuples of them, or an array for a tensor."""
+    """The value of an attribute in Python: int, float, str, tuples of them, or an array for a tensor."""
     value = helper.get_attribute_value(proto)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
@@ -59,7 +59,7 @@ def attribute_value(proto: AttributeProto) -> Any:
 
 
 def parameter(schema: defs.OpSchema, i: int) -> defs.OpSchema.FormalParameter:
-    """The formal parameter that the i-th input stands for (the last one may be variadic)."""
+    """The formal parameter of the i-th input (the last one may be variadic)."""
     return schema.inputs[min(i, len(schema.inputs) - 1)]
 
 
@@ -78,10 +78,10 @@ def onnx_type(dtype: np.dtype) -> str:
 
 
 def check_required(schema: defs.OpSchema, arguments: Sequence[Any], where: str) -> None:
-    """Refuse too few or too many inputs, and to leave one out that the operator cannot do without."""
+    """Refuse too few or too many inputs, and the lack of a required one."""
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
     optional = defs.OpSchema.FormalParameterOption.Optional
     for i, a in enumerate(arguments):
         if a is None and parameter(schema, i).option != optional:
-            raise GraphError(f"{where} cannot do without its input {parameter(schema, i).name!r}.")
+            raise GraphError(f"{where} requires its input {parameter(schema, i).name!r}.")

@@ -1,4 +1,4 @@
-"""Which shapes of a node's outputs follow from its inputs, though inference leaves them out or gets them wrong?"""
+"""Repairs of onnx's shape inference: shapes that it leaves out or gets wrong."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SAME_RANK = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "Max
 
 
 def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[str, Any],
-         outputs: Sequence[TypeProto]) -> None:
-    """Put the shapes into the types of a node's outputs that the inference of onnx 1.23.2 loses or gets wrong.
+               outputs: Sequence[TypeProto]) -> None:
+    """Set the shapes of a node's outputs that the inference of onnx 1.23.2 leaves out or gets wrong.
 
-    It has no shape for some operators that are defined by their bodies, and no rank where a size of a window or the
-    axes of a reduction are not known. Of Attention it adds and multiplies sizes that are not known as if they were 0.
+    It infers no shape for some operators with function bodies, and no rank where a size of a window or the axes of a
+    reduction are unknown. For Attention, it computes with unknown sizes as if they were 0.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Map
     attributes : dict of str to object
         Its attributes.
     outputs : sequence of onnx.TypeProto
-        What inference found; they are written to.
+        The inferred types of its outputs; they are written to.
 
     Examples
     --------
@@ -63,12 +63,12 @@ def _has_shape(kind: TypeProto) -> bool:
 
 
 def _axes(n: int) -> TensorShapeProto:
-    """A shape of n sizes that are not known."""
+    """A shape of n unknown sizes."""
     return TensorShapeProto(dim=[TensorShapeProto.Dimension() for _ in range(n)])
 
 
 def forget_zero_sizes(shape: TensorShapeProto) -> None:
-    """Forget sizes of 0, which say nothing where inference takes for 0 what it does not know.
+    """Make sizes of 0 unknown, where inference may write 0 for a size that it does not know.
 
     Parameters
     ----------

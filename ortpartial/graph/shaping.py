@@ -1,4 +1,4 @@
-"""Shapes and dtypes in the notation: a value cast, reshaped, filled or summed to fit another."""
+"""Shaping: cast, reshape, fill or sum a value to fit another."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _full_like(x: Value, number: float) -> Value:
 
 
 def cast(v: Value, like: Value) -> Value:
-    """The numbers of v in the dtype of `like`, which need not be computed for it (CastLike would keep it alive)."""
+    """v in the dtype of `like`, which the graph does not keep alive for it, as CastLike would."""
     return v if v.dtype == like.dtype else op.Cast(v, to=like.type.tensor_type.elem_type)
 
 
 def shape_of(x: Value) -> Value:
-    """The shape of x: a constant where every size is known, else computed."""
+    """The shape of x: a constant where it is static, else computed."""
     return constant(np.asarray(x.shape, np.int64)) if x.is_static else op.Shape(x)
 
 
@@ -42,12 +42,12 @@ def reshape_like(d: Value, x: Value) -> Value:
     """The elements of d in the shape of x."""
     if d.shape is not None and d.shape == x.shape and None not in d.shape:
         return d
-    # One size that is not known, among known ones that are not 0, follows from the number of elements.
+    # One unknown size, beside known ones that are not 0, follows from the number of elements.
     sizes = [n if isinstance(n, int) else -1 for n in x.shape or (0, -1)]
     if 0 not in sizes and sizes.count(-1) <= 1:
         return op.Reshape(d, constant(np.asarray(sizes, np.int64))).stated(x.shape)
     if d.shape is not None and 0 not in sizes:
-        # Sizes of the same name in the same place are those of d, which 0 stands for.
+        # A size of the same name at the same axis is copied from d, which is what 0 means.
         pairs = itertools.zip_longest(x.shape or (), d.shape[: len(sizes)])
         copied = [0 if isinstance(n, str) and n == m else n for n, m in pairs]
         if all(isinstance(n, int) for n in copied):
@@ -58,7 +58,7 @@ def reshape_like(d: Value, x: Value) -> Value:
 def unbroadcast(d: Value, x: Value) -> Value:
     """Sum d over the axes along which x was repeated, so that the result has the shape of x.
 
-    Axes are found now where the shapes tell, and at run time where a symbolic size may turn out to be 1.
+    The axes are static where the shapes tell, else computed at run time: a symbolic size may turn out to be 1.
     """
     if d.shape is None or x.shape is None:
         return _unbroadcast_dynamic(d, x)
@@ -68,7 +68,7 @@ def unbroadcast(d: Value, x: Value) -> Value:
     if lead < 0:
         return reshape_like(d, x)
     pairs = list(zip(d.shape[lead:], x.shape, strict=True))
-    # Two sizes of the same name are equal; two that are not known need not be.
+    # Two sizes of the same name are equal; two unknown ones need not be.
     if any(n is None or (m != n and not isinstance(n, int)) for m, n in pairs):
         return _unbroadcast_dynamic(d, x)
     repeated = [i + lead for i, (m, n) in enumerate(pairs) if n == 1 and m != 1]
@@ -78,7 +78,7 @@ def unbroadcast(d: Value, x: Value) -> Value:
 
 
 def _unbroadcast_dynamic(d: Value, x: Value) -> Value:
-    """`unbroadcast` with axes that are only known when the graph runs: those where the sizes differ."""
+    """`unbroadcast` with axes that are computed at run time: those where the sizes differ."""
     d_shape, x_shape = op.Shape(d), op.Shape(x)
     lead = op.Sub(op.Shape(d_shape), op.Shape(x_shape))
     padded = op.Concat(op.Expand(1, lead), x_shape, axis=0)

@@ -1,4 +1,4 @@
-"""What is an expression? A `Value`, made by a `Node` that applies an operator to other values."""
+"""Expressions: a `Value` is computed by a `Node`, which applies an operator to other values."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["Node", "Subgraph", "Value"]
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor that does not exist yet: its type, and the node, if any, that will compute it.
+    """A symbolic tensor: its type, and the node, if any, that computes it.
 
-    Values are immutable and typed when they are made. They carry Python's arithmetic, so ``a * b + 1`` is the
+    Values are immutable and typed at construction. They support Python's arithmetic, so ``a * b + 1`` is the
     expression ``Add(Mul(a, b), 1)``. A value without a node is an input (`variable`) or, with an array, a `constant`.
 
     Parameters
@@ -38,9 +38,9 @@ class Value:
     array : numpy.ndarray, optional
         The content of a constant.
     hint : str
-        The name the value bore in the model it was loaded from; used again where it is unique.
+        The name of the value in the model that it was loaded from; `build` uses it where it is unique.
     inner : Value, optional
-        A value inside a body of the node, which the node hands out: see `Node.tap`.
+        A value inside a body of the node, of which this one is an output: see `Node.tap`.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class Value:
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """Element type as numpy spells it."""
+        """Element type as a numpy dtype."""
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.type.tensor_type.elem_type))
 
     @cached_property
@@ -95,7 +95,7 @@ class Value:
         return self.type.tensor_type.elem_type in FLOATS
 
     def stated(self, shape: Sequence[int | str | None] | None) -> Value:
-        """The same value with a shape that the caller knows and shape inference does not."""
+        """The same value with a shape that shape inference does not find."""
         if shape is None or (self.shape is not None and None not in self.shape):
             return self
         kind = helper.make_tensor_type_proto(self.type.tensor_type.elem_type, shape)
@@ -181,13 +181,13 @@ class Value:
         return self._op.LessOrEqual(self, other)
 
 
-#: Numbers the nodes in the order in which they are written.
+#: Numbers the nodes in the order of their construction.
 counter = itertools.count()
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operator applied to values. It owns all the outputs of its schema; `build` emits those that are reached."""
+    """One operator applied to values. It has all the outputs of its schema; `build` emits those that are read."""
 
     schema: defs.OpSchema
     inputs: tuple[Value | None, ...]
@@ -210,10 +210,10 @@ class Node:
         object.__setattr__(self, "serial", next(counter))
 
     def tap(self, inner: Value) -> Value:
-        """A value inside a body as an output of the node, which `build` adds where it is reached.
+        """A value inside a body as a further output of the node, which `build` adds where it is read.
 
-        Loop and Scan stack it over the iterations, in their order; If gives what the branch taken computed, and no
-        elements where the other branch has it.
+        Loop and Scan stack it over the iterations. If gives it where its branch is taken, and else a value that means
+        nothing.
         """
         kind = inner.type
         if self.op_type != "If" and inner.shape is not None:
@@ -264,16 +264,15 @@ class Node:
 class Subgraph:
     """A graph inside a node: a branch of If, the body of Loop or of Scan.
 
-    Whatever the outputs depend on may be reached, inside or outside: what does not depend on the inputs of the body is
-    *captured*, that is computed once, around the node. A branch of If has no inputs and computes all that is its own,
-    so that what is not taken is not computed.
+    What does not depend on the inputs of the body is *captured*: computed once, outside the node. A branch of If has no
+    inputs; it computes the nodes that it alone needs, so that only the branch taken is computed.
 
     Parameters
     ----------
     inputs : sequence of Value
-        What an iteration is given; like the inputs of a graph, they may be computed values.
+        The inputs of an iteration; like the inputs of a graph, they may be computed values.
     outputs : sequence of Value
-        What it gives.
+        Its outputs.
     inside : frozenset of Node, optional
         The nodes written for the body, the only ones that it may compute: `Subgraph.of` finds them. Without it, a body
         has the nodes that depend on its inputs, and a branch of If those that neither the other one nor the condition
@@ -299,14 +298,14 @@ class Subgraph:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *inputs: Value) -> Subgraph:
-        """The body that a function of its inputs writes; what is written outside of the function is captured."""
+        """The body that a function of its inputs writes; values from outside the function are captured."""
         since = next(counter)
         outputs = function(*inputs)
         return cls.since(since, inputs, [outputs] if isinstance(outputs, Value) else outputs)
 
     @classmethod
     def since(cls, serial: int, inputs: Sequence[Value], outputs: Sequence[Value]) -> Subgraph:
-        """The body whose nodes were written after a moment."""
+        """The body whose nodes are younger than a serial number."""
         cut = set(inputs)
 
         def is_outside(v: Value) -> bool:
@@ -317,7 +316,7 @@ class Subgraph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """What the body computes, each node after those it reads."""
+        """The nodes of the body, each after those it reads."""
         cut = set(self.inputs)
         every = self.inside is not None and not cut
         inner: dict[Node, None] = {}
@@ -331,12 +330,12 @@ class Subgraph:
 
     @cached_property
     def own(self) -> frozenset[Node]:
-        """The same nodes, to look them up."""
+        """The same nodes as a set."""
         return frozenset(self.nodes)
 
     @cached_property
     def captured(self) -> tuple[Value, ...]:
-        """Values and constants around the body that it reads."""
+        """Values and constants that the body reads from outside."""
         own, cut = self.own, set(self.inputs)
         read = (x for xs in (*(node.reads for node in self.nodes), self.outputs) for x in xs)
         return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in own))

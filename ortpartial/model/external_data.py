@@ -1,4 +1,4 @@
-"""Where are the weights of a model? In its file; or, to save memory, left out of it and put back in time."""
+"""External data: weights replaced in a model, left out of it to save memory, and put back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the indices and labels that a user gives in range? onnxruntime reads foreign memory where they are not."""
+"""Ranges of indices and labels, which are checked on the host: onnxruntime reads foreign memory beyond them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Range", "check_empty", "check_indices", "index_ranges"]
 
 @dataclass(frozen=True)
 class Range:
-    """What the numbers of an input have to be: indices or labels between two numbers, or a number that is ignored."""
+    """The range of an input that holds indices or labels, and the label that is ignored."""
 
     what: str
     low: int
@@ -42,7 +42,7 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
         The narrowest one where an input is read several times.
     """
     names = {v: n for n, v in inputs.items() if not v.is_float}
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     for node in topological(list(outputs)) if names else ():
         if node.op_type not in (*LABEL_LOSSES, "Gather", "GatherElements") or node.inputs[1] is None:
             continue
@@ -56,25 +56,25 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
             continue
         ignored = node.attribute("ignore_index") if labels else None
         new = Range("labels" if labels else "indices", 0 if labels else -size, size - 1, ignored, called)
-        if name not in found or new.high < found[name].high:
-            found[name] = new
-    return found
+        if name not in ranges or new.high < ranges[name].high:
+            ranges[name] = new
+    return ranges
 
 
 def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray]) -> None:
-    """Are indices and labels in their ranges? One out of range would read foreign memory.
+    """Refuse indices and labels out of range, which would read foreign memory.
 
     Parameters
     ----------
     ranges : dict of str to Range
-        What was expected, by the names of inputs.
+        By the names of inputs.
     arrays : dict of str to numpy.ndarray
-        What was given.
+        The inputs.
 
     Raises
     ------
     DataError
-        Some are not.
+        One is out of range.
     """
     for name, r in ranges.items():
         a = arrays[name]
@@ -90,14 +90,14 @@ def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray])
 
 
 def check_empty(outputs: Collection[Value], arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse input without elements for operators that do not survive it.
+    """Refuse inputs without elements where an operator crashes on them.
 
     Parameters
     ----------
     outputs : collection of Value
         What is computed.
     arrays : dict of str to numpy.ndarray
-        From what.
+        The inputs.
 
     Raises
     ------
@@ -105,4 +105,4 @@ def check_empty(outputs: Collection[Value], arrays: Mapping[str, np.ndarray]) ->
     """
     for name, a in arrays.items():
         if a.size == 0 and (node := next((n for n in topological(list(outputs)) if n.op_type in NEVER_EMPTY), None)):
-            raise DataError(f"Input {name!r} has no elements, which {node!r} does not survive; leave the batch out.")
+            raise DataError(f"Input {name!r} has no elements, which crashes {node!r}; leave the batch out.")

@@ -1,4 +1,4 @@
-"""What is in an ONNX file? `load` turns a ModelProto into values, its weights into values that can be inputs."""
+"""Loading: a ModelProto, bytes or a file as values."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Model:
     Parameters
     ----------
     proto : onnx.ModelProto
-        The model as it was given, sparse initializers as dense ones; never written to.
+        The original model, sparse initializers as dense ones; never written to.
     inputs, outputs : dict of str to Value
-        What the graph reads and gives.
+        The inputs and outputs of the graph.
     initializers : dict of str to Value
         Its initializers: variables where `load` was told so, else constants.
     arrays : dict of str to numpy.ndarray
@@ -46,6 +46,10 @@ class Model:
         Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
     file : mmap.mmap, optional
         A file without a name, in which the content of big initializers waits until it is read: see `offload_weights`.
+    graph : onnx.GraphProto, optional
+        The prepared graph, without the content of big initializers: see `specialize`.
+    opsets : dict of str to int
+        Its opsets.
 
     Examples
     --------
@@ -62,10 +66,8 @@ class Model:
     initializers: Mapping[str, Value]
     arrays: Mapping[str, np.ndarray]
     values: Mapping[str, Value]
-    #: Whether gradients pass through QuantizeLinear and DequantizeLinear.
     straight_through: bool = False
     file: mmap.mmap | None = None
-    #: The graph that was read, without the content of big initializers, and its opsets: see `specialize`.
     graph: onnx.GraphProto | None = None
     opsets: Mapping[str, int] = field(default_factory=dict)
 

@@ -43,7 +43,7 @@ def prepare(
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
     for nodes in (*(g.node for g in walk_graphs(light.graph)), *(f.node for f in light.functions)):
-        _refer(nodes)
+        _add_named_inputs(nodes)
     check_proto(light)
     if light.functions:
         # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
@@ -72,7 +72,7 @@ def prepare(
 
 
 def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
-    """What onnx's own checker says, without the shapes that are declared inside, which exporters get wrong.
+    """Run onnx's checker, without the declared shapes of inner values, which exporters get wrong.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
     Raises
     ------
     ModelError
-        It is not valid.
+        The graph is not valid.
     """
     bare = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
     del bare.graph.value_info[:]
@@ -116,39 +116,39 @@ def _without_data(proto: ModelProto) -> ModelProto:
     return light
 
 
-def _refer(nodes: Any) -> None:
-    """Hand the tensors that a Gradient names over as further inputs, so that what renames tensors renames them, too.
+def _add_named_inputs(nodes: Any) -> None:
+    """Make the tensors that a Gradient names in attributes further inputs, so that passes rename them, too.
 
-    It may stand before the nodes that compute them: the standard orders nodes by what they read alone.
+    A Gradient may stand before the nodes that compute them: the standard orders nodes by their inputs alone.
     """
     here: set[str] = set()
     late = False
     for node in nodes:
         if node.op_type == "Gradient" and node.domain == "ai.onnx.preview.training":
-            found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            named = [n.decode() for n in (*found.get("xs", ()), *found.get("zs", ()))]
+            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            named = [n.decode() for n in (*attributes.get("xs", ()), *attributes.get("zs", ()))]
             if len(named) != len(node.input):
                 raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names {len(named)} tensors in xs and zs, "
                                  f"and has {len(node.input)} inputs; one for each was expected.")
-            node.input.extend([*named, found.get("y", b"").decode()])
+            node.input.extend([*named, attributes.get("y", b"").decode()])
             late = late or not here.issuperset({*node.input} & {o for n in nodes for o in n.output})
         here.update(node.output)
     if late:
-        _put_in_order(nodes)
+        _sort(nodes)
 
 
-def _put_in_order(nodes: Any) -> None:
-    """Put the nodes of a graph behind those whose outputs they read, unless they go in a circle."""
-    made = {o for node in nodes for o in node.output if o}
+def _sort(nodes: Any) -> None:
+    """Sort the nodes of a graph topologically, unless they form a cycle."""
+    computed = {o for node in nodes for o in node.output if o}
     place: dict[tuple[str, ...], int] = {}
-    known: set[str] = set()
+    done: set[str] = set()
     waiting = list(nodes)
     while waiting:
         left = []
         for node in waiting:
             inside = (n for b in bodies(node) for g in walk_graphs(b) for n in g.node)
-            if known.issuperset(made & {i for n in (node, *inside) for i in n.input}):
-                known.update(node.output)
+            if done.issuperset(computed & {i for n in (node, *inside) for i in n.input}):
+                done.update(node.output)
                 place[tuple(node.output)] = len(place)
             else:
                 left.append(node)
@@ -185,7 +185,7 @@ def _has_bodies(model: ModelProto) -> bool:
 
 
 def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
-    """Types that inference over the whole graph finds, with the arithmetic of shapes, which one node does not show.
+    """Types by shape inference over a graph, which follows the arithmetic of shapes from node to node.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, 
     Returns
     -------
     dict of str to onnx.TypeProto
-        By the names of values, those of bodies included; nothing where inference fails.
+        By the names of values, those of bodies included; empty where inference fails.
     """
     bare = onnx.GraphProto()
     bare.CopyFrom(graph)
@@ -206,7 +206,7 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, 
     main, *inside = walk_graphs(model.graph)
     for g in inside:
         del g.value_info[:]
-    # Exporters declare wrong sizes now and then; what a body is given follows from its node.
+    # Exporters declare wrong sizes now and then; the inputs of a body follow from its node.
     for o in [*main.output, *(v for g in inside for v in [*g.input, *g.output])]:
         o.type.tensor_type.ClearField("shape")
     for node in model.graph.node:  # onnx 1.23.2 has no shape inference for them, and what follows would have no rank

@@ -1,4 +1,4 @@
-"""Which tensors does a sequence hold? Exporters write them where the pieces are known, and none need remain."""
+"""Sequences of known tensors, which are read as these tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["read_element", "sequence_elements"]
 
 def sequence_elements(op_type: str, inputs: Sequence[Value | None],
                       attributes: Mapping[str, Any]) -> list[Value] | None:
-    """The tensors of the sequence that an operator makes, where their number is known.
+    """The tensors of the sequence that an operator gives, where their number is known.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def sequence_elements(op_type: str, inputs: Sequence[Value | None],
     sizes = _sizes(x.shape[axis], split)
     if sizes is None:
         return None
-    parts = list(op.Split(x, constant(sizes, np.int64), axis=axis, n_outputs=len(sizes)))
+    tensors = list(op.Split(x, constant(sizes, np.int64), axis=axis, n_outputs=len(sizes)))
     if split is None and not attributes.get("keepdims", 1):
-        return [op.Squeeze(part, [axis]) for part in parts]
-    return parts
+        return [op.Squeeze(t, [axis]) for t in tensors]
+    return tensors
 
 
 def _sizes(n: int | str | None, split: Value | None) -> list[int] | None:
-    """How much of an axis goes to each piece."""
+    """The sizes of the tensors along the axis that is split."""
     if split is not None and split.array is None:
         return None
     if split is not None and split.array is not None and split.array.ndim:
@@ -61,15 +61,15 @@ def _sizes(n: int | str | None, split: Value | None) -> list[int] | None:
     return None if k < 1 else [min(k, n - start) for start in range(0, n, k)]
 
 
-def read_element(op_type: str, parts: Sequence[Value], inputs: Sequence[Value | None], attributes: Mapping[str, Any]
-            ) -> Value | None:
-    """What an operator reads of a sequence of known tensors; None if that is not known.
+def read_element(op_type: str, tensors: Sequence[Value], inputs: Sequence[Value | None],
+                 attributes: Mapping[str, Any]) -> Value | None:
+    """The output of an operator that reads a sequence of known tensors; None where it cannot be told.
 
     Parameters
     ----------
     op_type : str
         Name of the operator.
-    parts : sequence of Value
+    tensors : sequence of Value
         The tensors.
     inputs : sequence of Value or None
         The inputs of the operator, the sequence first.
@@ -88,13 +88,13 @@ def read_element(op_type: str, parts: Sequence[Value], inputs: Sequence[Value | 
     <Value y float32[3]>
     """
     if op_type == "SequenceLength":
-        return constant(len(parts), np.int64)
+        return constant(len(tensors), np.int64)
     if op_type == "SequenceAt" and (i := inputs[1]) is not None and i.array is not None:
         k = int(i.array)
-        return parts[k] if -len(parts) <= k < len(parts) else None
-    if op_type == "ConcatFromSequence" and parts:
+        return tensors[k] if -len(tensors) <= k < len(tensors) else None
+    if op_type == "ConcatFromSequence" and tensors:
         axis = attributes["axis"]
         if attributes.get("new_axis", 0):
-            parts = [op.Unsqueeze(part, [axis]) for part in parts]
-        return op.Concat(*parts, axis=axis)
+            tensors = [op.Unsqueeze(t, [axis]) for t in tensors]
+        return op.Concat(*tensors, axis=axis)
     return None

@@ -1,4 +1,4 @@
-"""What do sparse initializers hold? `densify` writes them out, so that all others know dense ones alone."""
+"""Sparse initializers, which are made dense before a model is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["densify", "to_dense"]
 def densify(proto: ModelProto) -> ModelProto:
     """The model with its sparse initializers, and those of Constant nodes, as dense ones.
 
-    They are trained as such: zeros become what a gradient makes of them.
+    They are trained as dense weights: a gradient changes their zeros, too.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def densify(proto: ModelProto) -> ModelProto:
     Raises
     ------
     ModelError
-        Places and numbers do not fit together; the message names the initializer.
+        Indices and values do not fit together; the message names the initializer.
 
     Examples
     --------
@@ -48,15 +48,15 @@ def densify(proto: ModelProto) -> ModelProto:
     """
     if not any(g.sparse_initializer or any(_constants(g)) for g in _all(proto)):
         return proto
-    found = ModelProto()
-    found.CopyFrom(proto)
-    for g in _all(found):
+    dense = ModelProto()
+    dense.CopyFrom(proto)
+    for g in _all(dense):
         g.initializer.extend(numpy_helper.from_array(to_dense(t), t.values.name) for t in g.sparse_initializer)
         g.ClearField("sparse_initializer")
         for node in _constants(g):
             value = numpy_helper.from_array(to_dense(node.attribute[0].sparse_tensor, node.output[0]))
             node.attribute[0].CopyFrom(helper.make_attribute("value", value))
-    return found
+    return dense
 
 
 def _all(proto: ModelProto) -> Iterator[GraphProto]:
@@ -121,6 +121,6 @@ def to_dense(t: SparseTensorProto, name: str = "") -> np.ndarray:
     if (wrong := flat[1:] <= flat[:-1]).any():
         before, behind = (some[wrong][0].tolist() for some in (places[:-1], places[1:]))
         raise ModelError(f"{what} has the index {behind} behind {before}; ascending ones were expected, each once.")
-    found = np.zeros(shape, values.dtype)
-    found.reshape(-1)[flat] = values
-    return found
+    dense = np.zeros(shape, values.dtype)
+    dense.reshape(-1)[flat] = values
+    return dense

@@ -1,4 +1,4 @@
-"""What if a gradient is to pass through rounding as if nothing had been rounded? Quantized training asks for it."""
+"""The straight-through estimator of quantization: gradients pass through rounding unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what `build` writes the expression, with nothing twice and nothing too much?"""
+"""Building: nothing is emitted twice, nothing that is not needed, and names are unique."""
 
 import numpy as np
 import onnx

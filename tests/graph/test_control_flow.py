@@ -1,4 +1,4 @@
-"""Do graphs inside graphs become what they say: names unique, computed once, typed, and only where they are taken?"""
+"""If, Loop and Scan: types, captured values, names, and computation of the branch taken alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Do expressions become the graphs that they are?"""
+"""Operators applied to values: constants beside values, attributes, and errors."""
 
 import numpy as np
 import pytest

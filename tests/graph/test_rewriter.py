@@ -1,4 +1,4 @@
-"""Are values replaced wherever they are read, and is the rest left as it is?"""
+"""Rewriting: values are replaced wherever they are read, and the rest is kept."""
 
 import numpy as np
 from control_graphs import ONE, checked, positive, tree, x_

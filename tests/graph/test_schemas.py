@@ -1,4 +1,4 @@
-"""Is an operator what the specification says at the opset that is meant?"""
+"""Operator schemas: versions, defaults and required inputs."""
 
 import numpy as np
 import pytest

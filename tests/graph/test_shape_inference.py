@@ -1,4 +1,4 @@
-"""Do nodes have the shapes that follow from their inputs, where inference of onnx says nothing or something wrong?"""
+"""Repairs of shape inference: the shapes that onnx leaves out or gets wrong."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does a value know its type, and is arithmetic what it says?"""
+"""Values: types, arithmetic, equality."""
 
 import numpy as np
 import onnx

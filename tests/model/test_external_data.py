@@ -1,4 +1,4 @@
-"""Is a model whose weights were left out whole again, to the bit?"""
+"""External data: a model whose weights were left out is restored to the bit."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does the body of an operator compute what onnx says that the operator computes?"""
+"""Function bodies compute what the reference evaluator computes for the operator."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does a model that was loaded compute what it computed, whoever wrote it and however?"""
+"""Loading: models of many exporters compute the same before and after."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Is a graph the same after the passes, with more known about it and no weight copied?"""
+"""Preparation: functions, opsets, shapes and constant folding, without copies of weights."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Is a node of a file read as what it is, or refused with its name?"""
+"""The reader: errors name the node."""
 
 import pytest
 from onnx import parser

@@ -1,4 +1,4 @@
-"""Are sequences of known tensors read as these tensors, and does no gradient get lost in others?"""
+"""Sequences of known tensors, and the error where their gradient would be lost."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Are sparse initializers those arrays that onnxruntime reads them as, and are broken ones named?"""
+"""Sparse initializers: equal to what onnxruntime reads, and errors that name them."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Does a gradient pass through quantization where it is asked to, and nowhere else?"""
+"""The straight-through estimator: gradients pass through quantization where asked, and nowhere else."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Is what kills onnxruntime refused before it gets there, by a message that says what to do?"""
+"""Validation and crash guards: what crashes onnxruntime is refused with advice."""
 
 import numpy as np
 import onnx
@@ -139,7 +139,7 @@ def test_no_rows():
     made, _ = image("y = Conv(h, k)", {"k": real(4, 4, 3, 3)})
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     layer = OrtGradientForwardBackward(made, engine="step")
-    with pytest.raises(DataError, match=r"Input 'x' has no elements, which <Node .*: Conv> does not survive; leave"):
+    with pytest.raises(DataError, match=r"Input 'x' has no elements, which crashes <Node .*: Conv>; leave"):
         layer.forward(np.zeros((0, 4, 6, 6), np.float32))
 
 
@@ -155,7 +155,7 @@ def test_declared_shapes_are_dropped():
 def test_left_out_inputs():
     x = variable("x", "float32", [3])
     assert len(op.LayerNormalization(x, x, None).node.inputs) == 2
-    with pytest.raises(GraphError, match="Sum cannot do without its input 'data_0'"):
+    with pytest.raises(GraphError, match="Sum requires its input 'data_0'"):
         op.Sum(x, None, x)
 
 
