@@ -52,7 +52,7 @@ def opened(monkeypatch):
 
     for module in (step_engine, inplace_engine, data_parallel_engine, session):
         monkeypatch.setattr(module, "Session", Recorder)
-    alone = SimpleNamespace(rank=0, size=1, add=lambda sums: None)
+    alone = SimpleNamespace(rank=0, size=1, all_reduce=lambda sums: None)
     monkeypatch.setattr(data_parallel_engine, "ProcessGroup", lambda: alone)
     return graphs
 
