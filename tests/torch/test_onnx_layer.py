@@ -61,8 +61,8 @@ def normalized():
     """BatchNormalization, whose training is another graph than its inference."""
     x = x_of("N", 2, 3)
     var = constant(np.array([0.5, 2.0]), hint="var")
-    own = weight("scale", 2), weight("b", 2, seed=1), weight("mean", 2, seed=2), var
-    (y,) = op.BatchNormalization(x, *own, n_outputs=1)
+    parameters = weight("scale", 2), weight("b", 2, seed=1), weight("mean", 2, seed=2), var
+    (y,) = op.BatchNormalization(x, *parameters, n_outputs=1)
     return build([x], {"y": op.Tanh(y)})
 
 
@@ -115,9 +115,9 @@ TABLE = {
 
 
 def inputs_of(shapes, grad=True):
-    given = [torch.tensor([[0, 3], [3, 4]]) if s == "int" else torch.tensor(real(*s, seed=9, dtype="float64")) + 0.05
+    inputs = [torch.tensor([[0, 3], [3, 4]]) if s == "int" else torch.tensor(real(*s, seed=9, dtype="float64")) + 0.05
              for s in shapes]
-    return [t.requires_grad_(grad) if t.is_floating_point() else t for t in given]
+    return [t.requires_grad_(grad) if t.is_floating_point() else t for t in inputs]
 
 
 def with_weights(layer):
@@ -125,9 +125,9 @@ def with_weights(layer):
     names, parameters = zip(*layer.named_parameters(), strict=True)
 
     def f(*tensors):
-        found = functional_call(layer, dict(zip(names, tensors, strict=False)), tensors[len(names) :])
-        found = found if isinstance(found, tuple) else (found,)
-        return tuple(y for y in found if y.is_floating_point())
+        outputs = functional_call(layer, dict(zip(names, tensors, strict=False)), tensors[len(names) :])
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return tuple(y for y in outputs if y.is_floating_point())
 
     return f, [p.detach().clone().requires_grad_() for p in parameters]
 
@@ -194,11 +194,11 @@ def wrapped(name, modules=MODULES, **settings):
     return module, OnnxLayer.from_torch(module, x, **settings), x
 
 
-def close(found, expected, tol=1e-5):
-    """max|found - expected| <= tol max|expected|."""
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
-    assert (found - expected).abs().max() <= tol * expected.abs().max().clamp(min=1e-3)
+def close(actual, expected, tol=1e-5):
+    """max|actual - expected| <= tol max|expected|."""
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    assert (actual - expected).abs().max() <= tol * expected.abs().max().clamp(min=1e-3)
 
 
 def derivatives(module, x):
@@ -219,8 +219,8 @@ def test_as_torch(name, engine, training):
     """Outputs, from the same seed with the same masks, and derivatives of both orders."""
     module, layer, x = wrapped(name, engine=engine)
     module.train(training), layer.train(training)
-    (y, *expected), (found, *derived) = derivatives(module, x), derivatives(layer, x)
-    close(found, y)
+    (y, *expected), (actual, *derived) = derivatives(module, x), derivatives(layer, x)
+    close(actual, y)
     for ours, theirs in zip(derived, expected, strict=True):
         assert list(ours) == list(theirs)
         for n, g in ours.items():
@@ -448,9 +448,9 @@ def test_calls():
     a, b, c = (torch.tensor(real(2, 3, seed=i)) for i in range(3))
     layer = OnnxLayer(model)
     price, kind, unused = layer(a, b, c)
-    for found in (layer(a, c=c, b=b), layer(c=c, b=b, a=a), layer(a, b, c=c)):
-        assert isinstance(found, tuple)
-        assert all(map(torch.equal, found, (price, kind, unused)))
+    for outputs in (layer(a, c=c, b=b), layer(c=c, b=b, a=a), layer(a, b, c=c)):
+        assert isinstance(outputs, tuple)
+        assert all(map(torch.equal, outputs, (price, kind, unused)))
     by_name = OnnxLayer(model, return_dict=True)(a, b, c)
     assert list(by_name) == ["price", "kind", "unused"]
     assert torch.equal(by_name["kind"], kind)
@@ -497,11 +497,11 @@ def test_several_pending(engine):
     ys = [layer(x) for x in xs]
     expected = [torch.autograd.grad(torch_mlp(w, x).square().sum(), [x, *w.values()]) for x in xs]
     for k in (2, 0, 3, 1):
-        found = torch.autograd.grad(ys[k].square().sum(), [xs[k], *w.values()], retain_graph=k == 3)
-        for a, b in zip(found, expected[k], strict=True):
+        gradients = torch.autograd.grad(ys[k].square().sum(), [xs[k], *w.values()], retain_graph=k == 3)
+        for a, b in zip(gradients, expected[k], strict=True):
             close(a, b)
-    found = torch.autograd.grad(ys[3].square().sum(), [xs[3], *w.values()])
-    for a, b in zip(found, expected[3], strict=True):
+    gradients = torch.autograd.grad(ys[3].square().sum(), [xs[3], *w.values()])
+    for a, b in zip(gradients, expected[3], strict=True):
         close(a, b)
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         torch.autograd.grad(ys[3].square().sum(), [xs[3]])
@@ -580,15 +580,15 @@ def test_writing_to_what_is_kept(engine):
 
 def kept_bytes(f, *inputs):
     """Bytes of the tensors, each once, that are kept for a backward."""
-    found = {}
+    sizes = {}
 
     def pack(t):
-        found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        sizes[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
     with saved_tensors_hooks(pack, lambda t: t):
         f(*inputs)
-    return sum(found.values())
+    return sum(sizes.values())
 
 
 @pytest.mark.parametrize("name", ["tower", "encoder", "conv"])
@@ -737,10 +737,10 @@ def test_running_statistics():
     with torch.no_grad():
         layer(x)  # moves them as well, as in torch
     close(mean, 0.9 * (0.9 * was[0] + 0.1 * seen.mean((0, 2, 3))) + 0.1 * seen.mean((0, 2, 3)))
-    found = mean.clone()
+    moved = mean.clone()
     layer.eval()(x)
-    assert torch.equal(mean, found)
-    assert np.array_equal(weights_of(layer.to_onnx())["1.running_mean"], found.numpy())
+    assert torch.equal(mean, moved)
+    assert np.array_equal(weights_of(layer.to_onnx())["1.running_mean"], moved.numpy())
 
 
 def test_functional_call_and_parametrization():
@@ -838,13 +838,13 @@ def test_import():
 
 def test_what_some_outputs_alone_would_read_and_is_not_kept(monkeypatch):
     """Then the cotangents of the others are zeros: a rule may read more where one of them is missing."""
-    found, backward = [], GradientCut.backward
-    for whole in (False, True):
-        if whole:
+    gradients, backward = [], GradientCut.backward
+    for is_missing in (False, True):
+        if is_missing:
             monkeypatch.setattr(GradientCut, "backward", lambda t, p: backward(t, p) if list(p) == t.seeds else None)
         layer = OnnxLayer(two_in_two_out(), engine="step")
         a, b, c = (torch.tensor(real(2, 3, seed=i), requires_grad=True) for i in range(3))
         layer(a, b, c)[1].sum().backward()
-        found.append([a.grad, layer.v.grad])
+        gradients.append([a.grad, layer.v.grad])
     assert layer.w.grad.eq(0).all()
-    assert all(map(torch.equal, *found))
+    assert all(map(torch.equal, *gradients))

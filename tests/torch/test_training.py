@@ -82,22 +82,22 @@ def follow(name, engine, training):
 @pytest.mark.parametrize("name", PARTS)
 def test_follows_torch(name, engine):
     module, wrapped = follow(name, engine, training=False)
-    found = dict(wrapped.named_parameters())
-    assert sorted(found) == sorted(n for n, _ in module.named_parameters())
+    parameters = dict(wrapped.named_parameters())
+    assert sorted(parameters) == sorted(n for n, _ in module.named_parameters())
     for n, p in module.named_parameters():
-        error = (found[n] - p).abs().max() / p.abs().max()
+        error = (parameters[n] - p).abs().max() / p.abs().max()
         assert error <= 1e-5, f"{n} is off by {float(error):.1e}"
 
 
 def test_follows_torch_in_training_mode():
     """The same masks from the same seeds, and statistics of batches; the running ones differ by n / (n - 1)."""
     module, wrapped = follow("conv", "step", training=True)
-    found = {**dict(wrapped.named_parameters()), **dict(wrapped.named_buffers())}
+    state = {**dict(wrapped.named_parameters()), **dict(wrapped.named_buffers())}
     for n, p in [*module.named_parameters(), *module.named_buffers()]:
-        if n in found:
-            error = (found[n] - p).abs().max() / p.abs().max()
+        if n in state:
+            error = (state[n] - p).abs().max() / p.abs().max()
             assert error <= (1e-2 if n.endswith("running_var") else 1e-5), f"{n} is off by {float(error):.1e}"
-    assert not torch.equal(found["0.norm.running_var"], module[0].norm.running_var)
+    assert not torch.equal(state["0.norm.running_var"], module[0].norm.running_var)
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this build of torch 2.13.0 has no torch.distributed")

@@ -29,9 +29,9 @@ def expected(f, weights, inputs, dys):
     return [y.detach().numpy() for y in ys], *gradients
 
 
-def assert_gradients(found, wanted, tol=1e-5):
-    assert list(found) == list(wanted)
-    for n, g in found.items():
+def assert_gradients(gradients, wanted, tol=1e-5):
+    assert list(gradients) == list(wanted)
+    for n, g in gradients.items():
         assert (g.shape, g.dtype) == (wanted[n].shape, wanted[n].dtype)
         np.testing.assert_allclose(g, wanted[n], rtol=tol, atol=tol)
 
@@ -84,8 +84,8 @@ def test_as_autograd(rng, engine, name):
     layer = OrtGradientForwardBackward(model, engine=engine)
     dys = [real(rng, *s) for s in shapes]
     ys, by_weights, by_inputs = expected(f, weights_of(model), inputs, dys)
-    found, state = layer.forward(inputs)
-    for y, e in zip(found, ys, strict=True):
+    outputs, state = layer.forward(inputs)
+    for y, e in zip(outputs, ys, strict=True):
         np.testing.assert_allclose(y, e, rtol=1e-5, atol=1e-5)
     weights, gradients = layer.backward(dys, state)
     assert_gradients(weights, {n: by_weights[n] for n in layer.weights_to_train})

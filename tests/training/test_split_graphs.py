@@ -34,14 +34,14 @@ def test_loss_graph(rng, weighted):
     assert outputs == ["loss", "price_grad", "kind_grad"]
     feeds = {n: rng.normal(size=(5, 2 if "kind" in n else 1)).astype(np.float32) for n in inputs[:4]}
     w = np.arange(5, dtype=np.float32) if weighted else np.ones(5, np.float32)
-    found = Session(graph).run({**feeds, "sample_weight": w} if weighted else feeds)
+    results = Session(graph).run({**feeds, "sample_weight": w} if weighted else feeds)
     t = {n: torch.tensor(a, requires_grad=True) for n, a in feeds.items()}
     rows = (t["price"] - t["price_target"]).square().mean(1) + (t["kind"] - t["kind_target"]).abs().mean(1)
     loss = (torch.tensor(w) * rows).sum() / w.sum()
     loss.backward()
-    np.testing.assert_allclose(found["loss"], loss.detach(), rtol=1e-5)
+    np.testing.assert_allclose(results["loss"], loss.detach(), rtol=1e-5)
     for n in ("price", "kind"):
-        np.testing.assert_allclose(found[f"{n}_grad"], t[n].grad, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(results[f"{n}_grad"], t[n].grad, rtol=1e-5, atol=1e-7)
 
 
 def test_penalty_graph():
@@ -52,9 +52,9 @@ def test_penalty_graph():
     graph = penalty_graph(spec)
     assert spec.penalized == ("w",)
     assert names(graph) == (["w"], ["penalty", "w_grad_penalty"])
-    found = Session(graph).run({"w": np.array([[3], [-1]], np.float32)})
-    assert found["penalty"] == 4 + 10
-    assert found["w_grad_penalty"].tolist() == [[7], [-3]]
+    results = Session(graph).run({"w": np.array([[3], [-1]], np.float32)})
+    assert results["penalty"] == 4 + 10
+    assert results["w_grad_penalty"].tolist() == [[7], [-3]]
     assert penalty_graph(TrainingSpec(model, ("w", "b"), {"y": SQUARE})) is None
 
 

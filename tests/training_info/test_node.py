@@ -62,6 +62,6 @@ def test_digits_train_to_the_same_weights_in_javascript(rate, style, tmp_path):
         loss = session.step({"x": X[batch], "y_target": y[batch]})["loss"]
         assert abs(losses[k] - loss) < 1e-3
     for n, a in session.state.items():
-        found = np.frombuffer((tmp_path / f"{n}.out.bin").read_bytes(), a.dtype).reshape(a.shape)
-        assert abs(found - a).max() <= 1e-4 * abs(a).max(), n
+        trained = np.frombuffer((tmp_path / f"{n}.out.bin").read_bytes(), a.dtype).reshape(a.shape)
+        assert abs(trained - a).max() <= 1e-4 * abs(a).max(), n
     assert np.mean(losses[-20:]) < 0.3 * losses[0]

@@ -22,7 +22,7 @@ def cases():
     """Inputs and outputs of the tests of training inside onnx: name, model, inputs, outputs."""
     begins = ("adagrad", "adam", "momentum", "nesterov", "gradient_of", "sce_", "nllloss_", "training_dropout",
               "batchnorm")
-    found = {}
+    tests = {}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # Some tests of onnx overflow while they are made, by intention.
         loaded = [*load_model_tests(kind="node"), *load_model_tests(kind="simple")]
@@ -31,13 +31,13 @@ def cases():
         if not name.startswith(begins) or (name.startswith("batchnorm") and "training" not in name):
             continue
         if case.model is not None:
-            found[name] = case.model, *case.data_sets[0]
+            tests[name] = case.model, *case.data_sets[0]
             continue
         model, folder = onnx.load(f"{case.model_dir}/model.onnx"), f"{case.model_dir}/test_data_set_0"
-        found[name] = model, *(
+        tests[name] = model, *(
             [numpy_helper.to_array(onnx.load_tensor(f"{folder}/{kind}put_{i}.pb")) for i in range(len(values))]
             for kind, values in (("in", model.graph.input), ("out", model.graph.output)))
-    return found
+    return tests
 
 
 CASES = cases()
@@ -66,9 +66,9 @@ def test_the_cases_are_all_that_onnx_has():
 def test_case_of_onnx(name):
     model, inputs, outputs = CASES[name]
     kept = [i for i in range(len(model.graph.input)) if model.graph.input[i].name]
-    found = run(model, *[inputs[i] for i in kept])
+    results = run(model, *[inputs[i] for i in kept])
     random = name.startswith("training_dropout") and "zero_ratio" not in name
-    for f, e, o in zip(found, outputs, model.graph.output, strict=True):
+    for f, e, o in zip(results, outputs, model.graph.output, strict=True):
         assert f.dtype == e.dtype
         assert f.shape == e.shape
         if not random:
@@ -76,7 +76,7 @@ def test_case_of_onnx(name):
             np.testing.assert_allclose(f, e, rtol=5e-5, atol=1e-6, err_msg=o.name)
     if random:  # Which elements are dropped is left to chance, what becomes of the others is not.
         x, ratio = inputs[0], float(inputs[1]) if len(inputs) > 1 else 0.5
-        y, mask = found[0], found[1] if len(found) > 1 else found[0] != 0
+        y, mask = results[0], results[1] if len(results) > 1 else results[0] != 0
         np.testing.assert_allclose(y, np.where(mask, x / (1 - ratio), 0), rtol=1e-5)
         assert abs(mask.mean() - (1 - ratio)) < 5 * np.sqrt(ratio * (1 - ratio) / mask.size)
 
@@ -123,12 +123,12 @@ def optimizer_model(op_type, states, settings, dtype, shapes, rate_dtype=None):
 def test_optimizer_equals_the_reference(op_type, states, settings, dtype, shapes, t):
     model, feeds = optimizer_model(op_type, states, settings, dtype, shapes)
     feeds["T"] = np.asarray(t, np.int64)
-    found = run(model, **feeds)
+    results = run(model, **feeds)
     for i, _ in enumerate(shapes):
         # The reference computes several tensors of Adam in float32 whatever they are, so each is given to it alone.
         one, _ = optimizer_model(op_type, states, settings, dtype, [shapes[i]])
-        own = {k if k in "RT" else f"{k[0]}0": v for k, v in feeds.items() if k in "RT" or k.endswith(str(i))}
-        for f, e in zip(found[i :: len(shapes)], ReferenceEvaluator(one).run(None, own), strict=True):
+        tensors = {k if k in "RT" else f"{k[0]}0": v for k, v in feeds.items() if k in "RT" or k.endswith(str(i))}
+        for f, e in zip(results[i :: len(shapes)], ReferenceEvaluator(one).run(None, tensors), strict=True):
             assert f.dtype == dtype
             np.testing.assert_allclose(f, e, rtol=1e-6 if dtype == "float32" else 1e-12)
 
@@ -137,9 +137,9 @@ def test_the_rate_may_be_of_another_type_and_of_rank_one():
     model, feeds = optimizer_model("Momentum", 1, SETTINGS[-1][2], "float32", [[2]], "float64")
     expected = run(model, **feeds, T=np.asarray(1, np.int64))
     model.graph.input[0].type.tensor_type.shape.dim.add(dim_value=1)
-    found = run(model, **{**feeds, "R": feeds["R"].reshape(1)}, T=np.asarray(1, np.int64))
-    assert [f.tolist() for f in found] == [e.tolist() for e in expected]
-    assert [f.shape for f in found] == [(2,), (2,)]
+    results = run(model, **{**feeds, "R": feeds["R"].reshape(1)}, T=np.asarray(1, np.int64))
+    assert [f.tolist() for f in results] == [e.tolist() for e in expected]
+    assert [f.shape for f in results] == [(2,), (2,)]
 
 
 # -- Gradient
@@ -212,7 +212,7 @@ def test_one_tensor_in_place_of_two(rng):
 
 def test_second_order_of_the_documentation(rng):
     X, W, L = (rng.normal(size=s).astype(np.float32) for s in ((5, 3), (3, 1), (5, 1)))
-    found = run(f"""g (float[5,3] X, float[3,1] W, float[5,1] L)
+    results = run(f"""g (float[5,3] X, float[3,1] W, float[5,1] L)
             => (float[5,3] dX, float[3,1] dW, float[5,3] dWdX, float[3,1] ddW) {{
         Y = Gemm(X, W)
         e = Sub(Y, L)
@@ -223,20 +223,20 @@ def test_second_order_of_the_documentation(rng):
     }}""", X, W, L)
     e, ones = X @ W - L, np.ones((3, 1), np.float32)
     expected = [2 * e @ W.T, 2 * X.T @ e, 2 * e @ ones.T + 2 * (X @ ones) @ W.T, 2 * X.T @ (X @ ones)]
-    for f, wanted in zip(found, expected, strict=True):
+    for f, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(f, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_fourth_order(rng):
     nodes = "".join(f'{b} = {DOMAIN}.Gradient <xs = ["x"], y = "{a}"> (x)\n' for a, b in
                     (("y", "d1"), ("d1", "d2"), ("d2", "d3"), ("d3", "d4")))
-    found = run(f"""g (double[3] x) => (double[3] d1, double[3] d2, double[3] d3, double[3] d4) {{
+    gradients = run(f"""g (double[3] x) => (double[3] d1, double[3] d2, double[3] d3, double[3] d4) {{
         x2 = Mul(x, x)
         x4 = Mul(x2, x2)
         y = Mul(x4, x)
         {nodes}
     }}""", x := np.array([1.0, -2.0, 0.5]))
-    for f, e in zip(found, (5 * x**4, 20 * x**3, 60 * x**2, 120 * x), strict=True):
+    for f, e in zip(gradients, (5 * x**4, 20 * x**3, 60 * x**2, 120 * x), strict=True):
         np.testing.assert_allclose(f, e, rtol=1e-12)
 
 

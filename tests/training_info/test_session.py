@@ -143,13 +143,13 @@ def test_random_numbers_of_the_nodes_themselves():
         w0 = Squeeze(a, none)
     }"""
 
-    def values(seed, given=None):
+    def values(seed, seed_of_session=None):
         session = TrainingSession(changed(text % seed))
-        found = []
+        weights = []
         for _ in range(100):
-            session.initialize(given)
-            found.append(session.state["w"].item())
-        return found
+            session.initialize(seed_of_session)
+            weights.append(session.state["w"].item())
+        return weights
 
     assert len(set(values(""))) > 90
     assert abs(np.mean(values("")) - 3) < 0.3
