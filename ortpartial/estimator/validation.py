@@ -124,12 +124,12 @@ class DataAdapter:
         return forward({n: a[: self.fixed_batch or 1] for n, a in inputs.items()})[output].shape
 
 
-def _to_array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.ndarray:
+def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:
     """An array of this dtype, contiguous, without NaN or infinity."""
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
     if table := list_columns(data):
-        return _stack_columns(table, dtype, what, finite)
+        return _stack_columns(table, dtype, what)
     try:
         array = np.asarray(data)
     except ValueError as e:
@@ -142,7 +142,7 @@ def _to_array(data: Any, dtype: np.dtype, what: str, finite: bool = True) -> np.
             raise DataError(f"{what} holds {type(wrong).__name__}, where {dtype} was expected.") from None
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
         raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected; encode it as numbers first.")
-    if array.dtype.kind == "f" and finite and not _is_finite(array):
+    if array.dtype.kind == "f" and not _is_finite(array):
         raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
     if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.floor(array)).any():
         raise DataError(f"{what} holds fractions, where {dtype} was expected.")
@@ -182,10 +182,10 @@ def list_columns(data: Any) -> dict[Any, Any] | None:
     return {n: data[n] for n in names}
 
 
-def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str, finite: bool) -> np.ndarray:
+def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str) -> np.ndarray:
     """The columns of a table, stacked; each is checked by itself, so that an error names it."""
     whose = what[0].lower() + what[1:]
-    return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}", finite) for n, c in table.items()], axis=1)
+    return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}") for n, c in table.items()], axis=1)
 
 
 def _align_rank(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
