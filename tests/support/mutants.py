@@ -24,7 +24,7 @@ DTYPES = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProt
 SCHEMAS = {s.name: s for s in defs.get_all_schemas() if not s.domain and not s.deprecated}
 
 
-# -- models to begin with
+# -- models before they are changed
 
 
 def networks():
@@ -155,16 +155,16 @@ def with_weights(model, content):
 
 
 def seeds(exported=None):
-    """All models to begin with, by name."""
-    found = {f"network_{i}": v for i, v in enumerate(networks())}
-    found["functions"] = functional()
+    """The models that are changed: networks by name, and those of one operator by operator and name."""
+    by_name = {f"network_{i}": v for i, v in enumerate(networks())}
+    by_name["functions"] = functional()
     if exported:
-        found |= pickle.loads(Path(exported).read_bytes())
+        by_name |= pickle.loads(Path(exported).read_bytes())
     by_operator = {}
     for name, seed in single_nodes():
         first, last = seed[0].graph.node[0], seed[0].graph.node[-1]
         by_operator.setdefault((first if last.name == "mul_" else last).op_type, {})[name] = seed
-    return found, by_operator
+    return by_name, by_operator
 
 
 # -- changes
@@ -178,10 +178,10 @@ def attribute(rng, model, graph):
     """Another value of an attribute, one more, or one less."""
     nodes = [n for n in all_nodes(model) if n.op_type in SCHEMAS]
     node = pick(rng, nodes)
-    known = list(SCHEMAS[node.op_type].attributes.values())
-    if not known:
+    formals = list(SCHEMAS[node.op_type].attributes.values())
+    if not formals:
         return
-    formal = pick(rng, known)
+    formal = pick(rng, formals)
     have = [a for a in node.attribute if a.name == formal.name]
     kind = int(getattr(formal.type, "value"))  # noqa: B009
     if have and rng.random() < 0.15:
@@ -287,8 +287,8 @@ def wiring(rng, model, graph):
     elif how == 3:
         names[i] = ""
     else:
-        known = [t.name for t in graph.initializer] + [v.name for v in graph.input]
-        names[i] = pick(rng, known + [o for n in graph.node for o in n.output])
+        sources = [t.name for t in graph.initializer] + [v.name for v in graph.input]
+        names[i] = pick(rng, sources + [o for n in graph.node for o in n.output])
     node.input[:] = names
 
 
@@ -383,7 +383,7 @@ def all_nodes(model):
 
 
 def mutant(seed, rng):
-    """The model with one to three changes; None where the checker refuses it, or nothing has changed."""
+    """The names of one to three changes, and the changed model; None if the checker rejects it or it is unchanged."""
     model = ModelProto.FromString(seed.SerializeToString())
     weights = np.asarray([w for _, w in CHANGES], float)
     names = []
@@ -406,8 +406,8 @@ def mutant(seed, rng):
 
 
 def fitting(model, feeds, rng):
-    """Small data that fit what the mutant declares, where that is small."""
-    found = {}
+    """Data of the shapes that the mutant declares, where they are small."""
+    arrays = {}
     for i in model.graph.input:
         if any(t.name == i.name for t in model.graph.initializer):
             continue
@@ -423,10 +423,10 @@ def fitting(model, feeds, rng):
             array = np.resize(old, sizes) if old.size else np.zeros(sizes, old.dtype)
         try:
             with np.errstate(all="ignore"):
-                found[i.name] = array if kind == np.dtype(object) else array.astype(kind)
+                arrays[i.name] = array if kind == np.dtype(object) else array.astype(kind)
         except (TypeError, ValueError):
-            found[i.name] = array
-    return found
+            arrays[i.name] = array
+    return arrays
 
 
 def mutants(first, last, exported=None):
@@ -438,10 +438,9 @@ def mutants(first, last, exported=None):
             some = networks if rng.random() < 0.4 else single[pick(rng, list(single))]
             name = pick(rng, list(some))
             model, feeds, targets = some[name]
-            made = mutant(model, rng)
-            if made is not None:
-                changes, changed = made
-                yield f"{number} {name} {changes}", changed, fitting(changed, feeds, rng), targets
+            if (changed := mutant(model, rng)) is not None:
+                changes, broken = changed
+                yield f"{number} {name} {changes}", broken, fitting(broken, feeds, rng), targets
                 break
 
 
