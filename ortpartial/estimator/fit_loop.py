@@ -88,7 +88,7 @@ class FitLoop:
                 if bar is not None:
                     bar.set_postfix(self._format_losses(), refresh=False)
                     bar.update()
-                if notify is not None and self._broadcast(is_first and notify()):
+                if notify is not None and self.engine.broadcast(is_first and notify()):
                     break
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -108,20 +108,12 @@ class FitLoop:
     def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
         """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
         self.engine.start(data)
-        group = getattr(self.engine, "group", None)
-        if group is None:
-            return True
-        first_rows, self.rng, snapshot = group.broadcast((rows, self.rng, self.engine.snapshot()))
+        first_rows, self.rng = self.engine.broadcast((rows, self.rng))
         if first_rows != rows:
             raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
                             f"rows.")
-        self.engine.restore(snapshot)
-        return bool(group.rank == 0)
-
-    def _broadcast(self, value: Any) -> Any:
-        """The value of the first process, which may be the only one."""
-        group = getattr(self.engine, "group", None)
-        return value if group is None else group.broadcast(value)
+        self.engine.synchronize()
+        return self.engine.is_first
 
     def _check_batches(self, X: Any) -> Iterable[Any]:
         """X, if it can be iterated over in every epoch."""
@@ -130,7 +122,7 @@ class FitLoop:
         if iter(X) is X and self.settings.max_iter > 1:
             raise DataError(f"X gives its batches once, and max_iter is {self.settings.max_iter}: give what can be "
                             f"iterated over again, such as a list or a DataLoader, or max_iter=1.")
-        if getattr(self.engine, "group", None) is not None:
+        if self.engine.is_distributed:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 

@@ -30,14 +30,10 @@ from ortpartial.rewrites import (
     to_inference_mode,
 )
 from ortpartial.training import (
-    DataParallelEngine,
     Engine,
-    InplaceEngine,
     OrtGradientForwardBackward,
     TrainingSpec,
-    prefers_inplace,
-    select_for_device,
-    select_for_fit,
+    select_engine,
 )
 from ortpartial.training_info import to_training_info
 
@@ -276,29 +272,8 @@ class OrtGradientForwardBackwardOptimizer:
 
     def _select_engine(self) -> Engine:
         """An engine that holds the first weights."""
-        spec = self._spec
-        kind, reason = select_for_fit(self.engine)
-        if self.distributed:
-            if self.engine not in ("auto", "step"):
-                raise SettingError(f"distributed=True trains with engine='step', not {self.engine!r}.")
-            kind, reason = DataParallelEngine, "several processes add their gradients between two graphs"
-        wants = ["train_mode=True"] * self.train_mode + [f"precision={self.precision!r}"] * bool(self.precision)
-        if wants and (self.distributed or self.engine == "agent"):
-            asked = "distributed=True" if self.distributed else "engine='agent'"
-            raise SettingError(f"{wants[0]} trains with engine='step' or 'epoch', in one process, not {asked}.")
-        if self.engine != "epoch" and prefers_inplace(kind, spec):
-            kind, reason = InplaceEngine, "memory counts, so weights are overwritten where they are"
-        elif spec.gradient is not None:
-            missing = {
-                "in one process, not with distributed=True": self.distributed,
-                f"in the dtype of the model, not with precision={self.precision!r}": self.precision,
-                f"with engine='step', not {self.engine!r}": self.engine not in ("auto", "step"),
-                f"on the CPU, not on {self.device!r}": True,
-            }
-            raise SettingError(f"checkpointing trains {next(what for what, lacks in missing.items() if lacks)}.")
-        elif self.engine == "auto" and not self.distributed:
-            kind, reason = select_for_device(spec) or (kind, reason)
-        engine = kind(spec)
+        kind, reason = select_engine(self.engine, self._spec, self.distributed)
+        engine = kind(self._spec)
         engine.reason = reason
         return engine
 

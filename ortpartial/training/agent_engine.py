@@ -1,17 +1,18 @@
-"""Who trains by the TrainingAgent? `AgentEngine`, with loss, penalty and update in graphs of their own."""
+"""The agent engine: forward and backward by onnxruntime-training's TrainingAgent, the rest in graphs of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DeviceError, ModelError
-from ortpartial.runtime import Binding, Buffer, Device, Session, TrainingAgent
+from ortpartial.runtime import Buffer, Device, Session, TrainingAgent
 
-from .engine import Batch, Engine
+from .engine import Batch, Engine, ProgramKey, bind, directions
 from .spec import TrainingSpec
 from .split_graphs import forward_graph, loss_graph, penalty_graph, update_graph
 
@@ -50,9 +51,9 @@ class AgentEngine(Engine):
                  "learning_loss": self.loss_graph(), "learning_rate": self.update}
         return {**found, "learning_penalty": self.penalty} if self.penalty is not None else found
 
-    def program(self, rows: int) -> _AgentProgram:
+    def _open(self, key: ProgramKey) -> Any:
         """A step for batches of so many rows."""
-        return _AgentProgram(self, rows)
+        return _AgentProgram(self, key.rows)
 
 
 class _AgentProgram:
@@ -73,29 +74,15 @@ class _AgentProgram:
             Buffer(np.zeros(_static(y.shape, o), y.dtype), spec.device)
             for o, y in spec.outputs.items()
         ]
-        self.loss_binding: Binding = session.binding()
-        for name, buffer in self.batch.buffers.items():
-            if name in session.inputs:
-                self.loss_binding.bind_input(name, buffer)
-        self.loss_binding.bind_output(names.loss, Buffer(self.loss))
-        for o, buffer in zip(self.outputs, self.output_gradients, strict=True):
-            self.loss_binding.bind_output(names.grad(o), buffer)
-        penalties = {w: Buffer(np.zeros_like(spec.model.arrays[w]), spec.device) for w in spec.penalized}
+        gradients = dict(zip(map(names.grad, self.outputs), self.output_gradients, strict=True))
+        self.loss_binding = bind(session, self.batch.buffers, {names.loss: Buffer(self.loss), **gradients})
+        penalties = {names.penalty_grad(w): Buffer(np.zeros_like(spec.model.arrays[w]), spec.device)
+                     for w in spec.penalized}
         self.penalty_runs, self.update_bindings = [], []
-        for read, write in (engine.sides, engine.sides[::-1]):
+        for read, new in directions(engine.sides, names):
             if engine.penalty_session is not None:
-                binding = engine.penalty_session.binding()
-                for w, buffer in penalties.items():
-                    binding.bind_input(w, read[w])
-                    binding.bind_output(names.penalty_grad(w), buffer)
-                self.penalty_runs.append(binding.run)
-            binding = engine.update_session.binding()
-            given = {**read, names.iteration: engine.k, **{names.penalty_grad(w): b for w, b in penalties.items()}}
-            for name, buffer in given.items():
-                if name in engine.update_session.inputs:
-                    binding.bind_input(name, buffer)
-            for name, buffer in write.items():
-                binding.bind_output(names.new(name), buffer)
+                self.penalty_runs.append(bind(engine.penalty_session, read, penalties).run)
+            binding = bind(engine.update_session, {**read, names.iteration: engine.k, **penalties}, new)
             self.update_bindings.append((binding, binding.run))
 
     def __call__(self, side: int) -> float:

@@ -1,4 +1,4 @@
-"""Which numbers does chance give a step? `draw_mask`, a function of a seed, the step and the place: nothing hidden."""
+"""Counter-based random numbers: the mask of a Dropout follows from seed, step and position, without hidden state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left to the host where a device replays steps? `CudaGraphEngine` launches them, and reads the losses."""
+"""The CUDA graph engine: a device records a step once and replays it without the host."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import RANDOM, build, op, rewrite, variable
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
+from .engine import ProgramKey, WeightedMean, bind, directions
 from .epoch import split_inputs
+from .epoch_engine import EpochEngine
 from .spec import TrainingSpec
 from .step import step_values
-from .step_engine import EpochEngine
 
-__all__ = ["CudaGraphEngine", "cuda_graph_step", "select_for_device"]
+__all__ = ["CudaGraphEngine", "cuda_graph_step"]
 
 #: Steps between two looks at the losses.
 _LOOK = 100
@@ -107,35 +108,33 @@ class CudaGraphEngine(EpochEngine):
         parts = [p for p in (order[:full].reshape(-1, batch_size), order[full:][None]) if p.size]
         if not all(self._captured(p.shape[1]) for p in parts):
             return super().epoch(order, batch_size)
-        weighted = self._data.get(self.spec.names.sample_weight)
-        total = weight = 0.0
+        mean = WeightedMean()
         for batches in (p[start : start + _LOOK] for p in parts for start in range(0, len(p), _LOOK)):
             losses = self._captured(batches.shape[1])(batches).tolist()
-            shares = np.full(batches.shape, 1.0) if weighted is None else weighted[batches]
-            for share, loss in zip(shares.sum(1, np.float64).tolist(), losses, strict=True):
-                total, weight = total + share * loss, weight + share
-        return total / weight if weight else 0.0
+            for weight, loss in zip(self._weights_of(batches).tolist(), losses, strict=True):
+                mean.add(weight * loss, weight)
+        return mean.value
 
     def _captured(self, rows: int) -> Any:
         """The step of batches of so many rows, or None where it cannot be recorded."""
-        key = "captured", rows, threading.get_ident()  # Another thread would record once more: see below.
-        if self._refused or key in self._programs:
-            return self._programs.get(key)
+        key = ProgramKey("captured", rows, threading.get_ident())  # Another thread would record once more: see below.
+        if self._refused:
+            return None
         try:
-            return self._new(key)
+            return self._program(key)
         except OrtPartialError as e:
             self._refused, self._resident = True, None
             self._programs.clear()
             self.name, self.reason = "epoch", f"the device does not record a step: {e}"
             return None
 
-    def program(self, rows: Any) -> Any:
-        """A step to be replayed, asked for by ("captured", rows, thread), or a program of an `EpochEngine`."""
-        if not isinstance(rows, tuple) or rows[0] != "captured":
-            return super().program(rows)
+    def _open(self, key: ProgramKey) -> Any:
+        """A step to be replayed, or a program of an `EpochEngine`."""
+        if key.kind != "captured":
+            return super()._open(key)
         if self._resident is None:
             self._resident = _Resident(self._data, self.spec.device)
-        return _CapturedProgram(self, rows[1], self._resident)
+        return _CapturedProgram(self, key.rows, self._resident)
 
 
 class _Resident:
@@ -180,16 +179,10 @@ class _CapturedProgram:
         sides = [{**side, **dict(zip(own, pair, strict=True))}
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]
         self.runs = []
-        for read, write in (sides, sides[::-1]):
+        for read, new in directions(sides, names):
             options = session_options(spec.threads(), graph.graph)
             session = Session(graph, device=replace(device, capture=True), options=options)
-            binding = session.binding()
-            for name, buffer in {**given, **read}.items():
-                if name in session.inputs:
-                    binding.bind_input(name, buffer)
-            for name, buffer in write.items():
-                binding.bind_output(names.new(name), buffer)
-            self.runs.append(binding.run)
+            self.runs.append(bind(session, {**given, **read}, new).run)
 
     def __call__(self, batches: np.ndarray) -> np.ndarray:
         """Take some steps; returns their losses."""
@@ -205,20 +198,3 @@ class _CapturedProgram:
             engine.side ^= 1
             engine.iteration += 1
         return self.losses[engine.side].numpy()[:n]
-
-
-def select_for_device(spec: TrainingSpec) -> tuple[type[EpochEngine], str] | None:
-    """The engine that takes the place of an `EpochEngine` on the device of a training, and why; None on the CPU.
-
-    Parameters
-    ----------
-    spec : TrainingSpec
-        What is trained.
-
-    Returns
-    -------
-    tuple of type and str, or None
-    """
-    if Device.parse(spec.device).shares_memory:
-        return None
-    return CudaGraphEngine, "the device records a step once, and replays it without the host"

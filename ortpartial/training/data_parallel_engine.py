@@ -1,10 +1,11 @@
-"""What if several processes train one model? Each takes its rows of a batch; their sums make one step for all."""
+"""The data-parallel engine: each process takes its rows of a batch, and their gradients are summed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -15,7 +16,7 @@ from ortpartial.learning import weighted_sums
 from ortpartial.rewrites import rewrite_step
 from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
-from .engine import Batch, Engine
+from .engine import Batch, Engine, ProgramKey, WeightedMean, bind, directions
 from .spec import TrainingSpec
 from .step import append_update, make_row_losses, make_row_weights, make_targets, sum_values
 
@@ -92,6 +93,7 @@ class DataParallelEngine(Engine):
     """
 
     name = "step"
+    is_distributed = True
 
     def __init__(self, spec: TrainingSpec):
         super().__init__(spec)
@@ -100,16 +102,21 @@ class DataParallelEngine(Engine):
         count = sum(spec.model.arrays[w].size for w in spec.weights)
         self.sums = Buffer(np.zeros(count + 2, spec.dtype), spec.device)
         session = Session(self._update, device=spec.device, threads=spec.threads())
-        names = spec.names
-        self._updates = []
-        for read, write in (self.sides, self.sides[::-1]):
-            binding = session.binding()
-            for name, buffer in {**read, names.free("sums"): self.sums, names.iteration: self.k}.items():
-                if name in session.inputs:
-                    binding.bind_input(name, buffer)
-            for name, buffer in write.items():
-                binding.bind_output(names.new(name), buffer)
-            self._updates.append(binding.run)
+        inputs = {spec.names.free("sums"): self.sums, spec.names.iteration: self.k}
+        self._updates = [bind(session, {**read, **inputs}, new).run for read, new in directions(self.sides, spec.names)]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first process."""
+        return self.group is None or self.group.rank == 0
+
+    def broadcast(self, value: Any) -> Any:
+        """The value that the first process has."""
+        return value if self.group is None else self.group.broadcast(value)
+
+    def synchronize(self) -> None:
+        """Take over weights, states and iteration of the first process."""
+        self.restore(self.broadcast(self.snapshot()))
 
     def threads(self, spec: TrainingSpec) -> int | None:
         """Number of threads of the gradient: the processes of this machine share its cores."""
@@ -131,12 +138,11 @@ class DataParallelEngine(Engine):
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns the weighted mean loss over all processes."""
         assert self.group is not None
-        loss = weight = 0.0
-        k = self.k.numpy()
+        mean, k = WeightedMean(), self.k.numpy()
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size][self.group.rank :: self.group.size]
             if len(rows):
-                program = self._programs.get(len(rows)) or self._new(len(rows))
+                program = self._program(ProgramKey("sums", len(rows)))
                 program.batch.gather(rows)
                 program(self.side)
             else:
@@ -144,15 +150,14 @@ class DataParallelEngine(Engine):
             self.group.all_reduce(self.sums)
             k[...] = self.iteration + 1
             self._updates[self.side](self.options)
-            numerator, denominator = self.sums.numpy()[-2:].tolist()
-            loss, weight = loss + numerator, weight + denominator
+            mean.add(*self.sums.numpy()[-2:].tolist())
             self.side ^= 1
             self.iteration += 1
-        return loss / weight if weight else 0.0
+        return mean.value
 
-    def program(self, rows: int) -> _SumsProgram:
+    def _open(self, key: ProgramKey) -> Any:
         """The sums of so many rows."""
-        return _SumsProgram(self, rows)
+        return _SumsProgram(self, key.rows)
 
 
 class _SumsProgram:
@@ -163,14 +168,8 @@ class _SumsProgram:
         graph = sums_graph(spec, weighted=engine._weighted)
         session = Session(graph, device=spec.device, threads=engine.threads(spec))
         self.engine, self.batch = engine, Batch(engine._data, rows, spec.device)
-        self.runs = []
-        for side in engine.sides:
-            binding = session.binding()
-            for name, buffer in {**self.batch.buffers, **side}.items():
-                if name in session.inputs:
-                    binding.bind_input(name, buffer)
-            binding.bind_output(session.outputs[0], engine.sums)
-            self.runs.append(binding.run)
+        self.runs = [bind(session, {**self.batch.buffers, **side}, {session.outputs[0]: engine.sums}).run
+                     for side in engine.sides]
 
     def __call__(self, side: int) -> None:
         self.runs[side](self.engine.options)

@@ -4,21 +4,65 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.runtime import CPU, Buffer, Device
+from ortpartial.runtime import CPU, Binding, Buffer, Device, Session
 
+from .names import Names
 from .spec import TrainingSpec
 from .split_graphs import loss_graph
-from .step import step_values
+from .step import check_gradient
 
-__all__ = ["Batch", "DeviceRows", "Engine"]
+__all__ = ["Batch", "DeviceRows", "Engine", "ProgramKey", "WeightedMean", "bind", "directions"]
 
 #: Programs, each for one size of batch, that are kept.
 _PROGRAMS = 8
+
+
+class ProgramKey(NamedTuple):
+    """What a program of an engine is for: its kind, the rows of a batch, and the thread that it belongs to, if any."""
+
+    kind: str
+    rows: int
+    thread: int | None = None
+
+
+class WeightedMean:
+    """The weighted mean of the losses of an epoch, summed up batch by batch."""
+
+    def __init__(self) -> None:
+        self.total = self.weight = 0.0
+
+    def add(self, total: float, weight: float) -> None:
+        """Add a weighted sum of losses, and the sum of their weights."""
+        self.total += total
+        self.weight += weight
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 without any weight."""
+        return self.total / self.weight if self.weight else 0.0
+
+
+def bind(session: Session, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> Binding:
+    """A binding of a session to those inputs that it reads, and to outputs."""
+    binding = session.binding()
+    for name, buffer in inputs.items():
+        if name in session.inputs:
+            binding.bind_input(name, buffer)
+    for name, buffer in outputs.items():
+        binding.bind_output(name, buffer)
+    return binding
+
+
+def directions(
+    sides: Sequence[Mapping[str, Buffer]], names: Names
+) -> list[tuple[Mapping[str, Buffer], dict[str, Buffer]]]:
+    """Both directions of a double buffer: what a step reads on one side, and what it writes to the other, by name."""
+    return [(read, {names.new(n): buffer for n, buffer in write.items()}) for read, write in (sides, sides[::-1])]
 
 
 class Batch:
@@ -73,6 +117,8 @@ class Engine(ABC):
     reason: str
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
+    #: Whether several processes train together, each of which is given all the rows.
+    is_distributed: ClassVar[bool] = False
 
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
@@ -91,8 +137,20 @@ class Engine(ABC):
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
         self.given = {names.iteration: self.k, names.seed: self.seed}
-        self._programs: dict[Any, Any] = {}
+        self._programs: dict[ProgramKey, Any] = {}
         self._data: dict[str, np.ndarray] = {}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first of the processes that train together."""
+        return True
+
+    def broadcast(self, value: Any) -> Any:
+        """The value that the first process has."""
+        return value
+
+    def synchronize(self) -> None:  # noqa: B027 - a single process has nothing to take over
+        """Take over weights, states and iteration of the first process."""
 
     def get(self, name: str) -> np.ndarray:
         """A copy of a weight, state or statistic, the seed or the number of batches seen, by its name in the graphs."""
@@ -169,37 +227,47 @@ class Engine(ABC):
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
-        total = weight = 0.0
-        k = self.k.numpy()
-        weighted = self._data.get(self.spec.names.sample_weight)
-        for start in range(0, len(order), batch_size):
+        mean, k, size = WeightedMean(), self.k.numpy(), 0
+        weights = self._data.get(self.spec.names.sample_weight)
+        for start in range(0, len(order), batch_size):  # Every call counts in here: a small step takes microseconds.
             rows = order[start : start + batch_size]
-            program = self._programs.get(len(rows)) or self._new(len(rows))
+            if len(rows) != size:
+                size = len(rows)
+                program = self._program(ProgramKey("step", size))
             program.batch.gather(rows)
             k[...] = self.iteration + 1
-            share = float(len(rows) if weighted is None else weighted[rows].sum(dtype=np.float64))
+            weight = float(size if weights is None else weights[rows].sum(dtype=np.float64))
             loss = program(self.side)
             if self.copies == 1 and not np.isfinite(loss):
-                return loss  # The step was not taken.
-            total += share * loss
-            weight += share
+                return float(loss)  # The step was not taken.
+            mean.total += weight * loss
+            mean.weight += weight
             self.side ^= 1
             self.iteration += 1
-        return total / weight if weight else 0.0
+        return mean.value
 
-    def _new(self, rows: Any) -> Any:
-        while len(self._programs) >= _PROGRAMS:  # Batches of every size must not fill the memory with programs.
-            del self._programs[next(iter(self._programs))]
-        program = self._programs[rows] = self.program(rows)
+    def _weights_of(self, batches: np.ndarray) -> np.ndarray:
+        """For every batch, a row of `batches`, the sum of the weights of its rows; their number without weights."""
+        weights = self._data.get(self.spec.names.sample_weight)
+        if weights is None:
+            return np.full(len(batches), float(batches.shape[1]))
+        return np.asarray(weights[batches].sum(1, np.float64))
+
+    def _program(self, key: ProgramKey) -> Any:
+        """The program of a key, which is kept."""
+        if (program := self._programs.get(key)) is None:
+            while len(self._programs) >= _PROGRAMS:  # Batches of every size must not fill the memory with programs.
+                del self._programs[next(iter(self._programs))]
+            program = self._programs[key] = self._open(key)
         return program
 
     @abstractmethod
-    def program(self, rows: int) -> Any:
-        """Something with a `batch` that, called with the side to read, does a step on it and returns its loss."""
+    def _open(self, key: ProgramKey) -> Any:
+        """A new program. A step has a `batch`; called with the side to read, it runs and returns the loss."""
 
     def check(self) -> None:
-        """Write a step, and no model: an operator without a gradient is better found now than in `fit`."""
-        step_values(self.spec, fast=False)
+        """Raise NoGradientError now, and not in the first step, if an operator has no gradient."""
+        check_gradient(self.spec)
 
     @abstractmethod
     def graphs(self) -> dict[str, ModelProto]:

@@ -1,4 +1,4 @@
-"""Which engine trains, and why? `select_for_fit`, and `select_for_backward` where forward and backward are apart."""
+"""Engine selection: the engine that trains, by its name and the training, with the reason for it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,78 @@ from collections.abc import Sequence
 from onnx import ModelProto
 
 from ortpartial.exceptions import SettingError
-from ortpartial.runtime import find_untrusted, has_training
+from ortpartial.runtime import Device, find_untrusted, has_training
 
 from .agent_engine import AgentEngine
+from .cuda_graph_engine import CudaGraphEngine
+from .data_parallel_engine import DataParallelEngine
 from .engine import Engine
-from .step_engine import EpochEngine, StepEngine
+from .epoch_engine import EpochEngine
+from .inplace_engine import InplaceEngine
+from .spec import TrainingSpec
+from .step_engine import StepEngine
 
-__all__ = ["select_for_backward", "select_for_fit"]
+__all__ = ["select_engine", "select_for_backward", "select_for_fit"]
+
+#: Bytes of trained weights from which on a second copy of them takes too much memory.
+_BIG = 2**24
+
+
+def select_engine(name: str, spec: TrainingSpec, distributed: bool = False) -> tuple[type[Engine], str]:
+    """The engine of a training, and the reason for it.
+
+    Parameters
+    ----------
+    name : str
+        ``"auto"``, ``"agent"``, ``"epoch"`` or ``"step"``.
+    spec : TrainingSpec
+        What is trained.
+    distributed : bool
+        Whether several processes train together.
+
+    Returns
+    -------
+    tuple of type and str
+
+    Raises
+    ------
+    SettingError
+        The name is unknown, or the engine does not support what is trained.
+    """
+    engine, reason = select_for_fit(name)
+    _check_support(name, spec, distributed)
+    if distributed:
+        return DataParallelEngine, "several processes add their gradients between two graphs"
+    is_on_host = Device.parse(spec.device).shares_memory
+    if spec.gradient is not None or (name in ("auto", "step") and spec.precision is None and is_on_host
+                                     and sum(spec.model.arrays[w].nbytes for w in spec.weights) >= _BIG):
+        return InplaceEngine, "memory counts, so weights are overwritten where they are"
+    if name == "auto" and not is_on_host:
+        return CudaGraphEngine, "the device records a step once, and replays it without the host"
+    return engine, reason
+
+
+def _check_support(name: str, spec: TrainingSpec, distributed: bool) -> None:
+    """Refuse settings that the engine of this name does not support."""
+    if distributed and name not in ("auto", "step"):
+        raise SettingError(f"distributed=True trains with engine='step', not {name!r}.")
+    precision = None if spec.precision is None else f"precision={str(spec.precision.dtype)!r}"
+    settings = ["train_mode=True"] * spec.train_mode + ([precision] if precision else [])
+    if settings and (distributed or name == "agent"):
+        other = "distributed=True" if distributed else "engine='agent'"
+        raise SettingError(f"{settings[0]} trains with engine='step' or 'epoch', in one process, not {other}.")
+    unsupported = {
+        "in one process, not with distributed=True": distributed,
+        f"in the dtype of the model, not with {precision}": precision is not None,
+        f"with engine='step', not {name!r}": name not in ("auto", "step"),
+        f"on the CPU, not on {spec.device!r}": not Device.parse(spec.device).shares_memory,
+    }
+    if spec.gradient is not None and any(unsupported.values()):
+        raise SettingError(f"checkpointing trains {next(what for what, applies in unsupported.items() if applies)}.")
 
 
 def select_for_fit(engine: str) -> tuple[type[Engine], str]:
-    """The engine that `fit` uses, and why.
+    """The engine of a name, for a training of any kind, and the reason for it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What if the weights take most of the memory? `InplaceEngine` keeps one copy of them, and overwrites it."""
+"""The in-place engine: one copy of the weights, which each step overwrites, for large weights."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from onnx import ModelProto
 from ortpartial.graph import topological
 from ortpartial.model import Model
 from ortpartial.rewrites import checkpoint_gradient, recompute_cheap
-from ortpartial.runtime import Buffer, Device, Session, session_options
+from ortpartial.runtime import Buffer, Session, session_options
 
-from .engine import Batch, Engine
+from .engine import Batch, Engine, ProgramKey, bind
 from .spec import TrainingSpec
 from .split_graphs import update_graph
 from .step import gradient_graph
-from .step_engine import EpochEngine, StepEngine
 
-__all__ = ["InplaceEngine", "can_overwrite", "prefers_inplace"]
-
-#: Bytes of trained weights from which on two copies of them are one too many.
-_BIG = 2**24
+__all__ = ["InplaceEngine", "can_overwrite"]
 
 #: Operators that write an element after they have read all that it depends on.
 _ELEMENTWISE = frozenset({"Add", "Div", "Identity", "Max", "Min", "Mul", "Sub", "Sum"})
@@ -67,12 +63,12 @@ class InplaceEngine(Engine):
         gradient = spec.gradient or checkpoint_gradient(recompute_cheap)
         return gradient_graph(replace(spec, gradient=gradient), weighted=self._weighted)
 
-    def program(self, rows: int) -> _LeanProgram:
+    def _open(self, key: ProgramKey) -> Any:
         """A step for batches of so many rows."""
-        return _LeanProgram(self, rows)
+        return _InplaceProgram(self, key.rows)
 
 
-class _LeanProgram:
+class _InplaceProgram:
     """A step: the gradients, and then the update, where they are finite."""
 
     def __init__(self, engine: InplaceEngine, rows: int):
@@ -84,11 +80,8 @@ class _LeanProgram:
         session = Session(graph, options=options)
         self.engine, self.batch = engine, Batch(engine._data, rows)
         self.loss = np.zeros((), spec.dtype)
-        self.binding = session.binding()
-        for name, buffer in {**self.batch.buffers, **engine.sides[0], **engine.given}.items():
-            if name in session.inputs:
-                self.binding.bind_input(name, buffer)
-        self.binding.bind_output(self.names.loss, Buffer(self.loss))
+        inputs = {**self.batch.buffers, **engine.sides[0], **engine.given}
+        self.binding = bind(session, inputs, {self.names.loss: Buffer(self.loss)})
 
     def __call__(self, side: int) -> float:
         engine, names = self.engine, self.names
@@ -100,19 +93,15 @@ class _LeanProgram:
         buffers = engine.sides[side]
         statistics = {n: found.pop(names.new(n)) for n in engine.spec.statistics}
         state = {n: buffers[n] for n in engine.updated}
-        binding = engine.update.binding()
-        for name, buffer in {**state, names.iteration: engine.k}.items():
-            if name in engine.update.inputs:
-                binding.bind_input(name, buffer)
-            if name in state and engine.overwrites:
-                binding.bind_output(names.new(name), buffer)
+        new = {names.new(n): buffer for n, buffer in state.items()} if engine.overwrites else {}
+        binding = bind(engine.update, {**state, names.iteration: engine.k}, new)
         for name, g in found.items():
             binding.bind_ortvalue_input(name, g)
         binding.run()
         if not engine.overwrites:
-            new = binding.ortvalues()
+            values = binding.ortvalues()
             for name, buffer in state.items():
-                buffer.fill(np.from_dlpack(new[names.new(name)]))
+                buffer.fill(np.from_dlpack(values[names.new(name)]))
         for name, v in statistics.items():
             buffers[name].fill(np.from_dlpack(v))
         return float(self.loss)
@@ -139,25 +128,6 @@ def _is_finite(array: np.ndarray) -> bool:
     """Whether all numbers are finite: so they are where their sum is, which is found faster."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(array.sum()) or np.isfinite(array).all())
-
-
-def prefers_inplace(kind: type[Engine], spec: TrainingSpec) -> bool:
-    """Whether a `InplaceEngine` is to take the place of another engine: weights are big, or values are not to be kept.
-
-    Parameters
-    ----------
-    kind : type
-        The other engine.
-    spec : TrainingSpec
-        What is trained.
-
-    Returns
-    -------
-    bool
-    """
-    big = sum(spec.model.arrays[w].nbytes for w in spec.weights) >= _BIG or spec.gradient is not None
-    suits = kind in (EpochEngine, StepEngine) and spec.precision is None
-    return big and suits and Device.parse(spec.device).shares_memory
 
 
 def can_overwrite(model: ModelProto, outputs: Mapping[str, str]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import Gradient, grad
+from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
 from ortpartial.graph import Value, build, cast, constant, find_inputs, op, variable
 from ortpartial.learning import row_losses, weighted_mean
 from ortpartial.model import Model
@@ -19,6 +19,7 @@ from .spec import TrainingSpec, known_shape
 
 __all__ = [
     "append_update",
+    "check_gradient",
     "gradient_graph",
     "make_row_losses",
     "make_row_weights",
@@ -88,7 +89,7 @@ def step_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
 
 
 def step_values(
-    spec: TrainingSpec, *, weighted: bool = False, fast: bool = True, k: Value | None = None, simplified: bool = True
+    spec: TrainingSpec, *, weighted: bool = False, k: Value | None = None, simplified: bool = True
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
 
@@ -98,8 +99,6 @@ def step_values(
         What is trained.
     weighted : bool
         Whether the rows have weights.
-    fast : bool
-        Whether operators are replaced by faster ones.
     k : Value, optional
         The number of the batch, if it is not an input.
     simplified : bool
@@ -133,9 +132,31 @@ def step_values(
             outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
         inputs.update(scaling)
         outputs.update(zip(map(names.new, scaling), precision.update(finite, *scaling.values()), strict=True))
-    if not fast:
-        return inputs, outputs
     return inputs, rewrite_step(outputs)
+
+
+def check_gradient(spec: TrainingSpec) -> None:
+    """Check that all operators between the weights and the loss have a gradient.
+
+    If every one of them has a rule, nothing is differentiated. A body may hide an operator without a rule, and one
+    without a rule may have no cotangent: then the gradient is written, and discarded.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+
+    Raises
+    ------
+    NoGradientError
+        An operator has no gradient.
+    """
+    loss = mean_loss(spec, make_targets(spec), None)
+    nodes = nodes_between([loss], set(spec.trained.values()), ())
+    is_rewritten = spec.train_mode or spec.precision is not None
+    if is_rewritten or any(node.bodies or gradient_support(node) not in ("rule", "zero") for node in nodes):
+        k = variable(spec.names.iteration, np.int64, [])
+        _make_gradients(spec, spec.model, spec.gradient or grad, k, weighted=False)
 
 
 def _make_gradients(

@@ -11,11 +11,12 @@ from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
 from ortpartial.torch.layer_function import make_layer_function
-from ortpartial.training import data_parallel_engine, inplace_engine, step_engine
+from ortpartial.training import data_parallel_engine, epoch_engine, inplace_engine, step_engine
 from ortpartial.training.data_parallel_engine import DataParallelEngine
+from ortpartial.training.epoch_engine import EpochEngine
 from ortpartial.training.gradient_cut import GradientCut
 from ortpartial.training.inplace_engine import InplaceEngine
-from ortpartial.training.step_engine import EpochEngine, StepEngine
+from ortpartial.training.step_engine import StepEngine
 from ortpartial.training_info import TrainingSession, session, to_training_info
 
 WEIGHTS = ["w", "v", "scale", "bias"]
@@ -50,7 +51,7 @@ def opened(monkeypatch):
             graphs.append(model)
             super().__init__(model, *args, **kwargs)
 
-    for module in (step_engine, inplace_engine, data_parallel_engine, session):
+    for module in (step_engine, epoch_engine, inplace_engine, data_parallel_engine, session):
         monkeypatch.setattr(module, "Session", Recorder)
     alone = SimpleNamespace(rank=0, size=1, all_reduce=lambda sums: None)
     monkeypatch.setattr(data_parallel_engine, "ProcessGroup", lambda: alone)

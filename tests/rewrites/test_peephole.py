@@ -14,8 +14,9 @@ from ortpartial.learning.penalties import resolve_penalty
 from ortpartial.model.load import load
 from ortpartial.rewrites.peephole import apply_peepholes
 from ortpartial.runtime.session import Session
+from ortpartial.training.epoch_engine import EpochEngine
 from ortpartial.training.spec import TrainingSpec
-from ortpartial.training.step_engine import EpochEngine, StepEngine
+from ortpartial.training.step_engine import StepEngine
 
 
 def real(*shape, seed=0):

@@ -1,4 +1,4 @@
-"""Are the numbers that follow from a seed as good as chance, the same everywhere, and never the same twice?"""
+"""Counter-based random numbers are as good as chance, the same everywhere, and never the same twice."""
 
 import numpy as np
 import onnx

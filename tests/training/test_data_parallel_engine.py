@@ -1,4 +1,4 @@
-"""Do several processes take the steps that one takes, and does the death of one end the others?"""
+"""Several processes take the steps that one takes, and the death of one ends the others."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Do all engines take the steps that torch takes?"""
+"""All engines take the steps that torch takes."""
 
 import sys
 import threading
@@ -19,7 +19,8 @@ from ortpartial.runtime.device import Device
 from ortpartial.runtime.session import Session
 from ortpartial.training.engine import Batch
 from ortpartial.training.engine_selection import select_for_backward, select_for_fit
-from ortpartial.training.step_engine import EpochEngine, StepEngine
+from ortpartial.training.epoch_engine import EpochEngine
+from ortpartial.training.step_engine import StepEngine
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 MODELS = {"linear": (linear, torch_linear), "mlp": (mlp, torch_mlp)}
@@ -254,14 +255,14 @@ def test_cuda(name):
 @pytest.mark.parametrize(("long", "chunk"), [(0, 2000), (10**9, 2000), (10**9, 2)], ids=["long", "short", "chunks"])
 def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, long, chunk):
     """Whether an epoch is one run or several, and how long a chunk of it is, changes no bit."""
-    monkeypatch.setattr("ortpartial.training.step_engine._LONG_STEP", long)
-    monkeypatch.setattr("ortpartial.training.step_engine._CHUNK", chunk)
+    monkeypatch.setattr("ortpartial.training.epoch_engine._LONG_STEP", long)
+    monkeypatch.setattr("ortpartial.training.epoch_engine._CHUNK", chunk)
     X, y, w = data(53)
     found, expected = (optimizer(mlp(), engine=e, learning_rate="Adam").fit(X, y, w) for e in ("epoch", "step"))
     assert found.train_losses_ == pytest.approx(expected.train_losses_, rel=1e-12)
     states = [o.get_state() + o.get_state("optimizer") for o in (found, expected)]
     assert all((a == b).all() for a, b in zip(*states, strict=True))
-    assert any(isinstance(key, tuple) for key in found._engine._programs) == (long > 0)
+    assert any(key.kind == "epoch" for key in found._engine._programs) == (long > 0)
 
 
 def calls(f):

@@ -1,4 +1,4 @@
-"""Is an epoch in one graph its steps, bit for bit, and what is computed only once?"""
+"""An epoch in one graph is its steps, bit for bit."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,9 @@ from ortpartial.learning.losses import SquareLearningLoss
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
 from ortpartial.model.load import load
 from ortpartial.training.epoch import epoch_graph
+from ortpartial.training.epoch_engine import EpochEngine
 from ortpartial.training.spec import TrainingSpec
-from ortpartial.training.step_engine import EpochEngine, StepEngine
+from ortpartial.training.step_engine import StepEngine
 
 
 def epoch(proto, weights, rate=None, batch=3, **settings):

@@ -1,4 +1,4 @@
-"""Does a training that overwrites its weights come to the same ones, and does it leave none behind half changed?"""
+"""A training that overwrites its weights comes to the same ones, and leaves none half changed."""
 
 import gc
 import pickle

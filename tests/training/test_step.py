@@ -1,4 +1,4 @@
-"""Do the graphs of a training step have the inputs and outputs that they say, and the numbers of torch?"""
+"""The graphs of a training step: their inputs and outputs, and the numbers of torch."""
 
 import numpy as np
 import onnx

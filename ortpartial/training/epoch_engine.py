@@ -1,0 +1,97 @@
+"""The epoch engine: many steps in one run of a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.runtime import Session
+
+from .engine import DeviceRows, ProgramKey, WeightedMean, bind, directions
+from .epoch import epoch_graph
+from .spec import TrainingSpec
+from .step_engine import StepEngine
+
+__all__ = ["EpochEngine"]
+
+#: With more rows times trained numbers than this, a step is long: about 0.1 ms.
+_LONG_STEP = 10**6
+
+#: Steps of one run of an epoch at most: with short steps some tenths of a second, which is all that Ctrl-C can take
+#: away; and how many bytes of rows a run may gather, so that they are still near when they are read.
+_CHUNK, _NEAR = 2000, 2**20
+
+
+class EpochEngine(StepEngine):
+    """Many steps in one run: a Scan over the batches of an epoch, with the data where they are.
+
+    The last batch of an epoch, where it is smaller, is a step of its own. So are all where a step is long: then calling
+    onnxruntime for each costs nothing beside it, and it reuses memory better outside of a Scan. The numbers are the
+    same to the last bit.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    """
+
+    name = "epoch"
+
+    def __init__(self, spec: TrainingSpec):
+        super().__init__(spec)
+        self._trained = sum(spec.model.arrays[w].size for w in spec.weights)
+
+    def graphs(self) -> dict[str, ModelProto]:
+        """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
+        return {"epoch": epoch_graph(self.spec, weighted=self._weighted), **super().graphs()}
+
+    def epoch(self, order: np.ndarray, batch_size: int) -> float:
+        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
+        if batch_size * self._trained > _LONG_STEP:
+            return super().epoch(order, batch_size)
+        steps = len(order) // batch_size
+        last = order[steps * batch_size :]
+        mean = WeightedMean()
+        every = np.ascontiguousarray(order[: steps * batch_size], np.int64).reshape(steps, batch_size)
+        row = sum(a[:1].nbytes for a in self._data.values())
+        chunk = max(1, min(_CHUNK, _NEAR // (batch_size * row)))
+        for batches in (every[i : i + chunk] for i in range(0, steps, chunk)):
+            program = self._program(ProgramKey("epoch", batch_size))
+            self.k.numpy()[...] = self.iteration
+            losses = program(self.side, batches)
+            self.side ^= 1
+            self.iteration += len(batches)
+            weights = self._weights_of(batches)
+            mean.add(float(losses @ weights), float(weights.sum()))
+        if len(last):
+            weight = float(self._weights_of(last[None])[0])
+            mean.add(weight * super().epoch(last, len(last)), weight)
+        return mean.value
+
+    def _open(self, key: ProgramKey) -> Any:
+        """The steps of an epoch, or a single one."""
+        return _EpochProgram(self, key.rows) if key.kind == "epoch" else super()._open(key)
+
+
+class _EpochProgram:
+    """The steps of an epoch, bound twice: from the first set of buffers into the second, and back."""
+
+    def __init__(self, engine: EpochEngine, rows: int):
+        spec = engine.spec.for_batch(rows)
+        graph = epoch_graph(spec, weighted=engine._weighted)
+        session = Session(graph, device=spec.device, threads=spec.threads())
+        self.names, self.engine, self.batch = spec.names, engine, DeviceRows(engine._data, spec.device)
+        self.bindings = [bind(session, {**read, **engine.given}, new)
+                         for read, new in directions(engine.sides, spec.names)]
+        self.data = [n for n in session.inputs if n in engine._data]
+        self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
+
+    def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
+        binding = self.bindings[side]
+        for name in self.data:
+            binding.bind_input(name, self.batch.arrays[name])
+        binding.bind_input(self.order, batches)
+        binding.run(self.engine.options)
+        return binding.ortvalues()[self.names.loss].numpy()
