@@ -15,21 +15,21 @@ from .load import Model, list_initializers
 
 __all__ = ["offload_weights", "replace_weights", "restore_weights", "split_external_data"]
 
-#: Bytes that one protobuf message can hold are 2³¹ - 1; some are left for all that is not content of initializers.
+#: Bytes of initializers that a protobuf message, which holds 2³¹ - 1 bytes, has room for beside everything else.
 _MESSAGE = 2**31 - 2**26
 
-#: Bytes from which on an initializer is not worth a second copy.
+#: Bytes from which on an initializer is big.
 _BIG = 2**20
 
-#: Bytes of big initializers from which on they are kept in a file.
+#: Bytes of all big initializers from which on they are moved to a file.
 _MANY = 2**24
 
-#: Where a tensor may keep its content.
+#: Fields of a TensorProto that may hold its content.
 _DATA = [f.name for f in TensorProto.DESCRIPTOR.fields if f.name.endswith("_data")]
 
 
 def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
-    """A copy of a model in which the initializers named have new content and nothing else is changed.
+    """A copy of a model with some initializers replaced and everything else unchanged.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
 
 
 def split_external_data(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """A model that fits into one message of 2 GB, and the big initializers that had to be left out for that.
+    """A model that fits into one protobuf message of 2 GB, and the big initializers left out for that.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ def split_external_data(proto: ModelProto) -> tuple[ModelProto, dict[str, np.nda
     Returns
     -------
     model : onnx.ModelProto
-        The same object where it fits; else, initializers that were left out refer to external data in no file.
+        The same object where it fits; else a copy, where initializers left out refer to external data in no file.
     arrays : dict of str to numpy.ndarray
-        What was left out, by name.
+        The initializers left out, by name.
 
     Examples
     --------
@@ -106,10 +106,10 @@ def _emptied(proto: ModelProto) -> ModelProto:
 
 
 def offload_weights(model: Model) -> Model:
-    """The same model, whose proto is a copy without the content of big initializers: see `check_integer`.
+    """The same model without the content of big initializers in its proto: see `restore_weights`.
 
-    What a training starts from is read again when the next one does. Where there is much of it, it waits in a temporary
-    file until then, and not in memory, if such a file can be written.
+    The arrays remain, since the next training starts from them; many of them are moved from memory to a temporary file,
+    if one can be written.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def offload_weights(model: Model) -> Model:
 
 
 def restore_weights(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:
-    """The file of a model that was lightened, in which the initializers named have new content.
+    """The proto of a model with its weights put back, after `offload_weights`, and some of them replaced.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def restore_weights(model: Model, weights: Mapping[str, np.ndarray] | None = Non
 
 
 def _but(message: Any, left_out: Collection[str]) -> Any:
-    """A copy of a protobuf message without some of its fields, which are not even read."""
+    """A copy of a protobuf message without some of its fields, which are never read."""
     new = type(message)()
     for field in type(message).DESCRIPTOR.fields:
         if field.name in left_out:

@@ -45,7 +45,7 @@ class Model:
     straight_through : bool
         Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
     file : mmap.mmap, optional
-        A file without a name, in which the content of big initializers waits until it is read: see `offload_weights`.
+        The temporary file that holds the content of big initializers: see `offload_weights`.
     graph : onnx.GraphProto, optional
         The prepared graph, without the content of big initializers: see `specialize`.
     opsets : dict of str to int
@@ -72,7 +72,7 @@ class Model:
     opsets: Mapping[str, int] = field(default_factory=dict)
 
     def release(self) -> None:
-        """Give back the memory that reading `arrays` took, where they wait in a file."""
+        """Free the memory of the pages of `arrays` that were read, where they are in a file."""
         if self.file is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.file.madvise(mmap.MADV_DONTNEED)
 
@@ -126,7 +126,7 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     if not model.graph.output:
         raise ModelError(f"{what} no ONNX model, or one that was cut short.")
     if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
-        raise ModelError(f"The data of {apart[0]!r} stand in another file (external data); give the path of the model.")
+        raise ModelError(f"The data of {apart[0]!r} are in another file (external data); give the path of the model.")
     return densify(model)
 
 
@@ -140,16 +140,16 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     Parameters
     ----------
     source : Model, onnx.ModelProto, bytes or path
-        The model; it is not written to. One that was loaded before is not copied once more.
+        The model; it is not written to. The arrays of a `Model` are used again, without a copy.
     batch : int or dict of str to sequence of int, optional
-        Number of rows of every input whose first size is not static, or all the sizes of inputs by their names, so that
-        what is built is made for them alone.
+        Number of rows of every input whose first size is not static, or the sizes of inputs by their names: what is
+        built is specialized for them.
     variables : collection of str
-        Initializers that will change: nothing that is built counts on their content.
+        Initializers that will change: nothing that is built depends on their content.
     straight_through : bool, optional
-        Whether a gradient passes through QuantizeLinear and the DequantizeLinear behind it as if they were not there,
-        where nothing is cut off: their own is 0. A `Model` keeps what it was loaded with, and is given in place of the
-        file to whatever trains it or differentiates it. It must be of float32 or float64.
+        Whether gradients pass through QuantizeLinear and the DequantizeLinear behind it unchanged where nothing is
+        clipped; else they are 0. By default, a `Model` keeps the setting that it was loaded with, so give the `Model`,
+        and not the file, to whatever trains or differentiates it. The input must be float32 or float64.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     Raises
     ------
     ModelError
-        The model cannot be read, upgraded or understood; the message names the node.
+        The model cannot be read or upgraded; the message names the node.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
 
 
 def list_initializers(proto: ModelProto) -> list[TensorProto]:
-    """The initializers of a model, and those of its bodies whose names they share with no other."""
+    """The initializers of a model, and those of its bodies whose names are unique."""
     every = [t for g in walk_graphs(proto.graph) for t in g.initializer]
     counts = Counter(t.name for t in every)
     own = len(proto.graph.initializer)

@@ -10,7 +10,7 @@ __all__ = ["pass_straight_through"]
 
 
 def pass_straight_through(quantize: Node, y: Value) -> Value:
-    """The same y, whose gradient is that of the quantized x where x is in the range of its quantization, and 0 beyond.
+    """y with the gradient of x where x is in the range of its quantization, and 0 beyond.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def pass_straight_through(quantize: Node, y: Value) -> Value:
     q = quantize.outputs[0]
     if x is None or scale is None or quantize.attributes.get("block_size") or q.dtype.kind not in "iu":
         return y
-    # What q holds at its ends, as DequantizeLinear gives it back.
+    # The least and the largest number of q, dequantized, are the range of x.
     ends = (np.iinfo(q.dtype).min, np.iinfo(q.dtype).max)
     around, axis = (lambda v: v), quantize.attribute("axis")
     if scale.rank:

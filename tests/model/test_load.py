@@ -237,7 +237,7 @@ def test_missing_external_data(tmp_path):
     (tmp_path / "model.data").unlink()
     with pytest.raises(ModelError, match=r"The external data of .*model.onnx' cannot be read"):
         load(path)
-    with pytest.raises(ModelError, match=r"The data of 'coef' stand .*\(external data\); give the path"):
+    with pytest.raises(ModelError, match=r"The data of 'coef' are in another file \(external data\); give the path"):
         load(onnx.load(path, load_external_data=False))
 
 
