@@ -20,7 +20,7 @@ from ..registry import vjp
 from .shape import concat_sizes, slice_shape
 from .time import find_dependent, find_edge, flatten_steps, has_rows, like, scan_steps, state_step
 
-#: From what the inputs add to the gates, and the states, to the next states; the first of them is what is put out.
+#: From the contribution of x to the gates, and the states, to the next states, the first of which is the output.
 Step = Callable[..., Sequence[Value]]
 
 #: Activations by their names in small letters, with the defaults of alpha and beta. None: onnxruntime 1.19.2 and 1.31.1
@@ -83,14 +83,14 @@ def lstm(node: Node, r: Value, b: Value | None, p: Value | None, f: Callable[[Va
     return step
 
 
-#: What writes a step of an operator, the numbers of its gates and of its states, and its activations.
+#: By operator: its step, its numbers of gates and of states, and its default activations.
 CELLS: dict[str, tuple[Callable[..., Step], int, int, Sequence[str]]] = {
     "RNN": (rnn, 1, 1, ["Tanh"]),
     "GRU": (gru, 3, 1, ["Sigmoid", "Tanh"]),
     "LSTM": (lstm, 4, 2, ["Sigmoid", "Tanh", "Tanh"]),
 }
 
-#: Of each direction, whether it goes backwards.
+#: Whether each direction goes backwards.
 DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 
 
@@ -98,10 +98,10 @@ DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, Tr
 class Direction:
     """One direction of a recurrent operator: one step as an expression, and the sequences that all steps read.
 
-    `states` stand for those before a step, and `new` are those behind it. `read` is what all steps read, (T·N, ...), by
-    what stands for that of one: what x adds to the gates and, where sequences have lengths, 1 as long as they go on.
-    `weights` are those that a step has, `first` the states (N, H) before the first step, and `turn` reads sequences
-    (T, N, ...) from their ends, if need be.
+    `states` are variables for the states before a step, `new` the states after it. `read` maps variables for the
+    rows of a step to the rows of all steps, (T·N, ...): the contribution of x to the gates and, where sequences
+    have lengths, a mask of 1 up to the length. `weights` are the weights of a step, `first` the initial states
+    (N, H). `turn` reverses sequences (T, N, ...) of the reverse direction.
     """
 
     states: Sequence[Value]
@@ -129,7 +129,7 @@ def make_directions(
     nothing = op.Expand(constant(np.zeros((1, 1), x.dtype)), concat_sizes(batch, constant([hidden])))
     nothing = nothing.stated([None, hidden])
     ends = op.Expand(time, batch) if lens is None else op.Cast(lens, to=7)
-    # Of each step and sequence, whether the sequence goes on.
+    # The mask of the steps of each sequence up to its length.
     on = [] if lens is None else [op.Unsqueeze(op.Range(0, op.Squeeze(time, [0]), 1), [1]) < ends]
     on = [flatten_steps(cast(v, x), 1) for v in on]
 
@@ -147,7 +147,7 @@ def make_directions(
         states = [like(v, "h") for v in first]
         s, *going = read
         new = cell(node, r_d, rb, p_d, *(next(functions) for _ in defaults))(s, *states)
-        # Behind its end a sequence stands still.
+        # After the end of a sequence, its states stay.
         new = [m * v + (1 - m) * old for m in going for v, old in zip(new, states, strict=True)] or new
         yield Direction(states, new, read, [v for v in (r_d, rb, p_d) if v is not None], first, turn)
 
@@ -187,7 +187,7 @@ def recurrent_vjp(*inputs, node, ys, dys):
     floats = [v for v in dict.fromkeys(inputs) if v is not None and v.is_float]
     gradients = backpropagate(ends, seeds, floats, {v for v in inputs if v is not None})
     gradient_of = dict(zip(floats, gradients, strict=True))
-    cotangents = [None if v is None else gradient_of.pop(v, None) for v in inputs]
+    cotangents = [gradient_of.pop(v, None) for v in inputs]
     for i, v in enumerate(map(stack_directions, zip(*dfirst, strict=True)), 5):
         if i < len(inputs):
             cotangents[i] = swap_first_axes(v) if node.attribute("layout") else v
@@ -197,14 +197,14 @@ def recurrent_vjp(*inputs, node, ys, dys):
 def direction_vjp(way, x, y, dy, last):
     """Cotangents of the initial states, of the contribution of x and of the weights, from those of all outputs.
 
-    A Scan from the last step on carries e, the cotangents of the states by all that comes behind a step. What it shows
-    of each step is what the other cotangents are made of, by one product over all steps.
+    A Scan from the last step to the first carries e, the cotangents of the states. Its outputs at each step are what
+    the other cotangents need, which are then one product over all steps.
     """
     read, e = dict(way.read), [like(v, "e") for v in way.states]
     s, *_ = read
     h, *cell = way.states
     hidden = h.shape[1]
-    # The operator puts the first state out, at all steps. The second one is followed once more, and it alone.
+    # The first state of all steps is an output of the operator. The second one, of LSTM, takes another Scan.
     read[h] = flatten_steps(op.Concat(op.Unsqueeze(way.first[0], [0]), op.Slice(y, [0], [-1], [0]), axis=0), hidden)
     for c in cell:
         read[c] = flatten_steps(scan_steps(x, {c: way.first[1]}, way.new[1:], [c], read)[1], hidden)
