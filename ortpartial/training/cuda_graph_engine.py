@@ -22,10 +22,10 @@ from .step import step_values
 
 __all__ = ["CudaGraphEngine", "cuda_graph_step"]
 
-#: Steps between two looks at the losses.
+#: Steps between two reads of the losses.
 _LOOK = 100
 
-#: What a recording would do again as it did it once: sizes that the host has read, and numbers that it has drawn.
+#: Operators that a replay would repeat unchanged: sizes that the host has read, and random numbers.
 _UNFIT = RANDOM | {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
 
 
@@ -61,15 +61,15 @@ def cuda_graph_step(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto
     new[names.new(names.free("position"))] = i + 1
     new[names.new(names.free("losses"))] = op.Where(op.Equal(np.arange(_LOOK), i), loss, losses)
     kept = {n: v for n, v in inputs.items() if n in {*carried, names.seed}}
-    own = {names.free("order"): order, names.iteration: seen, names.free("position"): i, names.free("losses"): losses}
-    return build({**rows, **own, **kept}, new, name="captured")
+    run = {names.free("order"): order, names.iteration: seen, names.free("position"): i, names.free("losses"): losses}
+    return build({**rows, **run, **kept}, new, name="captured")
 
 
 class CudaGraphEngine(EpochEngine):
     """One graph a step, of which all that it reads and writes has its place on the device: recorded once, and replayed.
 
     A recording leads from one set of buffers to the other, and a second one back; onnxruntime runs a step several times
-    before it has recorded it, which changes nothing, as no step writes what it reads. Where a step cannot be recorded,
+    before it records it, which changes nothing, as no step writes what it reads. Where a step cannot be recorded,
     the epochs are those of `EpochEngine`, and `reason` says why.
 
     Parameters

@@ -55,17 +55,17 @@ def epoch_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     def step(*values: Value) -> list[Value]:
         counted = [v + 1 for v in values[: len(counts)]]
         state = values[len(counts) : -len(slices)]
-        given = dict(zip([*carried, *ahead], [*state, *values[-len(slices) :]], strict=False))
-        given |= {n: op.Gather(v, values[-1], axis=0) for n, v in rows.items() if n not in ahead}
-        new = {**dict(zip(counts, counted, strict=True)), **{inputs[n]: v for n, v in given.items()}}
+        arrays = dict(zip([*carried, *ahead], [*state, *values[-len(slices) :]], strict=False))
+        arrays |= {n: op.Gather(v, values[-1], axis=0) for n, v in rows.items() if n not in ahead}
+        new = {**dict(zip(counts, counted, strict=True)), **{inputs[n]: v for n, v in arrays.items()}}
         each, *after = rewrite([loss, *list(outputs.values())[1:]], new)
         return [*counted, *after, each]
 
-    *_, each = found = scan(step, [*counts, *(inputs[n] for n in carried)], slices)
+    *_, each = results = scan(step, [*counts, *(inputs[n] for n in carried)], slices)
     for schema, by in reversed(scaled):
         each = make_node(schema, [each, by], {}).outputs[0]
     named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
-    new = dict(zip(map(names.new, carried), found[len(counts) :], strict=False))
+    new = dict(zip(map(names.new, carried), results[len(counts) :], strict=False))
     return build(named, {names.loss: each, **new}, name="epoch")
 
 
