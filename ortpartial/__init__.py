@@ -24,29 +24,10 @@ sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": va
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "OrtGradientForwardBackward",
-    "OrtGradientForwardBackwardOptimizer",
-    "OrtPartialError",
-    "TrainingSession",
-    "Value",
-    "build",
-    "check_training_info",
-    "composed",
-    "constant",
-    "elementwise",
-    "grad",
-    "gradient_model",
-    "load",
-    "lower_training_operators",
-    "lowered_step",
-    "no_gradient",
-    "op",
-    "strip_training_info",
-    "to_training_info",
-    "variable",
-    "vjp",
-]
+__all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer", "OrtPartialError", "TrainingSession",
+           "Value", "build", "check_training_info", "composed", "constant", "elementwise", "grad", "gradient_model",
+           "load", "lower_training_operators", "lowered_step", "no_gradient", "op", "strip_training_info",
+           "to_training_info", "variable", "vjp"]
 
 
 def __getattr__(name: str) -> Any:

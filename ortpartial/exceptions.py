@@ -1,19 +1,7 @@
 """Exceptions and warnings of ortpartial, all errors with one base class."""
 
-__all__ = [
-    "ConvergenceError",
-    "ConvergenceWarning",
-    "DataError",
-    "DeadlineError",
-    "DeviceError",
-    "GraphError",
-    "ModelError",
-    "NoGradientError",
-    "OrtPartialError",
-    "ProcessError",
-    "RuntimeMissingError",
-    "SettingError",
-]
+__all__ = ["ConvergenceError", "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "GraphError",
+           "ModelError", "NoGradientError", "OrtPartialError", "ProcessError", "RuntimeMissingError", "SettingError"]
 
 
 class OrtPartialError(Exception):

@@ -11,23 +11,6 @@ from .reader import EXPANSIONS
 from .specialize import specialize
 from .walk import bodies, walk_graphs
 
-__all__ = [
-    "EXPANSIONS",
-    "Model",
-    "bodies",
-    "check_empty",
-    "check_indices",
-    "evaluate",
-    "expand_body",
-    "index_ranges",
-    "load",
-    "match_names",
-    "offload_weights",
-    "prepare",
-    "read",
-    "replace_weights",
-    "restore_weights",
-    "specialize",
-    "split_external_data",
-    "walk_graphs",
-]
+__all__ = ["EXPANSIONS", "Model", "bodies", "check_empty", "check_indices", "evaluate", "expand_body", "index_ranges",
+           "load", "match_names", "offload_weights", "prepare", "read", "replace_weights", "restore_weights",
+           "specialize", "split_external_data", "walk_graphs"]

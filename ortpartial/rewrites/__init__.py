@@ -13,23 +13,7 @@ from .train_mode import (
     to_inference_mode,
 )
 
-__all__ = [
-    "DropoutMask",
-    "LossScale",
-    "Precision",
-    "RunningStatistic",
-    "TrainingModel",
-    "all_finite",
-    "checkpoint_gradient",
-    "downgrade_opset",
-    "find_moving_statistics",
-    "find_statistics",
-    "lower",
-    "prepare_training",
-    "recompute_cheap",
-    "resolve_checkpointing",
-    "resolve_precision",
-    "rewrite_model",
-    "rewrite_step",
-    "to_inference_mode",
-]
+__all__ = ["DropoutMask", "LossScale", "Precision", "RunningStatistic", "TrainingModel", "all_finite",
+           "checkpoint_gradient", "downgrade_opset", "find_moving_statistics", "find_statistics", "lower",
+           "prepare_training", "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model",
+           "rewrite_step", "to_inference_mode"]

@@ -10,23 +10,6 @@ from .session_options import session_options
 from .threads import choose_threads
 from .training_agent import TrainingAgent, TypedOrtValue
 
-__all__ = [
-    "CPU",
-    "TRUSTED",
-    "Binding",
-    "Buffer",
-    "C",
-    "Device",
-    "Interrupt",
-    "ProcessGroup",
-    "Session",
-    "TrainingAgent",
-    "TypedOrtValue",
-    "as_numpy",
-    "choose_threads",
-    "cores",
-    "find_untrusted",
-    "has_training",
-    "runtime_version",
-    "session_options",
-]
+__all__ = ["CPU", "TRUSTED", "Binding", "Buffer", "C", "Device", "Interrupt", "ProcessGroup", "Session",
+           "TrainingAgent", "TypedOrtValue", "as_numpy", "choose_threads", "cores", "find_untrusted", "has_training",
+           "runtime_version", "session_options"]

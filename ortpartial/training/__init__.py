@@ -9,17 +9,5 @@ from .spec import TrainingSpec
 from .split_graphs import forward_graph, row_loss_graph
 from .step import step_values
 
-__all__ = [
-    "Engine",
-    "GradientCut",
-    "GraphFunction",
-    "Names",
-    "OrtGradientForwardBackward",
-    "TrainingSpec",
-    "forward_graph",
-    "row_loss_graph",
-    "select_engine",
-    "select_for_backward",
-    "select_for_fit",
-    "step_values",
-]
+__all__ = ["Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward", "TrainingSpec",
+           "forward_graph", "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit", "step_values"]

@@ -17,18 +17,8 @@ from ortpartial.rewrites import all_finite, prepare_training, rewrite_step
 from .counter_rng import draw_mask
 from .spec import TrainingSpec, known_shape
 
-__all__ = [
-    "append_update",
-    "check_gradient",
-    "gradient_graph",
-    "make_row_losses",
-    "make_row_weights",
-    "make_targets",
-    "mean_loss",
-    "step_graph",
-    "step_values",
-    "sum_values",
-]
+__all__ = ["append_update", "check_gradient", "gradient_graph", "make_row_losses", "make_row_weights", "make_targets",
+           "mean_loss", "step_graph", "step_values", "sum_values"]
 
 
 def make_targets(spec: TrainingSpec) -> dict[str, Value]:

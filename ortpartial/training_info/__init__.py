@@ -6,12 +6,5 @@ from .graphs import lowered_step, strip_training_info
 from .operators import lower_training_operators
 from .session import TrainingSession
 
-__all__ = [
-    "TrainingSession",
-    "TrainingSnapshot",
-    "check_training_info",
-    "lower_training_operators",
-    "lowered_step",
-    "strip_training_info",
-    "to_training_info",
-]
+__all__ = ["TrainingSession", "TrainingSnapshot", "check_training_info", "lower_training_operators", "lowered_step",
+           "strip_training_info", "to_training_info"]

@@ -23,16 +23,8 @@ from ortpartial.model import Model, load, read, walk_graphs
 from .graph_call import inline_call, is_call
 from .operators import DOMAIN
 
-__all__ = [
-    "build_step",
-    "combine_graphs",
-    "list_computed",
-    "lowered_step",
-    "mutable",
-    "pairs",
-    "read_training",
-    "strip_training_info",
-]
+__all__ = ["build_step", "combine_graphs", "list_computed", "lowered_step", "mutable", "pairs", "read_training",
+           "strip_training_info"]
 
 Source = ModelProto | bytes | str | os.PathLike[str]
 

@@ -19,21 +19,5 @@ from . import (
     window,
 )
 
-__all__ = [
-    "channels",
-    "control",
-    "einsum",
-    "elementwise",
-    "indexing",
-    "linear",
-    "losses",
-    "microsoft",
-    "normalize",
-    "recurrent",
-    "reduction",
-    "regions",
-    "resize",
-    "sampling",
-    "shape",
-    "window",
-]
+__all__ = ["channels", "control", "einsum", "elementwise", "indexing", "linear", "losses", "microsoft", "normalize",
+           "recurrent", "reduction", "regions", "resize", "sampling", "shape", "window"]
