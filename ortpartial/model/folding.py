@@ -45,18 +45,18 @@ def fold_constants(graph: onnx.GraphProto, opsets: Mapping[str, int],
         A Range of constants has too many elements.
     """
     arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    whole = dict(outer or {})
-    whole |= {n: a for n, a in arrays.items() if _is_small_whole(a)}
+    integers = dict(outer or {})
+    integers |= {n: a for n, a in arrays.items() if _is_small_whole(a)}
     for node in graph.node:
         for body in bodies(node):
-            fold_constants(body, opsets, whole)
+            fold_constants(body, opsets, integers)
         if node.op_type == "Range" and all(i in arrays for i in node.input):
             _check_range(node, [arrays[i] for i in node.input])
-        array = _evaluate_fast(node, whole, opsets)
+        array = _evaluate_fast(node, integers, opsets)
         if array is not None and array.size <= 1:
             arrays[node.output[0]] = array
         if array is not None and _is_small_whole(array):
-            whole[node.output[0]] = array
+            integers[node.output[0]] = array
             if node.op_type != "Constant":
                 value = numpy_helper.from_array(array)
                 node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=value))

@@ -168,10 +168,10 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     >>> list(load(build([x], {"y": op.MatMul(x, w)})).initializers)
     ['w']
     """
-    known = source if isinstance(source, Model) else None
-    proto = known.proto if known else read(source)  # type: ignore[arg-type]
+    loaded = source if isinstance(source, Model) else None
+    proto = loaded.proto if loaded else read(source)  # type: ignore[arg-type]
     graph, opsets = prepare(proto, batch)
-    arrays = known.arrays if known else {t.name: numpy_helper.to_array(t) for t in list_initializers(proto)}
+    arrays = loaded.arrays if loaded else {t.name: numpy_helper.to_array(t) for t in list_initializers(proto)}
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
@@ -184,12 +184,12 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
             check_size(inputs[i.name], f"Input {i.name!r}")
     values: dict[str, Value] = {**inputs, **initializers}
     if straight_through is None:
-        straight_through = known is not None and known.straight_through
+        straight_through = loaded is not None and loaded.straight_through
     reader = Reader(opsets, infer_types(graph, opsets), initializers, straight_through)
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
-    if known is None:
+    if loaded is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, known.file if known else None,
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, loaded.file if loaded else None,
                  graph, opsets)
 
 
@@ -197,5 +197,5 @@ def list_initializers(proto: ModelProto) -> list[TensorProto]:
     """The initializers of a model, and those of its bodies whose names are unique."""
     every = [t for g in walk_graphs(proto.graph) for t in g.initializer]
     counts = Counter(t.name for t in every)
-    own = len(proto.graph.initializer)
-    return [*every[:own], *(t for t in every[own:] if counts[t.name] == 1)]
+    n = len(proto.graph.initializer)
+    return [*every[:n], *(t for t in every[n:] if counts[t.name] == 1)]

@@ -47,9 +47,9 @@ class AgentEngine(Engine):
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of forward, forward and backward, loss, penalty and update."""
-        found = {"forward": self.forward, "forward_backward": ModelProto.FromString(self.agent.gradient_onnx),
+        graphs = {"forward": self.forward, "forward_backward": ModelProto.FromString(self.agent.gradient_onnx),
                  "learning_loss": self.loss_graph(), "learning_rate": self.update}
-        return {**found, "learning_penalty": self.penalty} if self.penalty is not None else found
+        return {**graphs, "learning_penalty": self.penalty} if self.penalty is not None else graphs
 
     def _open(self, key: ProgramKey) -> Any:
         """A step for batches of so many rows."""

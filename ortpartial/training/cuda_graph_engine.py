@@ -54,8 +54,8 @@ def cuda_graph_step(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto
     order = variable(names.free("order"), np.int64, [_LOOK, batch])
     losses = variable(names.free("losses"), outputs[names.loss].dtype, [_LOOK])
     taken = op.Gather(order, i, axis=0)
-    given = {inputs[n]: op.Gather(v, taken, axis=0) for n, v in rows.items()}
-    new = dict(zip(outputs, rewrite(list(outputs.values()), {**given, inputs[names.iteration]: seen + i + 1}),
+    batch_rows = {inputs[n]: op.Gather(v, taken, axis=0) for n, v in rows.items()}
+    new = dict(zip(outputs, rewrite(list(outputs.values()), {**batch_rows, inputs[names.iteration]: seen + i + 1}),
                    strict=True))
     loss = new.pop(names.loss)
     new[names.new(names.free("position"))] = i + 1
@@ -174,15 +174,15 @@ class _CapturedProgram:
         self.seen, self.seed = Buffer.empty((), np.int64, device), Buffer.empty(engine.seed.shape, np.int32, device)
         self.positions = [Buffer.empty((), np.int64, device) for _ in range(2)]
         self.losses = [Buffer(np.zeros(_LOOK, spec.dtype), device) for _ in range(2)]
-        given = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen, names.seed: self.seed}
-        own = names.free("position"), names.free("losses")
-        sides = [{**side, **dict(zip(own, pair, strict=True))}
+        shared = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen, names.seed: self.seed}
+        private = names.free("position"), names.free("losses")
+        sides = [{**side, **dict(zip(private, pair, strict=True))}
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]
         self.runs = []
         for read, new in directions(sides, names):
             options = session_options(spec.threads(), graph.graph)
             session = Session(graph, device=replace(device, capture=True), options=options)
-            self.runs.append(bind(session, {**given, **read}, new).run)
+            self.runs.append(bind(session, {**shared, **read}, new).run)
 
     def __call__(self, batches: np.ndarray) -> np.ndarray:
         """Take some steps; returns their losses."""

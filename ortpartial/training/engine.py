@@ -123,7 +123,7 @@ class Engine(ABC):
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
         self.iteration = 0
-        #: Given to every run of a step; a `Interrupt` sets its own.
+        #: Given to every run of a step; an `Interrupt` sets its own.
         self.options: Any = None
         first = {w: spec.model.arrays[w] for w in spec.moving}
         zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in spec.states.items()}

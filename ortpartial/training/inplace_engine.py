@@ -86,16 +86,16 @@ class _InplaceProgram:
     def __call__(self, side: int) -> float:
         engine, names = self.engine, self.names
         self.binding.run(engine.options)
-        found = self.binding.ortvalues()
-        del found[names.loss]
-        if not (np.isfinite(self.loss) and all(_is_finite(np.from_dlpack(v)) for v in found.values())):
+        gradients = self.binding.ortvalues()
+        del gradients[names.loss]
+        if not (np.isfinite(self.loss) and all(_is_finite(np.from_dlpack(v)) for v in gradients.values())):
             return float("nan") if np.isfinite(self.loss) else float(self.loss)
         buffers = engine.sides[side]
-        statistics = {n: found.pop(names.new(n)) for n in engine.spec.statistics}
+        statistics = {n: gradients.pop(names.new(n)) for n in engine.spec.statistics}
         state = {n: buffers[n] for n in engine.updated}
         new = {names.new(n): buffer for n, buffer in state.items()} if engine.overwrites else {}
         binding = bind(engine.update, {**state, names.iteration: engine.k}, new)
-        for name, g in found.items():
+        for name, g in gradients.items():
             binding.bind_ortvalue_input(name, g)
         binding.run()
         if not engine.overwrites:
@@ -120,8 +120,8 @@ def forward_bytes(model: Model) -> int:
     int
     """
     values = [node.outputs[0] for node in topological(list(model.outputs.values()))]
-    return sum(prod(known) * v.dtype.itemsize for v in values
-               if len(known := [n for n in v.shape or () if isinstance(n, int)]) == len(v.shape or (None,)))
+    return sum(prod(sizes) * v.dtype.itemsize for v in values
+               if len(sizes := [n for n in v.shape or () if isinstance(n, int)]) == len(v.shape or (None,)))
 
 
 def _is_finite(array: np.ndarray) -> bool:

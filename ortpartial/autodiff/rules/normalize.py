@@ -105,8 +105,8 @@ def band_matrix(x: Value, width: int, weight: float) -> Value:
     The weight is in it: onnxruntime 1.31.1 rounds a factor of a product to float32, in float64 as well.
     """
     n = slice_shape(x, 1, 2)
-    whole = op.Expand(constant(np.full((1, 1), weight, x.dtype)), concat_sizes(n, n)).stated([None, None])
-    return op.Trilu(op.Trilu(whole, width // 2, upper=0), -((width - 1) // 2), upper=1)
+    square = op.Expand(constant(np.full((1, 1), weight, x.dtype)), concat_sizes(n, n)).stated([None, None])
+    return op.Trilu(op.Trilu(square, width // 2, upper=0), -((width - 1) // 2), upper=1)
 
 
 @vjp("Dropout")

@@ -80,10 +80,10 @@ def average_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
 def max_bins(x: Value, images: Value, samples: Sequence[Samples]) -> Value:
     """The largest weighted element of each bin; 0 for an empty bin."""
     taps = [Taps(each_bin(s.places, axis, samples)) for axis, s in enumerate(samples)]
-    found = op.Squeeze(gather_taps(by_batch(x), [image_taps(images, samples), *taps]), [3])
-    found = found * multiply_axes(samples, [s.weights for s in samples])
+    samples_of_bins = op.Squeeze(gather_taps(by_batch(x), [image_taps(images, samples), *taps]), [3])
+    samples_of_bins = samples_of_bins * multiply_axes(samples, [s.weights for s in samples])
     exist = multiply_axes(samples, [cast(s.exist, x) for s in samples]) > 0
-    most = op.ReduceMax(op.Where(exist, found, -np.inf), [3, 4], keepdims=0)
+    most = op.ReduceMax(op.Where(exist, samples_of_bins, -np.inf), [3, 4], keepdims=0)
     some = op.ReduceMax(cast(exist, x), [3, 4], keepdims=0) > 0
     return by_region(op.Where(some, most, 0.0), samples)
 

@@ -105,9 +105,9 @@ def expand_pads(pads: Value, axes: Value | None, x: Value) -> Value:
     if axes is None:
         return pads
     if x.shape is not None and axes.array is not None and pads.array is not None:
-        whole = np.zeros((2, x.rank), np.int64)
-        whole[:, axes.array] = pads.array.reshape(2, -1)
-        return constant(whole.reshape(-1))
+        all_axes = np.zeros((2, x.rank), np.int64)
+        all_axes[:, axes.array] = pads.array.reshape(2, -1)
+        return constant(all_axes.reshape(-1))
     rank = op.Shape(op.Shape(x))
     along = op.Cast(axes, to=pads.type.tensor_type.elem_type)
     along = op.Where(along < 0, along + rank, along)
