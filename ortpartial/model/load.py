@@ -189,8 +189,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
     if loaded is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, loaded.file if loaded else None,
-                 graph, opsets)
+    file = loaded.file if loaded else None
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets)
 
 
 def list_initializers(proto: ModelProto) -> list[TensorProto]:

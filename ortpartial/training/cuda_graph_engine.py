@@ -174,7 +174,8 @@ class _CapturedProgram:
         self.seen, self.seed = Buffer.empty((), np.int64, device), Buffer.empty(engine.seed.shape, np.int32, device)
         self.positions = [Buffer.empty((), np.int64, device) for _ in range(2)]
         self.losses = [Buffer(np.zeros(_LOOK, spec.dtype), device) for _ in range(2)]
-        shared = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen, names.seed: self.seed}
+        shared = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen,
+                  names.seed: self.seed}
         private = names.free("position"), names.free("losses")
         sides = [{**side, **dict(zip(private, pair, strict=True))}
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]

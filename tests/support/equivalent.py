@@ -109,7 +109,7 @@ _REASONS: dict[str, dict[str, list[str]]] = {
         "resize.resize_matrix": ["i + n_axes -> i - n_axes"],
         "shape.expand_pads": [
             "pads.array.reshape(2, -1) -> pads.array.reshape(2, -2)",
-            "whole.reshape(-1) -> whole.reshape(-2)",
+            "all_axes.reshape(-1) -> all_axes.reshape(-2)",
             "along + rank -> along - rank",
             "along + rank -> along - rank (2)",
         ],
