@@ -1,6 +1,6 @@
 """Seconds from a model to the end of its first `fit`: reading, gradient, rewrites, compilation and one epoch.
 
-    python bench/first_fit.py [--repeat 9] [--against FOLDER]
+    python bench/first_fit.py [--repeat 31] [--against FOLDER]
 
 FOLDER holds another checkout of the project: the two take turns, each in a process of its own, and ratios are printed.
 """
@@ -69,7 +69,7 @@ def measure(repeat: int) -> dict[str, float]:
 def main() -> None:
     """Measure this checkout, or it and another in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--repeat", type=int, default=31)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -60,7 +60,14 @@ def attribute_value(proto: AttributeProto) -> Any:
 
 def parameter(schema: defs.OpSchema, i: int) -> defs.OpSchema.FormalParameter:
     """The formal parameter of the i-th input (the last one may be variadic)."""
-    return schema.inputs[min(i, len(schema.inputs) - 1)]
+    inputs = _inputs(schema)
+    return inputs[min(i, len(inputs) - 1)]
+
+
+@cache
+def _inputs(schema: defs.OpSchema) -> tuple[defs.OpSchema.FormalParameter, ...]:
+    """The formal parameters of an operator, which onnx makes anew at each call."""
+    return tuple(schema.inputs)
 
 
 @cache

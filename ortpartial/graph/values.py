@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
@@ -18,6 +17,23 @@ from .traits import FLOATS, RANDOM
 from .walk import topological, walk_back
 
 __all__ = ["Node", "Subgraph", "Value"]
+
+
+if TYPE_CHECKING:
+    from functools import cached_property
+else:
+
+    class cached_property:
+        """functools.cached_property without the lock that it takes before Python 3.12: values are made by thousands."""
+
+        def __init__(self, function: Callable[[Any], Any]):
+            self.function, self.__doc__ = function, function.__doc__
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self.function.__name__] = self.function(instance)
+            return value
 
 
 @dataclass(frozen=True, eq=False)
