@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from . import learning_loss, learning_penalty, learning_rate, precision, schedule, subgraph  # noqa: F401 - public paths
 from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
 from .estimator import OrtGradientForwardBackwardOptimizer, optimizer
 from .exceptions import OrtPartialError

@@ -35,10 +35,20 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, Non
     """
     pool = ThreadPoolExecutor(1, "ortpartial prefetch")
     try:
-        iterator = iter(batches)
-        pending = deque(pool.submit(next, iterator, _END) for _ in range(ahead))
+        iterator, is_over = iter(batches), False
+
+        def fetch() -> Any:
+            nonlocal is_over
+            if is_over:  # After its end, or an error, an iterator is not asked again: it might wait forever.
+                return _END
+            is_over = True
+            batch = next(iterator, _END)
+            is_over = batch is _END
+            return batch
+
+        pending = deque(pool.submit(fetch) for _ in range(ahead))
         while (batch := pending.popleft().result()) is not _END:
-            pending.append(pool.submit(next, iterator, _END))
+            pending.append(pool.submit(fetch))
             yield batch
     finally:
         pool.shutdown(cancel_futures=True)

@@ -161,7 +161,7 @@ def _infer_types(node: Node, n_outputs: int, where: str) -> list[TypeProto]:
         tuple([None if a is None else a.tobytes() for a in arrays]),
         b"".join([a.SerializeToString(deterministic=True) for a in attributes]),
     )
-    if key not in _INFERRED:
+    if (outputs := _INFERRED.get(key)) is None:
         try:
             outputs = _infer(node, n_outputs, arrays, attributes)
         except Exception as e:
@@ -169,7 +169,7 @@ def _infer_types(node: Node, n_outputs: int, where: str) -> list[TypeProto]:
         if len(_INFERRED) >= _MOST_INFERRED:
             _INFERRED.clear()
         _INFERRED[key] = outputs
-    return _INFERRED[key]
+    return outputs
 
 
 def _infer(node: Node, n_outputs: int, arrays: Sequence[np.ndarray | None],

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx import GraphProto
 
-from ortpartial.graph import Node, Value, make_node, make_rewriter, topological, variable
+from ortpartial.graph import Node, Value, constant, make_node, make_rewriter, topological, variable
 
 from .load import Model, load
 from .prepare import infer_types, set_sizes
@@ -49,6 +49,9 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
     (<Value y float32[5x1]>, True)
     """
     new = {v: variable(n, v.dtype, v.shape) for n in variables if (v := model.initializers[n]).array is not None}
+    # Where content has moved into a file, constants let go of the memory that it was read into.
+    new |= {v: constant(model.arrays[n], hint=n) for n, v in model.initializers.items()
+            if v not in new and v.array is not None and v.array is not model.arrays[n]}
     if batch is None:
         return _rewritten(model, new)
     values = list(model.values.values())

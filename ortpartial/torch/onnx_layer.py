@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError
-from ortpartial.model import load, match_names, read, replace_weights
+from ortpartial.model import Model, load, match_names, read, replace_weights, specialize
 from ortpartial.runtime import Device, choose_threads, cores
 from ortpartial.training import select_for_fit
 
@@ -98,7 +99,7 @@ class OnnxLayer(torch.nn.Module):
         super().__init__()
         self._onnx, self._engine, self._return_dict = read(model), engine, return_dict
         select_for_fit(engine)
-        self._loaded = loaded = load(self._onnx)
+        loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
         parameters, buffers = choose_state(loaded, trainable)
         # An empty tensor follows the module to other dtypes and devices even if the layer has no parameters.
@@ -109,6 +110,7 @@ class OnnxLayer(torch.nn.Module):
         self.state_names: dict[str, str] = {}
         for name in parameters + buffers:
             self.state_names[name] = register(self, name, as_tensor(loaded.arrays[name]), name in parameters)
+        self._loaded = _without_state(loaded, self.state_names)
         self._reset()
         if device is not None:
             self.to(device)
@@ -254,11 +256,17 @@ class OnnxLayer(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "_onnx": ModelProto.FromString(state["_onnx"])})
-        self._loaded = load(self._onnx)
+        self._loaded = _without_state(load(self._onnx), self.state_names)
         self._reset()
 
     def __repr__(self) -> str:
         return f"OnnxLayer({', '.join(self.input_names)} -> {', '.join(self.output_names)})"
+
+
+def _without_state(model: Model, names: Collection[str]) -> Model:
+    """The model with variables in place of what parameters and buffers hold, whose content it need not keep."""
+    light = specialize(model, variables=names)
+    return replace(light, arrays={n: a for n, a in model.arrays.items() if n not in names})
 
 
 def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
-from ortpartial.graph import Value, build, cast, constant, find_inputs, op, variable
+from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, variable
 from ortpartial.learning import row_losses, weighted_mean
 from ortpartial.model import Model
 from ortpartial.rewrites import all_finite, prepare_training, rewrite_step
@@ -125,11 +125,15 @@ def step_values(
     return inputs, rewrite_step(outputs)
 
 
+#: Operators whose rules refuse some attributes.
+_PARTLY_DIFFERENTIABLE = frozenset({"GRU", "LSTM", "RNN", "Resize"})
+
+
 def check_gradient(spec: TrainingSpec) -> None:
     """Check that all operators between the weights and the loss have a gradient.
 
-    If every one of them has a rule, nothing is differentiated. A body may hide an operator without a rule, and one
-    without a rule may have no cotangent: then the gradient is written, and discarded.
+    If each of them has a rule that refuses nothing, and losses, penalty and optimizer are those of the library, nothing
+    is differentiated. Otherwise the step is written, and discarded.
 
     Parameters
     ----------
@@ -143,10 +147,22 @@ def check_gradient(spec: TrainingSpec) -> None:
     """
     loss = mean_loss(spec, make_targets(spec), None)
     nodes = nodes_between([loss], set(spec.trained.values()), ())
-    is_rewritten = spec.train_mode or spec.precision is not None
-    if is_rewritten or any(node.bodies or gradient_support(node) not in ("rule", "zero") for node in nodes):
-        k = variable(spec.names.iteration, np.int64, [])
-        _make_gradients(spec, spec.model, spec.gradient or grad, k, weighted=False)
+    read = {v for node in nodes for v in node.reads}
+    pieces = [*spec.losses.values(), spec.penalty, spec.rate, spec.rate.schedule]
+    is_plain = not spec.train_mode and spec.precision is None and spec.gradient is None
+    if is_plain and all(type(piece).__module__.startswith("ortpartial.") for piece in pieces) and all(
+            _is_differentiable(node, read) for node in nodes):
+        return
+    step_values(spec, simplified=False)
+
+
+def _is_differentiable(node: Node, read: Collection[Value]) -> bool:
+    """Whether it is certain that a node has a gradient: by a rule that refuses nothing, from its first output."""
+    if node.bodies or node.domain or node.op_type in _PARTLY_DIFFERENTIABLE:
+        return False
+    if any(not y.type.tensor_type.elem_type or (y.index and y.is_float) for y in node.outputs if y in read):
+        return False
+    return gradient_support(node) in ("rule", "zero")
 
 
 def _make_gradients(

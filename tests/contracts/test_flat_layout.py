@@ -5,10 +5,12 @@ The files were written by the modules of commit 22c86e9, whose names are in them
 
 import dataclasses
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from paths import TESTS
+from paths import TESTS, environment
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
 
@@ -49,3 +51,12 @@ def test_a_layer():
     torch = pytest.importorskip("torch")
     stored = torch.load(FOLDER / "layer.pt", weights_only=False)
     torch.testing.assert_close(stored["layer"](stored["x"]), stored["y"])
+
+
+def test_public_modules_are_attributes():
+    """In a process that has imported nothing else."""
+    names = ("learning_loss", "learning_penalty", "learning_rate", "precision", "schedule", "subgraph", "runtime",
+             "graph", "model", "training_info")
+    code = f"import ortpartial; print([n for n in {names} if not hasattr(ortpartial, n)])"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

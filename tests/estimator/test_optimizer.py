@@ -12,11 +12,12 @@ from models import assert_close, data, linear, mlp, two_in_two_out, weights_of
 from sklearn.metrics import accuracy_score, r2_score
 from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, optimizer, same
 
+from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import DataError, DeviceError, GraphError, ModelError, NoGradientError, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import SquareLearningLoss
-from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
+from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdam, LearningRateSGD
 
 # Forward and backward
 
@@ -257,3 +258,30 @@ def test_the_model_given_is_never_written_to():
     model = onnx.load_from_string(before)
     optimizer(model).fit(X, Y).get_trained_onnx().graph.initializer[0].raw_data = b""
     assert model.SerializeToString() == before
+
+
+class Squared(BaseLearningRate):
+    """A rate of the user's own with a mistake in it."""
+
+    def update(self, w, g, *, k):
+        return g @ g, ()
+
+
+def unknown_activation():
+    x = variable("X", "float32", ["T", "N", 2])
+    w, r = (constant(np.ones((1, 12, n), np.float32), hint=name) for n, name in ((2, "w"), (3, "r")))
+    y = op.LSTM(x, w, r, hidden_size=3, activations=["Sigmoid", "Foo", "Tanh"], n_outputs=1)[0]
+    return build([x], {"y": y})
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "error", "message"),
+    [
+        (unknown_activation, {}, NoGradientError, "has the activation Foo"),
+        (lambda: linear(3, 2), {"learning_rate": Squared(0.1)}, GraphError, "MatMul does not accept"),
+    ],
+)
+def test_mistakes_are_errors_of_the_constructor(model, settings, error, message):
+    """What a rule refuses, and what a piece of the user's own does wrong, is told before there are data."""
+    with pytest.raises(error, match=message):
+        OrtGradientForwardBackwardOptimizer(model(), engine="step", **settings)

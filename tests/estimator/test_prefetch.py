@@ -157,3 +157,29 @@ def test_fetching_ends_with_its_reader():
     assert next(reader) == 0
     reader.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("ortpartial prefetch")]
+
+
+@pytest.mark.parametrize("error", [StopIteration, ValueError])
+def test_an_iterator_is_not_asked_again(error):
+    """After its end, or an error, one that reads from a queue would wait forever."""
+
+    class Once:
+        def __init__(self):
+            self.asked = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.asked += 1
+            if self.asked > 2:
+                raise error
+            return self.asked
+
+    once = Once()
+    if error is StopIteration:
+        assert list(prefetch(once)) == [1, 2]
+    else:
+        with pytest.raises(ValueError):
+            list(prefetch(once))
+    assert once.asked == 3

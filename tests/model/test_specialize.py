@@ -5,7 +5,7 @@ import pytest
 from models import linear, mlp, two_in_two_out, weights_of
 
 from ortpartial import build, constant, op, variable
-from ortpartial.model import load, specialize
+from ortpartial.model import load, offload_weights, specialize
 from ortpartial.subgraph import cond
 
 
@@ -47,3 +47,13 @@ def test_a_variable_stays_one():
     model = specialize(specialize(load(linear()), variables=["coef"]), batch=3)
     assert model.initializers["coef"].array is None
     assert model.outputs[next(iter(model.outputs))].shape[0] == 3
+
+
+def test_constants_follow_their_content_into_a_file():
+    """Big initializers that are not trained are kept once, and not in the memory that they were read into."""
+    x, w = variable("x", "float32", ["N", 1]), constant(np.ones((2, 1), np.float32), hint="w")
+    big = constant(np.ones((1, 2**22), np.float32), hint="big")
+    model = offload_weights(load(build([x], {"y": x @ big, "z": w})))
+    light = specialize(model, variables=["w"])
+    assert light.initializers["big"].array is light.arrays["big"] is not None
+    assert light.initializers["w"].array is None
