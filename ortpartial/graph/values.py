@@ -352,6 +352,6 @@ class Subgraph:
     @cached_property
     def captured(self) -> tuple[Value, ...]:
         """Values and constants that the body reads from outside."""
-        own, cut = self.own, set(self.inputs)
+        nodes, cut = self.own, set(self.inputs)
         read = (x for xs in (*(node.reads for node in self.nodes), self.outputs) for x in xs)
-        return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in own))
+        return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in nodes))

@@ -7,10 +7,10 @@ from .index_ranges import check_empty, check_indices, index_ranges
 from .load import Model, load, read
 from .names import match_names
 from .prepare import prepare
-from .reader import EXPANSIONS
+from .reader import register_expansion
 from .specialize import specialize
 from .walk import bodies, walk_graphs
 
-__all__ = ["EXPANSIONS", "Model", "bodies", "check_empty", "check_indices", "evaluate", "expand_body", "index_ranges",
-           "load", "match_names", "offload_weights", "prepare", "read", "replace_weights", "restore_weights",
-           "specialize", "split_external_data", "walk_graphs"]
+__all__ = ["Model", "bodies", "check_empty", "check_indices", "evaluate", "expand_body", "index_ranges", "load",
+           "match_names", "offload_weights", "prepare", "read", "register_expansion", "replace_weights",
+           "restore_weights", "specialize", "split_external_data", "walk_graphs"]

@@ -35,12 +35,28 @@ from .straight_through import pass_straight_through
 from .validation import check_size
 from .walk import bodies
 
-__all__ = ["EXPANSIONS", "Reader", "with_inferred_shape"]
+__all__ = ["Reader", "register_expansion", "with_inferred_shape"]
 
-#: Operators that are read as what they compute: from inputs, attributes and which outputs are wanted to the outputs.
-EXPANSIONS: dict[tuple[str, str], Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], list[Value | None]]] = {}
+#: From inputs, attributes and which outputs are wanted to the outputs.
+Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[Value | None]"]
+
+#: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
+EXPANSIONS: dict[tuple[str, str], Expansion] = {}
 
 Shape = tuple["int | str | None", ...]
+
+
+def register_expansion(op_type: str, domain: str, expansion: Expansion) -> None:
+    """Let an operator be read as what it computes in others.
+
+    Parameters
+    ----------
+    op_type, domain : str
+        Name and domain of the operator.
+    expansion : callable
+        From its inputs, its attributes and which of its outputs are wanted to the outputs.
+    """
+    EXPANSIONS[domain, op_type] = expansion
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import backpropagate
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Operators, Value, build, cast, constant, ones_like, op, rewrite, variable, zeros_like
-from ortpartial.model import EXPANSIONS, load
+from ortpartial.model import load, register_expansion
 
 __all__ = ["DOMAIN", "lower_training_operators", "training"]
 
@@ -190,9 +190,7 @@ def _for_each_tensor(
     return expand
 
 
-EXPANSIONS.update({
-    (DOMAIN, "Gradient"): _gradient,
-    (DOMAIN, "Adagrad"): _for_each_tensor("Adagrad", _adagrad, 3),
-    (DOMAIN, "Adam"): _for_each_tensor("Adam", _adam, 4),
-    (DOMAIN, "Momentum"): _for_each_tensor("Momentum", _momentum, 3),
-})
+register_expansion("Gradient", DOMAIN, _gradient)
+register_expansion("Adagrad", DOMAIN, _for_each_tensor("Adagrad", _adagrad, 3))
+register_expansion("Adam", DOMAIN, _for_each_tensor("Adam", _adam, 4))
+register_expansion("Momentum", DOMAIN, _for_each_tensor("Momentum", _momentum, 3))

@@ -67,7 +67,7 @@ def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, saved: Call
 
     A value that cannot be saved is recomputed from those that can. Random numbers are never drawn again.
     """
-    own, inputs = body.own, set(body.inputs)
+    nodes, inputs = body.own, set(body.inputs)
     read: dict[Value, None] = {}
     seen = set(inputs_of_gradients)
     stack = list(gradients)
@@ -76,9 +76,9 @@ def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, saved: Call
         if v in seen:
             continue
         seen.add(v)
-        if v in inputs or (v.node is not None and v.node in own and (saved(v) or v.node.is_random)):
+        if v in inputs or (v.node is not None and v.node in nodes and (saved(v) or v.node.is_random)):
             read[v] = None
-        elif v.node is not None and (v.node in own or v.node.serial > since):
+        elif v.node is not None and (v.node in nodes or v.node.serial > since):
             stack.extend(v.node.reads)
     return list(read)
 
