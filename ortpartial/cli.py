@@ -6,7 +6,9 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -59,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     """The parser of all commands; the option `run` of each is the function that executes it."""
     parser = argparse.ArgumentParser(prog="ortpartial", description="Train any ONNX graph, or only a part of a model.")
+    parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
@@ -72,6 +75,20 @@ def _parser() -> argparse.ArgumentParser:
     _add_export_options(add("export", _export, "Write a model with its training, as in the ONNX standard."))
     _add_run_options(add("run", _run, "Run training steps of a model that was exported with its training."))
     return parser
+
+
+class _PrintVersions(argparse.Action):
+    """Print the versions of ortpartial, onnx and every installed onnxruntime, none of which is imported."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        installed = {d.name: d.version for d in distributions() if d.name.startswith("onnxruntime")}
+        # The package stands above its rooms, which do not import it.
+        print(f"ortpartial {sys.modules[__package__].__version__}\nonnx {onnx.__version__}")
+        for name in sorted(installed):
+            print(f"{name} {installed[name]}")
+        if not installed:
+            print("onnxruntime is not installed")
+        parser.exit()
 
 
 def _add_weights_option(command: argparse.ArgumentParser) -> None:

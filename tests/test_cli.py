@@ -11,10 +11,13 @@ import onnx
 import pytest
 from models import assert_close, data, linear, mlp, net, weights_of
 from onnx import parser
+from paths import environment
 
+import ortpartial
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, op, variable
 from ortpartial.cli import main
 from ortpartial.learning.optimizers import LearningRateAdam
+from ortpartial.runtime import runtime_version
 from ortpartial.training_info.graphs import strip_training_info
 
 BLOCKED = """
@@ -146,6 +149,24 @@ def test_program(at):
     done = program("gradient", "nothing.onnx", "-o", "g.onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_imports_no_runtime():
+    """onnxruntime-training imports torch, which takes two seconds."""
+    code = ("import sys; from ortpartial.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+            "print({'onnxruntime', 'torch', 'sklearn'} & sys.modules.keys())")
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: ortpartial ")
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as e:
+        main(["--version"])
+    assert e.value.code == 0
+    first, second, *others = capsys.readouterr().out.splitlines()
+    assert (first, second) == (f"ortpartial {ortpartial.__version__}", f"onnx {onnx.__version__}")
+    assert [line.split()[1] for line in others] == [runtime_version()]
 
 
 @pytest.mark.parametrize("style", ["standard", "lowered"])

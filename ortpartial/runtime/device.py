@@ -10,20 +10,53 @@ from typing import Any
 
 from ortpartial.exceptions import DeviceError, RuntimeMissingError
 
-try:
-    import onnxruntime
-    from onnxruntime.capi import _pybind_state
-except ImportError as e:
-    raise RuntimeMissingError(
-        f"No onnxruntime that can be imported ({e}): run `pip install ortpartial[cpu]`, or `pip install "
-        f"ortpartial[training]` for the one with the TrainingAgent (Python 3.12 at most), never both."
-    ) from e
-__all__ = ["CPU", "Device", "cores", "has_training", "runtime_version"]
-
-#: The C++ bindings: each Python call of the onnxruntime API that they avoid saves half a microsecond a step.
-C = _pybind_state
+__all__ = ["CPU", "Device", "cores", "has_training", "import_onnxruntime", "runtime_version"]
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+def import_onnxruntime() -> Any:
+    """Import onnxruntime on first use: onnxruntime-training takes two seconds, as it imports torch.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    RuntimeMissingError
+        None is installed, or it cannot be imported.
+
+    Examples
+    --------
+    >>> import_onnxruntime().__name__
+    'onnxruntime'
+    """
+    try:
+        import onnxruntime
+    except ImportError as e:
+        raise RuntimeMissingError(
+            f"No onnxruntime that can be imported ({e}): run `pip install ortpartial[cpu]`, or `pip install "
+            f"ortpartial[training]` for the one with the TrainingAgent (Python 3.12 at most), never both."
+        ) from e
+    return onnxruntime
+
+
+class _Bindings:
+    """The C++ bindings of onnxruntime, imported when the first of them is read."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # What introspection asks for is not worth the import.
+            raise AttributeError(name)
+        import_onnxruntime()
+        from onnxruntime.capi import _pybind_state
+
+        vars(self).update(vars(_pybind_state))  # so that the next reads are as fast as those of a module
+        return getattr(_pybind_state, name)
+
+
+#: The C++ bindings: each Python call of the onnxruntime API that they avoid saves half a microsecond a step.
+C: Any = _Bindings()
 
 
 def runtime_version() -> str:
@@ -38,7 +71,7 @@ def runtime_version() -> str:
     >>> int(runtime_version().split(".")[0])
     1
     """
-    return onnxruntime.__version__
+    return str(import_onnxruntime().__version__)
 
 
 def cores() -> int:
@@ -104,7 +137,7 @@ class Device:
         match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", text) if isinstance(text, str) else None
         if match is None or (match[1] == "cpu" and int(match[2] or 0)):
             raise DeviceError(f"The device is {text!r}; expected 'cpu', 'cuda' or 'cuda:<number>'.")
-        provider, available = _PROVIDERS[match[1]], onnxruntime.get_available_providers()
+        provider, available = _PROVIDERS[match[1]], import_onnxruntime().get_available_providers()
         if provider not in available:
             raise DeviceError(f"The device {text!r} needs {provider}, onnxruntime {runtime_version()} has "
                               f"{', '.join(available)}: install ortpartial[cuda] instead of this runtime.")

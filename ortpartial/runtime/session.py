@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from onnx import ModelProto
 
 from ortpartial.exceptions import DeviceError
@@ -14,7 +13,7 @@ from ortpartial.model import match_names, split_external_data
 from ortpartial.rewrites import downgrade_opset, lower
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
-from .device import CPU, C, Device, has_training, runtime_version
+from .device import CPU, C, Device, has_training, import_onnxruntime, runtime_version
 from .errors import load_error, newest_opset, run_error
 from .session_options import session_options
 
@@ -97,7 +96,8 @@ class Session:
             # Weights that are too large for one protobuf message stay in arrays, whose memory onnxruntime borrows.
             proto, self._external = split_external_data(lower(model))
             if self._external:
-                values = [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in self._external.values()]
+                borrow = import_onnxruntime().OrtValue.ortvalue_from_numpy
+                values = [borrow(a) for a in self._external.values()]
                 options.add_external_initializers(list(self._external), values)
             data = proto.SerializeToString()
         else:
@@ -118,8 +118,8 @@ class Session:
             raise load_error(e, data) from None
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
-        return onnxruntime.InferenceSession(data, options, providers=self.device.providers, enable_fallback=0,
-                                            disabled_optimizers=disabled)
+        return import_onnxruntime().InferenceSession(data, options, providers=self.device.providers, enable_fallback=0,
+                                                     disabled_optimizers=disabled)
 
     def run(self, feeds: Mapping[str, np.ndarray], options: Any = None) -> dict[str, np.ndarray]:
         """Run the graph once on arrays.

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from paths import environment
 
 from ortpartial.exceptions import DeviceError, RuntimeMissingError
 from ortpartial.runtime.device import Device, has_training, runtime_version
@@ -32,8 +33,9 @@ def test_device_number_reaches_the_provider(monkeypatch):
 
 
 def test_runtime_missing():
-    code = "import sys; sys.modules['onnxruntime'] = None\nimport ortpartial.device"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = ("import sys; sys.modules['onnxruntime'] = None\n"
+            "from ortpartial.runtime import Interrupt; Interrupt()")
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
     assert "RuntimeMissingError: No onnxruntime" in done.stderr
     assert "`pip install ortpartial[cpu]`" in done.stderr
     assert issubclass(RuntimeMissingError, ImportError)
