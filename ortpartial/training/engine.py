@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.logs import compiling
 from ortpartial.runtime import CPU, Binding, Buffer, Device, Session
 
 from .names import Names
@@ -258,7 +259,8 @@ class Engine(ABC):
         if (program := self._programs.get(key)) is None:
             while len(self._programs) >= _PROGRAMS:  # Batches of every size must not fill the memory with programs.
                 del self._programs[next(iter(self._programs))]
-            program = self._programs[key] = self._open(key)
+            with compiling(f"the {key.kind} for {key.rows} rows"):
+                program = self._programs[key] = self._open(key)
         return program
 
     @abstractmethod

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "ortpartial"
 
 #: A room imports from the faces of those on lines above its own. Rooms on one line do not know one another.
 ORDER = (
-    "exceptions",
+    "exceptions logs",
     "graph",
     "model",
     "autodiff",
