@@ -2,10 +2,11 @@
 
 import logging
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from ortpartial import logs
 from ortpartial.logs import compiling, logger, seconds_compiling
 
 
@@ -17,7 +18,7 @@ def test_nothing_is_shown_by_itself():
 def test_long_compilations_are_news(caplog, monkeypatch):
     caplog.set_level(logging.DEBUG, "ortpartial")
     clock = iter([0.0, 0.25, 10.0, 13.5])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     for _ in range(2):
         with compiling("the step for 3 rows"):
             pass

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DeviceError
+from ortpartial.logs import compiling
 from ortpartial.model import match_names, split_external_data
 from ortpartial.rewrites import downgrade_opset, lower
 
@@ -70,13 +71,8 @@ class Session:
     def __init__(self, model: ModelProto | bytes, *, device: str | Device = CPU, threads: int | None = 1,
                  options: Any = None, memory_pattern: bool = True):
         self.device, self.threads, self._memory_pattern = Device.parse(device), threads, memory_pattern
-        try:
-            session = self._load(model, options)
-        except _UnsupportedOpset as e:
-            try:
-                session = self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
-            except _UnsupportedOpset as e:  # The IR version, which the runtime checks first, goes with several opsets.
-                session = self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
+        with compiling(f"the graph {model.graph.name!r}" if isinstance(model, ModelProto) else "a graph"):
+            session = self._load_supported(model, options)
         providers = session.get_providers()
         if self.device.providers[0][0] not in providers:
             raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "
@@ -86,6 +82,16 @@ class Session:
         self._inference_session, self._sess = session, session._sess
         self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
         self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
+
+    def _load_supported(self, model: ModelProto | bytes, options: Any) -> Any:
+        """An `InferenceSession` of the graph, in an older opset if the runtime does not know that of the graph."""
+        try:
+            return self._load(model, options)
+        except _UnsupportedOpset as e:
+            try:
+                return self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
+            except _UnsupportedOpset as e:  # The IR version, which the runtime checks first, goes with several opsets.
+                return self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
 
     def _load(self, model: ModelProto | bytes, options: Any) -> Any:
         """An `InferenceSession`, with two bugs of onnxruntime's optimizers worked around."""
