@@ -1,0 +1,47 @@
+"""The face of the package: every piece by one import, and nothing heavy imported before it is used."""
+
+import subprocess
+import sys
+
+import pytest
+from paths import environment
+
+import ortpartial
+from ortpartial import learning
+
+
+def run(program):
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_it_imports_no_runtime():
+    heavy = "sorted({'onnxruntime', 'torch', 'sklearn'} & {*sys.modules})"
+    assert run(f"import ortpartial, sys; dir(ortpartial); print({heavy})") == "[]"
+
+
+def test_every_piece_is_a_name_of_the_package():
+    pieces = [name for name in learning.__all__ if name[0].isupper() and name != "BaseLearningOnnx"]
+    assert len(pieces) == 27
+    assert {*pieces, "grad", "load", "op", "stop_gradient", "LossScale"} <= {*ortpartial.__all__}
+    assert all(getattr(ortpartial, name) is getattr(learning, name) for name in pieces)
+
+
+def test_every_name_is_listed():
+    assert {*ortpartial.__all__, "OnnxLayer", "torch", "estimator", "learning_loss"} <= {*dir(ortpartial)}
+    names = "OrtGradientForwardBackwardOptimizer, TrainingSession, LearningRateAdam, to_training_info"
+    assert run(f"from ortpartial import {names}; print(TrainingSession.__name__)") == "TrainingSession"
+    assert run("from ortpartial import *; print(OrtGradientForwardBackward.__name__)") == "OrtGradientForwardBackward"
+
+
+def test_the_layer_is_imported_when_it_is_asked_for():
+    pytest.importorskip("torch")
+    from ortpartial import OnnxLayer
+
+    assert OnnxLayer is ortpartial.torch.OnnxLayer
+
+
+def test_an_unknown_name():
+    with pytest.raises(AttributeError, match="module 'ortpartial' has no attribute 'layers'"):
+        _ = ortpartial.layers
