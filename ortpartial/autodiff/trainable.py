@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Value
+from ortpartial.graph import Value, topological
 from ortpartial.model import Model
 
 from .grad import _carries, nodes_between
@@ -64,9 +64,7 @@ def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequen
         trainable = find_trainable(model.outputs[o] for o in outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:
             return chosen
-        listed = ", ".join(map(repr, outputs))
-        raise ModelError(f"No float initializer of rank one or more leads to the outputs {listed}; name the weights to "
-                         f"train.")
+        raise ModelError(_explain_nothing(model, outputs))
     names = [weights] if isinstance(weights, str) else list(weights)
     floats = [n for n, v in model.initializers.items() if v.is_float]
     for n in names:
@@ -79,3 +77,19 @@ def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequen
     if not names:
         raise ModelError("weights_to_train is empty; name at least one weight, or leave it out to train all.")
     return names
+
+
+def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:
+    """Why there is nothing to train: the operators at which gradients end, or a model without weights."""
+    if not outputs:
+        return "The model has no output of real numbers, so that there is nothing to train."
+    problem = f"No float initializer of rank one or more leads to the outputs {', '.join(map(repr, outputs))}"
+    if not any(v.is_float for v in model.initializers.values()):
+        return (f"{problem}, as the model has none at all; if its weights are attributes of operators, as those of "
+                f"trees are, export it in another form.")
+    ends = [node for node in topological([model.outputs[o] for o in outputs]) if is_constant(node) and any(
+        x is not None and x.is_float and (x.node is not None or x.array is not None) for x in node.inputs)]
+    if ends:
+        where = f" (node {ends[-1].name!r})" if ends[-1].name else ""
+        return f"{problem} differentiably: {ends[-1].op_type}{where} has no gradient; train an output before it."
+    return f"{problem}; name the weights to train."

@@ -66,6 +66,9 @@ class FitLoop:
             notify: Callable[[], bool] | None = None) -> None:
         """Train for `max_iter` epochs, or until `notify`, which is called after each, returns True."""
         batches = self._check_batches(X) if y is None else None
+        if sample_weight is not None and X_val is not None and y_val is None:
+            raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
+                            "fit(X, y, X_val=..., y_val=...).")
         with interruptible(self.engine, self.settings.timeout):
             data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
             if (X_val is None) != (y_val is None):

@@ -17,7 +17,7 @@ from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
-    resolve_loss,
+    NamedSettings,
     resolve_penalty,
     resolve_rate,
 )
@@ -38,7 +38,8 @@ from ortpartial.training import (
 from ortpartial.training_info import to_training_info
 
 from .fit_loop import FitLoop
-from .params import FitSettings, Setting, check_names, collect_params, replace_nested
+from .outputs import resolve_losses, warn_of_activations
+from .params import FitSettings, Setting, check_flag, check_names, collect_params, replace_nested
 from .predictor import Predictor, interruptible
 from .state import TrainingState
 from .validation import DataAdapter
@@ -67,7 +68,7 @@ class _Progress:
         setattr(instance._loop, self.name, value)
 
 
-class OrtGradientForwardBackwardOptimizer:
+class OrtGradientForwardBackwardOptimizer(NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
     At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
@@ -213,7 +214,9 @@ class OrtGradientForwardBackwardOptimizer:
         self.learning_penalty = resolve_penalty(learning_penalty)
         settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
                                callbacks, timeout, verbose, exc)  # type: ignore[arg-type]
-        self.device, self.engine, self.distributed, self.train_mode = device, engine, distributed, bool(train_mode)
+        self.device, self.engine = device, engine
+        self.distributed = check_flag("distributed", distributed)
+        self.train_mode = check_flag("train_mode", train_mode)
         self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
         resolve_precision(precision, loss_scale)
         self._compose(self._specify(self._read(model)), settings)
@@ -240,11 +243,12 @@ class OrtGradientForwardBackwardOptimizer:
         """Load a copy of the model; resolve the losses and weights of the settings in it."""
         # It is a copy, so that nothing the caller does to the model changes a training.
         loaded = offload_weights(_load(model, self.train_mode))
-        losses = _resolve_losses(loaded, self._arguments["learning_loss"])
+        losses = resolve_losses(loaded, self._arguments["learning_loss"])
         is_named = isinstance(self._arguments["learning_loss"], Mapping)
         self.learning_loss = losses if is_named else next(iter(losses.values()))
         self.weights_to_train = resolve_weights(loaded, self._arguments["weights_to_train"], list(losses))
         _check_reached(loaded, losses, self.weights_to_train)
+        warn_of_activations(loaded, losses, stacklevel=3)  # the caller of the constructor
         return loaded
 
     def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
@@ -261,7 +265,7 @@ class OrtGradientForwardBackwardOptimizer:
 
     def _specify(self, model: Model) -> TrainingSpec:
         """The description of the training."""
-        losses, weights = _resolve_losses(model, self.learning_loss), self.weights_to_train
+        losses, weights = resolve_losses(model, self.learning_loss), self.weights_to_train
         statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
         # Weights become variables, so that no rewrite relies on their content.
         model = specialize(model, variables=[*weights, *statistics])
@@ -653,23 +657,6 @@ def _load(model: Model | ModelProto | bytes | str | os.PathLike[str], train_mode
         return load(replace(model, proto=to_inference_mode(model.proto)))
     has_variables = any(v.array is None for v in model.initializers.values())
     return load(model) if has_variables else model
-
-
-def _resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLoss]:
-    """The loss of every trained output by name; a single loss belongs to the only float output."""
-    outputs = ", ".join(map(repr, model.outputs))
-    if isinstance(learning_loss, Mapping):
-        if unknown := sorted(set(learning_loss) - set(model.outputs)):
-            raise SettingError(f"learning_loss names {unknown[0]!r}, which is no output of the model: {outputs}.")
-        if not learning_loss:
-            raise SettingError("learning_loss is an empty dict; name at least one output.")
-        return {output: resolve_loss(loss) for output, loss in learning_loss.items()}
-    loss = resolve_loss(learning_loss)
-    floats = [n for n, v in model.outputs.items() if v.is_float]
-    if len(floats) != 1:
-        raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
-                           f"to train with learning_loss={{output: loss}}.")
-    return {floats[0]: loss}
 
 
 def _check_reached(model: Model, losses: Mapping[str, BaseLearningLoss], weights: Sequence[str]) -> None:

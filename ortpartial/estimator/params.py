@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import SettingError
+from ortpartial.learning import describe_unknown
 
-__all__ = ["FitSettings", "Setting", "check_names", "collect_params", "replace_nested"]
+__all__ = ["FitSettings", "Setting", "check_flag", "check_names", "collect_params", "replace_nested"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class FitSettings:
     exc: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("shuffle", "warm_start", "exc"):
+            object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         if self.init not in ("model", "random"):
             raise SettingError(f"init is 'model' or 'random', not {self.init!r}.")
         if not _is_positive(self.validation_every):
@@ -121,10 +124,13 @@ def check_names(instance: Any, names: Iterable[str]) -> None:
         A name is unknown.
     """
     settings = instance.get_params()
-    if unknown := [n for n in names if n not in settings]:
-        listed = ", ".join(n for n in settings if "__" not in n)
-        raise SettingError(f"{unknown[0]!r} is no setting of {type(instance).__name__}; its settings are {listed}, and "
-                           f"those of the pieces, such as learning_rate__eta0.")
+    for name in names:
+        piece, _, field = name.rpartition("__")
+        if name not in settings and is_dataclass(owner := getattr(instance, piece, None) if piece else None):
+            raise SettingError(describe_unknown(field, f"{piece}={type(owner).__name__}",
+                                                [f.name for f in fields(owner) if f.init]))
+        if name not in settings:
+            raise SettingError(describe_unknown(name, type(instance).__name__, [n for n in settings if "__" not in n]))
 
 
 def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,10 +155,36 @@ def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     return {attribute: replace(getattr(instance, attribute), **values) for attribute, values in changes.items()}
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Check a setting that is True or False.
+
+    Parameters
+    ----------
+    name : str
+        The name of the setting.
+    value : object
+        True or False, of Python or numpy, or 1 or 0.
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    SettingError
+        It is neither, such as the string "no", which is true in Python.
+    """
+    if isinstance(value, (bool, np.bool_, int)) and value in (0, 1):
+        return bool(value)
+    raise SettingError(f"{name} is True or False, not {value!r}.")
+
+
 def _check_count(name: str, number: Any) -> int:
     """A positive integer, as an int."""
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
-        raise SettingError(f"{name} is a whole number of at least 1, not {number!r}.")
+        is_whole = isinstance(number, float) and number >= 1 and number.is_integer()
+        hint = f"; did you mean {int(number)}?" if is_whole else "."
+        raise SettingError(f"{name} is a whole number of at least 1, not {number!r}{hint}")
     return int(number)
 
 

@@ -128,6 +128,9 @@ def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:
     """An array of this dtype, contiguous, without NaN or infinity."""
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
+    if hasattr(data, "nnz") and hasattr(data, "toarray"):  # of scipy.sparse, which need not be imported
+        raise DataError(f"{what} is sparse, a {type(data).__name__}; give its toarray(), or, where that is larger than "
+                        f"the memory, batches of it: a list-like of (X[i:j].toarray(), y[i:j]).")
     if table := list_columns(data):
         return _stack_columns(table, dtype, what)
     try:
@@ -333,7 +336,9 @@ def check_sample_weight(w: Any, dtype: np.dtype, rows: int) -> np.ndarray:
     """
     array = _to_array(w, dtype, "sample_weight")
     if array.size != rows:
-        raise DataError(f"sample_weight has {array.size} elements and X has {rows} rows.")
+        hint = "; give validation data by name, as X_val=..., y_val=..." if array.ndim > 1 else ""
+        raise DataError(f"sample_weight has shape {array.shape} and X has {rows} rows, where one weight a row was "
+                        f"expected{hint}.")
     if (array < 0).any():
         raise DataError(f"sample_weight has negative weights, the least is {array.min()}.")
     return array.reshape(rows)

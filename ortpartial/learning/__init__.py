@@ -1,5 +1,6 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
+from .aliases import NamedSettings, describe_unknown
 from .base import BaseLearningOnnx, check_number, resolve_piece, row_losses, weighted_mean, weighted_sums
 from .initializers import draw_weights, glorot_bounds
 from .losses import (
@@ -41,8 +42,8 @@ from .update import descend
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
            "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "HingeLearningLoss",
            "HuberLearningLoss", "InvScalingSchedule", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
-           "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "NegLogLearningLoss",
+           "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss",
            "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss", "Schedule",
            "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_number",
-           "descend", "draw_weights", "glorot_bounds", "resolve_loss", "resolve_penalty", "resolve_piece",
-           "resolve_rate", "resolve_schedule", "row_losses", "weighted_mean", "weighted_sums"]
+           "descend", "describe_unknown", "draw_weights", "glorot_bounds", "resolve_loss", "resolve_penalty",
+           "resolve_piece", "resolve_rate", "resolve_schedule", "row_losses", "weighted_mean", "weighted_sums"]

@@ -14,13 +14,14 @@ from onnx import ModelProto
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, op
 
+from .aliases import NamedSettings
 from .validation import check_number, resolve_piece
 
 __all__ = ["BaseLearningOnnx", "check_number", "resolve_piece", "row_losses", "weighted_mean", "weighted_sums"]
 
 
 @dataclass(frozen=True)
-class BaseLearningOnnx(ABC):
+class BaseLearningOnnx(NamedSettings, ABC):
     """A piece of training: a frozen dataclass of settings with a formula, a function of values.
 
     Pieces with equal class and settings are equal; pieces can be hashed, copied and pickled, and hold no session.

@@ -34,6 +34,8 @@ class BaseLearningLoss(BaseLearningOnnx):
     ----------
     target_dtype : numpy dtype or None
         Element type of the target, by default that of the prediction.
+    activations : tuple of str
+        Operators that a prediction should not end in: first the one that the loss applies itself, to raw scores.
 
     Examples
     --------
@@ -49,6 +51,7 @@ class BaseLearningLoss(BaseLearningOnnx):
 
     setting: ClassVar[str] = "learning_loss"
     target_dtype: ClassVar[Any] = None
+    activations: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def __call__(self, y: Value, t: Value) -> Value:
@@ -266,6 +269,8 @@ class PoissonLearningLoss(BaseLearningLoss):
     ['Exp', 'Mul', 'Sub', 'ReduceMean']
     """
 
+    activations: ClassVar = ("Exp",)
+
     def __call__(self, y: Value, t: Value) -> Value:
         return op.Exp(y) - t * y
 
@@ -323,6 +328,8 @@ class NegLogLearningLoss(BaseLearningLoss):
     ['Softplus', 'Mul', 'Sub', 'ReduceMean']
     """
 
+    activations: ClassVar = ("Sigmoid", "Softmax")
+
     def __call__(self, y: Value, t: Value) -> Value:
         return op.Softplus(y) - t * y
 
@@ -356,6 +363,7 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
     """
 
     target_dtype: ClassVar[Any] = np.int64
+    activations: ClassVar = ("Softmax", "Sigmoid")
 
     def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:
         if len(output_shape) < 2:

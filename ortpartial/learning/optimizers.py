@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, constant, op, variable
 
 from .base import BaseLearningOnnx, check_number, resolve_piece
@@ -398,4 +399,14 @@ def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) 
     """
     if isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool):
         return LearningRateSGD(float(rate))
+    if isinstance(rate, str) and _is_number(rate):
+        raise SettingError(f"learning_rate: {rate!r} is a string; did you mean the number {rate}?")
     return resolve_piece(BaseLearningRate, rate, _NAMES)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import grad
+from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, constant, op, variable
 
 from .base import BaseLearningOnnx, check_number, resolve_piece
@@ -144,6 +146,7 @@ class ElasticLearningPenalty(BaseLearningPenalty):
 
 
 _NAMES = {"none": NoLearningPenalty, "elastic": ElasticLearningPenalty}
+_ELASTIC = frozenset({"elastic", "elasticlearningpenalty"})
 
 
 def resolve_penalty(penalty: BaseLearningPenalty | type[BaseLearningPenalty] | str | None) -> BaseLearningPenalty:
@@ -161,11 +164,17 @@ def resolve_penalty(penalty: BaseLearningPenalty | type[BaseLearningPenalty] | s
     Raises
     ------
     SettingError
-        The name is unknown.
+        The name is unknown, or "elastic", whose weights are to be given.
 
     Examples
     --------
     >>> resolve_penalty(None)
     NoLearningPenalty()
     """
+    if isinstance(penalty, Real):
+        raise SettingError(f"learning_penalty: {penalty!r} is a number, and it is not said of which penalty; did you "
+                           f"mean ElasticLearningPenalty(l2={penalty!r})?")
+    if penalty is ElasticLearningPenalty or (isinstance(penalty, str) and penalty.lower() in _ELASTIC):
+        raise SettingError("learning_penalty: 'elastic' has the weights l1 and l2, and both are 0 unless they are "
+                           "given; write ElasticLearningPenalty(l1=..., l2=...).")
     return resolve_piece(BaseLearningPenalty, "none" if penalty is None else penalty, _NAMES)

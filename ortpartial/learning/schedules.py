@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ortpartial.graph import Value, cast, constant, op
 
+from .aliases import NamedSettings
 from .validation import check_integer, check_number, resolve_piece
 
 __all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule", "OptimalSchedule",
@@ -16,7 +17,7 @@ __all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycle
 
 
 @dataclass(frozen=True)
-class Schedule(ABC):
+class Schedule(NamedSettings, ABC):
     """η(k): the step size at batch k = 1, 2, ..., counted over all epochs.
 
     A subclass is a frozen dataclass of settings that defines ``__call__(self, eta0, k)``: from the first step size, a

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
 from ortpartial.exceptions import SettingError
+
+from .aliases import CHOICES, suggest
 
 __all__ = ["check_integer", "check_number", "resolve_piece"]
 
@@ -103,15 +104,17 @@ def resolve_piece(kind: type, choice: Any, table: Mapping[str, type]) -> Any:
         return choice
     if isinstance(choice, type) and issubclass(choice, kind):
         return choice()
-    classes = {**table, **{cls.__name__: cls for cls in table.values()}}
     setting = getattr(kind, "setting", kind.__name__)
-    if isinstance(choice, str):
-        names = {name.lower(): name for name in classes}
-        if choice.lower() in names:
-            return classes[names[choice.lower()]]()
-        close = difflib.get_close_matches(choice.lower(), names, n=1)
-        guess = f" Did you mean {names[close[0]]!r}?" if close else ""
-        raise SettingError(f"{setting}: {choice!r} is not known.{guess} Known are {', '.join(classes)}; "
-                           f"an object of a subclass of {kind.__name__} will do, too.")
-    raise SettingError(f"{setting}: {choice!r} is a {type(choice).__name__}; a name ({', '.join(table)}) or an object "
-                       f"of a subclass of {kind.__name__} was expected.")
+    # Two names of a class are known, and one is listed.
+    names = [n for i, (n, cls) in enumerate(table.items()) if cls not in list(table.values())[:i]]
+    if not isinstance(choice, str):
+        raise SettingError(f"{setting}: {choice!r} is a {type(choice).__name__}; a name ({', '.join(names)}) or an "
+                           f"object of a subclass of {kind.__name__} was expected.")
+    classes = {**table, **{cls.__name__: cls for cls in table.values()}}
+    for name, cls in classes.items():
+        if name.lower() == choice.lower():
+            return cls()
+    meant = suggest(choice, classes, CHOICES.get(setting, {}))
+    guess = f" Did you mean {meant}?" if meant else ""
+    raise SettingError(f"{setting}: {choice!r} is not known.{guess} Known are {', '.join(names)}, or an object of a "
+                       f"subclass of {kind.__name__}.")

@@ -97,7 +97,8 @@ def select_for_fit(engine: str) -> tuple[type[Engine], str]:
     if engine == "auto":
         return EpochEngine, "one graph an epoch runs on any onnxruntime and is the fastest"
     if engine not in (table := {"agent": AgentEngine, "epoch": EpochEngine, "step": StepEngine}):
-        raise SettingError(f"engine is 'auto', {', '.join(map(repr, table))}, not {engine!r}.")
+        raise SettingError(f"engine={engine!r} is not known; leave it at 'auto', which takes the fastest that the "
+                           f"training allows, or choose 'epoch', 'step' or 'agent'.")
     return table[engine], "asked for"
 
 

@@ -73,7 +73,7 @@ def test_losses_are_one_per_row_in_order():
         (X, Y[:59], {}, "y has 59 rows and X has 60."),
         (X, np.hstack([Y, Y]), {}, "y has shape (60, 2), where (60, 1) was expected, as the output has."),
         (X, np.where(Y[3] == Y, np.inf, Y), {}, "y contains NaN or infinity; impute or drop those rows."),
-        (X, Y, {"sample_weight": W[:59]}, "sample_weight has 59 elements and X has 60 rows."),
+        (X, Y, {"sample_weight": W[:59]}, "sample_weight has shape (59,) and X has 60 rows"),
         (X, Y, {"sample_weight": -W}, "sample_weight has negative weights"),
         (X, Y, {"sample_weight": 0 * W}, "All sample weights are zero."),
         (X, Y, {"X_val": X}, "X_val and y_val belong together; one of them is missing."),

@@ -114,7 +114,7 @@ def test_sample_weight(given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([1, 2], "sample_weight has 2 elements and X has 3 rows."),
+        ([1, 2], "sample_weight has shape (2,) and X has 3 rows, where one weight a row was expected."),
         ([1, 2, -3], "sample_weight has negative weights, the least is -3.0."),
         ([1, 2, np.nan], "sample_weight contains NaN or infinity; impute or drop those rows."),
         (["a", "b", "c"], "sample_weight has dtype <U1, where float32 was expected; encode it as numbers first."),

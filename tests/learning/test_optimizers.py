@@ -248,7 +248,8 @@ def test_names(choice, expected):
          "LearningRateRMSProp: momentum is 1.5, a finite number at least 0 "),
         (lambda: LearningRateSGD(schedule="linear"), "schedule: 'linear' is not known. Known are constant, "),
         (lambda: resolve_rate(-0.1), "LearningRateSGD: eta0 is -0.1, a finite number more than 0 was expected."),
-        (lambda: resolve_rate(True), "learning_rate: True is a bool; a name (SGD, Nesterov, SGDNesterov, Adam, "),
+        (lambda: resolve_rate(True), "learning_rate: True is a bool; a name (SGD, Nesterov, Adam, AdamW, "),
+        (lambda: resolve_rate("0.1"), "learning_rate: '0.1' is a string; did you mean the number 0.1?"),
         (lambda: resolve_rate("Adan"), "learning_rate: 'Adan' is not known. Did you mean 'Adam'? Known are SGD, "),
     ],
 )

@@ -64,7 +64,6 @@ def test_none(choice):
 
 
 def test_names():
-    assert resolve_penalty("elastic") == resolve_penalty("ElasticLearningPenalty") == ElasticLearningPenalty(0, 0)
     assert resolve_penalty(ElasticLearningPenalty(l1=1)) == ElasticLearningPenalty(1.0)
 
 
@@ -74,7 +73,12 @@ def test_names():
         (lambda: ElasticLearningPenalty(l1=-1), "ElasticLearningPenalty: l1 is -1, a finite number at least 0 was "),
         (lambda: ElasticLearningPenalty(l2="x"), "ElasticLearningPenalty: l2 is 'x', a finite number at least 0 was "),
         (lambda: resolve_penalty("l3"), "learning_penalty: 'l3' is not known. Known are none, elastic, "),
-        (lambda: resolve_penalty(0.1), "learning_penalty: 0.1 is a float; a name (none, elastic) or an object of "),
+        (lambda: resolve_penalty(0.1), "learning_penalty: 0.1 is a number, and it is not said of which penalty; did "
+                                       "you mean ElasticLearningPenalty(l2=0.1)?"),
+        *((lambda elastic=elastic: resolve_penalty(elastic),
+           "learning_penalty: 'elastic' has the weights l1 and l2, and both are 0 unless they are given; write "
+           "ElasticLearningPenalty(l1=..., l2=...).")
+          for elastic in ("elastic", "Elastic", "ElasticLearningPenalty", ElasticLearningPenalty)),
     ],
 )
 def test_errors(make, message):

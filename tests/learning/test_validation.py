@@ -39,7 +39,7 @@ def test_resolve_guesses():
     with pytest.raises(SettingError) as e:
         resolve_piece(Schedule, "konstant", {"constant": ConstantSchedule})
     assert str(e.value) == ("schedule: 'konstant' is not known. Did you mean 'constant'? Known are constant, "
-                            "ConstantSchedule; an object of a subclass of Schedule will do, too.")
+                            "or an object of a subclass of Schedule.")
     with pytest.raises(SettingError) as e:
         resolve_piece(Schedule, 1, {"constant": ConstantSchedule})
     assert str(e.value) == ("schedule: 1 is a int; a name (constant) or an object of a subclass of Schedule was "

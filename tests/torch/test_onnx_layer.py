@@ -479,7 +479,7 @@ def test_wrong_calls(name):
 
 
 def test_wrong_settings():
-    with pytest.raises(SettingError, match="engine is 'auto', 'agent', 'epoch', 'step', not 'best'"):
+    with pytest.raises(SettingError, match="engine='best' is not known; leave it at 'auto'"):
         OnnxLayer(mlp(), engine="best")
     with pytest.raises(ModelError, match="The weight 'W3' is no initializer of the model; its float initializers are"):
         OnnxLayer(mlp(), ["W3"])

@@ -1,0 +1,147 @@
+"""Aliases: what other libraries call losses, optimizers, penalties, schedules and settings, for "did you mean"."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+__all__ = ["CHOICES", "NamedSettings", "describe_unknown", "suggest"]
+
+Instance = TypeVar("Instance", bound="NamedSettings")
+
+#: By the setting, the names of its choices in other libraries: in lower case, without signs between words.
+CHOICES: dict[str, dict[str, str]] = {
+    "learning_loss": {
+        **dict.fromkeys(("mse", "l2", "rmse", "meansquarederror", "leastsquares", "regression"), "'square_error'"),
+        **dict.fromkeys(("mae", "l1", "meanabsoluteerror"), "'absolute_error'"),
+        **dict.fromkeys(("ce", "crossentropy", "softmax", "nll", "multiclass", "categoricalcrossentropy",
+                         "sparsecategoricalcrossentropy"), "'softmax_cross_entropy'"),
+        **dict.fromkeys(("bce", "binarycrossentropy", "bcewithlogits", "logistic", "logit", "sigmoid", "deviance"),
+                        "'log_loss'"),
+        "smoothl1": "'huber'", "svm": "'hinge'", "poissonnll": "'poisson'",
+    },
+    "learning_rate": {
+        **dict.fromkeys(("momentum", "sgdmomentum"), "LearningRateSGDNesterov(nesterov=False)"),
+        **dict.fromkeys(("nag", "sgdn", "nesterovmomentum"), "'SGDNesterov'"),
+        **dict.fromkeys(("gd", "gradientdescent", "constant"), "'SGD'"),
+        "rms": "'RMSProp'",
+    },
+    "learning_penalty": {
+        **dict.fromkeys(("l2", "ridge", "weightdecay"), "ElasticLearningPenalty(l2=0.0001)"),
+        **dict.fromkeys(("l1", "lasso"), "ElasticLearningPenalty(l1=0.0001)"),
+        **dict.fromkeys(("elasticnet", "l1l2"), "ElasticLearningPenalty(l1=0.0001, l2=0.0001)"),
+    },
+    "schedule": {
+        **dict.fromkeys(("cosineannealing", "cosinedecay", "cosineannealinglr"), "'cosine'"),
+        **dict.fromkeys(("steplr", "exponential"), "'step'"), "1cycle": "'onecycle'",
+        **dict.fromkeys(("none", "fixed"), "'constant'"),
+    },
+}
+
+#: The names of settings in other libraries, with those that they may have here: the first that a class has is meant.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("lr", "learningrate", "learningrateinit", "stepsize", "eta"), ("eta0", "learning_rate")),
+    **dict.fromkeys(("optimizer", "optim", "solver", "momentum", "eta0", "schedule", "scheduler", "lrscheduler"),
+                    ("schedule", "learning_rate")),
+    **dict.fromkeys(("epochs", "nepochs", "niter", "numepochs", "numtrainepochs", "maxepochs"), ("max_iter",)),
+    **dict.fromkeys(("loss", "criterion", "lossfn", "objective"), ("learning_loss",)),
+    **dict.fromkeys(("weights", "params", "parameters", "trainable"), ("weights_to_train",)),
+    **dict.fromkeys(("penalty", "alpha", "l1", "l2", "regularization"), ("l1", "l1_weight", "learning_penalty")),
+    **dict.fromkeys(("bs", "minibatchsize"), ("batch_size",)),
+    **dict.fromkeys(("seed", "randomseed", "rng"), ("random_state",)),
+    **dict.fromkeys(("weightdecay",), ("learning_penalty", "alpha")),
+    **dict.fromkeys(("fp16", "amp", "dtype"), ("precision",)), "cuda": ("device",), "gpu": ("device",),
+    "eps": ("epsilon",), "rho": ("alpha",), "gamma": ("factor",), "etamin": ("minimum",), "power": ("power_t",),
+    "beta": ("beta1", "delta"), "betas": ("beta1",),
+    **dict.fromkeys(("totalsteps", "tmax", "steps", "warmup", "warmupsteps", "epoch"), ("n", "max_iter")),
+}
+
+
+def normalize(name: str) -> str:
+    """A name in lower case, without the signs between its words."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def suggest(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
+    """What is probably meant by an unknown name.
+
+    Parameters
+    ----------
+    name : str
+        The unknown name.
+    names : iterable of str
+        The known names.
+    aliases : dict of str to str
+        What is meant by names of other libraries, in lower case and without signs between words.
+
+    Returns
+    -------
+    str
+        As Python code; empty where nothing is close.
+
+    Examples
+    --------
+    >>> suggest("cross-entropy", ["log_loss", "cross_entropy"], {}), suggest("MSELoss", [], {"mse": "'square_error'"})
+    ("'cross_entropy'", "'square_error'")
+    """
+    plain, known = normalize(name), {normalize(n): repr(n) for n in names}
+    for key in (plain, plain.removesuffix("loss"), plain.removesuffix("lr"), plain.removesuffix("optimizer")):
+        if key in known or key in aliases:
+            return known.get(key) or aliases[key]
+    close = difflib.get_close_matches(plain, known, n=1)
+    return known[close[0]] if close else ""
+
+
+class NamedSettings:
+    """A class whose constructor answers wrong arguments with the setting that is probably meant."""
+
+    def __new__(cls: type[Instance], *args: Any, **settings: Any) -> Instance:
+        if args or settings:
+            cls._check_arguments(args, settings)
+        return super().__new__(cls)
+
+    @classmethod
+    def _check_arguments(cls, args: Sequence[Any], settings: Iterable[str]) -> None:
+        """Raise TypeError for a setting that does not exist, or that is to be given by name."""
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        names = [p.name for p in parameters]
+        unknown = [n for n in settings if n not in names]
+        if unknown and all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            raise TypeError(describe_unknown(unknown[0], cls.__name__, names))
+        first = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if len(args) > len(first) and all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+            example = f", as in {names[len(first)]}=..." if len(names) > len(first) else ""
+            raise TypeError(f"{cls.__name__} takes {' and '.join(first) or 'nothing'} without a name, and "
+                            f"{args[len(first)]!r} is one more; name its setting{example}.")
+
+
+def describe_unknown(name: str, owner: str, names: Iterable[str]) -> str:
+    """A sentence about a setting that does not exist.
+
+    Parameters
+    ----------
+    name : str
+        The name of the setting.
+    owner : str
+        What has no such setting.
+    names : iterable of str
+        The settings that it has.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> describe_unknown("lr", "LearningRateSGD", ["eta0", "schedule"])
+    "LearningRateSGD has no setting 'lr'; did you mean 'eta0'?"
+    >>> describe_unknown("size", "LearningRateSGD", ["eta0", "schedule"])
+    "LearningRateSGD has no setting 'size'; its settings are eta0, schedule."
+    """
+    names = list(names)
+    aliases = {alias: repr(n) for alias, choices in SETTINGS.items() for n in reversed(choices) if n in names}
+    guess = suggest(name, names, aliases)
+    hint = f"did you mean {guess}?" if guess else f"its settings are {', '.join(names) or 'none'}."
+    return f"{owner} has no setting {name!r}; {hint}"
