@@ -1,7 +1,8 @@
 """Exceptions and warnings of ortpartial, all errors with one base class."""
 
 __all__ = ["ConvergenceError", "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "GraphError",
-           "ModelError", "NoGradientError", "OrtPartialError", "ProcessError", "RuntimeMissingError", "SettingError"]
+           "ModelError", "ModelWarning", "NoGradientError", "OrtPartialError", "ProcessError", "RuntimeMissingError",
+           "SettingError"]
 
 
 class OrtPartialError(Exception):
@@ -50,3 +51,7 @@ class ConvergenceError(OrtPartialError, ArithmeticError):
 
 class ConvergenceWarning(UserWarning):
     """Training ended or continued in a questionable state, such as before it converged."""
+
+
+class ModelWarning(UserWarning):
+    """A model was exported in a way that a setting does not fit, so that it does nothing or not what is meant."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import find_reached_weights, resolve_weights
-from ortpartial.exceptions import DataError, ModelError, SettingError
+from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -24,6 +25,7 @@ from ortpartial.learning import (
 from ortpartial.model import Model, load, offload_weights, read, restore_weights, specialize
 from ortpartial.rewrites import (
     LossScale,
+    find_mode_problems,
     find_moving_statistics,
     resolve_checkpointing,
     resolve_precision,
@@ -99,10 +101,11 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         ``"model"`` starts from the weights of the model. ``"random"`` draws the factors of products anew, uniformly
         within ±√(6 / (fan in + fan out)), and keeps biases and the scales of normalizations.
     train_mode : bool
-        Whether Dropout and BatchNormalization are in training mode; otherwise the model is trained as it was exported.
-        Dropout masks follow from a seed and the number of the step. Batches are normalized by their own statistics,
-        which update the running ones as ONNX defines it, with the population variance. `predict` and the trained model
-        stay in inference mode, with the current running statistics. Engines ``"step"`` and ``"epoch"``.
+        Whether Dropout and BatchNormalization are in training mode; otherwise they are in inference mode, even in a
+        model that was exported in training mode. Dropout masks follow from a seed and the number of the step. Batches
+        are normalized by their own statistics, which update the running ones as ONNX defines it, with the population
+        variance. `predict` and the trained model stay in inference mode, with the current running statistics. Engines
+        ``"step"`` and ``"epoch"``. A ModelWarning says where the model has nothing with a training mode.
     precision : str, optional
         Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many numbers,
         losses, weights and their update stay in the dtype of the model, as do `predict` and the trained model. Engines
@@ -242,8 +245,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     def _read(self, model: Any) -> Model:
         """Load a copy of the model; resolve the losses and weights of the settings in it."""
         # It is a copy, so that nothing the caller does to the model changes a training.
-        loaded = offload_weights(_load(model, self.train_mode))
+        loaded = offload_weights(_load(model))
         losses = resolve_losses(loaded, self._arguments["learning_loss"])
+        for problem in find_mode_problems(loaded, losses, self.train_mode):
+            warnings.warn(problem, ModelWarning, stacklevel=3)  # the caller of the constructor
         is_named = isinstance(self._arguments["learning_loss"], Mapping)
         self.learning_loss = losses if is_named else next(iter(losses.values()))
         self.weights_to_train = resolve_weights(loaded, self._arguments["weights_to_train"], list(losses))
@@ -649,14 +654,13 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                 f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")
 
 
-def _load(model: Model | ModelProto | bytes | str | os.PathLike[str], train_mode: bool) -> Model:
-    """The model as values, in inference mode if the training sets the mode itself."""
+def _load(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> Model:
+    """The model as values, in inference mode: a training sets its mode itself, and predictions are made in this one."""
     if not isinstance(model, Model):
-        return load(to_inference_mode(read(model))) if train_mode else load(model)
-    if train_mode:
-        return load(replace(model, proto=to_inference_mode(model.proto)))
+        return load(to_inference_mode(read(model)))
+    proto = to_inference_mode(model.proto)
     has_variables = any(v.array is None for v in model.initializers.values())
-    return load(model) if has_variables else model
+    return load(replace(model, proto=proto)) if has_variables or proto is not model.proto else model
 
 
 def _check_reached(model: Model, losses: Mapping[str, BaseLearningLoss], weights: Sequence[str]) -> None:

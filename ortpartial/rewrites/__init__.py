@@ -8,12 +8,13 @@ from .train_mode import (
     DropoutMask,
     RunningStatistic,
     TrainingModel,
+    find_mode_problems,
     find_moving_statistics,
     find_statistics,
     to_inference_mode,
 )
 
 __all__ = ["DropoutMask", "LossScale", "Precision", "RunningStatistic", "TrainingModel", "all_finite",
-           "checkpoint_gradient", "downgrade_opset", "find_moving_statistics", "find_statistics", "lower",
-           "prepare_training", "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model",
-           "rewrite_step", "to_inference_mode"]
+           "checkpoint_gradient", "downgrade_opset", "find_mode_problems", "find_moving_statistics", "find_statistics",
+           "lower", "prepare_training", "recompute_cheap", "resolve_checkpointing", "resolve_precision",
+           "rewrite_model", "rewrite_step", "to_inference_mode"]

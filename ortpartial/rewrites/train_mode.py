@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Node, Value, cast, make_rewriter, op, topological, variable
-from ortpartial.model import Model
+from ortpartial.graph import Node, Value, cast, make_rewriter, op, topological, variable, walk_nodes
+from ortpartial.model import Model, bodies, walk_graphs
 
-__all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "find_moving_statistics", "find_statistics",
-           "to_inference_mode", "to_training_mode"]
+__all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "find_mode_problems", "find_moving_statistics",
+           "find_statistics", "to_inference_mode", "to_training_mode"]
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,9 @@ def _decimal(number: Any) -> float:
 def to_inference_mode(proto: ModelProto) -> ModelProto:
     """A model that was exported in training mode, with Dropout and BatchNormalization in inference mode.
 
+    What has no such mode stays as it is: a BatchNormalization whose running statistics are not stored, or whose new
+    ones are read, and a Dropout whose mode is computed.
+
     Parameters
     ----------
     proto : onnx.ModelProto
@@ -214,14 +217,80 @@ def to_inference_mode(proto: ModelProto) -> ModelProto:
     Returns
     -------
     onnx.ModelProto
+        The same object where nothing is to change.
     """
+    if next(_find_convertible(proto), None) is None:
+        return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for node in copy.graph.node:
+    for node in list(_find_convertible(copy)):
         if node.op_type == "Dropout":
             del node.input[2:]
-        elif node.op_type == "BatchNormalization":
+        else:
             kept = [a for a in node.attribute if a.name != "training_mode"]
             del node.attribute[:], node.output[1:]
             node.attribute.extend(kept)
     return copy
+
+
+def _find_convertible(proto: ModelProto) -> Iterator[NodeProto]:
+    """The nodes in training mode that compute the same in inference mode, but for the statistics and the mask."""
+    for f in proto.functions:
+        inside = [g for node in f.node for body in bodies(node) for g in walk_graphs(body)]
+        yield from _convertible([f, *inside], {*f.output})
+    graphs = list(walk_graphs(proto.graph))
+    yield from _convertible(graphs, {o.name for o in proto.graph.output})
+
+
+def _convertible(graphs: Sequence[Any], outputs: Collection[str]) -> Iterator[NodeProto]:
+    """Those among the nodes of a graph, or of a function, and of its bodies."""
+    nodes: list[NodeProto] = [node for g in graphs for node in g.node]
+    constants = {t.name: t for g in graphs for t in getattr(g, "initializer", ())}
+    for node in nodes:
+        if node.op_type == "Constant":
+            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        elif node.op_type == "Identity" and node.input[0] in constants:  # torch's exporter merges equal initializers.
+            constants[node.output[0]] = constants[node.input[0]]
+    read = {*outputs, *(i for node in nodes for i in node.input), *(o.name for g in graphs[1:] for o in g.output)}
+    for node in nodes:
+        if node.op_type == "Dropout" and len(node.input) > 2:
+            mode = constants.get(node.input[2])
+            if mode is not None and numpy_helper.to_array(mode).all():
+                yield node
+        elif node.op_type == "BatchNormalization" and read.isdisjoint(o for o in node.output[1:] if o):
+            is_training = any(a.name == "training_mode" and a.i for a in node.attribute) or len(node.output) > 1
+            if is_training and all(i in constants for i in node.input[3:5]):
+                yield node
+
+
+def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool) -> list[str]:
+    """What a user should know of the modes of Dropout and BatchNormalization in a model, a sentence or two for each.
+
+    Parameters
+    ----------
+    model : Model
+        The model, after `to_inference_mode`.
+    outputs : collection of str
+        The outputs that are trained.
+    train_mode : bool
+        Whether the model will be in training mode.
+
+    Returns
+    -------
+    list of str
+    """
+    nodes = list(walk_nodes(topological([model.outputs[o] for o in outputs])))
+    modal = [node for node in nodes if node.op_type in ("BatchNormalization", "Dropout")]
+    problems = []
+    if train_mode and not modal:
+        problems.append(
+            "train_mode=True changes nothing, as the model has no Dropout and no BatchNormalization: exporters leave "
+            "them out unless told otherwise. With torch, export by torch.onnx.export(module, args, path, dynamo=False, "
+            "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False), or call module.train() and export "
+            "by torch.onnx.export(module, args, path, dynamo=True, optimize=False).")
+    if batched := [n for n in modal if n.op_type == "BatchNormalization" and n.attribute("training_mode")]:
+        problems.append(
+            f"{batched[0]!r} was exported in training mode and has no running statistics to be put into inference "
+            f"mode with: predictions depend on the other rows of their batch. Export a module that tracks them "
+            f"(track_running_stats=True in torch), or in eval mode.")
+    return problems

@@ -1,7 +1,9 @@
 """Training mode: steps equal those of torch, and resumed, replayed and exported trainings agree."""
 
 import copy
+import io
 import pickle
+import warnings
 
 import numpy as np
 import onnx
@@ -11,11 +13,12 @@ from models import assert_close, images, net, normalization, parameter, weights_
 from onnx import numpy_helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.exceptions import ConvergenceWarning, ModelError, SettingError
+from ortpartial.exceptions import ConvergenceWarning, ModelError, ModelWarning, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import scan
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
+from ortpartial.model.load import load
 from ortpartial.runtime.session import Session
 
 ENGINES = ["step", "epoch"]
@@ -198,7 +201,9 @@ def test_without_train_mode_the_model_runs_as_exported():
 
 
 def test_a_model_without_training_mode():
-    a, b = (optimizer(net(statistics=False), train_mode=on, shuffle=False).fit(X, Y) for on in (True, False))
+    model, b = net(statistics=False), optimizer(net(statistics=False), train_mode=False, shuffle=False).fit(X, Y)
+    with pytest.warns(ModelWarning, match="train_mode=True changes nothing, as the model has no Dropout and no"):
+        a = optimizer(model, shuffle=False).fit(X, Y)
     assert a.train_losses_ == b.train_losses_
     assert [len(o.get_state("buffer")) for o in (a, b)] == [1, 0]
 
@@ -267,3 +272,72 @@ def in_a_loop():
 def test_which_models_cannot(model, weights, message):
     with pytest.raises(ModelError, match=message):
         optimizer(model, weights_to_train=weights)
+
+
+# Exports of torch
+
+
+def module():
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Flatten(), torch.nn.Dropout(),
+              torch.nn.Linear(27, 2)]
+    return torch.nn.Sequential(*layers)
+
+
+def export(m, **settings):
+    """By either exporter; tracing updates running statistics, so that it is the module after the export that counts."""
+    stream, rows = io.BytesIO(), torch.tensor(X[:4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.13.0 warns about its own code, and that one exporter is deprecated.
+        if settings["dynamo"]:
+            return torch.onnx.export(m, (rows,), dynamic_shapes=({0: "N"},), verbose=False, **settings).model_proto
+        torch.onnx.export(m, (rows,), stream, opset_version=17, input_names=["x"], dynamic_axes={"x": {0: "N"}},
+                          **settings)
+    return onnx.load_from_string(stream.getvalue())
+
+
+#: What the message of train_mode=True, and README, tell to use.
+KEEPING = {"TorchScript": {"dynamo": False, "training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False},
+           "dynamo": {"dynamo": True, "optimize": False}}
+
+
+@pytest.mark.parametrize("settings", KEEPING.values(), ids=KEEPING)
+def test_training_exports(settings):
+    """They train in both modes, and predict in inference mode, where no row depends on another."""
+    m = module().train()
+    model = export(m, **settings)
+    expected = m.eval()(torch.tensor(X)).detach()
+    for o in (optimizer(model), optimizer(model, train_mode=False), optimizer(load(model), train_mode=False)):
+        assert {node.op_type for node in o.get_trained_onnx().graph.node} >= {"BatchNormalization", "Dropout"}
+        assert o.weights_to_train == [n for n, _ in m.named_parameters()]
+        np.testing.assert_allclose(o.predict(X), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(o.predict(X[:7]), o.predict(X)[:7], rtol=1e-5, atol=1e-6)
+        before = o.get_state("buffer")[:2]
+        o.partial_fit(X, Y)
+        assert all((a != b).any() for a, b in zip(before, o.get_state("buffer"), strict=False))
+        again = pickle.loads(pickle.dumps(o)).set_params(batch_size=3)
+        np.testing.assert_array_equal(again.predict(X), o.predict(X))
+
+
+@pytest.mark.parametrize("settings", [{"dynamo": False}, {"dynamo": True}], ids=["TorchScript", "dynamo"])
+def test_exports_that_fold_the_modes(settings):
+    model = export(module().eval(), **settings)
+    with pytest.warns(ModelWarning) as caught:
+        optimizer(model)
+    message = str(caught[0].message)
+    for name, (option, value) in [(n, item) for n, options in KEEPING.items() for item in options.items()]:
+        value = f"torch.onnx.{value}" if isinstance(value, torch.onnx.TrainingMode) else value
+        assert f"{option}={value}" in message, name
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_statistics_that_are_not_stored(train_mode):
+    """torch's exporters write a BatchNormalization without running statistics in this way."""
+    x = variable("x", "float32", ["N", 2])
+    mean = op.ReduceMean(x, [0], keepdims=0)
+    y, *_ = op.BatchNormalization(x, parameter("s", 2), parameter("b", 2), mean, op.Abs(mean), training_mode=1,
+                                  n_outputs=3)
+    with pytest.warns(ModelWarning, match="<Node .*BatchNorm.*> was exported in training mode and has no running"):
+        o = optimizer(build([x], {"y": y}), train_mode=train_mode)
+    assert not np.allclose(o.predict(X[:7, :, 0, 0]), o.predict(X[:, :, 0, 0])[:7], rtol=1e-3)

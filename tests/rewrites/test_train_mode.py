@@ -1,11 +1,13 @@
 """Training mode and inference mode of Dropout and BatchNormalization."""
 
 import numpy as np
+from onnx import parser
 
 from ortpartial.graph.build import build
+from ortpartial.graph.control_flow import cond
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
-from ortpartial.rewrites.train_mode import find_statistics, to_inference_mode, to_training_mode
+from ortpartial.rewrites.train_mode import find_mode_problems, find_statistics, to_inference_mode, to_training_mode
 from ortpartial.runtime.session import Session
 
 
@@ -64,3 +66,32 @@ def test_inference_mode():
     np.testing.assert_allclose(Session(rewritten).run({"x": a})["y"], expected, rtol=1e-4, atol=1e-5)
     assert [n.op_type for n in model.graph.node] == [n.op_type for n in rewritten.graph.node]
     assert len(model.graph.node[0].output) == 3
+    assert to_inference_mode(rewritten) is rewritten
+    assert find_mode_problems(load(rewritten), ["y"], False) == []
+
+
+def test_inference_mode_of_nodes_in_bodies_and_functions():
+    x, ratio, on = x_of("N", 2), constant(np.float32(0.5).reshape(())), constant(np.array(True))
+    y = cond(op.ReduceSum(x, keepdims=0) > 0, lambda: op.Dropout(x, ratio, on), lambda: x)
+    model = to_inference_mode(build([x], {"y": y}))
+    a = np.ones((3, 2), np.float32)
+    np.testing.assert_array_equal(Session(model).run({"x": a})["y"], a)
+    model = parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 21, "own" : 1]>
+        agraph (float[N, 2] x) => (float[N, 2] y) { y = own.f (x) }
+        <opset_import: ["" : 21], domain: "own">
+        f (a) => (b) { r = Constant <value = float {0.5}> () t = Constant <value = bool {1}> () b = Dropout (a, r, t) }
+        """)
+    np.testing.assert_array_equal(Session(to_inference_mode(model)).run({"x": a})["y"], a)
+
+
+def test_what_has_no_inference_mode():
+    """A mode that is an input, statistics that are computed, new statistics that are read."""
+    x, on, s = x_of("N", 2), variable("on", "bool", []), constant(real(2) ** 2, hint="s")
+    mean = op.ReduceMean(x, [0], keepdims=0)
+    y, *_ = op.BatchNormalization(x, s, s, mean, s, training_mode=1, n_outputs=3)
+    z, new, _ = op.BatchNormalization(x, s, s, s, s, training_mode=1, n_outputs=3)
+    model = build([x, on], {"y": op.Dropout(y, constant(np.float32(0.5).reshape(())), on), "z": z, "new": new})
+    assert to_inference_mode(model) is model
+    assert len(find_mode_problems(load(model), ["y", "z"], True)) == 1
+    assert find_mode_problems(load(model), ["new"], True)[0].startswith("<Node BatchNormalization_node_")
