@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
 from ortpartial.learning import draw_weights
 from ortpartial.training import Engine, TrainingSpec
 
@@ -19,7 +19,7 @@ from .params import FitSettings
 from .predictor import Predictor, interruptible
 from .prefetch import prefetch, split_batch
 
-__all__ = ["FitLoop"]
+__all__ = ["FitLoop", "count_batches"]
 
 
 class FitLoop:
@@ -197,3 +197,35 @@ class FitLoop:
         """The last losses, for the progress bar."""
         last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
         return {n: f"{v[0]:.4g}" for n, v in last.items() if v}
+
+
+def count_batches(X: Any, y: Any, batch_size: int) -> int:
+    """The number of batches of an epoch; the data are checked later.
+
+    Parameters
+    ----------
+    X, y : object
+        As for `fit`; without `y`, X gives the batches.
+    batch_size : int
+        Rows of a batch, where `y` is given.
+
+    Returns
+    -------
+    int
+        At least 1.
+
+    Raises
+    ------
+    SettingError
+        X gives batches, and does not say how many.
+    """
+    whole = next(iter(X.values()), ()) if isinstance(X, Mapping) and y is not None else X
+    try:
+        count = len(whole)
+    except TypeError:
+        if y is None and isinstance(X, Iterable):
+            raise SettingError("The schedule lasts as long as the training, and X has no len() and does not say how "
+                               "many batches it gives; give the schedule their number, as CosineSchedule(n=...)."
+                               ) from None
+        return 1
+    return max(1, count if y is None else -(-count // batch_size))

@@ -39,7 +39,7 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import to_training_info
 
-from .fit_loop import FitLoop
+from .fit_loop import FitLoop, count_batches
 from .outputs import resolve_losses, warn_of_activations
 from .params import FitSettings, Setting, check_flag, check_names, collect_params, replace_nested
 from .predictor import Predictor, interruptible
@@ -222,6 +222,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         self.train_mode = check_flag("train_mode", train_mode)
         self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
         resolve_precision(precision, loss_scale)
+        self._batches = 0  # of the whole training, which fit plans where the schedule asks for it
         self._compose(self._specify(self._read(model)), settings)
         self._engine.check()
 
@@ -277,7 +278,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         gradient = resolve_checkpointing(self.checkpointing, model.values)
         precision = resolve_precision(self.precision, self.loss_scale)
         return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, self.device,
-                            self.train_mode, tuple(statistics), gradient, precision)
+                            self.train_mode, tuple(statistics), gradient, precision, batches=self._batches)
 
     def _select_engine(self) -> Engine:
         """An engine that holds the first weights."""
@@ -320,11 +321,16 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         DeadlineError
             The `timeout` is over.
         """
+        seen = self._engine.iteration if self.warm_start else 0
+        self._plan(seen, X, y)
         self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify if self.callbacks else None)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train for one epoch on these rows, from the current weights and states.
+
+        A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
+        without one, or once it is over, `max_iter` calls like this one are planned.
 
         Parameters
         ----------
@@ -341,8 +347,25 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         DataError, ConvergenceError, DeadlineError
             As in `fit`.
         """
+        if (seen := self._engine.iteration) >= self._batches:
+            self._plan(seen, X, y)
         self._loop.partial_fit(X, y, sample_weight)
         return self
+
+    def _plan(self, seen: int, X: Any, y: Any) -> None:
+        """Let a schedule without a length of its own end with the batches that are asked for, after those seen."""
+        if self.learning_rate.over(1) is self.learning_rate:
+            return
+        self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size)
+        if self._spec.batches != self._batches:
+            self._adopt(replace(self._spec, batches=self._batches))
+
+    def _adopt(self, spec: TrainingSpec) -> None:
+        """Go on from the current state with another update of the weights, in all parts."""
+        self._spec, self._engine = spec, self._engine.continue_with(spec)
+        self._data.spec = spec
+        for part in (self._predictor, self._loop, self._state):
+            part.spec, part.engine = spec, self._engine
 
     def _notify(self) -> bool:
         """Call every callback; return whether one of them returned True."""
@@ -580,7 +603,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         arguments = state.pop("_given", None) or state.pop("_arguments")
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in _PROGRESS}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
-        vars(self).update({n: v for n, v in state.items() if n not in _DERIVED})
+        vars(self).update({"_batches": 0} | {n: v for n, v in state.items() if n not in _DERIVED})
         self._arguments = {**arguments, "model": model}
         self._compose(self._specify(model), settings)
         self._engine.restore(snapshot)
@@ -643,6 +666,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                                f"fit.")
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
+            if self._batches:
+                new._batches = self._batches
+                new._adopt(replace(new._spec, batches=self._batches))
             new._engine.restore(self._engine.snapshot())
             for name in _PROGRESS:
                 if not (name == "_rng" and "random_state" in params):

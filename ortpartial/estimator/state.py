@@ -89,7 +89,7 @@ class TrainingState:
         first = spec.model.arrays[spec.weights[0]]
         apart = {
             "learning_loss": self.engine.loss_graph(),
-            "learning_rate": spec.rate.build_onnx_function(dtype=first.dtype, shape=first.shape),
+            "learning_rate": spec.planned_rate.build_onnx_function(dtype=first.dtype, shape=first.shape),
             "learning_penalty": spec.penalty.build_onnx_function(dtype=first.dtype, shape=first.shape),
         }
         graphs = {"predict": self.to_model(), **self.engine.graphs(), "losses": row_loss_graph(spec)}

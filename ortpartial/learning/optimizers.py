@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -84,6 +84,12 @@ class BaseLearningRate(BaseLearningOnnx):
         assert isinstance(self.schedule, Schedule)
         eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
         return descend(w, eta, step), *new_state
+
+    def over(self, batches: int) -> BaseLearningRate:
+        """The optimizer in a training of so many batches: see `Schedule.over`."""
+        assert isinstance(self.schedule, Schedule)
+        schedule = self.schedule.over(batches)
+        return self if schedule is self.schedule else replace(self, schedule=schedule)
 
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
 from .aliases import NamedSettings
@@ -38,6 +39,20 @@ class Schedule(NamedSettings, ABC):
     @abstractmethod
     def __call__(self, eta0: Value, k: Value) -> Value:
         """The step size at batch k."""
+
+    def over(self, batches: int) -> Schedule:
+        """The schedule of a training of so many batches: itself, unless it is to last as long as the training.
+
+        Parameters
+        ----------
+        batches : int
+            Number of batches of the whole training, at least 1.
+
+        Returns
+        -------
+        Schedule
+        """
+        return self
 
 
 @dataclass(frozen=True)
@@ -161,6 +176,11 @@ class WarmUpSchedule(Schedule):
         assert isinstance(self.schedule, Schedule)
         return cast(op.Min(k, self.n), eta0) / self.n * self.schedule(eta0, op.Max(k - self.n, 1))
 
+    def over(self, batches: int) -> Schedule:
+        assert isinstance(self.schedule, Schedule)
+        schedule = self.schedule.over(max(batches - self.n, 1))
+        return self if schedule is self.schedule else replace(self, schedule=schedule)
+
 
 @dataclass(frozen=True)
 class CosineSchedule(Schedule):
@@ -168,14 +188,19 @@ class CosineSchedule(Schedule):
 
     Parameters
     ----------
-    n : int
-        Number of batches until the minimum, at least 1: for a whole training, epochs times batches an epoch.
+    n : int, optional
+        Number of batches until the minimum, at least 1; by default, those of the whole training: see Notes.
     minimum : float
         l, the last step size, at least 0: a step size, not a factor, and usually less than η₀.
 
     Notes
     -----
     It is computed as l + (η₀ - l) sin²(½π(n - j)/n), which does not cancel near the end.
+
+    Without n, `fit` sets it to the number of batches that it is asked for, `max_iter` times those of an epoch, and with
+    ``warm_start`` to the batches seen before plus these: a training that was interrupted, or pickled, and goes on for
+    the rest of its epochs has the step sizes of one that was not. The first call of `partial_fit` expects `max_iter`
+    calls like it; later ones keep to this plan, or to that of a former `fit`, until it is over, and then plan anew.
 
     References
     ----------
@@ -186,18 +211,24 @@ class CosineSchedule(Schedule):
     --------
     >>> CosineSchedule(n=1000, minimum=1e-4)
     CosineSchedule(n=1000, minimum=0.0001)
+    >>> CosineSchedule().over(50)
+    CosineSchedule(n=50, minimum=0.0)
     """
 
-    n: int = 1000
+    n: int | None = None
     minimum: float = 0.0
 
     def __post_init__(self) -> None:
-        check_integer(self, "n", low=1)
+        check_length(self)
         check_number(self, "minimum", low=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        left = op.Max(self.n + 1 - k, 0)
-        return interpolate_cosine(self.minimum, eta0, cast(left, eta0) / self.n)
+        n = known_length(self)
+        left = op.Max(n + 1 - k, 0)
+        return interpolate_cosine(self.minimum, eta0, cast(left, eta0) / n)
+
+    def over(self, batches: int) -> Schedule:
+        return self if self.n is not None else replace(self, n=batches)
 
 
 @dataclass(frozen=True)
@@ -241,8 +272,8 @@ class OneCycleSchedule(Schedule):
 
     Parameters
     ----------
-    n : int
-        Number of batches of the cycle, at least 1: for a whole training, epochs times batches an epoch.
+    n : int, optional
+        Number of batches of the cycle, at least 1; by default, those of the whole training, as for `CosineSchedule`.
     pct_start : float
         p, the fraction of the cycle in which the step size grows, at least 0 and less than 1.
     div_factor : float
@@ -261,24 +292,43 @@ class OneCycleSchedule(Schedule):
     10000.0
     """
 
-    n: int = 1000
+    n: int | None = None
     pct_start: float = 0.3
     div_factor: float = 25.0
     final_div_factor: float = 1e4
 
     def __post_init__(self) -> None:
-        check_integer(self, "n", low=1)
+        check_length(self)
         check_number(self, "pct_start", low=0, below=1)
         check_number(self, "div_factor", "final_div_factor", above=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        a, last = self.pct_start * self.n - 1, self.n - 1
-        x = cast(op.Max(self.n - k, 0), eta0) / (last - a)
+        n = known_length(self)
+        a, last = self.pct_start * n - 1, n - 1
+        x = cast(op.Max(n - k, 0), eta0) / (last - a)
         low = eta0 / (self.div_factor * self.final_div_factor)
         if a > 0:
             j = cast(k - 1, eta0)
             x, low = op.Min(j / a, x), op.Where(j <= a, eta0 / self.div_factor, low)
         return interpolate_cosine(low, eta0, x)
+
+    def over(self, batches: int) -> Schedule:
+        return self if self.n is not None else replace(self, n=batches)
+
+
+def check_length(schedule: CosineSchedule | OneCycleSchedule) -> None:
+    """Check the number of batches of a schedule, where it has one of its own."""
+    if schedule.n is not None:
+        check_integer(schedule, "n", low=1)
+
+
+def known_length(schedule: CosineSchedule | OneCycleSchedule) -> int:
+    """The number of batches of a schedule; raises SettingError where it is that of a training still to come."""
+    if schedule.n is None:
+        name = type(schedule).__name__
+        raise SettingError(f"{name} has no n and lasts as long as the training that fit is asked for, and there has "
+                           f"been none; call fit first, or give the number of batches, as in {name}(n=1000).")
+    return schedule.n
 
 
 def interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:
@@ -287,7 +337,6 @@ def interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:
     return low + (high - low) * (s * s)
 
 
-# By name, schedules that last for n batches have n = 1000.
 _NAMES: dict[str, type[Schedule]] = {
     "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
     "warmup": WarmUpSchedule, "cosine": CosineSchedule, "step": StepSchedule, "onecycle": OneCycleSchedule,

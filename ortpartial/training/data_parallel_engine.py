@@ -118,6 +118,12 @@ class DataParallelEngine(Engine):
         """Take over weights, states and iteration of the first process."""
         self.restore(self.broadcast(self.snapshot()))
 
+    def continue_with(self, spec: TrainingSpec) -> Engine:
+        """An engine that goes on from here in the same processes, with another spec of the same states."""
+        engine = super().continue_with(spec)
+        engine.group = self.group  # type: ignore[attr-defined]
+        return engine
+
     def threads(self, spec: TrainingSpec) -> int | None:
         """Number of threads of the gradient: the processes of this machine share its cores."""
         threads = spec.threads()

@@ -195,6 +195,13 @@ class Engine(ABC):
             if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
                 self.set(name, array)
 
+    def continue_with(self, spec: TrainingSpec) -> Engine:
+        """An engine of this kind that goes on from here, on the same rows, with another spec of the same states."""
+        engine = type(self)(spec)
+        engine.restore(self.snapshot())
+        engine.reason, engine.options, engine._data = self.reason, self.options, self._data
+        return engine
+
     def undo(self) -> None:
         """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""
         if self.copies > 1:

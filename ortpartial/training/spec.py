@@ -52,6 +52,8 @@ class TrainingSpec:
         Replaces `grad`, for example by a gradient with checkpointing: see `checkpoint_gradient`.
     precision : Precision, optional
         The dtype of products, and the scale of the loss.
+    batches : int
+        Number of batches of the whole training, for schedules that last as long; 0 as long as it is not known.
     """
 
     model: Model
@@ -64,6 +66,7 @@ class TrainingSpec:
     statistics: tuple[str, ...] = ()
     gradient: Gradient | None = None
     precision: Precision | None = None
+    batches: int = 0
 
     def for_batch(self, rows: int) -> TrainingSpec:
         """The same training with the sizes of batches of so many rows."""
@@ -103,6 +106,11 @@ class TrainingSpec:
     def dtype(self) -> np.dtype:
         """Element type of the loss: that of the first trained output."""
         return next(iter(self.outputs.values())).dtype
+
+    @property
+    def planned_rate(self) -> BaseLearningRate:
+        """The optimizer, whose schedule has a length; 1 as long as that of the training is not known."""
+        return self.rate.over(max(self.batches, 1))
 
     @property
     def states(self) -> dict[str, tuple[str, str]]:

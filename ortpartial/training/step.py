@@ -236,7 +236,7 @@ def append_update(
     outputs: dict[str, Value],
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs."""
-    names, rate = spec.names, spec.rate
+    names, rate = spec.names, spec.planned_rate
     states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, v.shape) for s in rate.state}
               for n, v in weights.items()}
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.

@@ -120,6 +120,9 @@ def to_training_info(
     if training.precision is not None:
         raise SettingError(f"precision={str(training.precision.dtype)!r} is not written into a model; set it to None "
                            f"first.")
+    if not training.batches and training.planned_rate != training.rate:
+        raise SettingError(f"{training.rate.schedule!r} lasts as long as the training that fit is asked for, and there "
+                           f"has been none; call fit first, or give the schedule the number of batches, n.")
     return _export(training, state or TrainingSnapshot.first(training), style, init == "random", weighted)
 
 
@@ -162,7 +165,7 @@ def _write_step(spec: TrainingSpec, style: str, weighted: bool) -> tuple[dict[st
     recorded: dict[str, Value] = {}
     if style == "standard":
         gradient = _record_gradient(names.free("objective") if spec.penalized else names.loss, recorded)
-        rate: Any = _NodeRate(spec.rate)  # A step reads no more of a rate than its states and `apply`.
+        rate: Any = _NodeRate(spec.rate)  # A step reads no more of a rate than its states, `over` and `apply`.
         spec = replace(spec, rate=rate, gradient=gradient)
     inputs, outputs = step_values(spec, weighted=weighted, k=iteration + 1, simplified=False)
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): iteration + 1}
@@ -240,6 +243,10 @@ class _NodeRate:
     def state(self) -> tuple[str, ...]:
         """Names of the optimizer states of a weight."""
         return self.rate.state
+
+    def over(self, batches: int) -> _NodeRate:
+        """The optimizer in a training of so many batches."""
+        return _NodeRate(self.rate.over(batches))
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
         """The weight and its state after batch k."""

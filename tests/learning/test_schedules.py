@@ -148,14 +148,23 @@ def test_optimal_is_one_step_ahead_of_scikit_learn_for_batches_of_one():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("constant", ConstantSchedule()), ("invscaling", InvScalingSchedule()), ("optimal", OptimalSchedule()),
-     ("warmup", WarmUpSchedule(ConstantSchedule(), n=100)), ("CosineSchedule", CosineSchedule(n=1000)),
-     ("cosine", CosineSchedule(n=1000)), ("step", StepSchedule()), ("onecycle", OneCycleSchedule()),
-     ("stepschedule", StepSchedule(n=1000, factor=0.1)), (OneCycleSchedule, OneCycleSchedule(n=1000)),
+     ("warmup", WarmUpSchedule(ConstantSchedule(), n=100)), ("CosineSchedule", CosineSchedule(n=None)),
+     ("cosine", CosineSchedule()), ("step", StepSchedule()), ("onecycle", OneCycleSchedule()),
+     ("stepschedule", StepSchedule(n=1000, factor=0.1)), (OneCycleSchedule, OneCycleSchedule(n=None)),
      ("InvScalingSchedule", InvScalingSchedule()), (OptimalSchedule, OptimalSchedule()),
      (InvScalingSchedule(0.1), InvScalingSchedule(power_t=0.1))],
 )
 def test_names(name, expected):
     assert resolve_schedule(name) == expected
+
+
+def test_length_of_a_training():
+    cosine = CosineSchedule(n=7, minimum=0.1)
+    assert cosine.over(9) is cosine
+    assert CosineSchedule(minimum=0.1).over(7) == cosine
+    assert WarmUpSchedule("onecycle", n=5).over(12) == WarmUpSchedule(OneCycleSchedule(n=7), n=5)
+    assert WarmUpSchedule("cosine", n=5).over(3) == WarmUpSchedule(CosineSchedule(n=1), n=5)
+    assert all(s.over(9) is s for s in (StepSchedule(), ConstantSchedule(), WarmUpSchedule("step"), cosine))
 
 
 @pytest.mark.parametrize(
@@ -168,6 +177,7 @@ def test_names(name, expected):
         (lambda: WarmUpSchedule(n=0), "WarmUpSchedule: n is 0, a whole number at least 1 was expected."),
         (lambda: CosineSchedule(n=1e3), "CosineSchedule: n is 1000.0, a whole number at least 1 was expected."),
         (lambda: CosineSchedule(minimum=-1), "CosineSchedule: minimum is -1, a finite number at least 0 was expected."),
+        (lambda: OneCycleSchedule(n=0), "OneCycleSchedule: n is 0, a whole number at least 1 was expected."),
         (lambda: StepSchedule(factor=0), "StepSchedule: factor is 0, a finite number more than 0 was expected."),
         (lambda: OneCycleSchedule(pct_start=1),
          "OneCycleSchedule: pct_start is 1, a finite number at least 0 and less than 1 was expected."),
