@@ -18,7 +18,7 @@ from .autodiff import grad, gradient_model, gradient_support, nodes_between, res
 from .estimator import OrtGradientForwardBackwardOptimizer
 from .exceptions import DataError, ModelError, NoGradientError, OrtPartialError, SettingError
 from .graph import Node, topological, walk_nodes
-from .model import Model, load
+from .model import Model, load, write
 from .runtime import TRUSTED, find_untrusted
 from .training import forward_graph
 from .training_info import TrainingSession
@@ -134,7 +134,7 @@ def _add_run_options(command: argparse.ArgumentParser) -> None:
 def _gradient(args: argparse.Namespace) -> int:
     """Write the gradient of a model."""
     model = gradient_model(args.model, args.wrt, args.outputs, cotangents=args.cotangents, suffix=args.suffix)
-    onnx.save(model, args.output)
+    write(model, args.output)
     inputs, outputs = (", ".join(v.name for v in values) for values in (model.graph.input, model.graph.output))
     print(f"{args.output}: {inputs} -> {outputs}")
     return 0
@@ -173,7 +173,7 @@ def _export(args: argparse.Namespace) -> int:
                                                     learning_rate=args.rate, train_mode=args.train_mode)
     if args.eta0 is not None:
         optimizer.set_params(learning_rate__eta0=args.eta0)
-    onnx.save(optimizer.get_training_onnx(args.training, init=args.init), args.output)
+    write(optimizer.get_training_onnx(args.training, init=args.init), args.output)
     session = TrainingSession.from_model(args.output)
     print(f"{args.output}: a step reads {', '.join(session.inputs)}, gives {', '.join(session.outputs)}, and changes "
           f"{', '.join(session.state)}")

@@ -513,8 +513,51 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """
         return to_training_info(self._spec, style, state=self._state.take_snapshot(), init=init, weighted=weighted)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model with its trained weights and running statistics, as `get_trained_onnx` returns it.
+
+        Any runtime reads the file; this library trains it further. It holds either its former content or the whole
+        model, even if the process is interrupted. To go on with a training where it was, with its optimizer states,
+        pickle the optimizer or write what `get_training_onnx` returns.
+
+        Parameters
+        ----------
+        path : path
+            The file. The weights of a model of more than 2 GB stand beside it in ``<name>.data``.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.5)
+        >>> X = np.ones((8, 1), np.float32)
+        >>> optimizer.fit(X, 3 * X).save("trained.onnx")
+        >>> from onnxruntime import InferenceSession
+        >>> session = InferenceSession("trained.onnx", providers=["CPUExecutionProvider"])
+        >>> session.run(None, {"x": X[:1]})[0].round(3).tolist()
+        [[3.0]]
+        """
+        self._state.save(path)
+
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
-        """Write every graph in use: predict, losses, and those of the engine.
+        """Write every graph in use, to look at or to run elsewhere; for the trained model alone, use `save`.
+
+        Each is named for what it computes:
+
+        - ``predict``: the outputs, the model with its trained weights;
+        - ``losses``: the loss of every row;
+        - ``learning_loss``, ``learning_penalty``: the loss and the penalty, with their gradients;
+        - ``learning_rate``: the new weight and optimizer states, for the shape of the first weight;
+        - ``step``, ``epoch``: the loss, the new weights and the new states after one or many steps;
+        - engine ``"agent"``: ``forward``, and ``forward_backward`` with the gradients, which only onnxruntime-training
+          runs;
+        - ``distributed=True``: ``gradient`` and ``update``, the two parts of a step.
 
         Parameters
         ----------
@@ -524,6 +567,14 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Returns
         -------
         dict of str to pathlib.Path or bytes
+            By name.
+
+        Raises
+        ------
+        SettingError
+            The name of the folder ends in ``.onnx``.
+        OSError
+            A file cannot be written.
         """
         return self._state.save_graphs(folder)
 

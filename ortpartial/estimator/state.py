@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
-from ortpartial.model import restore_weights
+from ortpartial.model import restore_weights, write
 from ortpartial.training import Engine, TrainingSpec, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
 
@@ -72,16 +72,24 @@ class TrainingState:
         seed = self.engine.get(self.spec.names.seed)
         return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trained model to a file."""
+        write(self.to_model(), path)
+
     def save_graphs(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Write the graphs in use to a folder, or return their bytes."""
-        contents = {n: g.SerializeToString() for n, g in self._list_graphs().items()}
+        graphs = self._list_graphs()
         if folder is bytes:
-            return contents
+            return {n: g.SerializeToString() for n, g in graphs.items()}
         root = Path(folder)  # type: ignore[arg-type]
+        if root.suffix.lower() == ".onnx" and not root.is_dir():
+            raise SettingError(f"save_onnx_graph writes several graphs into a folder, and {str(root)!r} is named like "
+                               f"a file; write the trained model with save({str(root)!r}).")
         root.mkdir(parents=True, exist_ok=True)
-        for n, content in contents.items():
-            (root / f"{n}.onnx").write_bytes(content)
-        return {n: root / f"{n}.onnx" for n in contents}
+        paths = {n: root / f"{n}.onnx" for n in graphs}
+        for n, g in graphs.items():
+            write(g, paths[n])
+        return paths
 
     def _list_graphs(self) -> dict[str, ModelProto]:
         """The graphs in use by name; loss, optimizer and penalty are written apart unless the engine has them."""

@@ -1,4 +1,4 @@
-"""Loading models: a file, bytes or a ModelProto becomes checked and upgraded values."""
+"""Loading models: a file, bytes or a ModelProto becomes checked and upgraded values; and writing them."""
 
 from .external_data import offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
@@ -10,7 +10,9 @@ from .prepare import prepare
 from .reader import register_expansion
 from .specialize import specialize
 from .walk import bodies, walk_graphs
+from .write import write
 
 __all__ = ["Model", "bodies", "check_empty", "check_indices", "evaluate", "expand_body", "index_ranges", "load",
            "match_names", "offload_weights", "prepare", "read", "register_expansion", "replace_weights",
-           "restore_weights", "specialize", "split_external_data", "walk_graphs"]
+           "restore_weights", "specialize", "split_external_data", "walk_graphs",
+           "write"]

@@ -16,10 +16,10 @@ from .load import Model, list_initializers
 __all__ = ["offload_weights", "replace_weights", "restore_weights", "split_external_data"]
 
 #: Bytes of initializers that a protobuf message, which holds 2³¹ - 1 bytes, has room for beside everything else.
-_MESSAGE = 2**31 - 2**26
+MESSAGE = 2**31 - 2**26
 
 #: Bytes from which on an initializer is big.
-_BIG = 2**20
+BIG = 2**20
 
 #: Bytes of all big initializers from which on they are moved to a file.
 _MANY = 2**24
@@ -79,13 +79,13 @@ def split_external_data(proto: ModelProto) -> tuple[ModelProto, dict[str, np.nda
     >>> split_external_data(build([x], {"y": 2 * x}))[1]
     {}
     """
-    if sum(map(_size, proto.graph.initializer)) < _MESSAGE:
+    if sum(map(measure, proto.graph.initializer)) < MESSAGE:
         return proto, {}
-    apart = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if _size(t) >= _BIG}
+    apart = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if measure(t) >= BIG}
     return _emptied(proto), apart
 
 
-def _size(t: TensorProto) -> int:
+def measure(t: TensorProto) -> int:
     """Bytes of a tensor."""
     return int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
 
@@ -95,7 +95,7 @@ def _emptied(proto: ModelProto) -> ModelProto:
     light = _but(proto, ["graph"])
     light.graph.CopyFrom(_but(proto.graph, ["initializer"]))
     for t in proto.graph.initializer:
-        if _size(t) < _BIG:
+        if measure(t) < BIG:
             light.graph.initializer.append(t)
             continue
         left = _but(t, _DATA)
@@ -121,7 +121,7 @@ def offload_weights(model: Model) -> Model:
     Model
     """
     light = replace(model, proto=_emptied(model.proto))
-    big = {n: a for n, a in model.arrays.items() if a.nbytes >= _BIG}
+    big = {n: a for n, a in model.arrays.items() if a.nbytes >= BIG}
     if model.file is not None or sum(a.nbytes for a in big.values()) < _MANY:
         return light
     try:

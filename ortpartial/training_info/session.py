@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Node, Value, build, constant, rewrite
 from ortpartial.learning import descend
-from ortpartial.model import load, match_names
+from ortpartial.model import load, match_names, write
 from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
@@ -228,9 +227,15 @@ class TrainingSession:
         Parameters
         ----------
         path : path
-            The file.
+            The file. It holds either its former content or the whole model, even if the process is interrupted; the
+            weights of a model of more than 2 GB stand beside it in ``<name>.data``.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
         """
-        onnx.save(self.training_model(), path)
+        write(self.training_model(), path)
 
     def __repr__(self) -> str:
         return f"<TrainingSession {', '.join(self.inputs)} -> {', '.join(self.outputs)}; {', '.join(self._rings)}>"

@@ -14,6 +14,7 @@ from ortpartial.estimator.state import TrainingState
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.learning.optimizers import LearningRateAdam
 from ortpartial.learning.penalties import ElasticLearningPenalty
+from ortpartial.model import external_data, write
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -123,7 +124,40 @@ def test_save_onnx_graph(tmp_path, engine, penalty):
         assert files[name].read_bytes() == content
         if name != "forward_backward":
             onnx.checker.check_model(content, full_check=True)
+        onnxruntime.InferenceSession(files[name], providers=["CPUExecutionProvider"])
     assert raw["predict"] == o.get_trained_onnx().SerializeToString()
+
+
+def test_save(tmp_path):
+    """What is written is the trained model, which onnxruntime runs and from which a training goes on."""
+    o = optimizer().fit(X, Y)
+    assert o.save(tmp_path / "trained.onnx") is None  # so that it may be a callback, of which True ends the training
+    assert onnx.load(tmp_path / "trained.onnx") == o.get_trained_onnx()
+    session = onnxruntime.InferenceSession(tmp_path / "trained.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], o.predict(X), rtol=1e-6, atol=1e-6)
+    assert (optimizer(tmp_path / "trained.onnx").get_state()[0] == o.get_state()[0]).all()
+
+
+def test_save_over_the_model_that_is_trained(tmp_path, monkeypatch):
+    """Also where its weights are external data."""
+    monkeypatch.setattr(external_data, "MESSAGE", 0)
+    monkeypatch.setattr(external_data, "BIG", 64)
+    path = tmp_path / "model.onnx"
+    write(mlp(hidden=100), path)
+    o = optimizer(path).fit(X, Y)
+    for _ in range(2):
+        o.partial_fit(X, Y)
+        o.save(path)
+        assert (optimizer(path).predict(X) == o.predict(X)).all()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_for_graphs_is_not_named_like_a_model(tmp_path):
+    o = optimizer()
+    message = f"writes several graphs into a folder, .* write the trained model with save\\('{tmp_path}/model.onnx'\\)"
+    with pytest.raises(SettingError, match=message):
+        o.save_onnx_graph(tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_state_without_an_optimizer():

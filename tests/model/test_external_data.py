@@ -31,7 +31,7 @@ def test_replace_weights_changes_nothing_else():
 
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_what_was_left_out_comes_back(monkeypatch, in_a_file):
-    monkeypatch.setattr(weights, "_BIG", 64)
+    monkeypatch.setattr(weights, "BIG", 64)
     monkeypatch.setattr(weights, "_MANY", 0 if in_a_file else 2**20)
     proto = mlp(hidden=100)
     light = offload_weights(load(proto))
@@ -48,8 +48,8 @@ def test_what_is_too_big_for_a_message_is_handed_over_apart(monkeypatch):
     x = {i.name: np.ones([d.dim_value or 3 for d in i.type.tensor_type.shape.dim], np.float32)}
     expected = Session(proto).run(x)
     assert split_external_data(proto) == (proto, {})
-    monkeypatch.setattr(weights, "_MESSAGE", 0)
-    monkeypatch.setattr(weights, "_BIG", 64)
+    monkeypatch.setattr(weights, "MESSAGE", 0)
+    monkeypatch.setattr(weights, "BIG", 64)
     light, apart = split_external_data(proto)
     assert apart
     assert len(light.SerializeToString()) < len(proto.SerializeToString()) / 2

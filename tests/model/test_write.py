@@ -1,0 +1,148 @@
+"""A file holds its former model or the whole new one, whatever happens during the writing."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from models import mlp, weights_of
+from onnxruntime import InferenceSession
+from paths import environment
+
+from ortpartial.model import external_data
+from ortpartial.model.load import read
+from ortpartial.model.write import write
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.onnx"
+
+
+@pytest.fixture
+def small_messages(monkeypatch):
+    """As if no model fit into one protobuf message."""
+    monkeypatch.setattr(external_data, "MESSAGE", 0)
+    monkeypatch.setattr(external_data, "BIG", 64)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_is_replaced(path):
+    write(mlp(seed=1), path)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
+    path.chmod(0o640)
+    write(mlp(seed=2), str(path))
+    assert onnx.load(path) == mlp(seed=2)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(path.parent) == ["model.onnx"]
+
+
+def current_umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_link_stays_a_link(path, tmp_path):
+    link = tmp_path / "link.onnx"
+    link.symlink_to(path)
+    write(mlp(), link)
+    assert link.is_symlink()
+    assert onnx.load(path) == mlp()
+
+
+def test_a_device_is_written_to():
+    write(mlp(), "/dev/null")
+    assert os.path.exists("/dev/null")
+    assert not os.path.isfile("/dev/null")
+
+
+@pytest.mark.parametrize(("failure", "error"), [(interrupt, KeyboardInterrupt), (full, OSError)])
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_an_interrupted_write_leaves_the_former_model(path, monkeypatch, failure, error, moment):
+    write(mlp(seed=1), path)
+    monkeypatch.setattr(os, moment, failure)
+    with pytest.raises(error):
+        write(mlp(seed=2), path)
+    assert onnx.load(path) == mlp(seed=1)
+    assert os.listdir(path.parent) == ["model.onnx"]
+
+
+def test_a_killed_process_leaves_the_former_model(path):
+    write(mlp(seed=1), path)
+    code = ("import os, sys, onnx; from ortpartial.model import write\n"
+            "os.fsync = lambda _: os.kill(os.getpid(), 9)\n"
+            "model = onnx.load(sys.argv[1]); model.doc_string = 'new'; write(model, sys.argv[1])")
+    done = subprocess.run([sys.executable, "-c", code, path], env=environment(), capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    assert onnx.load(path) == mlp(seed=1)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError) as e:
+        write(mlp(), tmp_path / "nowhere" / "model.onnx")
+    assert e.value.filename == str(tmp_path / "nowhere" / "model.onnx")
+    with pytest.raises(IsADirectoryError):
+        write(mlp(), tmp_path)
+
+
+def test_what_exceeds_a_message_goes_to_a_second_file(path, small_messages):
+    """For each model the data have a new name, so that the former model keeps its own until it is replaced."""
+    for seed, name in ((1, "model.onnx.data"), (2, "model.onnx.1.data"), (3, "model.onnx.data")):
+        write(mlp(hidden=100, seed=seed), path)
+        assert sorted(os.listdir(path.parent)) == sorted(["model.onnx", name])
+        assert path.stat().st_size < 2000
+        expected = mlp(hidden=100, seed=seed)
+        assert all((weights_of(read(path))[n] == a).all() for n, a in weights_of(expected).items())
+        X = np.ones((3, 4), np.float32)
+        y, z = (InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, {"x": X})[0]
+                for source in (path, expected.SerializeToString()))
+        assert (y == z).all()
+
+
+@pytest.mark.parametrize("kept", [0, 1], ids=["data", "model"])
+def test_an_interrupted_write_leaves_the_former_data(path, small_messages, monkeypatch, kept):
+    """Whether it ends while the data are written, or afterwards."""
+    write(mlp(hidden=100, seed=1), path)
+    replaced, replace = [], os.replace
+
+    def replace_some(*names):
+        replaced.append(names)
+        (replace if len(replaced) <= kept else interrupt)(*names)
+
+    monkeypatch.setattr(os, "replace", replace_some)
+    with pytest.raises(KeyboardInterrupt):
+        write(mlp(hidden=100, seed=2), path)
+    assert (weights_of(read(path))["W1"] == weights_of(mlp(hidden=100, seed=1))["W1"]).all()
+    assert sorted(os.listdir(path.parent)) == ["model.onnx", "model.onnx.data"]
+
+
+def test_an_interrupt_after_the_write_leaves_the_new_model(path, small_messages, monkeypatch):
+    write(mlp(hidden=100, seed=1), path)
+    opened, open_file = [], os.open
+
+    def open_some(name, *args, **settings):
+        opened.append(name)
+        return open_file(name, *args, **settings) if len(opened) < 2 else interrupt()
+
+    monkeypatch.setattr(os, "open", open_some)  # the folder, once for each file
+    with pytest.raises(KeyboardInterrupt):
+        write(mlp(hidden=100, seed=2), path)
+    assert (weights_of(read(path))["W1"] == weights_of(mlp(hidden=100, seed=2))["W1"]).all()
+    assert sorted(os.listdir(path.parent)) == ["model.onnx", "model.onnx.1.data"]
+
+
+def test_files_of_others_stay(path, small_messages):
+    (path.parent / "model.onnx.data").write_bytes(b"mine")
+    path.write_bytes(b"no model")
+    write(mlp(hidden=100), path)
+    assert sorted(os.listdir(path.parent)) == ["model.onnx", "model.onnx.1.data", "model.onnx.data"]
