@@ -13,16 +13,13 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.runtime import C, Device, Session, TrainingAgent, TypedOrtValue
-from ortpartial.training import GradientCut, GraphFunction, select_for_backward
+from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
 from .layer_function import LayerFunction
 
 __all__ = ["CompiledLayer", "Placement", "TensorFunction"]
 
 Tensors = Sequence[torch.Tensor]
-
-#: Shapes of inputs that have come more often than this are compiled for; so many shapes are counted.
-_PATIENCE, _REMEMBERED = 3, 64
 
 
 @dataclass(frozen=True)
@@ -315,6 +312,8 @@ class CompiledLayer:
         Whether the shapes of all inputs are known.
     needs_sizes : bool
         Whether the shape of a mask is known only for given shapes of the inputs.
+    policy : ShapePolicy
+        Which shapes of inputs have a compiled layer of their own.
     """
 
     def __init__(self, layer: LayerFunction, placement: Placement, engine: str):
@@ -323,20 +322,13 @@ class CompiledLayer:
         inputs = [v for n, v in layer.function.leaves.items() if n not in layer.masks and n not in layer.initializers]
         self.dtypes = [getattr(torch, v.dtype.name) for v in inputs]
         self.is_static = all(v.is_static for v in inputs)
-        self._counts: dict[Any, int] = {}
+        self.policy = ShapePolicy(patience=4)  # Layers are often tried on a few rows first.
         axes = {d: (i, a) for i, v in enumerate(inputs) for a, d in enumerate(v.shape or ()) if isinstance(d, str)}
         # Each size of a mask is a number, or the input and axis that have it, or None if it is not known.
         shapes = [m.value.shape for m in self.masks.values()]
         self._mask_sizes = [[None] if shape is None else [d if isinstance(d, int) else axes.get(d or "") for d in shape]
                             for shape in shapes]
         self.needs_sizes = any(None in sizes for sizes in self._mask_sizes)
-
-    def is_frequent(self, shapes: Any) -> bool:
-        """Count inputs of these shapes, and tell whether there have been more than a few."""
-        count = self._counts[shapes] = self._counts.pop(shapes, 0) + 1
-        if len(self._counts) > _REMEMBERED:
-            del self._counts[next(iter(self._counts))]
-        return count > _PATIENCE
 
     def draw_masks(self, inputs: Tensors) -> list[torch.Tensor]:
         """Draw the masks as torch's own Dropout does."""

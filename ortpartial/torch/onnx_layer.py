@@ -13,16 +13,13 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError
 from ortpartial.model import Model, load, match_names, read, replace_weights, specialize
 from ortpartial.runtime import Device, choose_threads, cores
-from ortpartial.training import select_for_fit
+from ortpartial.training import ShapePolicy, program_bytes, select_for_fit
 
 from .autograd import CompiledLayer, Placement
 from .layer_function import make_layer_function
 from .module_state import as_array, as_tensor, choose_state, export_module, find_owner, register
 
 __all__ = ["OnnxLayer"]
-
-#: How many shapes of inputs have graphs of their own.
-_MAX_SHAPES = 8
 
 
 class OnnxLayer(torch.nn.Module):
@@ -213,8 +210,9 @@ class OnnxLayer(torch.nn.Module):
         """The compiled layer in the current mode, for these shapes alone or for all."""
         key = self._key(shapes)
         if key not in self._compiled:
-            if shapes and sum(1 for k in self._compiled if k[0]) >= _MAX_SHAPES:
-                del self._compiled[next(k for k in self._compiled if k[0])]
+            others = [k for k in self._compiled if k[0] and k[1:] == key[1:]]
+            if shapes and len(others) >= ShapePolicy.MOST:  # Only where no layer serves all shapes.
+                del self._compiled[others[0]]
             _, training, dtype, device, stream = key
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
@@ -228,15 +226,20 @@ class OnnxLayer(torch.nn.Module):
         return self._compiled[key]
 
     def _compile_for(self, tensors: Sequence[torch.Tensor]) -> CompiledLayer:
-        """The compiled layer for these inputs: for all shapes, or for their own if these are frequent."""
+        """The compiled layer for these inputs: for all shapes, or for their own."""
         shapes = tuple([t.shape for t in tensors])
         compiled = self._compiled.get(self._key(shapes))
         if compiled is not None:
             return compiled
         compiled = self._compile()
-        if compiled.is_static or (not compiled.needs_sizes and not compiled.is_frequent(shapes)):
+        if compiled.is_static or not (compiled.needs_sizes or compiled.policy.choose(
+                shapes, 1, lambda: self._size_of(shapes))):
             return compiled
         return self._compile(shapes)
+
+    def _size_of(self, shapes: tuple[Any, ...]) -> int:
+        """Bytes that a compiled layer for these shapes takes."""
+        return program_bytes(specialize(self._loaded, batch=dict(zip(self.input_names, shapes, strict=True))))
 
     def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
         super()._apply(fn, recurse)

@@ -5,9 +5,11 @@ from .engine_selection import select_engine, select_for_backward, select_for_fit
 from .forward_backward import OrtGradientForwardBackward
 from .gradient_cut import GradientCut, GraphFunction
 from .names import Names
-from .spec import TrainingSpec
+from .shape_policy import ShapePolicy
+from .spec import TrainingSpec, program_bytes
 from .split_graphs import forward_graph, row_loss_graph
 from .step import step_values
 
-__all__ = ["Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward", "TrainingSpec",
-           "forward_graph", "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit", "step_values"]
+__all__ = ["Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward", "ShapePolicy",
+           "TrainingSpec", "forward_graph", "program_bytes", "row_loss_graph", "select_engine", "select_for_backward",
+           "select_for_fit", "step_values"]

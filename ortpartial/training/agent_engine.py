@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.exceptions import DeviceError, ModelError
+from ortpartial.exceptions import DeviceError
 from ortpartial.runtime import Buffer, Device, Session, TrainingAgent
 
-from .engine import Batch, Engine, ProgramKey, bind, directions
+from .engine import Engine, Program, ProgramKey, bind, directions
 from .spec import TrainingSpec
 from .split_graphs import forward_graph, loss_graph, penalty_graph, update_graph
 
@@ -52,30 +51,26 @@ class AgentEngine(Engine):
         return {**graphs, "learning_penalty": self.penalty} if self.penalty is not None else graphs
 
     def _open(self, key: ProgramKey) -> Any:
-        """A step for batches of so many rows."""
-        return _AgentProgram(self, key.rows)
+        """A step for batches of these shapes, or of all."""
+        return _AgentProgram(self, self._spec_for(key.shapes))
 
 
-class _AgentProgram:
+class _AgentProgram(Program):
     """Forward, loss, penalty, backward, update, each with what it reads and writes bound once where it stays."""
 
-    def __init__(self, engine: AgentEngine, rows: int):
-        spec = engine.spec.for_batch(rows)
+    engine: AgentEngine
+
+    def __init__(self, engine: AgentEngine, spec: TrainingSpec):
         names = spec.names
         session = Session(loss_graph(spec, weighted=engine._weighted), device=spec.device, threads=spec.threads())
-        self.engine, self.batch = engine, Batch(engine._data, rows)
         self.agent = engine.agent
-        self.inputs = {n: b for n, b in self.batch.buffers.items() if n in spec.model.inputs}
         self.sides = [{w: side[w] for w in spec.weights} for side in engine.sides]
-        self.outputs = list(spec.losses)
+        self.inputs, self.outputs = spec.model.inputs, list(spec.losses)
         self.gradients = {w: names.grad(w) for w in spec.weights}
         self.loss = np.zeros((), spec.dtype)
-        self.output_gradients = [
-            Buffer(np.zeros(_static(y.shape, o), y.dtype), spec.device)
-            for o, y in spec.outputs.items()
-        ]
-        gradients = dict(zip(map(names.grad, self.outputs), self.output_gradients, strict=True))
-        self.loss_binding = bind(session, self.batch.buffers, {names.loss: Buffer(self.loss), **gradients})
+        self.output_gradients = list(map(names.grad, self.outputs))
+        self.loss_binding = bind(session, {}, {names.loss: Buffer(self.loss)})
+        super().__init__(engine, [self.loss_binding])
         penalties = {names.penalty_grad(w): Buffer(np.zeros_like(spec.model.arrays[w]), spec.device)
                      for w in spec.penalized}
         self.penalty_runs, self.update_bindings = [], []
@@ -86,13 +81,16 @@ class _AgentProgram:
             self.update_bindings.append((binding, binding.run))
 
     def __call__(self, side: int) -> float:
-        outputs, state = self.agent.forward(self.inputs, self.sides[side])
+        assert self.batch is not None
+        inputs = {n: b for n, b in self.batch.buffers.items() if n in self.inputs}
+        outputs, state = self.agent.forward(inputs, self.sides[side])
         assert state is not None
         loss = self.loss_binding
         for name, y in zip(self.outputs, outputs, strict=True):
             loss.bind_ortvalue_input(name, y)
         loss.run(self.engine.options)
-        gradients = self.agent.backward(self.output_gradients, state)
+        output_gradients = loss.ortvalues()
+        gradients = self.agent.backward([output_gradients[n] for n in self.output_gradients], state)
         if self.penalty_runs:
             self.penalty_runs[side](self.engine.options)
         binding, run = self.update_bindings[side]
@@ -100,10 +98,3 @@ class _AgentProgram:
             binding.bind_ortvalue_input(self.gradients[w], g)
         run(self.engine.options)
         return float(self.loss)
-
-
-def _static(shape: Sequence[int | str | None] | None, name: str) -> tuple[int, ...]:
-    """A shape whose sizes are all known once the number of rows is."""
-    if shape is None or not all(isinstance(d, int) for d in shape):
-        raise ModelError(f"The shape of output {name!r} is {shape}; engine='agent' needs it known, 'step' does not.")
-    return tuple(d for d in shape if isinstance(d, int))

@@ -14,7 +14,7 @@ from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import RANDOM, build, op, rewrite, variable
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
-from .engine import ProgramKey, WeightedMean, bind, directions
+from .engine import ProgramKey, Shapes, WeightedMean, bind, directions, is_symbolic
 from .epoch import split_inputs
 from .epoch_engine import EpochEngine
 from .spec import TrainingSpec
@@ -93,38 +93,36 @@ class CudaGraphEngine(EpochEngine):
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; where there is room for them on the device, recordings stay."""
+        super().start(data)
         if self._resident is not None and self._resident.takes(data):
             self._resident.fill(data)
-            self._data = dict(data)
+        elif self._resident is not None and (self.iteration == 0 or self._resident.is_like(data)):
+            self._drop_recordings()
+
+    def _drop_recordings(self) -> None:
+        """Forget the recordings, and the rows that they read."""
+        self._resident = None
+        for key in [key for key in self._programs if key.kind == "captured"]:
+            del self._programs[key]
+
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean) -> None:
+        """Take a step for each row of `batches`, by replaying one of these shapes."""
+        if (program := self._captured(shapes, batches.shape[1])) is None:
+            super()._train(batches, shapes, mean)
             return
-        if self._resident is not None:
-            self._resident = None
-            self._programs.clear()
-        super().start(data)
-
-    def epoch(self, order: np.ndarray, batch_size: int) -> float:
-        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
-        full = len(order) - len(order) % batch_size
-        parts = [p for p in (order[:full].reshape(-1, batch_size), order[full:][None]) if p.size]
-        if not all(self._captured(p.shape[1]) for p in parts):
-            return super().epoch(order, batch_size)
-        mean = WeightedMean()
-        for batches in (p[start : start + _LOOK] for p in parts for start in range(0, len(p), _LOOK)):
-            losses = self._captured(batches.shape[1])(batches).tolist()
-            for weight, loss in zip(self._weights_of(batches).tolist(), losses, strict=True):
+        for part in (batches[start : start + _LOOK] for start in range(0, len(batches), _LOOK)):
+            for weight, loss in zip(self._weights_of(part).tolist(), program(part).tolist(), strict=True):
                 mean.add(weight * loss, weight)
-        return mean.value
 
-    def _captured(self, rows: int) -> Any:
-        """The step of batches of so many rows, or None where it cannot be recorded."""
-        key = ProgramKey("captured", rows, threading.get_ident())  # Another thread would record once more: see below.
-        if self._refused:
+    def _captured(self, shapes: Shapes, rows: int) -> Any:
+        """The step of batches of these shapes, or None where it cannot be recorded, or reads rows of other shapes."""
+        if self._refused or is_symbolic(shapes) or not (self._resident is None or self._resident.takes(self._data)):
             return None
-        try:
-            return self._program(key)
+        try:  # Another thread would record once more: see below.
+            return self._program("captured", shapes, rows, threading.get_ident())
         except OrtPartialError as e:
-            self._refused, self._resident = True, None
-            self._programs.clear()
+            self._refused = True
+            self._drop_recordings()
             self.name, self.reason = "epoch", f"the device does not record a step: {e}"
             return None
 
@@ -134,7 +132,7 @@ class CudaGraphEngine(EpochEngine):
             return super()._open(key)
         if self._resident is None:
             self._resident = _Resident(self._data, self.spec.device)
-        return _CapturedProgram(self, key.rows, self._resident)
+        return _CapturedProgram(self, key.shapes, self._resident)
 
 
 class _Resident:
@@ -143,11 +141,15 @@ class _Resident:
     def __init__(self, data: Mapping[str, np.ndarray], device: str):
         self.buffers = {n: Buffer(a, device) for n, a in data.items()}
 
+    def is_like(self, data: Mapping[str, np.ndarray]) -> bool:
+        """Whether these rows are of the same kind."""
+        return data.keys() == self.buffers.keys() and all(
+            (a.dtype, a.shape[1:]) == (b.dtype, b.shape[1:])
+            for a, b in zip(data.values(), map(self.buffers.__getitem__, data), strict=True))
+
     def takes(self, data: Mapping[str, np.ndarray]) -> bool:
         """Whether these rows may follow: of the same kind, and no more of them."""
-        return data.keys() == self.buffers.keys() and all(
-            (a.dtype, a.shape[1:]) == (b.dtype, b.shape[1:]) and len(a) <= b.shape[0]
-            for a, b in zip(data.values(), map(self.buffers.__getitem__, data), strict=True))
+        return self.is_like(data) and all(len(a) <= self.buffers[n].shape[0] for n, a in data.items())
 
     def fill(self, data: Mapping[str, np.ndarray]) -> None:
         """Let these rows follow; what is behind the last of them is read by nobody."""
@@ -163,8 +165,10 @@ class _CapturedProgram:
     of the session that is no replay.
     """
 
-    def __init__(self, engine: CudaGraphEngine, rows: int, resident: _Resident):
-        spec = engine.spec.for_batch(rows)
+    source: tuple[int, int] | None = None
+
+    def __init__(self, engine: CudaGraphEngine, shapes: Shapes, resident: _Resident):
+        spec, (_, (rows, *_)) = engine._spec_for(shapes), shapes[0]
         names, device = spec.names, Device.parse(spec.device)
         graph = cuda_graph_step(spec, weighted=engine._weighted)
         if unfit := next((n for n in graph.graph.node if n.op_type in _UNFIT), None):
@@ -184,6 +188,9 @@ class _CapturedProgram:
             options = session_options(spec.threads(), graph.graph)
             session = Session(graph, device=replace(device, capture=True), options=options)
             self.runs.append(bind(session, {**shared, **read}, new).run)
+
+    def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
+        """Nothing to do: the rows are read where the device keeps them."""
 
     def __call__(self, batches: np.ndarray) -> np.ndarray:
         """Take some steps; returns their losses."""

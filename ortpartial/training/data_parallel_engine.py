@@ -16,7 +16,7 @@ from ortpartial.learning import weighted_sums
 from ortpartial.rewrites import rewrite_step
 from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
-from .engine import Batch, Engine, ProgramKey, WeightedMean, bind, directions
+from .engine import Engine, Program, ProgramKey, WeightedMean, bind, directions
 from .spec import TrainingSpec
 from .step import append_update, make_row_losses, make_row_weights, make_targets, sum_values
 
@@ -148,7 +148,7 @@ class DataParallelEngine(Engine):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size][self.group.rank :: self.group.size]
             if len(rows):
-                program = self._program(ProgramKey("sums", len(rows)))
+                program = self._program("sums", self._choose_shapes(1, len(rows)), len(rows))
                 program.batch.gather(rows)
                 program(self.side)
             else:
@@ -162,20 +162,19 @@ class DataParallelEngine(Engine):
         return mean.value
 
     def _open(self, key: ProgramKey) -> Any:
-        """The sums of so many rows."""
-        return _SumsProgram(self, key.rows)
+        """The sums of batches of these shapes, or of all."""
+        return _SumsProgram(self, self._spec_for(key.shapes))
 
 
-class _SumsProgram:
+class _SumsProgram(Program):
     """The gradient, bound twice: from either set of weights into the one buffer of sums."""
 
-    def __init__(self, engine: DataParallelEngine, rows: int):
-        spec = engine.spec.for_batch(rows)
+    def __init__(self, engine: DataParallelEngine, spec: TrainingSpec):
         graph = sums_graph(spec, weighted=engine._weighted)
         session = Session(graph, device=spec.device, threads=engine.threads(spec))
-        self.engine, self.batch = engine, Batch(engine._data, rows, spec.device)
-        self.runs = [bind(session, {**self.batch.buffers, **side}, {session.outputs[0]: engine.sums}).run
-                     for side in engine.sides]
+        super().__init__(engine, [bind(session, side, {session.outputs[0]: engine.sums}) for side in engine.sides])
+        self.sums = engine.sums
 
-    def __call__(self, side: int) -> None:
-        self.runs[side](self.engine.options)
+    def __call__(self, side: int) -> float:
+        self.bindings[side].run(self.engine.options)
+        return float(self.sums.numpy()[-2])

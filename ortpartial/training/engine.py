@@ -9,26 +9,38 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
 from ortpartial.runtime import CPU, Binding, Buffer, Device, Session
 
 from .names import Names
-from .spec import TrainingSpec
+from .shape_policy import ShapePolicy
+from .spec import TrainingSpec, program_bytes
 from .split_graphs import loss_graph
 from .step import check_gradient
 
-__all__ = ["Batch", "DeviceRows", "Engine", "ProgramKey", "WeightedMean", "bind", "directions"]
+__all__ = ["Batch", "DeviceRows", "Engine", "Program", "ProgramKey", "WeightedMean", "bind", "directions",
+           "is_symbolic"]
 
-#: Programs, each for one size of batch, that are kept.
-_PROGRAMS = 8
+#: Programs that are kept when a training starts anew, whose batches may have other shapes.
+_PROGRAMS = 16
+
+#: The names and shapes of the arrays of a batch, with -1 for symbolic sizes.
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class ProgramKey(NamedTuple):
-    """What a program of an engine is for: its kind, the rows of a batch, and the thread that it belongs to, if any."""
+    """What a program of an engine is for."""
 
     kind: str
-    rows: int
+    shapes: Shapes
+    #: The thread that it belongs to, if any.
     thread: int | None = None
+
+
+def is_symbolic(shapes: Shapes) -> bool:
+    """Whether all sizes of a batch are symbolic, the number of rows first."""
+    return shapes[0][1][0] < 0
 
 
 class WeightedMean:
@@ -79,6 +91,10 @@ class Batch:
         """Take the rows from these arrays from now on."""
         self._takes = [(data[n].take, self._hosts.get(n, b.array)) for n, b in self.buffers.items()]
 
+    def fits(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
+        """Whether so many rows of these arrays have the shapes of the batch."""
+        return all(b.shape == (rows, *data[n].shape[1:]) for n, b in self.buffers.items())
+
     def gather(self, rows: np.ndarray) -> None:
         """Copy the rows in."""
         # "clip" writes straight into the buffer; the indices are a permutation, so nothing is clipped. Keywords would
@@ -100,6 +116,38 @@ class DeviceRows:
         """Take the rows from these arrays from now on."""
         near = self._device.shares_memory
         self.arrays: dict[str, Any] = dict(data) if near else {n: Buffer(a, self._device) for n, a in data.items()}
+
+
+class Program(ABC):
+    """A compiled step, and the batch that it reads.
+
+    Parameters
+    ----------
+    engine : Engine
+        Whose step it is.
+    bindings : sequence of Binding
+        Those that read the batch.
+    """
+
+    def __init__(self, engine: Engine, bindings: Sequence[Binding]):
+        self.engine, self.bindings = engine, bindings
+        self.batch: Batch | None = None
+        #: What `Engine._program` asked it to read last.
+        self.source: tuple[int, int] | None = None
+
+    def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
+        """Take batches of so many rows from these arrays from now on."""
+        if self.batch is not None and self.batch.fits(data, rows):
+            self.batch.read_from(data)
+            return
+        self.batch = Batch(data, rows, self.engine.spec.device)
+        for binding in self.bindings:
+            for name in self.batch.buffers.keys() & binding.session.inputs:
+                binding.bind_input(name, self.batch.buffers[name])
+
+    @abstractmethod
+    def __call__(self, side: int) -> float:
+        """Run the step on the batch, from this set of buffers to the other; return the loss."""
 
 
 class Engine(ABC):
@@ -138,8 +186,11 @@ class Engine(ABC):
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
         self.given = {names.iteration: self.k, names.seed: self.seed}
+        self._policy = ShapePolicy()
         self._programs: dict[ProgramKey, Any] = {}
         self._data: dict[str, np.ndarray] = {}
+        self._row_shapes: list[tuple[str, tuple[int, ...]]] = []
+        self._starts = 0
 
     @property
     def is_first(self) -> bool:
@@ -173,6 +224,7 @@ class Engine(ABC):
     def reset(self, first: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0)) -> None:
         """Back to these weights and statistics, states of zero and the first iteration, with another seed."""
         self.iteration = 0
+        self._policy = ShapePolicy()
         self.seed.fill(np.asarray(seed, np.int32))
         for w in self.spec.moving:
             self.set(w, first[w])
@@ -183,14 +235,16 @@ class Engine(ABC):
         self.spec.model.release()
 
     def snapshot(self) -> dict[str, Any]:
-        """Weights, states, statistics, iteration and seed: all that the steps to come depend on."""
+        """Weights, states, statistics, iteration, seed and choice of programs: all that later steps depend on."""
         arrays = {n: b.numpy().copy() for n, b in self.sides[self.side].items()}
-        return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays}
+        shapes = dict(self._policy.chosen), dict(self._policy.counts)
+        return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays, "shapes": shapes}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Back to a snapshot, also of another engine: what this one lacks is left out."""
         self.iteration = snapshot["iteration"]
         self.seed.fill(snapshot["seed"])
+        self._policy = ShapePolicy(*snapshot.get("shapes", ()))  # Pickles of version 0.1.0 have none.
         for name, array in snapshot["arrays"].items():
             if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
                 self.set(name, array)
@@ -224,35 +278,33 @@ class Engine(ABC):
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
-        def layout(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-            return {n: (a.dtype, a.shape[1:]) for n, a in arrays.items()}
-
-        if layout(data) != layout(self._data):
-            self._programs.clear()
-        self._data = dict(data)
-        for program in self._programs.values():
-            program.batch.read_from(data)
+        self._data, self._starts = dict(data), self._starts + 1
+        self._row_shapes = [(n, a.shape[1:]) for n, a in data.items()]
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
-        mean, k, size = WeightedMean(), self.k.numpy(), 0
+        mean, full = WeightedMean(), len(order) - len(order) % batch_size
+        for batches in (order[:full].reshape(-1, batch_size), order[full:][None]):
+            if batches.size and np.isfinite(mean.total):
+                self._train(batches, self._choose_shapes(*batches.shape), mean)
+        return mean.value
+
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean) -> None:
+        """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss
+        is not finite."""
+        program, k = self._program("step", shapes, batches.shape[1]), self.k.numpy()
         weights = self._data.get(self.spec.names.sample_weight)
-        for start in range(0, len(order), batch_size):  # Every call counts in here: a small step takes microseconds.
-            rows = order[start : start + batch_size]
-            if len(rows) != size:
-                size = len(rows)
-                program = self._program(ProgramKey("step", size))
+        for rows in batches:  # Every call counts in here: a small step takes microseconds.
             program.batch.gather(rows)
             k[...] = self.iteration + 1
-            weight = float(size if weights is None else weights[rows].sum(dtype=np.float64))
+            weight = float(len(rows) if weights is None else weights[rows].sum(dtype=np.float64))
             loss = program(self.side)
-            if self.copies == 1 and not np.isfinite(loss):
-                return float(loss)  # The step was not taken.
             mean.total += weight * loss
             mean.weight += weight
+            if self.copies == 1 and not np.isfinite(loss):
+                return  # The step was not taken.
             self.side ^= 1
             self.iteration += 1
-        return mean.value
 
     def _weights_of(self, batches: np.ndarray) -> np.ndarray:
         """For every batch, a row of `batches`, the sum of the weights of its rows; their number without weights."""
@@ -261,18 +313,43 @@ class Engine(ABC):
             return np.full(len(batches), float(batches.shape[1]))
         return np.asarray(weights[batches].sum(1, np.float64))
 
-    def _program(self, key: ProgramKey) -> Any:
-        """The program of a key, which is kept."""
-        if (program := self._programs.get(key)) is None:
-            while len(self._programs) >= _PROGRAMS:  # Batches of every size must not fill the memory with programs.
-                del self._programs[next(iter(self._programs))]
-            with compiling(f"the {key.kind} for {key.rows} rows"):
+    def _choose_shapes(self, steps: int, rows: int) -> Shapes:
+        """The shapes of the program for some steps on batches of so many rows: theirs, or symbolic ones."""
+        shapes = tuple([(n, (rows, *shape)) for n, shape in self._row_shapes])
+        is_own = self._policy.choose(shapes, steps, lambda: program_bytes(self._spec_for(shapes).rewritten))
+        return shapes if is_own else tuple([(n, (-1,) * len(shape)) for n, shape in shapes])
+
+    def _spec_for(self, shapes: Shapes) -> TrainingSpec:
+        """The training with the sizes of a batch, or with symbolic sizes."""
+        if is_symbolic(shapes):
+            return self.spec
+        try:
+            return self.spec.for_batch({n: shape for n, shape in shapes if n in self.spec.model.inputs})
+        except GraphError as e:
+            raise DataError(f"The model does not take inputs of these shapes: {e}") from None
+
+    def _program(self, kind: str, shapes: Shapes, rows: int, thread: int | None = None) -> Any:
+        """The program of a kind for these shapes, which is kept; it reads batches of so many rows from now on."""
+        key = ProgramKey(kind, shapes, thread)
+        program = self._programs.get(key)
+        if program is None:
+            self._make_room()
+            with compiling(f"the {kind} for {'batches of any shape' if is_symbolic(shapes) else f'{rows} rows'}"):
                 program = self._programs[key] = self._open(key)
+        if program.source != (source := (self._starts, rows)):
+            program.read_from(self._data, rows)
+            program.source = source
         return program
+
+    def _make_room(self) -> None:
+        """Drop programs for single shapes of former trainings, where there are many."""
+        for key in [k for k in self._programs if not is_symbolic(k.shapes) and k.shapes not in self._policy.chosen]:
+            if len(self._programs) >= _PROGRAMS:
+                del self._programs[key]
 
     @abstractmethod
     def _open(self, key: ProgramKey) -> Any:
-        """A new program. A step has a `batch`; called with the side to read, it runs and returns the loss."""
+        """A new program: a `Program` for a step, or one with a `read_from` of its own."""
 
     def check(self) -> None:
         """Raise NoGradientError now, and not in the first step, if an operator has no gradient."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from onnx import ModelProto
 
 from ortpartial.runtime import Session
 
-from .engine import DeviceRows, ProgramKey, WeightedMean, bind, directions
+from .engine import DeviceRows, ProgramKey, Shapes, WeightedMean, bind, directions
 from .epoch import epoch_graph
 from .spec import TrainingSpec
 from .step_engine import StepEngine
@@ -47,51 +48,51 @@ class EpochEngine(StepEngine):
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
         return {"epoch": epoch_graph(self.spec, weighted=self._weighted), **super().graphs()}
 
-    def epoch(self, order: np.ndarray, batch_size: int) -> float:
-        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
-        if batch_size * self._trained > _LONG_STEP:
-            return super().epoch(order, batch_size)
-        steps = len(order) // batch_size
-        last = order[steps * batch_size :]
-        mean = WeightedMean()
-        every = np.ascontiguousarray(order[: steps * batch_size], np.int64).reshape(steps, batch_size)
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean) -> None:
+        """Take a step for each row of `batches`, many in one run."""
+        steps, rows = batches.shape
+        if steps == 1 or rows * self._trained > _LONG_STEP:
+            super()._train(batches, shapes, mean)
+            return
+        program = self._program("epoch", shapes, rows)
+        batches = np.ascontiguousarray(batches, np.int64)
         row = sum(a[:1].nbytes for a in self._data.values())
-        chunk = max(1, min(_CHUNK, _NEAR // (batch_size * row)))
-        for batches in (every[i : i + chunk] for i in range(0, steps, chunk)):
-            program = self._program(ProgramKey("epoch", batch_size))
+        chunk = max(1, min(_CHUNK, _NEAR // (rows * row)))
+        for start in range(0, steps, chunk):
             self.k.numpy()[...] = self.iteration
-            losses = program(self.side, batches)
+            losses = program(self.side, part := batches[start : start + chunk])
             self.side ^= 1
-            self.iteration += len(batches)
-            weights = self._weights_of(batches)
+            self.iteration += len(part)
+            weights = self._weights_of(part)
             mean.add(float(losses @ weights), float(weights.sum()))
-        if len(last):
-            weight = float(self._weights_of(last[None])[0])
-            mean.add(weight * super().epoch(last, len(last)), weight)
-        return mean.value
 
     def _open(self, key: ProgramKey) -> Any:
         """The steps of an epoch, or a single one."""
-        return _EpochProgram(self, key.rows) if key.kind == "epoch" else super()._open(key)
+        return _EpochProgram(self, self._spec_for(key.shapes)) if key.kind == "epoch" else super()._open(key)
 
 
 class _EpochProgram:
     """The steps of an epoch, bound twice: from the first set of buffers into the second, and back."""
 
-    def __init__(self, engine: EpochEngine, rows: int):
-        spec = engine.spec.for_batch(rows)
+    source: tuple[int, int] | None = None
+
+    def __init__(self, engine: EpochEngine, spec: TrainingSpec):
         graph = epoch_graph(spec, weighted=engine._weighted)
         session = Session(graph, device=spec.device, threads=spec.threads())
-        self.names, self.engine, self.batch = spec.names, engine, DeviceRows(engine._data, spec.device)
+        self.names, self.engine, self.rows = spec.names, engine, DeviceRows(engine._data, spec.device)
         self.bindings = [bind(session, {**read, **engine.given}, new)
                          for read, new in directions(engine.sides, spec.names)]
         self.data = [n for n in session.inputs if n in engine._data]
         self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
 
+    def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
+        """Take the rows from these arrays from now on; which ones make a batch is said at each run."""
+        self.rows.read_from(data)
+
     def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
         binding = self.bindings[side]
         for name in self.data:
-            binding.bind_input(name, self.batch.arrays[name])
+            binding.bind_input(name, self.rows.arrays[name])
         binding.bind_input(self.order, batches)
         binding.run(self.engine.options)
         return binding.ortvalues()[self.names.loss].numpy()

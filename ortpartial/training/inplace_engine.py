@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from math import prod
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.graph import topological
-from ortpartial.model import Model
 from ortpartial.rewrites import checkpoint_gradient, recompute_cheap
 from ortpartial.runtime import Buffer, Session, session_options
 
-from .engine import Batch, Engine, ProgramKey, bind
-from .spec import TrainingSpec
+from .engine import Engine, Program, ProgramKey, bind
+from .spec import TrainingSpec, forward_bytes
 from .split_graphs import update_graph
 from .step import gradient_graph
 
@@ -64,24 +61,24 @@ class InplaceEngine(Engine):
         return gradient_graph(replace(spec, gradient=gradient), weighted=self._weighted)
 
     def _open(self, key: ProgramKey) -> Any:
-        """A step for batches of so many rows."""
-        return _InplaceProgram(self, key.rows)
+        """A step for batches of these shapes, or of all."""
+        return _InplaceProgram(self, self._spec_for(key.shapes))
 
 
-class _InplaceProgram:
+class _InplaceProgram(Program):
     """A step: the gradients, and then the update, where they are finite."""
 
-    def __init__(self, engine: InplaceEngine, rows: int):
-        spec = engine.spec.for_batch(rows)
+    engine: InplaceEngine
+
+    def __init__(self, engine: InplaceEngine, spec: TrainingSpec):
         self.names = spec.names
         graph = engine.gradient(spec)
         reserve = forward_bytes(spec.rewritten) > sum(spec.model.arrays[w].nbytes for w in spec.weights)
         options = session_options(spec.threads(), graph.graph, reserve_arena=reserve, **engine.saving)
         session = Session(graph, options=options)
-        self.engine, self.batch = engine, Batch(engine._data, rows)
         self.loss = np.zeros((), spec.dtype)
-        inputs = {**self.batch.buffers, **engine.sides[0], **engine.given}
-        self.binding = bind(session, inputs, {self.names.loss: Buffer(self.loss)})
+        self.binding = bind(session, {**engine.sides[0], **engine.given}, {self.names.loss: Buffer(self.loss)})
+        super().__init__(engine, [self.binding])
 
     def __call__(self, side: int) -> float:
         engine, names = self.engine, self.names
@@ -105,23 +102,6 @@ class _InplaceProgram:
         for name, v in statistics.items():
             buffers[name].fill(np.from_dlpack(v))
         return float(self.loss)
-
-
-def forward_bytes(model: Model) -> int:
-    """How much all values on the way to the outputs of a model take, as far as their sizes are known.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-
-    Returns
-    -------
-    int
-    """
-    values = [node.outputs[0] for node in topological(list(model.outputs.values()))]
-    return sum(prod(sizes) * v.dtype.itemsize for v in values
-               if len(sizes := [n for n in v.shape or () if isinstance(n, int)]) == len(v.shape or (None,)))
 
 
 def _is_finite(array: np.ndarray) -> bool:

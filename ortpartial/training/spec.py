@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from ortpartial.autodiff import Gradient
-from ortpartial.graph import Value
+from ortpartial.graph import Value, topological
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -23,7 +24,7 @@ from ortpartial.runtime import choose_threads
 
 from .names import Names
 
-__all__ = ["TrainingSpec", "known_shape"]
+__all__ = ["TrainingSpec", "forward_bytes", "known_shape", "program_bytes"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class TrainingSpec:
     precision: Precision | None = None
     batches: int = 0
 
-    def for_batch(self, rows: int) -> TrainingSpec:
-        """The same training with the sizes of batches of so many rows."""
-        return replace(self, model=specialize(self.model, batch=rows, variables=self.moving))
+    def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
+        """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name."""
+        return replace(self, model=specialize(self.model, batch=sizes, variables=self.moving))
 
     @cached_property
     def rewritten(self) -> Model:
@@ -132,3 +133,36 @@ class TrainingSpec:
 def known_shape(v: Value) -> tuple[int | str | None, ...]:
     """The shape of a value whose rank has to be known."""
     return v.shape or () if v.rank else ()
+
+
+def forward_bytes(model: Model) -> int:
+    """How much all values on the way to the outputs of a model take, as far as their sizes are known.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+
+    Returns
+    -------
+    int
+    """
+    values = [node.outputs[0] for node in topological(list(model.outputs.values()))]
+    return sum(prod(sizes) * v.dtype.itemsize for v in values
+               if len(sizes := [n for n in v.shape or () if isinstance(n, int)]) == len(v.shape or (None,)))
+
+
+def program_bytes(model: Model) -> int:
+    """How much a program of a model takes: its constants, and the values on the way to its outputs, with gradients.
+
+    Parameters
+    ----------
+    model : Model
+        The model, with the sizes that it runs with.
+
+    Returns
+    -------
+    int
+    """
+    constants = sum(v.array.nbytes for v in model.initializers.values() if v.array is not None)
+    return constants + 2 * forward_bytes(model)

@@ -9,7 +9,8 @@ from onnx import ModelProto
 
 from ortpartial.runtime import Buffer, Session
 
-from .engine import Batch, Engine, ProgramKey, bind, directions
+from .engine import Engine, Program, ProgramKey, bind, directions
+from .spec import TrainingSpec
 from .step import step_graph
 
 __all__ = ["StepEngine"]
@@ -30,25 +31,21 @@ class StepEngine(Engine):
         """The step, with symbolic sizes where the model has them."""
         return {"step": step_graph(self.spec, weighted=self._weighted)}
 
-
     def _open(self, key: ProgramKey) -> Any:
-        """The step for batches of so many rows."""
-        return _StepProgram(self, key.rows)
+        """The step for batches of these shapes, or of all."""
+        return _StepProgram(self, self._spec_for(key.shapes))
 
 
-class _StepProgram:
+class _StepProgram(Program):
     """A step, bound twice: from the first set of buffers into the second, and back."""
 
-    def __init__(self, engine: StepEngine, rows: int):
-        spec = engine.spec.for_batch(rows)
-        graph = step_graph(spec, weighted=engine._weighted)
-        session = Session(graph, device=spec.device, threads=spec.threads())
-        names = spec.names
-        self.engine, self.batch = engine, Batch(engine._data, rows, spec.device)
+    def __init__(self, engine: StepEngine, spec: TrainingSpec):
+        session = Session(step_graph(spec, weighted=engine._weighted), device=spec.device, threads=spec.threads())
         self.loss = np.zeros((), spec.dtype)
         loss = Buffer(self.loss)
-        self.runs = [bind(session, {**self.batch.buffers, **read, **engine.given}, {names.loss: loss, **new}).run
-                     for read, new in directions(engine.sides, names)]
+        super().__init__(engine, [bind(session, {**read, **engine.given}, {spec.names.loss: loss, **new})
+                                  for read, new in directions(engine.sides, spec.names)])
+        self.runs = [binding.run for binding in self.bindings]
 
     def __call__(self, side: int) -> float:
         self.runs[side](self.engine.options)

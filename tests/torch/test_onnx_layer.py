@@ -269,11 +269,11 @@ def test_sizes(engine):
 
 
 def test_graphs_are_few():
+    """Of 99 sizes, the two that come back first have graphs of their own; the others go on sharing one."""
     layer = OnnxLayer(linear()).requires_grad_(False)
     for n in [*range(1, 100), *range(1, 15), *range(1, 15), *range(1, 15), *range(1, 15)]:
         layer(torch.ones(n, 4))
-    assert len(layer._compiled) == 9
-    assert len(layer._compile()._counts) == 64
+    assert len(layer._compiled) == 3
 
 
 # -- state ---------------------------------------------------------------------------------------------------------

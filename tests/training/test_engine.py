@@ -1,5 +1,6 @@
 """All engines take the steps that torch takes."""
 
+import pickle
 import sys
 import threading
 
@@ -9,7 +10,8 @@ import torch
 from models import assert_close, data, linear, mlp, torch_linear, torch_mlp, weights_of
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.exceptions import DeviceError, SettingError
+from ortpartial.exceptions import DataError, DeviceError, SettingError
+from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.learning.schedules import OptimalSchedule
@@ -17,6 +19,8 @@ from ortpartial.runtime import buffer, device
 from ortpartial.runtime import session as runtime
 from ortpartial.runtime.device import Device
 from ortpartial.runtime.session import Session
+from ortpartial.training import engine as engine_module
+from ortpartial.training import shape_policy
 from ortpartial.training.engine import Batch
 from ortpartial.training.engine_selection import select_for_backward, select_for_fit
 from ortpartial.training.epoch_engine import EpochEngine
@@ -184,7 +188,7 @@ def test_programs_of_many_batch_sizes_do_not_pile_up():
     o = optimizer(linear(), batch_size=40)
     for rows in range(1, 40):
         o.partial_fit(X[:rows], y[:rows])
-    assert len(o._engine._programs) == 8
+    assert [key.shapes[0][1] for key in o._engine._programs] == [(1, 4), (2, 4), (-1, -1)]
     assert o._engine.iteration == o.n_iter_ == 39
 
 
@@ -296,3 +300,71 @@ def test_a_short_fit_starts_no_thread(monkeypatch):
     o = optimizer(linear()).fit(X, y)
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread"))
     assert calls(lambda: o.fit(X, y)) < 600
+
+
+# -- batches of many shapes ----------------------------------------------------------------------------------------
+
+
+def words(rows="N"):
+    """The mean of embedded words, through a layer: rows of any length."""
+    rng = np.random.default_rng(0)
+    x = variable("x", "int64", [rows, "L"])
+    table, w = (constant(rng.normal(size=s).astype(np.float32), hint=n) for n, s in (("table", (9, 4)), ("w", (4, 1))))
+    return build([x], {"y": op.ReduceMean(op.Tanh(op.Gather(table, x, axis=0)), [1], keepdims=0) @ w})
+
+
+def batches_of(shapes):
+    rng = np.random.default_rng(1)
+    return [(rng.integers(0, 9, shape), rng.normal(size=(shape[0], 1)).astype(np.float32)) for shape in shapes]
+
+
+SHAPES = [(rows, length) for rows in (8, 5, 8) for length in (3, 7, 2, 5, 3, 4, 6)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_of_many_shapes_share_a_program(engine, monkeypatch):
+    """Two shapes have programs of their own, the others one; nothing is compiled later, and the numbers are torch's."""
+    batches = batches_of(SHAPES)
+    o = optimizer(words(), engine, learning_rate=LearningRateAdam(0.01), max_iter=1, warm_start=True).fit(batches)
+    programs = dict(o._engine._programs)
+    assert [dict(key.shapes)["x"] for key in programs] == [(8, 3), (8, 7), (-1, -1)]
+    monkeypatch.setattr(Session, "_open", lambda *_: pytest.fail("a program was compiled again"))
+    o.fit(batches)
+    o.partial_fit(*batches[2])
+    assert o._engine._programs == programs
+
+    table, w = (torch.tensor(weights_of(words())[n], requires_grad=True) for n in ("table", "w"))
+    adam = torch.optim.Adam([table, w], lr=0.01)
+    for x, y in [*batches, *batches, batches[2]]:
+        adam.zero_grad()
+        ((torch.tanh(table[torch.tensor(x)]).mean(1) @ w - torch.tensor(y)) ** 2).mean().backward()
+        adam.step()
+    assert_close(o.get_state(), [table.detach().numpy(), w.detach().numpy()], 1e-4)
+
+
+@pytest.mark.parametrize("engine", ["step", "epoch"])
+def test_many_shapes_train_reproducibly(engine, monkeypatch):
+    """Also after a fit before, from a pickle in between, and by both engines: programs are chosen by counting steps."""
+    monkeypatch.setattr(shape_policy, "_PAYS_AFTER", 4)
+    batches = batches_of(SHAPES)
+    expected = optimizer(words(), "step", max_iter=4).fit(batches)
+    o = optimizer(words(), engine, max_iter=4).fit(batches_of([(3, 3)])).fit(batches)
+    half = pickle.loads(pickle.dumps(optimizer(words(), engine, max_iter=2, warm_start=True).fit(batches))).fit(batches)
+    assert any(dict(key.shapes)["x"] == (8, 2) for key in half._engine._programs)
+    for other in (o, half):
+        for a, b in zip(other.get_state(), expected.get_state(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_programs_of_former_trainings_make_room():
+    o = optimizer(words(), max_iter=1)
+    for rows in range(1, 30):
+        o.fit(batches_of([(rows, 3), (rows, 4)]))
+    assert len(o._engine._programs) == engine_module._PROGRAMS
+
+
+def test_shapes_that_do_not_fit_together():
+    a, b = variable("a", "float32", ["N", "A"]), variable("b", "float32", ["N", "B"])
+    model = build([a, b], {"y": op.ReduceMean(a + b, [1]) * constant(np.ones(1, np.float32), hint="w")})
+    with pytest.raises(DataError, match="does not take inputs of these shapes"):
+        optimizer(model).fit({"a": np.ones((4, 2), np.float32), "b": np.ones((4, 3), np.float32)}, np.ones((4, 1)))
