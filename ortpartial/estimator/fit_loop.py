@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class FitLoop:
     predictor : Predictor
         Computes validation losses, and has the data adapter.
     settings : FitSettings
-        May be replaced between two epochs.
+        May be replaced between two epochs, as may `spec` and `engine` by those of another optimizer or penalty.
 
     Attributes
     ----------
@@ -44,10 +44,13 @@ class FitLoop:
         Number of epochs trained.
     rng : numpy.random.Generator
         Source of the order of the rows.
+    thread : int or None
+        The thread that trains now.
     """
 
     def __init__(self, spec: TrainingSpec, engine: Engine, predictor: Predictor, settings: FitSettings):
         self.spec, self.engine, self.predictor, self.settings = spec, engine, predictor, settings
+        self.thread: int | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -63,13 +66,13 @@ class FitLoop:
         self.engine.reset(first, seed)
 
     def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any,
-            notify: Callable[[], bool] | None = None) -> None:
+            notify: Callable[[], bool] = lambda: False) -> None:
         """Train for `max_iter` epochs, or until `notify`, which is called after each, returns True."""
         batches = self._check_batches(X) if y is None else None
         if sample_weight is not None and X_val is not None and y_val is None:
             raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
                             "fit(X, y, X_val=..., y_val=...).")
-        with interruptible(self.engine, self.settings.timeout):
+        with interruptible(self, self.settings.timeout):
             data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
             if (X_val is None) != (y_val is None):
                 raise DataError("X_val and y_val belong together; one of them is missing.")
@@ -77,31 +80,43 @@ class FitLoop:
                 self._to_arrays(X_val, y_val, None)  # An error is better now than after the first epochs.
         if not self.settings.warm_start:
             self.reset()
-        train = partial(self._train_rows, rows) if batches is None else partial(self._train_batches, batches)
         is_first = batches is not None or self._begin(data, rows)
-        max_iter, period = self.settings.max_iter, self.settings.validation_period
-        progress = tqdm(total=max_iter, unit="epoch") if self.settings.verbose and is_first else nullcontext()
-        with interruptible(self.engine, self.settings.timeout, always=True), progress as bar:
-            for epoch in range(1, max_iter + 1):
-                if divergence := train():
+        is_shown = self.settings.verbose and is_first
+        progress = tqdm(total=self.settings.max_iter, unit="epoch") if is_shown else nullcontext()
+        with self._training(always=True), progress as bar:
+            epoch = 0
+            while epoch < self.settings.max_iter:
+                if divergence := self._train_rows(data, rows) if batches is None else self._train_batches(batches):
                     self._report(divergence)
                     break
-                if X_val is not None and (epoch % period == 0 or epoch == max_iter):
+                epoch += 1
+                is_last = epoch == self.settings.max_iter
+                if X_val is not None and (is_last or epoch % self.settings.validation_period == 0):
                     self.validation_losses.append(float(self.predictor.losses(X_val, y_val).mean()))
                 if bar is not None:
                     bar.set_postfix(self._format_losses(), refresh=False)
                     bar.update()
-                if notify is not None and self.engine.broadcast(is_first and notify()):
+                if notify():
                     break
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Train for one epoch, from the current state."""
-        with interruptible(self.engine, self.settings.timeout):
+        with interruptible(self, self.settings.timeout):
             data, rows = self._to_arrays(X, y, sample_weight)
         self._begin(data, rows)
-        with interruptible(self.engine, self.settings.timeout):
-            if divergence := self._train_rows(rows):
+        with self._training():
+            if divergence := self._train_rows(data, rows):
                 self._report(divergence)
+
+    @contextmanager
+    def _training(self, always: bool = False) -> Iterator[None]:
+        """A context in which this thread trains, until the timeout or Ctrl-C."""
+        outer, self.thread = self.thread, get_ident()  # A callback may call `partial_fit`.
+        try:
+            with interruptible(self, self.settings.timeout, always):
+                yield
+        finally:
+            self.thread = outer
 
     def _to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that a step reads, and their number of rows."""
@@ -110,13 +125,18 @@ class FitLoop:
 
     def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
         """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
-        self.engine.start(data)
+        self._start(data)
         first_rows, self.rng = self.engine.broadcast((rows, self.rng))
         if first_rows != rows:
             raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
                             f"rows.")
         self.engine.synchronize()
         return self.engine.is_first
+
+    def _start(self, data: Mapping[str, np.ndarray]) -> None:
+        """Hand the rows to the engine."""
+        self.engine.start(data)
+        self._started = data
 
     def _check_batches(self, X: Any) -> Iterable[Any]:
         """X, if it can be iterated over in every epoch."""
@@ -129,8 +149,10 @@ class FitLoop:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 
-    def _train_rows(self, rows: int) -> str | None:
+    def _train_rows(self, data: Mapping[str, np.ndarray], rows: int) -> str | None:
         """Train on every row once; return a message if the loss diverged."""
+        if self._started is not data:  # A callback has trained on other rows.
+            self._start(data)
         order = self.rng.permutation(rows) if self.settings.shuffle else np.arange(rows)
         snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
         loss = self.engine.epoch(order, self.settings.batch_size)
@@ -162,7 +184,7 @@ class FitLoop:
             for batch in fetched:
                 X, y, w = split_batch(batch)
                 data, rows = self._to_arrays(X, y, w)
-                engine.start(data)
+                self._start(data)
                 loss = engine.epoch(np.arange(rows), rows)
                 if not self._is_finite(loss):
                     engine.undo()

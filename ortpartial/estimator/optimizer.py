@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from ortpartial.training_info import to_training_info
 
 from .fit_loop import FitLoop, count_batches
 from .outputs import resolve_losses, warn_of_activations
-from .params import FitSettings, Setting, check_flag, check_names, collect_params, replace_nested
+from .params import FitSettings, ModelSetting, Setting, check_flag, check_names, collect_params, replace_nested
 from .predictor import Predictor, interruptible
 from .state import TrainingState
 from .validation import DataAdapter
@@ -55,6 +56,11 @@ _DERIVED = ("_spec", "_engine", "_data", "_predictor", "_loop", "_state", "_laye
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 _PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
              "_rng": "rng"}
+
+
+#: Settings of the loop, and those that the processes of a distributed training share: a callback may change them.
+_LOOP = tuple(f.name for f in fields(FitSettings))
+_SHARED = ("learning_rate", "learning_penalty", "max_iter", "batch_size", "shuffle", "validation_every")
 
 
 class _Progress:
@@ -157,6 +163,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         The trained weights by name.
     n_iter_ : int
         Number of epochs trained.
+    learning_rate_ : float
+        The step size of the next batch, by which the schedule scales it.
     engine_, engine_reason_ : str
         The engine in use, and why.
 
@@ -213,18 +221,28 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         self._arguments: dict[str, Any] = {
             "model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
             "learning_rate": learning_rate, "learning_penalty": learning_penalty}
-        self.learning_rate = resolve_rate(learning_rate)
-        self.learning_penalty = resolve_penalty(learning_penalty)
+        resolved = {"learning_rate": resolve_rate(learning_rate), "learning_penalty": resolve_penalty(learning_penalty)}
         settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
                                callbacks, timeout, verbose, exc)  # type: ignore[arg-type]
-        self.device, self.engine = device, engine
-        self.distributed = check_flag("distributed", distributed)
-        self.train_mode = check_flag("train_mode", train_mode)
-        self.checkpointing, self.precision, self.loss_scale = checkpointing, precision, loss_scale
+        vars(self).update(resolved, device=device, engine=engine, checkpointing=checkpointing, precision=precision,
+                          loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
+                          train_mode=check_flag("train_mode", train_mode))
         resolve_precision(precision, loss_scale)
         self._batches = 0  # of the whole training, which fit plans where the schedule asks for it
         self._compose(self._specify(self._read(model)), settings)
         self._engine.check()
+
+    weights_to_train = ModelSetting()
+    learning_loss = ModelSetting()
+    learning_rate = ModelSetting()
+    learning_penalty = ModelSetting()
+    train_mode = ModelSetting()
+    precision = ModelSetting()
+    loss_scale = ModelSetting()
+    device = ModelSetting()
+    engine = ModelSetting()
+    distributed = ModelSetting()
+    checkpointing = ModelSetting()
 
     max_iter = Setting()
     batch_size = Setting()
@@ -243,6 +261,15 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     n_iter_ = _Progress()
     _rng = _Progress()
 
+    @property
+    def model(self) -> Any:
+        """The model as it was given; training starts again with another one."""
+        return self._arguments["model"]
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        self.set_params(model=model)
+
     def _read(self, model: Any) -> Model:
         """Load a copy of the model; resolve the losses and weights of the settings in it."""
         # It is a copy, so that nothing the caller does to the model changes a training.
@@ -251,8 +278,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         for problem in find_mode_problems(loaded, losses, self.train_mode):
             warnings.warn(problem, ModelWarning, stacklevel=3)  # the caller of the constructor
         is_named = isinstance(self._arguments["learning_loss"], Mapping)
-        self.learning_loss = losses if is_named else next(iter(losses.values()))
-        self.weights_to_train = resolve_weights(loaded, self._arguments["weights_to_train"], list(losses))
+        vars(self)["learning_loss"] = losses if is_named else next(iter(losses.values()))
+        vars(self)["weights_to_train"] = resolve_weights(loaded, self._arguments["weights_to_train"], list(losses))
         _check_reached(loaded, losses, self.weights_to_train)
         warn_of_activations(loaded, losses, stacklevel=3)  # the caller of the constructor
         return loaded
@@ -322,8 +349,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             The `timeout` is over.
         """
         seen = self._engine.iteration if self.warm_start else 0
+        if self._spec.rate_start and not self.warm_start:  # The optimizer, too, starts again.
+            self._adopt(replace(self._spec, rate_start=0))
         self._plan(seen, X, y)
-        self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify if self.callbacks else None)
+        self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -354,23 +383,29 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     def _plan(self, seen: int, X: Any, y: Any) -> None:
         """Let a schedule without a length of its own end with the batches that are asked for, after those seen."""
-        if self.learning_rate.over(1) is self.learning_rate:
-            return
-        self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size)
-        if self._spec.batches != self._batches:
+        is_planned = self.learning_rate.over(1) is not self.learning_rate
+        try:
+            self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size)
+        except SettingError:
+            if is_planned:
+                raise
+            self._batches = 0
+        if is_planned and self._spec.batches != self._batches:
             self._adopt(replace(self._spec, batches=self._batches))
 
-    def _adopt(self, spec: TrainingSpec) -> None:
-        """Go on from the current state with another update of the weights, in all parts."""
-        self._spec, self._engine = spec, self._engine.continue_with(spec)
-        self._data.spec = spec
-        for part in (self._predictor, self._loop, self._state):
-            part.spec, part.engine = spec, self._engine
-
     def _notify(self) -> bool:
-        """Call every callback; return whether one of them returned True."""
-        answers = [callback(self) for callback in self.callbacks]
-        return any(answer is True for answer in answers)
+        """Call every callback, in the first process alone; return whether one of them returned True."""
+        if not self.callbacks:
+            return False
+        answers = [callback(self) for callback in self.callbacks] if self._engine.is_first else []
+        is_over = any(answer is True for answer in answers)
+        if not self._engine.is_distributed:
+            return is_over
+        # All processes go on with the settings of the first one.
+        shared = {n: getattr(self, n) for n in _SHARED}
+        shared, self._rng, is_over = self._engine.broadcast((shared, self._rng, is_over))
+        self._change({n: v for n, v in shared.items() if getattr(self, n) != v})
+        return bool(is_over)
 
     # -- prediction
 
@@ -392,7 +427,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         DataError
             X does not fit the model.
         """
-        with interruptible(self._engine, self.timeout):
+        with interruptible(self._predictor, self.timeout):
             return self._predictor.predict(X)
 
     def losses(self, X: Any, y: Any) -> np.ndarray:
@@ -413,7 +448,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         DataError
             X or y does not fit the model.
         """
-        with interruptible(self._engine, self.timeout):
+        with interruptible(self._predictor, self.timeout):
             return self._predictor.losses(X, y)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -440,7 +475,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         ----------
         .. [1] scikit-learn, `r2_score` and `accuracy_score`.
         """
-        with interruptible(self._engine, self.timeout):
+        with interruptible(self._predictor, self.timeout):
             return self._predictor.score(X, y, sample_weight)
 
     # -- state
@@ -579,6 +614,11 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return self._state.save_graphs(folder)
 
     @property
+    def learning_rate_(self) -> float:
+        """The step size of the next batch, by which the schedule scales it: η(k) with k - 1 batches seen."""
+        return self._state.step_size()
+
+    @property
     def engine_(self) -> str:
         """The engine in use."""
         return self._engine.name
@@ -645,7 +685,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         model = self._spec.model
         return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in _PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
-                "straight_through": model.straight_through, "engine_state": self._engine.snapshot()}
+                "straight_through": model.straight_through,
+                "rate_start": self._spec.rate_start, "engine_state": self._engine.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         proto, arrays = state.pop("model")
@@ -654,9 +695,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         arguments = state.pop("_given", None) or state.pop("_arguments")
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in _PROGRESS}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
+        rate_start = state.pop("rate_start", 0)
         vars(self).update({"_batches": 0} | {n: v for n, v in state.items() if n not in _DERIVED})
         self._arguments = {**arguments, "model": model}
-        self._compose(self._specify(model), settings)
+        self._compose(replace(self._specify(model), rate_start=rate_start), settings)
         self._engine.restore(snapshot)
         for name, value in progress.items():
             setattr(self, name, value)
@@ -678,7 +720,13 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return collect_params(self, self._arguments, deep)
 
     def set_params(self, **params: Any) -> Any:
-        """Change settings by name and keep what was trained.
+        """Change settings by name and keep what was trained; assigning an attribute does the same.
+
+        In a callback, `learning_rate` and `learning_penalty` change from the next step on: the schedule goes on with
+        the batch where it is, and an optimizer keeps its states unless it is of another class, whose states start at
+        zero. `max_iter`, `batch_size`, `shuffle`, `validation_every`, `callbacks`, `verbose`, `exc` and `random_state`
+        change from the next epoch on, `timeout`, `init` and `warm_start` from the next call on. All others are refused
+        while `fit` runs. With ``distributed=True`` the other processes take over what the first one changes.
 
         Parameters
         ----------
@@ -700,30 +748,67 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         check_names(self, direct)
         if direct:
             self._change(direct)
-        check_names(self, params)
         if nested := {n: v for n, v in params.items() if "__" in n}:
             self._change(replace_nested(self, nested))
         return self
 
     def _change(self, params: Mapping[str, Any]) -> None:
-        """Change settings; where a graph depends on one, compose anew and continue from the current state."""
-        if params.keys() <= {f.name for f in fields(FitSettings)}:
-            self._loop.settings = replace(self._loop.settings, **params)
-            if "random_state" in params:
-                self._rng = np.random.default_rng(self.random_state)
+        """Change settings: those of the loop, then those of the update, the others by composing anew."""
+        loop = {n: v for n, v in params.items() if n in _LOOP}
+        update = {n: v for n, v in params.items() if n in ("learning_rate", "learning_penalty")}
+        if others := params.keys() - loop.keys() - update.keys():
+            self._recompose({n: params[n] for n in [*others, *loop]}, update)
             return
-        if self._engine.options is not None:
+        settings = replace(self._loop.settings, **loop)
+        self._change_update(update)
+        self._loop.settings = settings
+        if "random_state" in params:
+            self._rng = np.random.default_rng(self.random_state)
+
+    def _change_update(self, params: Mapping[str, Any]) -> None:
+        """Go on with another optimizer or penalty from the next step on."""
+        if self._loop.thread not in (None, get_ident()):
+            raise SettingError("learning_rate and learning_penalty change between two steps: in a callback, not in "
+                               "another thread, such as that in which an iterable gives its batches.")
+        former, spec = self.learning_rate, self._spec
+        rate = resolve_rate(params["learning_rate"]) if "learning_rate" in params else former
+        penalty = resolve_penalty(params.get("learning_penalty", self.learning_penalty))
+        if self._loop.thread is not None and not self._batches and rate.over(1) is not rate:
+            raise SettingError(f"{rate.schedule!r} lasts as long as the training, and the data do not say how many "
+                               f"batches they give; give the schedule their number n.")
+        if (rate, penalty) != (former, self.learning_penalty):
+            weight = self._spec.model.arrays[self.weights_to_train[0]]
+            # An error in a formula is better now than in the next step.
+            for piece in (rate.over(max(self._batches, 1)), penalty):
+                piece.build_onnx_function(dtype=weight.dtype, shape=weight.shape)
+            is_kept = isinstance(rate, type(former)) or isinstance(former, type(rate))
+            start = spec.rate_start if is_kept else self._state.batches
+            self._adopt(replace(spec, rate=rate, penalty=penalty, rate_start=start, batches=self._batches))
+        vars(self).update(learning_rate=rate, learning_penalty=penalty)
+        self._arguments.update(params)
+
+    def _adopt(self, spec: TrainingSpec) -> None:
+        """Go on from the current state with another update of the weights, in all parts."""
+        self._spec, self._engine = spec, self._engine.continue_with(spec)
+        self._data.spec = spec
+        for part in (self._predictor, self._loop, self._state):
+            part.spec, part.engine = spec, self._engine
+
+    def _recompose(self, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
+        """Change settings that all graphs depend on, then those of the update, and continue from the current state."""
+        if self._loop.thread is not None:
             raise SettingError(f"{next(iter(params))} belongs to the graphs that run now; change it before or after "
                                f"fit.")
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
-            if self._batches:
-                new._batches = self._batches
-                new._adopt(replace(new._spec, batches=self._batches))
+            new._batches = self._batches
+            if self._batches or self._spec.rate_start:
+                new._adopt(replace(new._spec, batches=self._batches, rate_start=self._spec.rate_start))
             new._engine.restore(self._engine.snapshot())
             for name in _PROGRESS:
                 if not (name == "_rng" and "random_state" in params):
                     setattr(new, name, getattr(self, name))
+        new._change_update(update)
         vars(self).update(vars(new))
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import describe_unknown
 
-__all__ = ["FitSettings", "Setting", "check_flag", "check_names", "collect_params", "replace_nested"]
+__all__ = ["FitSettings", "ModelSetting", "Setting", "check_flag", "check_names", "collect_params", "replace_nested"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,19 @@ class Setting:
         instance._loop.settings = replace(instance._loop.settings, **{self.name: value})
 
 
+class ModelSetting:
+    """An attribute of an optimizer that its graphs depend on: assigning it is `set_params`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else vars(instance)[self.name]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.set_params(**{self.name: value})
+
+
 def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> dict[str, Any]:
     """Collect the arguments of a constructor by name, as `get_params` of scikit-learn does.
 
@@ -102,10 +115,23 @@ def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> d
     params = {n: arguments[n] if n in arguments else getattr(instance, n) for n in names}
     if deep:
         for n in names:
-            value = getattr(instance, n, None)
-            if is_dataclass(value):
-                params.update({f"{n}__{f.name}": getattr(value, f.name) for f in fields(value) if f.init})
+            params.update(_list_fields(n, _get_piece(instance, n)))
     return params
+
+
+def _get_piece(instance: Any, name: str) -> Any:
+    """The value of a setting; None for a model, as the fields of what `load` returns are no settings."""
+    return None if name == "model" else getattr(instance, name, None)
+
+
+def _list_fields(path: str, value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, and theirs, by name; nothing for other values."""
+    listed = {}
+    for f in fields(value) if is_dataclass(value) else ():
+        if f.init:
+            listed[f"{path}__{f.name}"] = getattr(value, f.name)
+            listed.update(_list_fields(f"{path}__{f.name}", getattr(value, f.name)))
+    return listed
 
 
 def check_names(instance: Any, names: Iterable[str]) -> None:
@@ -116,7 +142,7 @@ def check_names(instance: Any, names: Iterable[str]) -> None:
     instance : object
         An object with `get_params`.
     names : iterable of str
-        Names of settings, of the form ``a`` or ``a__b``.
+        Names of settings, of the form ``a``, ``a__b`` or ``a__b__c``.
 
     Raises
     ------
@@ -125,10 +151,6 @@ def check_names(instance: Any, names: Iterable[str]) -> None:
     """
     settings = instance.get_params()
     for name in names:
-        piece, _, field = name.rpartition("__")
-        if name not in settings and is_dataclass(owner := getattr(instance, piece, None) if piece else None):
-            raise SettingError(describe_unknown(field, f"{piece}={type(owner).__name__}",
-                                                [f.name for f in fields(owner) if f.init]))
         if name not in settings:
             raise SettingError(describe_unknown(name, type(instance).__name__, [n for n in settings if "__" not in n]))
 
@@ -141,18 +163,38 @@ def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     instance : object
         The object that has the attributes; it is not changed.
     params : dict of str to object
-        New values of fields, by names of the form ``attribute__field``.
+        New values of fields, by names of the form ``attribute__field`` or ``attribute__field__field``; a field is
+        replaced before its own fields are.
 
     Returns
     -------
     dict of str to object
         The copies by the names of the attributes.
+
+    Raises
+    ------
+    SettingError
+        There is no such field.
     """
-    changes: dict[str, dict[str, Any]] = {}
-    for name, value in params.items():
-        attribute, _, field = name.partition("__")
-        changes.setdefault(attribute, {})[field] = value
-    return {attribute: replace(getattr(instance, attribute), **values) for attribute, values in changes.items()}
+    new: dict[str, Any] = {}
+    for name in sorted(params, key=lambda n: n.count("__")):
+        attribute, *path = name.split("__")
+        piece = new.get(attribute, _get_piece(instance, attribute))
+        if not is_dataclass(piece):
+            raise SettingError(describe_unknown(name, type(instance).__name__, instance.get_params(deep=False)))
+        new[attribute] = _replace_field(attribute, piece, path, params[name])
+    return new
+
+
+def _replace_field(owner: str, piece: Any, path: Sequence[str], value: Any) -> Any:
+    """A copy of a dataclass with another value of a field, or of a field of a field."""
+    name, *rest = path
+    names = [f.name for f in fields(piece) if f.init] if is_dataclass(piece) else []
+    if name not in names:
+        raise SettingError(describe_unknown(name, f"{owner}={type(piece).__name__}", names))
+    if rest:
+        value = _replace_field(f"{owner}__{name}", getattr(piece, name), rest, value)
+    return replace(piece, **{name: value})
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -95,13 +95,14 @@ class Predictor:
 
 
 @contextmanager
-def interruptible(engine: Engine, timeout: float | None, always: bool = False) -> Iterator[None]:
+def interruptible(part: Any, timeout: float | None, always: bool = False) -> Iterator[None]:
     """A context in which runs end at the timeout and at Ctrl-C.
 
     Parameters
     ----------
-    engine : Engine
-        Its `options` are those of every run in the context, also of runs that are not its own.
+    part : object
+        Has an `engine`, which may be replaced meanwhile. The `options` of the engine are those of every run in the
+        context, also of runs that are not its own.
     timeout : float or None
         In seconds. A context inside of another one has the timeout of the outer one.
     always : bool
@@ -111,15 +112,15 @@ def interruptible(engine: Engine, timeout: float | None, always: bool = False) -
     ------
     None
     """
-    if engine.options is not None or not (always or timeout):
+    if part.engine.options is not None or not (always or timeout):
         yield
         return
     with Interrupt(timeout) as interrupt:
-        engine.options = interrupt.options
+        part.engine.options = interrupt.options
         try:
             yield
         finally:
-            engine.options = None
+            part.engine.options = None
 
 
 def _unwrap(by_name: dict[str, Any]) -> Any:

@@ -11,7 +11,10 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
+from ortpartial.graph import build, constant, variable
+from ortpartial.learning import BaseLearningRate, Schedule
 from ortpartial.model import restore_weights, write
+from ortpartial.runtime import Session
 from ortpartial.training import Engine, TrainingSpec, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
 
@@ -31,6 +34,7 @@ class TrainingState:
 
     def __init__(self, spec: TrainingSpec, engine: Engine):
         self.spec, self.engine = spec, engine
+        self._rate: BaseLearningRate | None = None  # The one whose schedule has a session.
 
     def list_names(self, kind: str) -> list[str]:
         """The names of the arrays of a kind, ``"weight"``, ``"optimizer"`` or ``"buffer"``, in order."""
@@ -56,6 +60,23 @@ class TrainingState:
         checked = [_check_array(name, a, self.engine.get(name)) for name, a in zip(names, arrays, strict=True)]
         for name, a in zip(names, checked, strict=True):
             self.engine.set(name, a)
+
+    @property
+    def batches(self) -> int:
+        """Number of batches that the schedule has counted: those seen, without steps that a `LossScale` skipped."""
+        skipped = [int(self.engine.get(n)) for n in list(self.spec.scaling)[-1:]]
+        return self.engine.iteration - sum(skipped)
+
+    def step_size(self) -> float:
+        """η of the next batch, as the step computes it."""
+        rate = self.spec.planned_rate
+        assert isinstance(rate.schedule, Schedule)
+        if rate != self._rate:
+            dtype = next(iter(self.spec.trained.values())).dtype
+            k = variable("k", np.int64, [])
+            eta = rate.schedule(constant(np.asarray(rate.eta0, dtype)), k)
+            self._schedule, self._rate = Session(build([k], {"eta": eta})), rate
+        return float(self._schedule.run({"k": np.array(self.batches + 1)})["eta"])
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,13 +15,13 @@ from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, op
 
 from .aliases import NamedSettings
-from .validation import check_number, resolve_piece
+from .validation import PieceType, check_number, resolve_piece
 
 __all__ = ["BaseLearningOnnx", "check_number", "resolve_piece", "row_losses", "weighted_mean", "weighted_sums"]
 
 
 @dataclass(frozen=True)
-class BaseLearningOnnx(NamedSettings, ABC):
+class BaseLearningOnnx(NamedSettings, metaclass=PieceType):
     """A piece of training: a frozen dataclass of settings with a formula, a function of values.
 
     Pieces with equal class and settings are equal; pieces can be hashed, copied and pickled, and hold no session.

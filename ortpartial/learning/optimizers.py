@@ -15,7 +15,7 @@ from ortpartial.graph import Value, build, constant, op, variable
 
 from .base import BaseLearningOnnx, check_number, resolve_piece
 from .schedules import Schedule, resolve_schedule
-from .update import descend, one_minus_power
+from .update import count_from, descend, one_minus_power
 
 __all__ = ["BaseLearningRate", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
            "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]
@@ -63,7 +63,7 @@ class BaseLearningRate(BaseLearningOnnx):
     def update(self, w: Value, g: Value, *state: Any, **k: Any) -> tuple[Value, tuple[Value, ...]]:
         """``update(w, g, *state, k=k)``: the step of batch k, before it is scaled by η, and the new state."""
 
-    def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
+    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0) -> tuple[Value, ...]:
         """The weight and its state after batch k.
 
         Parameters
@@ -74,13 +74,16 @@ class BaseLearningRate(BaseLearningOnnx):
             Number of the batch, from 1, an int64 scalar.
         *state : Value
             The state, in the order of ``self.state``.
+        start : int
+            Number of the batch after which the state was zero: the schedule counts from the start of the training, the
+            bias correction of Adam from here.
 
         Returns
         -------
         tuple of Value
             The new weight, then the new state.
         """
-        step, new_state = self.update(w, g, *state, k=k)
+        step, new_state = self.update(w, g, *state, k=count_from(start, k))
         assert isinstance(self.schedule, Schedule)
         eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
         return descend(w, eta, step), *new_state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,14 +11,14 @@ from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
 from .aliases import NamedSettings
-from .validation import check_integer, check_number, resolve_piece
+from .validation import PieceType, check_integer, check_number, resolve_piece
 
 __all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule", "OptimalSchedule",
            "Schedule", "StepSchedule", "WarmUpSchedule", "resolve_schedule"]
 
 
 @dataclass(frozen=True)
-class Schedule(NamedSettings, ABC):
+class Schedule(NamedSettings, metaclass=PieceType):
     """η(k): the step size at batch k = 1, 2, ..., counted over all epochs.
 
     A subclass is a frozen dataclass of settings that defines ``__call__(self, eta0, k)``: from the first step size, a

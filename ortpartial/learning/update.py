@@ -8,7 +8,25 @@ import numpy as np
 
 from ortpartial.graph import Node, Value, cast, constant, op
 
-__all__ = ["descend", "one_minus_power"]
+__all__ = ["count_from", "descend", "one_minus_power"]
+
+
+def count_from(start: int, k: Value) -> Value:
+    """The number of the batch since an optimizer took the place of another one; k itself in a training from the start.
+
+    Parameters
+    ----------
+    start : int
+        The last batch of the former optimizer.
+    k : Value
+        The number of the batch, an int64 scalar.
+
+    Returns
+    -------
+    Value
+    """
+    # A training that starts again with this graph counts from its own start.
+    return op.Where(k > start, k - start, k) if start else k
 
 
 def descend(w: Value, eta: Value, step: Value) -> Value:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABCMeta
 from collections.abc import Mapping
+from dataclasses import FrozenInstanceError
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,7 +13,39 @@ from ortpartial.exceptions import SettingError
 
 from .aliases import CHOICES, suggest
 
-__all__ = ["check_integer", "check_number", "resolve_piece"]
+__all__ = ["PieceType", "check_integer", "check_number", "resolve_piece"]
+
+
+class PieceType(ABCMeta):
+    """The metaclass of losses, penalties, optimizers and schedules: assigning a setting says how it is changed.
+
+    ``dataclass(frozen=True)`` writes a ``__setattr__`` into each class; this replaces it.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Half(metaclass=PieceType):
+    ...     setting = "learning_loss"
+    ...     factor: float = 0.5
+    >>> Half().factor = 1.0  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    dataclasses.FrozenInstanceError: Half is immutable, ... as set_params(learning_loss__factor=1.0) does.
+    """
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, _refuse_assignment if name == "__setattr__" else value)
+
+
+def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
+    """``__setattr__`` of a piece; an attribute that is no setting may be set where the class is no dataclass itself."""
+    if name not in piece.__dataclass_fields__ and "__dataclass_fields__" not in vars(type(piece)):
+        object.__setattr__(piece, name, value)
+        return
+    path = {"schedule": "learning_rate__schedule"}.get(piece.setting, piece.setting)
+    raise FrozenInstanceError(f"{type(piece).__name__} is immutable, and {name} cannot be assigned; give the optimizer "
+                              f"another one, as set_params({path}__{name}={value!r}) does.")
 
 
 def check_number(

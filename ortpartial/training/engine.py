@@ -250,9 +250,14 @@ class Engine(ABC):
                 self.set(name, array)
 
     def continue_with(self, spec: TrainingSpec) -> Engine:
-        """An engine of this kind that goes on from here, on the same rows, with another spec of the same states."""
-        engine = type(self)(spec)
-        engine.restore(self.snapshot())
+        """An engine of this kind that goes on from here, on the same rows, with another optimizer or penalty.
+
+        The states of an optimizer that starts with this engine are zero.
+        """
+        engine, snapshot = type(self)(spec), self.snapshot()
+        if spec.rate_start != self.spec.rate_start:
+            snapshot["arrays"] = {n: a for n, a in snapshot["arrays"].items() if n not in self.spec.states}
+        engine.restore(snapshot)
         engine.reason, engine.options, engine._data = self.reason, self.options, self._data
         return engine
 

@@ -55,6 +55,8 @@ class TrainingSpec:
         The dtype of products, and the scale of the loss.
     batches : int
         Number of batches of the whole training, for schedules that last as long; 0 as long as it is not known.
+    rate_start : int
+        Number of the batch after which the optimizer took the place of another one, with states of zero.
     """
 
     model: Model
@@ -68,6 +70,7 @@ class TrainingSpec:
     gradient: Gradient | None = None
     precision: Precision | None = None
     batches: int = 0
+    rate_start: int = 0
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
         """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name."""

@@ -241,7 +241,7 @@ def append_update(
               for n, v in weights.items()}
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
     ready = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
-    after = {n: rate.apply(weights[n], g, k, *states[n].values()) for n, g in ready}
+    after = {n: rate.apply(weights[n], g, k, *states[n].values(), start=spec.rate_start) for n, g in ready}
     for n, v in weights.items():
         inputs.update({n: v, **states[n]})
         outputs.update(zip(map(names.new, [n, *states[n]]), after[n], strict=True))

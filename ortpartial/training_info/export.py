@@ -17,6 +17,7 @@ from ortpartial.learning import (
     LearningRateAdam,
     LearningRateSGDNesterov,
     Schedule,
+    count_from,
     glorot_bounds,
 )
 from ortpartial.model import Model, load, prepare, restore_weights, walk_graphs
@@ -248,16 +249,17 @@ class _NodeRate:
         """The optimizer in a training of so many batches."""
         return _NodeRate(self.rate.over(batches))
 
-    def apply(self, w: Value, g: Value, k: Value, *state: Value) -> tuple[Value, ...]:
+    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0) -> tuple[Value, ...]:
         """The weight and its state after batch k."""
         operator = _find_operator(self.rate, w.dtype)
         if operator is None:
-            return self.rate.apply(w, g, k, *state)
+            return self.rate.apply(w, g, k, *state, start=start)
         op_type, attributes = operator
         assert isinstance(self.rate.schedule, Schedule)
         eta = self.rate.schedule(constant(np.asarray(self.rate.eta0, w.dtype)), k)
         # Momentum counts from 0, the others, whose t is an exponent or has no effect here, from 1.
-        t = k - 1 if op_type == "Momentum" else k
+        t = count_from(start, k)
+        t = t - 1 if op_type == "Momentum" else t
         outputs: tuple[Value, ...] = getattr(training, op_type)(
             eta, t, w, g, *state, n_outputs=1 + len(state), **attributes)
         return outputs

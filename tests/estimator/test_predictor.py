@@ -1,6 +1,7 @@
 """Predictions, losses and scores of a trained model, and data that are refused."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,11 +154,11 @@ def test_a_predictor_without_an_optimizer():
 
 
 def test_a_context_in_another_one_has_its_timeout():
-    engine = linear_engine()
-    with interruptible(engine, None):
-        assert engine.options is None
-    with interruptible(engine, 60.0):
-        options = engine.options
-        with interruptible(engine, 1e-9, always=True):
-            assert engine.options is options
-    assert engine.options is None
+    part = SimpleNamespace(engine=linear_engine())
+    with interruptible(part, None):
+        assert part.engine.options is None
+    with interruptible(part, 60.0):
+        options = part.engine.options
+        with interruptible(part, 1e-9, always=True):
+            assert part.engine.options is options
+    assert part.engine.options is None

@@ -61,6 +61,7 @@ def training(case, distributed=False, rank=0):
         def stop(o):
             assert rank == 0
             said.append(o.n_iter_)
+            o.set_params(learning_rate__eta0=0.1, learning_penalty="none", batch_size=7)
             return len(said) == 2
 
         return Optimizer(mlp(), callbacks=[stop], verbose=1, **settings), (X, y, w, X, y)
