@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import learning_loss, learning_penalty, learning_rate, precision, schedule, subgraph  # noqa: F401 - public paths
 from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
+from .estimator import OrtGradientForwardBackwardOptimizer, optimizer
 from .exceptions import OrtPartialError
 from .graph import Value, build, constant, op, stop_gradient, values, variable
 from .learning import (
@@ -39,22 +40,21 @@ from .learning import (
 )
 from .model import load
 from .rewrites import LossScale
+from .training import OrtGradientForwardBackward
+from .training_info import (
+    TrainingSession,
+    check_training_info,
+    lower_training_operators,
+    lowered_step,
+    strip_training_info,
+    to_training_info,
+)
 
 if TYPE_CHECKING:
-    from .estimator import OrtGradientForwardBackwardOptimizer
     from .torch import OnnxLayer as OnnxLayer
-    from .training import OrtGradientForwardBackward
-    from .training_info import (
-        TrainingSession,
-        check_training_info,
-        lower_training_operators,
-        lowered_step,
-        strip_training_info,
-        to_training_info,
-    )
 
-# Older pickles name this module without its room.
-sys.modules[f"{__name__}.values"] = values
+# Older pickles name these two modules without their rooms.
+sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": values})
 
 __version__ = "0.1.0"
 
@@ -69,30 +69,15 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "gradient_model", "load", "lower_training_operators", "lowered_step", "no_gradient", "op", "stop_gradient",
            "strip_training_info", "to_training_info", "variable", "vjp"]
 
-#: Names and modules that import onnxruntime, or torch (onnxruntime-training 1.19.2 does, too), which takes seconds:
-#: they are imported on first use.
-_LAZY = {
-    "OnnxLayer": "torch",
-    "OrtGradientForwardBackward": "training",
-    "OrtGradientForwardBackwardOptimizer": "estimator",
-    "TrainingSession": "training_info",
-    "check_training_info": "training_info",
-    "lower_training_operators": "training_info",
-    "lowered_step": "training_info",
-    "strip_training_info": "training_info",
-    "to_training_info": "training_info",
-}
-_LAZY_MODULES = ("estimator", "optimizer", "runtime", "testing", "torch", "training", "training_info")
-
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES:
-        return import_module(f".{name}", __name__)
-    if name in _LAZY:
-        value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
-        return value
+    """Import `ortpartial.torch` on first use, as importing torch takes seconds."""
+    if name == "torch":
+        return import_module(".torch", __name__)
+    if name == "OnnxLayer":
+        return import_module(".torch", __name__).OnnxLayer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})
+    return sorted({*globals(), "OnnxLayer", "torch"})
