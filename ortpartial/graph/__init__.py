@@ -1,21 +1,23 @@
 """The notation: Python arithmetic on values, and models built from them."""
 
+from . import indexing  # noqa: F401  (it is what x[...] calls)
 from .body_types import CONTROL, body_inputs
 from .build import build
 from .control_flow import cond, loop, scan, widen_body
 from .gradient_stop import is_gradient_stop, stop_gradient
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
+from .pickling import NodeList
 from .rewriter import make_rewriter, rewrite
 from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, schema_of
 from .shape_inference import forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
 from .traits import FLOATS, LABEL_LOSSES, RANDOM, VIEWS, WITH_BODIES
-from .values import Node, Subgraph, Value, counter
+from .values import Immutable, Node, Subgraph, Value, counter
 from .walk import find_boundary, find_inputs, find_reached, topological, walk_back, walk_nodes
 
-__all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES", "Node", "Operators",
-           "Subgraph", "Value", "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required",
-           "cond", "constant", "counter", "defaults", "find_boundary", "find_inputs", "find_reached",
-           "forget_zero_sizes", "is_gradient_stop", "loop", "make_node", "make_rewriter", "ones_like", "onnx_type",
-           "op", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "topological",
-           "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]
+__all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES", "Immutable", "Node",
+           "NodeList", "Operators", "Subgraph", "Value", "attach_outputs", "attribute_value", "body_inputs", "build",
+           "cast", "check_required", "cond", "constant", "counter", "defaults", "find_boundary", "find_inputs",
+           "find_reached", "forget_zero_sizes", "is_gradient_stop", "loop", "make_node", "make_rewriter", "ones_like",
+           "onnx_type", "op", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient",
+           "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -12,7 +14,7 @@ from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helpe
 from ortpartial.exceptions import GraphError
 
 from .body_types import CONTROL
-from .schemas import OPSET, check_required, np_dtype, onnx_type, parameter, schema_of
+from .schemas import OPSET, check_required, defaults, list_operators, np_dtype, onnx_type, parameter, schema_of
 from .shape_inference import fix_shapes
 from .values import Node, Value
 
@@ -82,6 +84,7 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
 
     A type variable that no value binds takes the dtype of the first floating-point value, else Python's own.
     """
+    arguments = [constant(a) if isinstance(a, np.ndarray) else a for a in arguments]
     bound: dict[str, np.dtype] = {}
     first = None
     for i, a in enumerate(arguments):
@@ -97,16 +100,17 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
     def coerce(i: int, a: Any) -> Value | None:
         if a is None or isinstance(a, Value):
             return a
-        if isinstance(a, np.ndarray):
-            return constant(a)
         p = parameter(schema, i)
-        if p.type_str in bound:
-            return constant(a, bound[p.type_str])
-        if len(p.types) == 1:
-            return constant(a, np_dtype(next(iter(p.types))))
-        if first is not None and onnx_type(first) in p.types:
-            return constant(a, first)
-        return constant(a)
+        dtype = bound.get(p.type_str)
+        if dtype is None and len(p.types) == 1:
+            dtype = np_dtype(next(iter(p.types)))
+        if dtype is None and first is not None and onnx_type(first) in p.types:
+            dtype = first
+        try:
+            return constant(a, dtype)
+        except (KeyError, TypeError, ValueError):
+            raise TypeError(f"{schema.name}: input {p.name!r} is {reprlib.repr(a)}, of type {type(a).__name__}, where "
+                            f"a Value, an array or a number was expected.") from None
 
     return tuple(coerce(i, a) for i, a in enumerate(arguments))
 
@@ -202,16 +206,66 @@ def _reason(e: Exception) -> str:
     return str(e).strip().splitlines()[-1].split("] ")[-1].strip()
 
 
+class Operator:
+    """One operator as a function of values, as `Operators` describes it.
+
+    Parameters
+    ----------
+    schema : onnx.defs.OpSchema
+        What the specification says of the operator.
+    family : Operators
+        The operators that it is one of.
+    """
+
+    def __init__(self, schema: defs.OpSchema, family: Operators):
+        self.schema, self._family = schema, family
+        self.__name__, self.__doc__ = schema.name, schema.doc
+
+    def __call__(self, *arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Any:
+        schema = self.schema
+        node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
+        if node.bodies:
+            return node.outputs[0] if len(node.outputs) == 1 else node.outputs
+        single = schema.max_output == 1 or (schema.min_output == 1 and n_outputs is None and len(node.outputs) > 0)
+        if single and "num_outputs" not in attributes:
+            return node.outputs[0]
+        return node.outputs
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Inputs, which are positional, and attributes, for `help` and editors."""
+        kind, option = inspect.Parameter, defs.OpSchema.FormalParameterOption
+        inputs = [
+            kind(x.name, kind.VAR_POSITIONAL) if x.option == option.Variadic
+            else kind(x.name, kind.POSITIONAL_ONLY, default=None if x.option == option.Optional else kind.empty)
+            for x in self.schema.inputs
+        ]
+        names = {x.name for x in self.schema.inputs}
+        attributes = [
+            kind(n, kind.KEYWORD_ONLY, default=kind.empty if a.required else defaults(self.schema).get(n))
+            for n, a in self.schema.attributes.items() if n not in names
+        ]
+        return inspect.Signature([*inputs, *attributes])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._family, self.schema.name)
+
+    def __repr__(self) -> str:
+        name = f"{self.schema.domain}.{self.schema.name}" if self.schema.domain else self.schema.name
+        return f"<operator {name}{self.__signature__}, opset {self.schema.since_version}>"
+
+
 class Operators:
     """Every operator of a domain as a function of values, spelled as in the specification: ``op.Softmax(x, axis=1)``.
 
     Tensors are positional, attributes are keywords. An operator whose further outputs are optional returns its first
-    output (the others are ``value.node.outputs``); one with several required outputs returns a tuple.
+    output (the others are ``value.node.outputs``); one with several required outputs returns a tuple. ``dir`` lists the
+    operators, ``help(op.Softmax)`` shows the specification of one.
 
     Parameters
     ----------
     domain : str
-        Domain of the operators.
+        Domain of the operators. Those of another than ONNX's own are declared by ``onnx.defs.register_schema``.
     opset : int
         Opset whose operators are meant; an operator younger than it is taken as it first appeared.
 
@@ -220,30 +274,34 @@ class Operators:
     >>> x = variable("x", "float32", ["N", 3])
     >>> op.ReduceSum(op.Exp(x), [1], keepdims=0).shape
     ('N',)
+    >>> op.Softmax
+    <operator Softmax(input, /, *, axis=-1), opset 13>
     """
 
     def __init__(self, domain: str = "", opset: int = OPSET):
         self._domain, self._opset = domain, opset
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+    if TYPE_CHECKING:
+        DynamicQuantizeLinear: Callable[..., tuple[Value, Value, Value]]
+        Split: Callable[..., tuple[Value, ...]]
+        TopK: Callable[..., tuple[Value, Value]]
+
+    def __getattr__(self, op_type: str) -> Callable[..., Value]:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
-        schema = schema_of(op_type, self._domain, self._opset)
+        operator = Operator(schema_of(op_type, self._domain, self._opset), self)
+        setattr(self, op_type, operator)
+        return operator
 
-        def call(*arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Any:
-            node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
-            if node.bodies:
-                return node.outputs[0] if len(node.outputs) == 1 else node.outputs
-            single = schema.max_output == 1 or (schema.min_output == 1 and n_outputs is None and len(node.outputs) > 0)
-            if single and "num_outputs" not in attributes:
-                return node.outputs[0]
-            return node.outputs
+    def __dir__(self) -> list[str]:
+        return list_operators(self._domain)
 
-        call.__name__ = op_type
-        call.__doc__ = schema.doc
-        setattr(self, op_type, call)
-        return call
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return "op" if self is op else (Operators, (self._domain, self._opset))
+
+    def __repr__(self) -> str:
+        return f"<{len(dir(self))} operators of {self._domain or 'ONNX'}, opset {self._opset}>"
 
 
-op: Any = Operators()
+op = Operators()
 Value._op = op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -11,7 +12,8 @@ from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError
 
-__all__ = ["OPSET", "attribute_value", "check_required", "defaults", "np_dtype", "onnx_type", "parameter", "schema_of"]
+__all__ = ["OPSET", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype", "onnx_type",
+           "parameter", "schema_of"]
 
 #: Rules are written against this opset; a built graph declares at least this one.
 OPSET = 21
@@ -27,8 +29,24 @@ def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
             return defs.get_schema(op_type, version, domain)
         return defs.get_schema(op_type, defs.onnx_opset_version(), domain)
     except defs.SchemaError:
-        name = f"{domain}.{op_type}" if domain else op_type
-        raise GraphError(f"ONNX has no operator {name} at opset {version}.") from None
+        raise GraphError(_unknown(op_type, domain, version)) from None
+
+
+def list_operators(domain: str) -> list[str]:
+    """The names of the operators of a domain in their latest versions, in alphabetical order."""
+    return sorted(s.name for s in defs.get_all_schemas() if s.domain == domain and not s.deprecated)
+
+
+def _unknown(op_type: str, domain: str, version: int) -> str:
+    """What to do about an operator without a schema."""
+    names = {n.lower(): n for n in list_operators(domain)}
+    close = difflib.get_close_matches(op_type.lower(), names, n=1)
+    guess = f" Did you mean {names[close[0]]}?" if close else ""
+    if not domain:
+        return f"ONNX has no operator {op_type} at opset {version}.{guess}"
+    return (f"ONNX has no operator {domain}.{op_type} at opset {version}.{guess} If other operators can compute it, "
+            f"say how by ortpartial.model.register_expansion({op_type!r}, {domain!r}, formula); else declare it by "
+            f"onnx.defs.register_schema, and its gradient by ortpartial.vjp({op_type!r}, {domain!r}).")
 
 
 _default_cache: dict[tuple[str, str, int], dict[str, Any]] = {}

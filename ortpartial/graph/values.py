@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError
 
+from .arithmetic import Arithmetic
 from .schemas import defaults
 from .traits import FLOATS, RANDOM
 from .walk import topological, walk_back
 
-__all__ = ["Node", "Subgraph", "Value"]
+__all__ = ["Immutable", "Node", "Subgraph", "Value"]
 
 
 if TYPE_CHECKING:
@@ -36,12 +37,24 @@ else:
             return value
 
 
+class Immutable:
+    """Base of what is never written to: a copy is the object itself."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
 @dataclass(frozen=True, eq=False)
-class Value:
+class Value(Arithmetic, Immutable):
     """A symbolic tensor: its type, and the node, if any, that computes it.
 
     Values are immutable and typed at construction. They support Python's arithmetic, so ``a * b + 1`` is the
-    expression ``Add(Mul(a, b), 1)``. A value without a node is an input (`variable`) or, with an array, a `constant`.
+    expression ``Add(Mul(a, b), 1)``, and the indexing, methods and functions of numpy: ``x[:, -1].mean()``,
+    ``np.exp(x)``. A value without a node is an input (`variable`) or, with an array, a `constant`. ``==`` compares
+    identity, as values are keys of dicts; ``op.Equal`` compares elements.
 
     Parameters
     ----------
@@ -130,71 +143,15 @@ class Value:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def __bool__(self) -> bool:
-        raise TypeError(f"{self!r} has no truth value before it is computed; use op.Where to choose.")
+    @property
+    def type_name(self) -> str:
+        """Element type and shape in words, such as ``float32[Nx3]``."""
+        shape = "?" if self.shape is None else "x".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.dtype if self.type.tensor_type.elem_type else '?'}[{shape}]"
 
     def __repr__(self) -> str:
-        shape = "?" if self.shape is None else "x".join("?" if d is None else str(d) for d in self.shape)
         what = self.hint or (self.node.op_type if self.node else "constant" if self.array is not None else "input")
-        dtype = self.dtype if self.type.tensor_type.elem_type else "?"
-        return f"<Value {what} {dtype}[{shape}]>"
-
-    #: The operators that arithmetic means. They are written with values themselves, hence `ops` sets them.
-    _op: ClassVar[Any]
-
-    # numpy would otherwise loop over the elements of `array * value` itself.
-    __array_ufunc__ = None
-
-    def __add__(self, other: Any) -> Value:
-        return self._op.Add(self, other)
-
-    def __radd__(self, other: Any) -> Value:
-        return self._op.Add(other, self)
-
-    def __sub__(self, other: Any) -> Value:
-        return self._op.Sub(self, other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return self._op.Sub(other, self)
-
-    def __mul__(self, other: Any) -> Value:
-        return self._op.Mul(self, other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return self._op.Mul(other, self)
-
-    def __truediv__(self, other: Any) -> Value:
-        return self._op.Div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return self._op.Div(other, self)
-
-    def __pow__(self, other: Any) -> Value:
-        return self._op.Pow(self, other)
-
-    def __matmul__(self, other: Any) -> Value:
-        return self._op.MatMul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Value:
-        return self._op.MatMul(other, self)
-
-    def __neg__(self) -> Value:
-        return self._op.Neg(self)
-
-    def __abs__(self) -> Value:
-        return self._op.Abs(self)
-
-    def __gt__(self, other: Any) -> Value:
-        return self._op.Greater(self, other)
-
-    def __ge__(self, other: Any) -> Value:
-        return self._op.GreaterOrEqual(self, other)
-
-    def __lt__(self, other: Any) -> Value:
-        return self._op.Less(self, other)
-
-    def __le__(self, other: Any) -> Value:
-        return self._op.LessOrEqual(self, other)
+        return f"<Value {what} {self.type_name}>"
 
 
 #: Numbers the nodes in the order of their construction.
@@ -202,7 +159,7 @@ counter = itertools.count()
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class Node(Immutable):
     """One operator applied to values. It has all the outputs of its schema; `build` emits those that are read."""
 
     schema: defs.OpSchema
@@ -277,7 +234,7 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Subgraph:
+class Subgraph(Immutable):
     """A graph inside a node: a branch of If, the body of Loop or of Scan.
 
     What does not depend on the inputs of the body is *captured*: computed once, outside the node. A branch of If has no

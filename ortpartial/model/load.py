@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,8 +16,9 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Value, constant, variable
+from ortpartial.graph import Immutable, NodeList, Value, constant, variable
 
+from .display import to_html, to_text
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
@@ -27,7 +29,7 @@ __all__ = ["Model", "load", "read"]
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Immutable):
     """An ONNX model as values.
 
     Parameters
@@ -70,6 +72,19 @@ class Model:
     file: mmap.mmap | None = None
     graph: onnx.GraphProto | None = None
     opsets: Mapping[str, int] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # One list of all nodes comes first, for the values to refer to.
+        return {"nodes": NodeList.of(self.values.values()), **vars(self), "file": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({n: v for n, v in state.items() if n != "nodes"})
+
+    def __repr__(self) -> str:
+        return to_text(self)
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
     def release(self) -> None:
         """Free the memory of the pages of `arrays` that were read, where they are in a file."""

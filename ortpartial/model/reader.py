@@ -52,9 +52,16 @@ def register_expansion(op_type: str, domain: str, expansion: Expansion) -> None:
     Parameters
     ----------
     op_type, domain : str
-        Name and domain of the operator.
+        Name and domain of the operator, which may be custom and have no schema.
     expansion : callable
         From its inputs, its attributes and which of its outputs are wanted to the outputs.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op
+    >>> def swish(inputs, attributes, wanted):
+    ...     return [inputs[0] * op.Sigmoid(attributes["beta"] * inputs[0])]
+    >>> register_expansion("Swish", "my.domain", swish)
     """
     EXPANSIONS[domain, op_type] = expansion
 
@@ -103,9 +110,9 @@ class Reader:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
             content = read_constant(attributes)
             return [Value(content.type, array=content.array, hint="" if self.is_function else node.output[0])]
+        if (node.domain, node.op_type) in EXPANSIONS:
+            return self._expand(node, inputs, attributes)
         schema = self._schema(node)
-        if (schema.domain, schema.name) in EXPANSIONS:
-            return _expand(node, schema, inputs, attributes)
         check_required(schema, inputs, schema.name)
         if not schema.domain and not self.is_function:
             check_node(schema.name, inputs, attributes, where)
@@ -126,6 +133,23 @@ class Reader:
             return schema_of("StopGradient", "ortpartial", 1)
         domain = "" if node.domain == "ai.onnx" else node.domain
         return schema_of(node.op_type, domain, self.opsets.get(node.domain, OPSET))
+
+    def _expand(self, node: NodeProto, inputs: Sequence[Value | None],
+                attributes: Mapping[str, Any]) -> list[Value | None]:
+        """What an operator of `EXPANSIONS` computes, once it has what its schema, if there is one, asks for."""
+        if defs.has(node.op_type, node.domain):
+            schema = self._schema(node)
+            attributes = {**defaults(schema), **attributes}
+            needed = {n for n, a in schema.attributes.items() if a.required or n in attributes}
+            if wrong := sorted(set(attributes) ^ needed):
+                problem = "has no" if wrong[0] in attributes else "needs the"
+                raise GraphError(f"{schema.name} {problem} attribute {wrong[0]!r}.")
+            if len(inputs) < schema.min_input:
+                raise GraphError(f"{schema.name} takes {schema.min_input} or more inputs, {len(inputs)} given.")
+        outputs = EXPANSIONS[node.domain, node.op_type](inputs, attributes, [bool(o) for o in node.output])
+        if len(node.output) > len(outputs):
+            raise GraphError(f"{node.op_type} has {len(outputs)} outputs and not {len(node.output)}.")
+        return outputs
 
     def _resolve(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
                  attributes: Mapping[str, Any], values: MutableMapping[str, Value]) -> Sequence[Value] | None:
@@ -200,21 +224,6 @@ def _infer_reshape(x: Value | None, shape: Shape | None) -> Shape | None:
         return shape
     before, after = (prod(n for n in sizes if isinstance(n, int)) for sizes in (x.shape, others))
     return (*shape[: new[0]], before // after, *shape[new[0] + 1 :]) if after and before % after == 0 else shape
-
-
-def _expand(node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
-            attributes: Mapping[str, Any]) -> list[Value | None]:
-    """What an operator of `EXPANSIONS` computes, once it has the inputs and attributes that it needs."""
-    attributes = {**defaults(schema), **attributes}
-    if wrong := sorted(set(attributes) ^ {n for n, a in schema.attributes.items() if a.required or n in attributes}):
-        problem = "has no" if wrong[0] in attributes else "needs the"
-        raise GraphError(f"{schema.name} {problem} attribute {wrong[0]!r}.")
-    if len(inputs) < schema.min_input:
-        raise GraphError(f"{schema.name} takes {schema.min_input} or more inputs, {len(inputs)} given.")
-    outputs = EXPANSIONS[schema.domain, schema.name](inputs, attributes, [bool(o) for o in node.output])
-    if len(node.output) > len(outputs):
-        raise GraphError(f"{schema.name} has {len(outputs)} outputs and not {len(node.output)}.")
-    return outputs
 
 
 def _count_outputs(schema: defs.OpSchema, attributes: Mapping[str, Any]) -> int:

@@ -157,7 +157,7 @@ def _split(x: Value, axis: int, n: int) -> tuple[list[Value], list[int]]:
     rest = axes[:axis] + axes[axis + 1 :]
     if rest != sorted(rest):
         source, axes, rest = x, list(range(x.rank)), [a for a in range(x.rank) if a != axis]
-    return op.Split(source, axis=axes[axis], num_outputs=n), [a for a in range(source.rank) if a not in rest]
+    return list(op.Split(source, axis=axes[axis], num_outputs=n)), [a for a in range(source.rank) if a not in rest]
 
 
 def _trace_axes(v: Value) -> tuple[Value, list[int | None]] | None:

@@ -1,11 +1,14 @@
 """Operators applied to values: constants beside values, attributes, and errors."""
 
+import inspect
+
 import numpy as np
 import pytest
+from onnx import defs
 from table import rows
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import constant, op, variable
+from ortpartial.graph import OPSET, Operators, constant, op, variable
 
 
 def x_(shape=("N", 3), name="x", dtype="float32"):
@@ -77,3 +80,29 @@ def test_several_outputs():
 def test_shapes_follow_constants():
     assert op.Reshape(x_([2, 3]), [3, -1]).shape == (3, 2)
     assert op.Slice(x_([5, 3]), [1], [4], [0]).shape == (3, 3)
+
+
+def test_operators_are_listed():
+    listed = dir(op)
+    assert listed == sorted({s.name for s in defs.get_all_schemas() if not s.domain and not s.deprecated})
+    assert len(listed) > 190
+    assert all(repr(getattr(op, name)).startswith(f"<operator {name}(") for name in listed)
+    assert repr(op) == f"<{len(listed)} operators of ONNX, opset {OPSET}>"
+    assert dir(Operators("ai.onnx.ml"))[0] == "ArrayFeatureExtractor"
+
+
+def test_an_operator_tells_its_signature():
+    assert str(inspect.signature(op.Softmax)) == "(input, /, *, axis=-1)"
+    assert str(inspect.signature(op.Clip)) == "(input, min=None, max=None, /)"
+    assert str(inspect.signature(op.Concat)) == "(*inputs, axis)"
+    assert repr(op.Softmax) == "<operator Softmax(input, /, *, axis=-1), opset 13>"
+    assert op.Softmax.__doc__.strip().startswith("The operator computes the normalized exponential values")
+    assert op.Softmax.__name__ == "Softmax"
+
+
+def test_a_misspelt_operator():
+    with pytest.raises(GraphError, match=r"ONNX has no operator relu at opset 21\. Did you mean Relu?"):
+        op.relu(x_())
+    with pytest.raises(GraphError, match=r"no operator here.Mine .*onnx.defs.register_schema, and its gradient by "
+                                         r"ortpartial.vjp\('Mine', 'here'\)"):
+        _ = Operators("here").Mine

@@ -1,5 +1,7 @@
 """Loading: models of many exporters compute the same before and after."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,11 @@ from torch import nn
 
 from ortpartial.autodiff.trainable import resolve_weights
 from ortpartial.exceptions import ModelError
+from ortpartial.graph import op
 from ortpartial.graph.build import build
 from ortpartial.model.external_data import replace_weights
 from ortpartial.model.load import load, read
+from ortpartial.model.specialize import specialize
 
 
 def run(model, feeds):
@@ -295,3 +299,19 @@ def test_skl2onnx(estimator, options):
     model = to_onnx(estimator.fit(x, x[:, 0] > 0), x[:1], target_opset=18, **options)
     found = assert_same(model, {"X": x}, tol=1e-5)
     assert len(found.initializers) >= 2
+
+
+def test_a_pickle_and_a_copy():
+    model = specialize(load(mlp()), batch=3, variables=["W1"])
+    again = pickle.loads(pickle.dumps(model))
+    graphs = [build({**m.inputs, "W1": m.initializers["W1"]}, m.outputs) for m in (again, model)]
+    assert graphs[0] == graphs[1]
+    assert again.proto == model.proto
+    assert repr(again) == repr(model)
+    assert {n: v.type_name for n, v in again.values.items()} == {n: v.type_name for n, v in model.values.items()}
+    assert again.values[next(iter(again.outputs))] == next(iter(again.outputs.values()))
+    for n, a in model.arrays.items():
+        np.testing.assert_array_equal(again.arrays[n], a)
+    assert copy.deepcopy(model) is model
+    both = pickle.loads(pickle.dumps((model, op.Exp(next(iter(model.outputs.values()))))))
+    assert both[1].node.inputs[0] == next(iter(both[0].outputs.values()))

@@ -4,7 +4,9 @@ import pytest
 from onnx import parser
 
 from ortpartial.exceptions import ModelError
+from ortpartial.graph import op
 from ortpartial.model.load import load
+from ortpartial.model.reader import EXPANSIONS, register_expansion
 
 
 def text(body):
@@ -45,3 +47,18 @@ def text(body):
 def test_errors(body, message):
     with pytest.raises(ModelError, match=message):
         load(text(body))
+
+
+def test_a_custom_operator(monkeypatch):
+    """The error says how to read it; then it needs no schema."""
+    monkeypatch.setattr("ortpartial.model.reader.EXPANSIONS", dict(EXPANSIONS))
+    model = text("g (float[N] x) => (float[N] y) { y = here.Swish <beta = 2.0> (x) }")
+    with pytest.raises(ModelError, match=r"Node .* cannot be read: .*here.Swish .* by ortpartial.model."
+                                         r"register_expansion\('Swish', 'here', formula\); else declare it by "
+                                         r"onnx.defs.register_schema, and its gradient by ortpartial.vjp\('Swish', "):
+        load(model)
+    register_expansion("Swish", "here", lambda inputs, attributes, _: [
+        inputs[0] * op.Sigmoid(attributes["beta"] * inputs[0])])
+    y = load(model).outputs["y"]
+    assert [v.op_type for v in (y.node, y.node.inputs[1].node)] == ["Mul", "Sigmoid"]
+    assert y.shape == ("N",)

@@ -170,8 +170,7 @@ def QuickGelu(x, *, alpha):
 @fused("input skip gamma beta? bias?", "output mean? inv_std_var? input_skip_bias_sum?", epsilon=1e-12)
 def SkipLayerNormalization(x, skip, gamma, beta=None, bias=None, *, epsilon):
     total = x + skip if bias is None else x + skip + bias
-    normalized = op.LayerNormalization(total, gamma, beta, epsilon=epsilon)
-    return *normalized.node.outputs, total
+    return *op.LayerNormalization(total, gamma, beta, epsilon=epsilon, n_outputs=3), total
 
 
 # Attention.
@@ -263,7 +262,8 @@ def attend(q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None,
         later = op.Trilu(ones, op.Squeeze(total - n, [0]) + 1, upper=1)
         scores = scores + later * float(np.finfo(np.float16 if q.dtype == np.float16 else np.float32).min / 2)
     y = op.Transpose(op.Softmax(scores, axis=-1) @ v, perm=[0, 2, 1, 3])
-    width = y.shape[2] * y.shape[3] if y.shape and all(isinstance(n, int) for n in y.shape[2:]) else -1
+    sizes = [n for n in (y.shape or ())[2:] if isinstance(n, int)]
+    width = sizes[0] * sizes[1] if len(sizes) == 2 else -1
     return op.Reshape(y, [0, 0, width])
 
 

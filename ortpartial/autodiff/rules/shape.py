@@ -89,12 +89,13 @@ def slice_margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Valu
         n, m = np.asarray(x.shape, np.int64)[along], np.asarray(y.shape, np.int64)[along]
         before = np.where(starts.array < 0, starts.array + n, starts.array).clip(0, n - m)
         return constant(np.concatenate([before, n - m - before]))
-    n, m = op.Shape(x), op.Shape(y)
+    sizes, kept = op.Shape(x), op.Shape(y)
     if axes is not None:
-        n, m, starts = op.Gather(n, axes), op.Gather(m, axes), op.Cast(starts, to=n.type.tensor_type.elem_type)
-    before = op.Where(starts < 0, starts + n, starts)
-    before = op.Max(op.Min(before, n - m), 0)
-    return op.Concat(before, n - m - before, axis=0)
+        sizes, kept = op.Gather(sizes, axes), op.Gather(kept, axes)
+        starts = op.Cast(starts, to=sizes.type.tensor_type.elem_type)
+    first = op.Where(starts < 0, starts + sizes, starts)
+    first = op.Max(op.Min(first, sizes - kept), 0)
+    return op.Concat(first, sizes - kept - first, axis=0)
 
 
 def expand_pads(pads: Value, axes: Value | None, x: Value) -> Value:

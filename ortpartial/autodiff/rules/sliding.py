@@ -126,7 +126,7 @@ def extract_views(x: Value, m: Sequence[int], window: Window) -> list[Value]:
 def im2col(x: Value, m: Sequence[int], window: Window) -> Value:
     """The elements under the window at each of its m positions, as a matrix (channels · kernel, batch · positions)."""
     images = op.Transpose(x, perm=[1, 0, *window.axes])
-    channels, batch = (int(n) for n in (images.shape or ())[:2])
+    channels, batch = (int(n) for n in (images.shape or ())[:2])  # type: ignore[arg-type]
     flat = [op.Reshape(v, [channels, 1, batch * math.prod(m)]) for v in extract_views(images, m, window)]
     return op.Reshape(op.Concat(*flat, axis=1), [channels * len(flat), batch * math.prod(m)])
 

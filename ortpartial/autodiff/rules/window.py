@@ -151,9 +151,9 @@ def pad_input(x: Value, node: Node, w: Value | None = None, padding: float = 0) 
         total = [max(0, e - s + -i % s) for i, s, e in zip(n, window.strides, window.extent, strict=True)]
         return x, split_padding(window, total, automatic == "SAME_UPPER")
     strides = constant(window.strides, np.int64)
-    total = dynamic_extent(window, w) - strides + op.Mod(-slice_shape(x, 2, x.rank), strides)
-    total = op.Max(total, constant(0, np.int64))
-    return op.Pad(x, split_pads(total, total, automatic == "SAME_UPPER"), constant(padding, x.dtype)), window
+    missing = dynamic_extent(window, w) - strides + op.Mod(-slice_shape(x, 2, x.rank), strides)
+    missing = op.Max(missing, constant(0, np.int64))
+    return op.Pad(x, split_pads(missing, missing, automatic == "SAME_UPPER"), constant(padding, x.dtype)), window
 
 
 def unpad_gradient(dx: Value, inside: Value, x: Value) -> Value:
@@ -232,7 +232,7 @@ def max_pool_vjp(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
     window, m = read_window(node, x, None), spatial_sizes(dy)
     if m is None or not is_small_pool(x, m, window) or node.attribute("auto_pad").startswith("SAME"):
         row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
-        places = op.MaxPool(x, **row_major).node.outputs[1] if node.attribute("storage_order") else ys[1]
+        places = op.MaxPool(x, **row_major, n_outputs=2)[1] if node.attribute("storage_order") else ys[1]
         nothing = op.Expand(constant(np.zeros(1, dy.dtype)), op.Reshape(op.Size(x), [1]))
         flat = op.ScatterElements(nothing, op.Reshape(places, [-1]), op.Reshape(dy, [-1]), reduction="add")
         return reshape_like(flat, x)

@@ -1,0 +1,307 @@
+"""Arithmetic on values: the operators of Python, and the methods and functions of numpy, as operators of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from onnx import helper
+
+if TYPE_CHECKING:
+    from .values import Value
+
+__all__ = ["Arithmetic"]
+
+#: Functions of numpy that are an operator of ONNX, or of Python where that says more.
+_UFUNCS = {
+    "absolute": "Abs", "add": "Add", "arccos": "Acos", "arccosh": "Acosh", "arcsin": "Asin", "arcsinh": "Asinh",
+    "arctan": "Atan", "arctanh": "Atanh", "bitwise_and": "__and__", "bitwise_or": "__or__", "bitwise_xor": "__xor__",
+    "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "divide": "Div", "equal": "Equal", "exp": "Exp", "fabs": "Abs",
+    "floor": "Floor", "floor_divide": "__floordiv__", "greater": "Greater", "greater_equal": "GreaterOrEqual",
+    "invert": "__invert__", "isinf": "IsInf", "isnan": "IsNaN", "less": "Less", "less_equal": "LessOrEqual",
+    "log": "Log", "logical_and": "And", "logical_not": "Not", "logical_or": "Or", "logical_xor": "Xor",
+    "matmul": "MatMul", "maximum": "Max", "minimum": "Min", "multiply": "Mul", "negative": "Neg", "power": "Pow",
+    "reciprocal": "Reciprocal", "remainder": "__mod__", "rint": "Round", "sign": "Sign", "sin": "Sin", "sinh": "Sinh",
+    "sqrt": "Sqrt", "subtract": "Sub", "tan": "Tan", "tanh": "Tanh",
+}
+
+#: Other functions of numpy, beside those that are methods of the same name.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "amax": lambda op, x, *args, **kwargs: x.max(*args, **kwargs),
+    "amin": lambda op, x, *args, **kwargs: x.min(*args, **kwargs),
+    "concatenate": lambda op, values, axis=0: op.Concat(*values, axis=axis),
+    "dot": lambda op, x, y: op.MatMul(x, y),
+    "expand_dims": lambda op, x, axis: op.Unsqueeze(x, np.atleast_1d(axis)),
+    "square": lambda op, x: op.Mul(x, x),
+    "stack": lambda op, values, axis=0: op.Concat(*(op.Unsqueeze(v, [axis]) for v in values), axis=axis),
+    "where": lambda op, condition, x, y: op.Where(condition, x, y),
+}
+
+
+class Arithmetic:
+    """What a numpy array can be asked for, as expressions: operators, indexing, methods and functions."""
+
+    #: The operators of ONNX and indexing. They are written with values themselves, hence `ops` and `indexing` set them.
+    _op: ClassVar[Any]
+    _index: ClassVar[Callable[[Any, Any], Any]]
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int | str | None, ...] | None: ...
+
+        @property
+        def rank(self) -> int: ...
+
+        @property
+        def dtype(self) -> np.dtype: ...
+
+        @property
+        def is_float(self) -> bool: ...
+
+    # -- operators of Python
+
+    def __add__(self, other: Any) -> Value:
+        return self._op.Add(self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self._op.Add(other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self._op.Sub(self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self._op.Sub(other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self._op.Mul(self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self._op.Mul(other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self._op.Div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self._op.Div(other, self)
+
+    def __mod__(self, other: Any) -> Value:
+        # Mod has the sign of the dividend for floating-point numbers, numpy that of the divisor.
+        return self - self // other * other if self.is_float else self._op.Mod(self, other)
+
+    def __floordiv__(self, other: Any) -> Value:
+        # Div rounds whole numbers toward 0, numpy downward.
+        return self._op.Floor(self / other) if self.is_float else (self - self % other) / other
+
+    def __rmod__(self, other: Any) -> Value:
+        return self._op.CastLike(other, self) % self
+
+    def __rfloordiv__(self, other: Any) -> Value:
+        return self._op.CastLike(other, self) // self
+
+    def __pow__(self, other: Any) -> Value:
+        return self._op.Pow(self, other)
+
+    def __rpow__(self, other: Any) -> Value:
+        return self._op.Pow(other, self)
+
+    def __matmul__(self, other: Any) -> Value:
+        return self._op.MatMul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return self._op.MatMul(other, self)
+
+    def __neg__(self) -> Value:
+        return self._op.Neg(self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Value:
+        return self._op.Abs(self)
+
+    def __round__(self) -> Value:
+        return self._op.Round(self)
+
+    def __gt__(self, other: Any) -> Value:
+        return self._op.Greater(self, other)
+
+    def __ge__(self, other: Any) -> Value:
+        return self._op.GreaterOrEqual(self, other)
+
+    def __lt__(self, other: Any) -> Value:
+        return self._op.Less(self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return self._op.LessOrEqual(self, other)
+
+    def __and__(self, other: Any) -> Value:
+        return (self._op.And if self.dtype == bool else self._op.BitwiseAnd)(self, other)
+
+    def __or__(self, other: Any) -> Value:
+        return (self._op.Or if self.dtype == bool else self._op.BitwiseOr)(self, other)
+
+    def __xor__(self, other: Any) -> Value:
+        return (self._op.Xor if self.dtype == bool else self._op.BitwiseXor)(self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __invert__(self) -> Value:
+        return (self._op.Not if self.dtype == bool else self._op.BitwiseNot)(self)
+
+    def __getitem__(self, key: Any) -> Value:
+        return self._index(key)
+
+    def __iter__(self) -> Iterator[Value]:
+        raise TypeError(f"{self!r} cannot be iterated over; where a list of values is expected, write [x], and for the "
+                        f"parts of one, op.Split(x, num_outputs=n) or x[i].")
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} has no truth value before it is computed; use op.Where to choose, `&`, `|` and `~` "
+                        f"for and, or and not, and `(a < x) & (x < b)` for a < x < b.")
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self!r} has no numbers before it is computed; write the formula with the operators of `op`, "
+                        f"such as op.Exp for math.exp, then `build` a model and run it.")
+
+    __array__ = __float__ = __int__ = __complex__ = __index__ = _refuse
+
+    # -- methods of numpy
+
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """The sum over axes, all by default."""
+        return self._reduce(self._op.ReduceSum, axis, keepdims)
+
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """The mean over axes, all by default."""
+        return self._reduce(self._op.ReduceMean, axis, keepdims)
+
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """The maximum over axes, all by default."""
+        return self._reduce(self._op.ReduceMax, axis, keepdims)
+
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """The minimum over axes, all by default."""
+        return self._reduce(self._op.ReduceMin, axis, keepdims)
+
+    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """The product over axes, all by default."""
+        return self._reduce(self._op.ReduceProd, axis, keepdims)
+
+    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """The variance over axes, all by default: the mean of (x - x̄)²."""
+        e = self - self.mean(axis, keepdims=True)
+        return (e * e).mean(axis, keepdims)
+
+    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """The standard deviation over axes, all by default."""
+        return self._op.Sqrt(self.var(axis, keepdims))
+
+    def _reduce(self, operator: Any, axis: int | Sequence[int] | None, keepdims: bool) -> Any:
+        if axis == ():
+            return self
+        return operator(self, None if axis is None else np.atleast_1d(axis), keepdims=int(keepdims))
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Value:
+        """The index of the maximum along an axis, by default of the flattened value."""
+        x = self.flatten() if axis is None else self
+        return self._op.ArgMax(x, axis=axis or 0, keepdims=int(keepdims))
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Value:
+        """The index of the minimum along an axis, by default of the flattened value."""
+        x = self.flatten() if axis is None else self
+        return self._op.ArgMin(x, axis=axis or 0, keepdims=int(keepdims))
+
+    def clip(self, min: Any = None, max: Any = None) -> Value:
+        """The value within bounds."""
+        return self._op.Clip(self, min, max)
+
+    def round(self) -> Value:
+        """The nearest whole numbers, halves to the even one."""
+        return self._op.Round(self)
+
+    def astype(self, dtype: Any) -> Any:
+        """The value in another dtype."""
+        to = np.dtype(dtype)
+        return self if self.dtype == to else self._op.Cast(self, to=helper.np_dtype_to_tensor_dtype(to))
+
+    def reshape(self, *shape: Any) -> Value:
+        """The elements in another shape: sizes, of which one may be -1, or a value that holds them.
+
+        A symbolic size of this value, by its name, is the size that it has when the graph is run.
+        """
+        (sizes,) = shape if len(shape) == 1 and not isinstance(shape[0], (int, str, np.integer)) else (shape,)
+        if not isinstance(sizes, (tuple, list)):
+            return self._op.Reshape(self, sizes)
+        names = [n for n in self.shape or () if isinstance(n, str)]
+        if unknown := [n for n in sizes if isinstance(n, str) and n not in names]:
+            raise ValueError(f"reshape: {self!r} has no size {unknown[0]!r}; its symbolic sizes are {names}.")
+        parts = [self._size(n) if isinstance(n, str) else n for n in sizes]
+        return self._op.Reshape(self, self._vector(parts), allowzero=1 if 0 in parts else None)
+
+    def flatten(self) -> Value:
+        """The elements in one axis."""
+        return self.reshape(-1)
+
+    def transpose(self, *axes: Any) -> Value:
+        """The axes in another order, by default reversed."""
+        (order,) = axes if len(axes) == 1 and not isinstance(axes[0], int) else (axes,)
+        every = range(self.rank)
+        return self._op.Transpose(self, perm=[every[a] for a in order] if order else list(reversed(every)))
+
+    @property
+    def T(self) -> Value:
+        """The axes in reversed order."""
+        return self.transpose()
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Any:
+        """Without axes of size 1, by default all whose size is known to be 1."""
+        axes = [i for i, n in enumerate(self.shape or ()) if n == 1] if axis is None else axis
+        return self._op.Squeeze(self, np.atleast_1d(axes)) if axes != [] else self
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes, as `rank`."""
+        return self.rank
+
+    def _size(self, name: str) -> Value:
+        """The size of this symbolic name, as a vector of one number."""
+        axis = (self.shape or ()).index(name)
+        return self._op.Shape(self, start=axis, end=axis + 1)
+
+    def _vector(self, parts: Sequence[Any]) -> Any:
+        """Whole numbers, some of them values, as one vector."""
+        if all(isinstance(n, (int, np.integer)) for n in parts):
+            return np.asarray(parts, np.int64)
+        vectors = [n.astype(np.int64).reshape(1) if isinstance(n, Arithmetic) else np.array([n]) for n in parts]
+        return self._op.Concat(*vectors, axis=0)
+
+    # -- functions of numpy
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Value:
+        """numpy calls this for np.exp(x) and for array * x."""
+        name, formula = _UFUNCS.get(ufunc.__name__, ""), _FUNCTIONS.get(ufunc.__name__)
+        if not (name or formula) or method != "__call__" or settings:
+            called = f"np.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+            options = f" with {', '.join(f'{n}=' for n in settings)}" if settings else ""
+            raise TypeError(f"{called}{options} is not defined for {self!r}; write it with the operators of ONNX, "
+                            f"which dir(op) lists.")
+        if formula:
+            return formula(self._op, *inputs)
+        if not name.startswith("__"):
+            return getattr(self._op, name)(*inputs)
+        if isinstance(inputs[0], Arithmetic):
+            return getattr(inputs[0], name)(*inputs[1:])
+        return getattr(self, name.replace("__", "__r", 1))(inputs[0])
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """numpy calls this for np.sum(x) and its like."""
+        name = function.__name__
+        if formula := _FUNCTIONS.get(name):
+            return formula(self._op, *args, **kwargs)
+        method = None if name.startswith("_") else getattr(Arithmetic, name, getattr(type(self), name, None))
+        if method is None or not isinstance(args[0], Arithmetic):
+            raise TypeError(f"{function.__module__}.{name} is not defined for {self!r}; write it with the operators of "
+                            f"ONNX, which dir(op) lists.")
+        return method(*args, **kwargs) if callable(method) else getattr(args[0], name)
