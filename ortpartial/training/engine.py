@@ -258,7 +258,8 @@ class Engine(ABC):
         if spec.rate_start != self.spec.rate_start:
             snapshot["arrays"] = {n: a for n, a in snapshot["arrays"].items() if n not in self.spec.states}
         engine.restore(snapshot)
-        engine.reason, engine.options, engine._data = self.reason, self.options, self._data
+        engine.reason, engine.options = self.reason, self.options
+        Engine.start(engine, self._data)  # Processes stay connected.
         return engine
 
     def undo(self) -> None:

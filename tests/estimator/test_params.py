@@ -163,6 +163,7 @@ def test_the_update_changes_at_the_next_step(engine, change):
     b = optimizer(**{**settings, "max_iter": 2}, warm_start=True).fit(X, Y)
     change(b)
     assert same(a, b.fit(X, Y))
+    assert list(a._engine._programs) == list(b._engine._programs), "programs for the same sizes"
     c = optimizer(**settings)
     for epoch in range(4):
         if epoch == 2:
