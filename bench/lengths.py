@@ -1,11 +1,11 @@
 """
 Time of an epoch whose batches have 27 lengths, beside as many batches of their mean length, and beside torch.
 
-    taskset -c 0 python bench/lengths.py [epochs]
+    taskset -c 0 python bench/lengths.py [epochs] [batches] [layers]
 
-A DistilBERT of three layers with random weights, exported with symbolic numbers of rows and tokens, is trained by Adam
-on 40 batches of 16 rows. The epochs of both data sets take turns. The first epoch includes compilation; the ratio is
-that of the medians of all later ones, and should be at most 1.3.
+A DistilBERT with random weights, of three layers unless said otherwise, is exported with symbolic numbers of rows and
+tokens, and trained by Adam on batches of 16 rows. The epochs of both data sets take turns. The first epoch includes
+compilation; the ratio is that of the medians of all later ones, and should be at most 1.3.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.runtime import runtime_version
 from ortpartial.torch import OnnxLayer
 
-BATCHES, ROWS, LENGTHS, WORDS = 40, 16, range(6, 33), 500
+ROWS, LENGTHS, WORDS = 16, range(6, 33), 500
 NAMES = ("input_ids", "attention_mask")
 #: An epoch of many lengths may take this multiple of one of their mean length.
 LIMIT = 1.3
@@ -40,11 +40,11 @@ Batch = tuple[dict[str, np.ndarray], np.ndarray]
 class Logits(torch.nn.Module):
     """The classifier without the dict around its output."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.net = DistilBertForSequenceClassification(DistilBertConfig(
-            vocab_size=WORDS, max_position_embeddings=64, n_layers=3, n_heads=4, dim=64, hidden_dim=128, num_labels=2,
+            vocab_size=WORDS, max_position_embeddings=64, n_layers=layers, n_heads=4, dim=64, hidden_dim=128, num_labels=2,
             attn_implementation="eager")).eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -82,9 +82,9 @@ def train_torch(net: torch.nn.Module) -> Callable[[list[Batch]], None]:
     return run
 
 
-def contestants() -> dict[str, Callable[[list[Batch]], None]]:
+def contestants(layers: int) -> dict[str, Callable[[list[Batch]], None]]:
     """An epoch of each way to run the model, by name."""
-    net = Logits()
+    net = Logits(layers)
     model = export(net)
 
     def make() -> OrtGradientForwardBackwardOptimizer:
@@ -112,15 +112,15 @@ def seconds(run: Callable[[list[Batch]], None], batches: list[Batch]) -> float:
     return time.perf_counter() - start
 
 
-def main(epochs: int = 5) -> None:
+def main(epochs: int = 5, count: int = 40, layers: int = 3) -> None:
     torch.set_num_threads(1)
-    lengths = np.random.default_rng(1).permutation(np.resize(LENGTHS, BATCHES)).tolist()
-    mean = round(sum(lengths) / BATCHES)
-    data = {"many": make_batches(lengths), "mean": make_batches([mean] * BATCHES)}
-    print(f"Seconds of an epoch of {BATCHES} batches of {len(LENGTHS)} lengths and of length {mean}; medians from the "
+    lengths = np.random.default_rng(1).permutation(np.resize(LENGTHS, count)).tolist()
+    mean = round(sum(lengths) / count)
+    data = {"many": make_batches(lengths), "mean": make_batches([mean] * count)}
+    print(f"Seconds of an epoch of {count} batches of {len(set(lengths))} lengths and of length {mean}; medians from the "
           f"second of {epochs} epochs on\ntorch {torch.__version__}, onnxruntime {runtime_version()}")
     missed = []
-    for name, run in contestants().items():
+    for name, run in contestants(layers).items():
         first = {kind: seconds(run, batches) for kind, batches in data.items()}
         rest = {kind: [] for kind in data}
         for _ in range(epochs - 1):

@@ -38,6 +38,13 @@ def test_the_smallest_table(tmp_path):
     assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_many_lengths():
+    """Every way to train is measured; whether it is fast enough depends on what else the machine does."""
+    lines = bench("lengths.py", "2", "5", "1").splitlines()
+    assert [line.split()[0] for line in lines[2:-1]] == ["fit", "partial_fit", "predict", "OnnxLayer", "torch"]
+    assert lines[-1].startswith("at most 1.3 times: ")
+
+
 @pytest.fixture
 def race(monkeypatch):
     """The module of the benchmark, imported as its scripts import one another."""

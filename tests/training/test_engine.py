@@ -339,7 +339,7 @@ def test_batches_of_many_shapes_share_a_program(engine, monkeypatch):
         adam.zero_grad()
         ((torch.tanh(table[torch.tensor(x)]).mean(1) @ w - torch.tensor(y)) ** 2).mean().backward()
         adam.step()
-    assert_close(o.get_state(), [table.detach().numpy(), w.detach().numpy()], 1e-4)
+    assert_close(o.trained_coef_, {"table": table.detach().numpy(), "w": w.detach().numpy()}, 1e-4)
 
 
 @pytest.mark.parametrize("engine", ["step", "epoch"])
