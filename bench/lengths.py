@@ -44,8 +44,8 @@ class Logits(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.net = DistilBertForSequenceClassification(DistilBertConfig(
-            vocab_size=WORDS, max_position_embeddings=64, n_layers=layers, n_heads=4, dim=64, hidden_dim=128, num_labels=2,
-            attn_implementation="eager")).eval()
+            vocab_size=WORDS, max_position_embeddings=64, n_layers=layers, n_heads=4, dim=64, hidden_dim=128,
+            num_labels=2, attn_implementation="eager")).eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return self.net(input_ids=input_ids, attention_mask=attention_mask).logits
@@ -117,8 +117,8 @@ def main(epochs: int = 5, count: int = 40, layers: int = 3) -> None:
     lengths = np.random.default_rng(1).permutation(np.resize(LENGTHS, count)).tolist()
     mean = round(sum(lengths) / count)
     data = {"many": make_batches(lengths), "mean": make_batches([mean] * count)}
-    print(f"Seconds of an epoch of {count} batches of {len(set(lengths))} lengths and of length {mean}; medians from the "
-          f"second of {epochs} epochs on\ntorch {torch.__version__}, onnxruntime {runtime_version()}")
+    print(f"Seconds of an epoch of {count} batches of {len(set(lengths))} lengths and of length {mean}; medians from the second "
+          f"of {epochs} epochs on\ntorch {torch.__version__}, onnxruntime {runtime_version()}")
     missed = []
     for name, run in contestants(layers).items():
         first = {kind: seconds(run, batches) for kind, batches in data.items()}
