@@ -156,10 +156,20 @@ class Session:
             raise run_error(e) from None
         return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
 
-    def run_ortvalues(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Run the graph on OrtValues, which stay on its device; the outputs, in their order. Safe from any thread.
+    def run_ortvalues(self, feeds: Mapping[str, Any]) -> Any:
+        """Run the graph on OrtValues, which stay on its device. Safe from any thread.
 
         Names are not checked, and nothing is kept alive beyond the run: both are up to the caller.
+
+        Parameters
+        ----------
+        feeds : mapping of str to OrtValue
+            An OrtValue for each input.
+
+        Returns
+        -------
+        onnxruntime.capi._pybind_state.OrtValueVector
+            The outputs; its `to_dlpacks` is faster than a loop over them.
 
         Raises
         ------
@@ -173,13 +183,11 @@ class Session:
             for name, value in feeds.items():
                 binding.bind_ortvalue_input(name, value)
             binding.run()
-            return list(binding.ortvalues().values())
+            return binding.vector()
         try:
-            outputs = self._sess.run_with_ort_values(feeds, self.outputs, None)
+            return self._sess.run_with_ort_values(feeds, self.outputs, None)
         except Exception as e:
             raise run_error(e) from None
-        # Iterating over an OrtValueVector takes 5 us an element, indexing 0.3 us.
-        return [outputs[i] for i in range(len(self.outputs))]
 
     def binding(self) -> Binding:
         """A new binding of inputs and outputs; a session may have several."""
@@ -317,10 +325,14 @@ class Binding:
         except Exception as e:
             raise run_error(e) from None
 
+    def vector(self) -> Any:
+        """The outputs of the last run as an OrtValueVector."""
+        return self._binding.get_outputs()
+
     def ortvalues(self) -> dict[str, Any]:
         """The outputs of the last run as OrtValues, by name."""
         # Iterating over an OrtValueVector takes 5 us an element, indexing 0.3 us.
-        ortvalues = self._binding.get_outputs()
+        ortvalues = self.vector()
         return {name: ortvalues[i] for i, name in enumerate(self._outputs)}
 
     def numpy(self) -> dict[str, np.ndarray]:

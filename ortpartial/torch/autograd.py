@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from onnx import ModelProto, TensorProto
-from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch._C import _are_functorch_transforms_active as _is_functorch_active
+from torch._C import _from_dlpack  # in C++, what torch.utils.dlpack.from_dlpack calls
+from torch.utils.dlpack import to_dlpack
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.runtime import C, Device, Session, TrainingAgent, TypedOrtValue
@@ -48,7 +50,7 @@ def _ortvalue(t: torch.Tensor) -> Any:
 
 def _tensor(ortvalue: Any, is_bool: bool = False) -> torch.Tensor:
     """A tensor of the memory of an OrtValue, which it keeps alive."""
-    t = from_dlpack(ortvalue.to_dlpack())
+    t = _from_dlpack(ortvalue.to_dlpack())
     return t.view(torch.bool) if is_bool else t
 
 
@@ -70,24 +72,26 @@ class _TensorSession:
         self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
         self.inputs = [(n, names.index(n)) for n in self.session.inputs]
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
-        self._parameters: dict[str, tuple[Any, Any]] = {}
+        # By the name of a parameter, the place, shape and dtype of its memory, and the OrtValue of it.
+        self._cache: dict[str, tuple[int, torch.Size, torch.dtype, Any]] = {}
 
     def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
-        ortvalues = self.session.run_ortvalues({n: self._to_ortvalue(n, tensors[i]) for n, i in self.inputs})
-        outputs = [from_dlpack(v.to_dlpack()) for v in ortvalues]
+        feeds, cache = {}, self._cache
+        for name, i in self.inputs:
+            t = tensors[i]
+            cached = cache.get(name)
+            # A cached OrtValue keeps its memory, so that nothing else can be there.
+            if cached is not None and cached[0] == t.data_ptr() and cached[1] == t.shape and cached[2] is t.dtype \
+                    and t.is_contiguous():
+                feeds[name] = cached[3]
+                continue
+            feeds[name] = ortvalue = _ortvalue(t)
+            if type(t) is torch.nn.Parameter and t.is_contiguous():  # Parameters rarely move.
+                cache[name] = t.data_ptr(), t.shape, t.dtype, ortvalue
+        outputs = self.session.run_ortvalues(feeds).to_dlpacks(_from_dlpack)
         for i in self.bools:
             outputs[i] = outputs[i].view(torch.bool)
         return outputs
-
-    def _to_ortvalue(self, name: str, t: torch.Tensor) -> Any:
-        """The OrtValue of a tensor; that of a parameter is kept, since parameters rarely move."""
-        if type(t) is not torch.nn.Parameter or not t.is_contiguous():
-            return _ortvalue(t)
-        location = t.data_ptr(), t.shape, t.dtype
-        cached = self._parameters.get(name)
-        if cached is None or cached[0] != location:  # A cached OrtValue keeps its memory, so nothing else can be there.
-            cached = self._parameters[name] = location, _ortvalue(t)
-        return cached[1]
 
 
 class TensorFunction:
@@ -118,19 +122,20 @@ class TensorFunction:
             graph = function.graph()
             wanted = [i.name for i in graph.graph.input if function.sources[i.name].is_float]
             self.engine_, self.engine_reason_ = select_for_backward(engine, graph, wanted, [])
-        self._session: _TensorSession | None = None
         self._gradients: dict[tuple[bool, ...], _StepGradient | _AgentGradient] = {}
+
+    @cached_property
+    def _session(self) -> _TensorSession:
+        return _TensorSession(self.function.graph(), self.sources, self.placement)
 
     def __call__(self, leaves: Tensors, precomputed: Tensors = ()) -> Tensors:
         """Compute the outputs, recorded by torch.autograd if it records."""
-        if torch.is_grad_enabled() and any(t.requires_grad for t in leaves):
-            return _Call.apply(self, precomputed, *leaves)
-        return self.evaluate([*leaves, *precomputed])
-
-    def evaluate(self, sources: Tensors) -> list[torch.Tensor]:
-        """Compute the outputs, and keep nothing for a gradient."""
-        if self._session is None:
-            self._session = _TensorSession(self.function.graph(), self.sources, self.placement)
+        sources = [*leaves, *precomputed]
+        if torch.is_grad_enabled():
+            needs = tuple([t.requires_grad for t in leaves])
+            if True in needs:
+                apply = _Call.apply if _is_functorch_active() else _apply
+                return apply(self.gradient_by(needs), sources, *leaves)
         return self._session(sources)
 
     def gradient_by(self, needs: tuple[bool, ...]) -> _StepGradient | _AgentGradient:
@@ -156,18 +161,22 @@ class _Call(torch.autograd.Function):
     """One call of a function, as torch.autograd records it."""
 
     @staticmethod
-    def forward(ctx: Any, function: TensorFunction, precomputed: Tensors, *leaves: torch.Tensor) -> Any:
-        ctx.gradient = gradient = function.gradient_by(ctx.needs_input_grad[2:])
-        outputs, kept, ctx.state = gradient.forward([*leaves, *precomputed])
+    def forward(ctx: Any, gradient: Any, sources: Tensors, *leaves: torch.Tensor) -> Any:
+        outputs, kept, ctx.state = gradient.forward(sources)
+        ctx.gradient = gradient
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept)
-        if function.nondifferentiable:
-            ctx.mark_non_differentiable(*(outputs[i] for i in function.nondifferentiable))
+        if nondifferentiable := gradient.function.nondifferentiable:
+            ctx.mark_non_differentiable(*[outputs[i] for i in nondifferentiable])
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *dys: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         return None, None, *ctx.gradient.backward(ctx.saved_tensors, dys, ctx.state)
+
+
+#: `apply` in C++. That of `Function`, in Python, prepares for functorch in 4 us, and refuses a `_Call` there.
+_apply = super(torch.autograd.Function, _Call).apply
 
 
 class _StepGradient:
@@ -192,23 +201,24 @@ class _StepGradient:
         self.kept_sources = [function.sources.index(n) for n in cut.leaves + cut.precomputed]
         names = [*outputs, *cut.saved]
         self.kept_outputs = [names.index(n) for n in [*cut.outputs, *cut.saved]]
-        self._session: _TensorSession | None = None
         self._gradients: dict[tuple[int, ...], tuple[TensorFunction, list[int]] | None] = {}
+
+    @cached_property
+    def _session(self) -> _TensorSession:
+        function = self.function
+        return _TensorSession(function.function.graph(self.cut.saved), function.sources, function.placement)
 
     def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
         """The outputs, the tensors kept, and the shapes of the outputs."""
-        if self._session is None:
-            function = self.function
-            graph = function.function.graph(self.cut.saved)
-            self._session = _TensorSession(graph, function.sources, function.placement)
         tensors = self._session(sources)
-        kept = [sources[i] for i in self.kept_sources] + [tensors[i] for i in self.kept_outputs]
+        kept = [sources[i] for i in self.kept_sources]
+        kept += [tensors[i] for i in self.kept_outputs]
         outputs = tensors[: self.count]
         return outputs, kept, [y.shape for y in outputs] if self.count > 1 else None
 
     def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
-        present = tuple(i for i, _ in self.seeds if dys[i] is not None)
+        present = tuple([i for i, _ in self.seeds if dys[i] is not None])
         if not present:
             return [None] * len(self.function.leaves)
         gradient = self._gradient_of(present)
@@ -220,7 +230,7 @@ class _StepGradient:
         if not function.function.outputs:  # These outputs depend on no wanted leaf.
             return [None] * len(positions)
         n = len(self.cut.leaves)
-        gradients = function([*kept[:n], *(d for d in dys if d is not None)], kept[n:])
+        gradients = function([*kept[:n], *[d for d in dys if d is not None]], kept[n:])
         return [None if i < 0 else gradients[i] for i in positions]
 
     def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor]:

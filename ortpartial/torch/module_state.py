@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from onnx import ModelProto, helper
+from onnx import ModelProto, helper, numpy_helper
 
 from ortpartial.autodiff import find_trainable, resolve_weights
 from ortpartial.model import Model, replace_weights
 from ortpartial.rewrites import find_statistics, to_inference_mode
 
-__all__ = ["as_array", "as_tensor", "choose_state", "export_module", "find_owner", "register"]
+__all__ = ["as_array", "as_tensor", "choose_state", "export_module", "find_owner", "match_state", "register",
+           "register_unread"]
 
 
 def choose_state(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -52,7 +54,7 @@ def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parame
     name : str
         The name.
     tensor : torch.Tensor
-        The tensor.
+        The tensor; a parameter that is registered already is tied.
     is_parameter : bool
         Whether it becomes a parameter; a buffer otherwise.
 
@@ -77,10 +79,76 @@ def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parame
     while hasattr(module, last):
         last += "_"
     if is_parameter:
-        module.register_parameter(last, torch.nn.Parameter(tensor))
+        is_tied = isinstance(tensor, torch.nn.Parameter)
+        module.register_parameter(last, tensor if is_tied else torch.nn.Parameter(tensor))
     else:
         module.register_buffer(last, tensor)
     return ".".join([*parents, last])
+
+
+def register_unread(module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> list[str]:
+    """Register what a graph does not hold of the state of its module, so that each takes the state of the other.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The layer of the graph.
+    state : mapping of str to torch.Tensor
+        The state of the module that was exported, its parameters themselves.
+
+    Returns
+    -------
+    list of str
+        The keys that were registered, as buffers. Another name of a tied parameter is a parameter of the layer.
+    """
+    own, unread = module.state_dict(keep_vars=True), []
+    held = {id(t): own[key] for key, t in state.items() if key in own}
+    for key, t in state.items():
+        if key in own:
+            continue
+        if isinstance(tied := held.get(id(t)), torch.nn.Parameter):
+            register(module, key, tied, True)
+        else:
+            register(module, key, t.detach().clone(), False)
+            unread.append(key)
+    return unread
+
+
+def match_state(
+    state: dict[str, Any], prefix: str, module: torch.nn.Module, model: ModelProto, unread: Collection[str],
+    errors: list[str],
+) -> None:
+    """Prepare a state_dict for the layer of a graph: leave out, or check, what the graph does not read.
+
+    Parameters
+    ----------
+    state : dict of str to torch.Tensor
+        The state, which is changed.
+    prefix : str
+        What the keys of the layer start with in it.
+    module : torch.nn.Module
+        The layer.
+    model : onnx.ModelProto
+        Its graph.
+    unread : collection of str
+        The keys of the layer that the graph does not read.
+    errors : list of str
+        Gets a message for each tensor that contradicts a constant of the graph.
+    """
+    own = module.state_dict(keep_vars=True)
+    for key in unread:  # The state of a layer of an earlier version has no tensor for it.
+        state.setdefault(prefix + key, own[key])
+    constants = {t.name: t for t in model.graph.initializer if t.name not in own or t.name in unread}
+    for key in [k.removeprefix(prefix) for k in state if k.startswith(prefix)]:
+        if key in constants:
+            expected, t = as_tensor(numpy_helper.to_array(constants[key])), state[prefix + key]
+            if not torch.equal(expected, t.detach().cpu().to(expected.dtype)):
+                errors.append(f"{key!r} is a constant of the graph, which holds another content; export the module "
+                              f"again.")
+        # BatchNorm counts batches only for a momentum of None, which no exporter writes.
+        is_counter = key.endswith("num_batches_tracked") and f"{key[:-19]}running_mean" in own
+        if key not in own and (key in constants or is_counter):
+            del state[prefix + key]
 
 
 def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict[str, Any], str]:
@@ -139,29 +207,67 @@ def as_array(t: torch.Tensor, kind: int) -> np.ndarray:
     return (t.float() if t.dtype is torch.bfloat16 else t).numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
 
 
-def export_module(module: torch.nn.Module, example: tuple[Any, ...]) -> ModelProto:
+def export_module(module: torch.nn.Module, example: tuple[Any, ...] | Mapping[str, Any]) -> ModelProto:
     """Export a module by torch's TorchScript exporter, in inference mode but with its Dropout and BatchNormalization.
+
+    Inputs are named as the arguments of the module's `forward`, outputs by the keys of what it returns.
 
     Parameters
     ----------
     module : torch.nn.Module
         The module; it is not changed.
-    example : tuple of torch.Tensor
-        Inputs to trace it with.
+    example : tuple of torch.Tensor or dict of str to torch.Tensor
+        Inputs to trace it with, positional or by keyword.
 
     Returns
     -------
     onnx.ModelProto
     """
-    names = [f"input_{i}" for i in range(len(example))] if len(example) > 1 else ["input"]
+    args, kwargs = ((), dict(example)) if isinstance(example, Mapping) else (example, {})
+    inputs = _name_inputs(module, args, kwargs)
+    if strangers := [n for n, t in inputs.items() if not isinstance(t, torch.Tensor)]:
+        raise TypeError(f"The example {strangers[0]!r} is {type(inputs[strangers[0]]).__name__}; give a tensor for "
+                        f"each input.")
     stream, traced = io.BytesIO(), copy.deepcopy(module)  # Tracing updates running statistics.
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
         # Only this exporter keeps the names of weights; torch 2.13.0 warns that it is deprecated.
         warnings.simplefilter("ignore")
+        outputs = _name_outputs(traced(*args, **kwargs), {*inputs, *module.state_dict()})
         torch.onnx.export(
-            traced, example, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
-            input_names=names, dynamic_axes={n: {0: "N"} for n, t in zip(names, example, strict=True) if t.dim()},
-            opset_version=17, verbose=False)
+            traced, args, stream, kwargs=kwargs or None, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False, input_names=list(inputs), output_names=outputs,
+            dynamic_axes={n: {0: "N"} for n, t in inputs.items() if t.dim()}, opset_version=17, verbose=False)
     model, state = to_inference_mode(ModelProto.FromString(stream.getvalue())), module.state_dict()
     sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
     return replace_weights(model, {n: t.numpy(force=True) for n, t in state.items() if sizes.get(n) == tuple(t.shape)})
+
+
+def _name_inputs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a call in the order of the arguments of `forward`, by their names."""
+    inputs: dict[str, Any] = {}
+    signature = inspect.signature(module.forward)
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            inputs.update({f"{name}_{i}": v for i, v in enumerate(value)})
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            inputs.update(value)
+        else:
+            inputs[name] = value
+    return inputs
+
+
+def _name_outputs(outputs: Any, taken: Collection[str]) -> list[str] | None:
+    """Names of what a module returns: its keys or fields, or numbers; None if it is nested."""
+    if isinstance(outputs, torch.Tensor):
+        names, values = ["output"], [outputs]
+    elif isinstance(outputs, Mapping):
+        names, values = list(map(str, outputs)), list(outputs.values())
+    elif isinstance(outputs, (tuple, list)):
+        fields = getattr(outputs, "_fields", None)
+        names, values = list(fields or [f"output_{i}" for i in range(len(outputs))]), list(outputs)
+    else:
+        return None
+    if not all(isinstance(v, torch.Tensor) for v in values):
+        return None
+    return [n if n not in taken else f"{n}_output" for n in names]

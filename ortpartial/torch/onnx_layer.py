@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from onnx import ModelProto
 
@@ -17,7 +18,16 @@ from ortpartial.training import ShapePolicy, program_bytes, select_for_fit
 
 from .autograd import CompiledLayer, Placement
 from .layer_function import make_layer_function
-from .module_state import as_array, as_tensor, choose_state, export_module, find_owner, register
+from .module_state import (
+    as_array,
+    as_tensor,
+    choose_state,
+    export_module,
+    find_owner,
+    match_state,
+    register,
+    register_unread,
+)
 
 __all__ = ["OnnxLayer"]
 
@@ -34,6 +44,9 @@ class OnnxLayer(torch.nn.Module):
     In `eval()` the graph runs as exported. In `train()`, the mode of every new module, Dropout draws its masks from
     torch's generator, and BatchNormalization uses the statistics of the batch and updates the running ones by its
     momentum. As ONNX specifies, it uses the population variance there, where torch uses the unbiased one.
+
+    `load_state_dict` also takes the state of the torch module that the graph was exported from, with the
+    `num_batches_tracked` of its BatchNorm.
 
     Inputs are tensors, positional or by the names of the graph's inputs. A single output is returned as a tensor,
     several as a tuple in the order of the graph. Real inputs must have the dtype of the layer; under autocast they are
@@ -81,6 +94,8 @@ class OnnxLayer(torch.nn.Module):
     """
 
     _run_apart: ClassVar[Any] = None
+    #: Keys of the state_dict that `from_torch` took over although the graph does not read them.
+    _unread: Sequence[str] = ()
     _compiled: dict[Any, CompiledLayer]
     _owners: list[tuple[str, torch.nn.Module, dict[str, Any], str]]
 
@@ -118,13 +133,16 @@ class OnnxLayer(torch.nn.Module):
 
         The TorchScript exporter writes the module in training mode, which keeps Dropout, BatchNormalization, and the
         names and layouts of weights; `eval()` of the layer turns them off again. The first axis of each input may vary.
+        Inputs have the names of the arguments of `forward`, outputs the keys or fields of what it returns, or
+        ``"output"``. `load_state_dict` takes the state of the module, and the module that of the layer: what the graph
+        does not read is a buffer of the layer.
 
         Parameters
         ----------
         module : torch.nn.Module
             The module; it is not changed.
-        example : torch.Tensor or tuple of them
-            Inputs to trace it with.
+        example : torch.Tensor, tuple of them, or dict of str to them
+            Inputs to trace it with: positional, or by the names of the arguments of `forward`.
         **settings : object
             For `OnnxLayer`. By default the layer trains those parameters of the module that the exporter kept.
 
@@ -138,10 +156,11 @@ class OnnxLayer(torch.nn.Module):
         >>> list(OnnxLayer.from_torch(module, torch.ones(1, 2)).state_dict())
         ['0.weight', '0.bias']
         """
-        exported = export_module(module, example if isinstance(example, tuple) else (example,))
+        exported = export_module(module, example if isinstance(example, (tuple, Mapping)) else (example,))
         kept = {t.name for t in exported.graph.initializer}
         settings.setdefault("trainable", [n for n, p in module.named_parameters() if n in kept and p.requires_grad])
         layer = cls(exported, **settings)
+        layer._unread = register_unread(layer, module.state_dict(keep_vars=True))
         return layer.train(module.training)
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
@@ -241,6 +260,12 @@ class OnnxLayer(torch.nn.Module):
         """Bytes that a compiled layer for these shapes takes."""
         return program_bytes(specialize(self._loaded, batch=dict(zip(self.input_names, shapes, strict=True))))
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
+                              missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str]) -> None:
+        match_state(state_dict, prefix, self, self._onnx, self._unread, error_msgs)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+                                      error_msgs)
+
     def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
         super()._apply(fn, recurse)
         self._probe = fn(self._probe)
@@ -262,8 +287,22 @@ class OnnxLayer(torch.nn.Module):
         self._loaded = _without_state(load(self._onnx), self.state_names)
         self._reset()
 
+    def extra_repr(self) -> str:
+        """Inputs and outputs with their shapes, the numbers of the parameters, the dtype, and the engine."""
+        inputs, outputs = (", ".join(f"{n}{_format_shape(v.shape)}" for n, v in values.items())
+                           for values in (self._loaded.inputs, self._loaded.outputs))
+        sizes = [p.numel() for p in self.parameters()]
+        compiled = next(iter(self._compiled.values()), None)
+        engine = self._engine if compiled is None else compiled.function.engine_
+        return (f"{inputs} -> {outputs}, parameters={len(sizes)} of {sum(sizes):,} numbers, dtype={self._probe.dtype}, "
+                f"engine={engine!r}")
+
     def __repr__(self) -> str:
-        return f"OnnxLayer({', '.join(self.input_names)} -> {', '.join(self.output_names)})"
+        return f"{self._get_name()}({self.extra_repr()})"
+
+
+def _format_shape(shape: Sequence[int | str | None] | None) -> str:
+    return "" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
 
 def _without_state(model: Model, names: Collection[str]) -> Model:
@@ -274,13 +313,19 @@ def _without_state(model: Model, names: Collection[str]) -> Model:
 
 def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
     """Run `forward`, outside of torch.compile."""
-    names = layer.input_names
-    if named or len(inputs) != len(names):
-        inputs = _order_inputs(names, inputs, named)
+    if named or len(inputs) != len(layer.input_names):
+        inputs = _order_inputs(layer.input_names, inputs, named)
+    for t in inputs:
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(_describe_stranger(layer.input_names, inputs))
     compiled = layer._compile_for(inputs)
-    leaves = [_check_input(*input_, layer) for input_ in zip(names, inputs, compiled.dtypes, strict=True)]
+    device = layer._probe.device
+    for t, dtype in zip(inputs, compiled.dtypes, strict=True):
+        if t.dtype is not dtype or t.device != device:
+            inputs = _convert_inputs(layer, inputs, compiled.dtypes)
+            break
     state = layer._tensors()
-    leaves += [state[n] for n in compiled.initializers]
+    leaves = [*inputs, *[state[n] for n in compiled.initializers]]
     if compiled.masks:
         leaves += compiled.draw_masks(inputs)
     outputs = compiled.function(leaves)
@@ -288,10 +333,36 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
         with torch.no_grad():
             for s, batch in zip(compiled.statistics, outputs[len(layer.output_names) :], strict=True):
                 state[s.name].lerp_(batch, 1 - s.momentum)
+            for key in layer._unread:
+                if key.endswith("num_batches_tracked"):
+                    layer.get_buffer(key).add_(1)
         outputs = outputs[: len(layer.output_names)]
     if layer._return_dict:
         return dict(zip(layer.output_names, outputs, strict=True))
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _describe_stranger(names: Sequence[str], inputs: Sequence[Any]) -> str:
+    """Say which input is no tensor, and what to do."""
+    name, t = next((n, t) for n, t in zip(names, inputs, strict=True) if not isinstance(t, torch.Tensor))
+    convert = "torch.from_numpy" if isinstance(t, np.ndarray) else "torch.as_tensor"
+    kind = f"{type(t).__module__}.{type(t).__qualname__}".removeprefix("builtins.")
+    return f"The input {name!r} is {kind}, and a layer takes tensors; use {convert}."
+
+
+def _convert_inputs(
+    layer: OnnxLayer, inputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]
+) -> tuple[torch.Tensor, ...]:
+    """Cast inputs under autocast; refuse those on another device or of another dtype."""
+    device, converted = layer._probe.device, []
+    for name, t, dtype in zip(layer.input_names, inputs, dtypes, strict=True):
+        if t.device != device:
+            raise DataError(f"The input {name!r} is on {t.device}, the layer on {device}; move one of them.")
+        is_real = dtype.is_floating_point and t.is_floating_point()
+        if t.dtype is not dtype and not (is_real and torch.is_autocast_enabled(device.type)):
+            raise DataError(f"The input {name!r} is {t.dtype}, the layer takes {dtype}; convert one of them.")
+        converted.append(t.to(dtype))
+    return tuple(converted)
 
 
 def _order_inputs(
@@ -306,15 +377,3 @@ def _order_inputs(
         raise DataError(f"The input {twice[0]!r} is given twice; the inputs are {expected}.")
     match_names(names, [*positional, *named])
     return tuple(positional[n] if n in positional else named[n] for n in names)
-
-
-def _check_input(name: str, t: torch.Tensor, dtype: torch.dtype, layer: OnnxLayer) -> torch.Tensor:
-    """Check the device and dtype of an input; cast it under autocast."""
-    device = layer._probe.device
-    if t.device != device:
-        raise DataError(f"The input {name!r} is on {t.device}, the layer on {device}; move one of them.")
-    if t.dtype is dtype:
-        return t
-    if dtype.is_floating_point and t.is_floating_point() and torch.is_autocast_enabled(device.type):
-        return t.to(dtype)
-    raise DataError(f"The input {name!r} is {t.dtype}, the layer takes {dtype}; convert one of them.")

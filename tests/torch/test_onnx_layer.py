@@ -430,14 +430,79 @@ def test_to_onnx():
 def test_from_torch():
     module, layer, _ = wrapped("conv")
     state = module.state_dict()
-    assert set(state) - set(layer.state_dict()) == {"1.num_batches_tracked"}
+    assert list(layer.state_dict()) == list(state)
     for n, t in layer.state_dict().items():
         assert torch.equal(t, state[n])
     assert not layer.training
-    assert {n for n, _ in layer.named_buffers()} == {"1.running_mean", "1.running_var"}
-    module.load_state_dict({**state, **layer.state_dict()})
+    assert {n for n, _ in layer.named_buffers()} == {f"1.{n}" for n in ("running_mean", "running_var",
+                                                                       "num_batches_tracked")}
     assert layer.to_onnx().graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
     onnx.checker.check_model(layer.to_onnx(), full_check=True)
+
+
+class Tagger(nn.Module):
+    """Tied weights, constants, and a part that nothing reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head, self.unused = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False), nn.Linear(2, 2)
+        self.head.weight = self.embed.weight
+        self.register_buffer("position", torch.arange(3))
+        self.register_buffer("scale", torch.tensor(0.5))
+
+    def forward(self, ids, mask=None):
+        hidden = self.embed(ids) * self.scale + self.position[:, None]
+        return {"logits": self.head(hidden) * mask[..., None], "hidden": hidden}
+
+
+def test_from_torch_names():
+    """Those of arguments and results."""
+    module, ids, mask = Tagger(), torch.tensor([[1, 2, 6], [0, 0, 3]]), torch.tensor([[1.0, 1, 0], [1, 1, 1]])
+    layer = OnnxLayer.from_torch(module, {"mask": mask, "ids": ids}, return_dict=True)
+    assert (layer.input_names, layer.output_names) == (["ids", "mask"], ["logits", "hidden"])
+    outputs = layer(mask=mask, ids=ids)
+    for name, y in module(ids, mask=mask).items():
+        close(outputs[name].detach(), y.detach())
+    assert [v.name for v in layer.to_onnx().graph.output] == ["logits", "hidden"]
+    layer = OnnxLayer.from_torch(nn.Linear(2, 2), torch.ones(1, 2))
+    assert (layer.input_names, layer.output_names) == (["input"], ["output"])
+    with pytest.raises(TypeError, match="The example 'mask' is NoneType; give a tensor for each input"):
+        OnnxLayer.from_torch(module, (ids, None))
+
+
+def test_state_of_the_module():
+    """Each takes the state of the other, what the graph does not read included."""
+    module, inputs = Tagger(), (torch.tensor([[1, 2, 6]]), torch.ones(1, 3))
+    layer = OnnxLayer.from_torch(module, inputs)
+    assert [n for n, _ in layer.named_parameters()] == ["embed.weight"]
+    assert layer.get_parameter("head.weight") is layer.get_parameter("embed.weight")
+    with torch.no_grad():
+        module.embed.weight.mul_(3), module.unused.bias.fill_(7)
+    wrapped = nn.Sequential(layer)
+    assert str(wrapped.load_state_dict({f"0.{n}": t for n, t in module.state_dict().items()})).startswith("<All keys")
+    close(layer(*inputs)[0].detach(), module(*inputs)["logits"].detach())
+    other = Tagger()
+    other.load_state_dict(layer.state_dict())
+    assert all(torch.equal(t, module.state_dict()[n]) for n, t in other.state_dict().items())
+    module.scale.fill_(2)
+    with pytest.raises(RuntimeError, match="'scale' is a constant of the graph, which holds another content; export"):
+        layer.load_state_dict(module.state_dict())
+
+
+def test_state_with_counters():
+    """Those of BatchNorm, of the module or in a state that was saved without them."""
+    module, layer, x = wrapped("conv")
+    module.train()(x)
+    state = module.state_dict()
+    from_file = OnnxLayer(layer.to_onnx())
+    for m in (layer, from_file):
+        assert str(m.load_state_dict(state)) == "<All keys matched successfully>"
+        close(m.eval()(x).detach(), module.eval()(x).detach())
+        module.load_state_dict(m.state_dict())
+    assert layer.state_dict()["1.num_batches_tracked"] == 1
+    layer.load_state_dict(from_file.state_dict())
+    with pytest.raises(RuntimeError, match=re.escape('Unexpected key(s) in state_dict: "2.num_batches_tracked"')):
+        layer.load_state_dict({**state, "2.num_batches_tracked": torch.tensor(1)})
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------
@@ -455,7 +520,6 @@ def test_calls():
     assert list(by_name) == ["price", "kind", "unused"]
     assert torch.equal(by_name["kind"], kind)
     assert isinstance(OnnxLayer(mlp())(torch.ones(2, 4)), torch.Tensor)
-    assert repr(layer) == "OnnxLayer(a, b, c -> price, kind, unused)"
 
 
 ONE = torch.ones(2, 3)
@@ -476,6 +540,31 @@ def test_wrong_calls(name):
     inputs, named, message = CALLS[name]
     with pytest.raises(DataError, match=re.escape(message)):
         OnnxLayer(two_in_two_out(), engine="step")(*inputs, **named)
+
+
+NO_TENSORS = {
+    "array": (np.ones((2, 3), np.float32), "The input 'b' is numpy.ndarray, and a layer takes tensors; use torch.from"),
+    "list": ([1.0], "The input 'b' is list, and a layer takes tensors; use torch.as_tensor."),
+    "none": (None, "The input 'b' is NoneType, and a layer takes tensors; use torch.as_tensor."),
+}
+
+
+@pytest.mark.parametrize("name", NO_TENSORS)
+def test_inputs_that_are_no_tensors(name):
+    value, message = NO_TENSORS[name]
+    with pytest.raises(TypeError, match=re.escape(message)):
+        OnnxLayer(two_in_two_out())(ONE, b=value, c=ONE)
+
+
+def test_repr():
+    layer = OnnxLayer(mlp(), engine="step")
+    assert repr(layer) == ("OnnxLayer(x[N, 4] -> y[N, 1], parameters=4 of 49 numbers, dtype=torch.float32, "
+                           "engine='step')")
+    layer = OnnxLayer(linear()).double()
+    assert repr(layer).endswith("dtype=torch.float64, engine='auto')")
+    layer(torch.ones(2, 4).double())
+    assert repr(layer).endswith(f"engine='{layer.engine_}')")
+    assert repr(nn.Sequential(layer)).count("\n") == 2
 
 
 def test_wrong_settings():
@@ -762,6 +851,16 @@ def test_functional_call_and_parametrization():
     close(layer(x).detach(), torch_mlp(w, x))
     layer(x).sum().backward()
     assert layer.parametrizations.W1.original.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch 2.13.0 loads forward mode by torch.jit.script.
+def test_transforms_of_functions():
+    """torch.func and forward mode say that they cannot, and never return a wrong number."""
+    layer, x = OnnxLayer(mlp(), engine="step"), torch.tensor(real(3, 4))
+    with pytest.raises(RuntimeError, match="with functorch transforms"):
+        torch.func.grad(lambda v: layer(v).sum())(x)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp function"):
+        layer(torch.autograd.forward_ad.make_dual(x, x))
 
 
 def test_hooks():
