@@ -9,10 +9,10 @@ from .names import match_names
 from .prepare import prepare
 from .reader import register_expansion
 from .specialize import specialize
+from .unused import remove_unused
 from .walk import bodies, walk_graphs
 from .write import write
 
 __all__ = ["Model", "bodies", "check_empty", "check_indices", "evaluate", "expand_body", "index_ranges", "load",
-           "match_names", "offload_weights", "prepare", "read", "register_expansion", "replace_weights",
-           "restore_weights", "specialize", "split_external_data", "walk_graphs",
-           "write"]
+           "match_names", "offload_weights", "prepare", "read", "register_expansion", "remove_unused",
+           "replace_weights", "restore_weights", "specialize", "split_external_data", "walk_graphs", "write"]

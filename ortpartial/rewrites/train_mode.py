@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Value, cast, make_rewriter, op, topological, variable, walk_nodes
-from ortpartial.model import Model, bodies, walk_graphs
+from ortpartial.model import Model, bodies, remove_unused, walk_graphs
 
 __all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "find_mode_problems", "find_moving_statistics",
            "find_statistics", "to_inference_mode", "to_training_mode"]
@@ -223,13 +223,17 @@ def to_inference_mode(proto: ModelProto) -> ModelProto:
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
+    modes = set()
     for node in list(_find_convertible(copy)):
         if node.op_type == "Dropout":
+            modes.add(node.input[2])
             del node.input[2:]
         else:
             kept = [a for a in node.attribute if a.name != "training_mode"]
             del node.attribute[:], node.output[1:]
             node.attribute.extend(kept)
+    for container in (copy.graph, *copy.functions):
+        remove_unused(container, modes)
     return copy
 
 

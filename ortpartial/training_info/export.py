@@ -20,7 +20,7 @@ from ortpartial.learning import (
     count_from,
     glorot_bounds,
 )
-from ortpartial.model import Model, load, prepare, restore_weights, walk_graphs
+from ortpartial.model import Model, load, prepare, remove_unused, restore_weights, walk_graphs
 from ortpartial.training import Names, TrainingSpec, step_values
 
 from .graphs import strip_training_info
@@ -130,7 +130,7 @@ def to_training_info(
 def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool) -> ModelProto:
     """What `to_training_info` returns, for checked settings."""
     first = spec.model.arrays  # those that `state.weights` takes the place of
-    proto = _upgrade(restore_weights(spec.model, state.weights))
+    proto = _upgrade(restore_weights(spec.model, state.weights), spec.moving)
     _lift_initializers(proto.graph, spec.moving)
     spec = replace(spec, model=load(proto, variables=spec.moving), gradient=None)
     names = spec.names
@@ -189,7 +189,7 @@ def _initialize(info: TrainingInfoProto, names: Names, firsts: Mapping[str, Valu
         info.initialization_binding.add(key=n, value=output)
 
 
-def _upgrade(proto: ModelProto) -> ModelProto:
+def _upgrade(proto: ModelProto, moving: Collection[str]) -> ModelProto:
     """A copy of the model without training information, of opset 21 or later."""
     stripped = strip_training_info(proto)
     if all(o.domain not in ("", "ai.onnx") or o.version >= OPSET for o in stripped.opset_import):
@@ -202,6 +202,9 @@ def _upgrade(proto: ModelProto) -> ModelProto:
     graph.ClearField("input")
     graph.input.extend(inputs)
     graph.initializer.extend(initializers)
+    # The upgrade folds constants, and leaves those that they were computed from.
+    constants = {*(t.name for t in graph.initializer), *(o for node in graph.node for o in node.output)}
+    remove_unused(graph, constants.difference(moving))
     imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
     version = helper.find_min_ir_version_for([o for o in imports if o.domain in ("", "ai.onnx.ml")])
     return helper.make_model(graph, opset_imports=imports, ir_version=max(stripped.ir_version, version))
