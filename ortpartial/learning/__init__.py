@@ -37,7 +37,7 @@ from .schedules import (
     WarmUpSchedule,
     resolve_schedule,
 )
-from .update import count_from, descend
+from .update import count_from, decay, descend, drop_flushes, share_flushes
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
            "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "HingeLearningLoss",
@@ -45,6 +45,6 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss",
            "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss", "Schedule",
            "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_number",
-           "count_from", "descend", "describe_unknown", "draw_weights", "glorot_bounds", "resolve_loss",
-           "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "row_losses", "weighted_mean",
-           "weighted_sums"]
+           "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds",
+           "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "row_losses",
+           "share_flushes", "weighted_mean", "weighted_sums"]

@@ -15,7 +15,7 @@ from ortpartial.graph import Value, build, constant, op, variable
 
 from .base import BaseLearningOnnx, check_number, resolve_piece
 from .schedules import Schedule, resolve_schedule
-from .update import count_from, descend, one_minus_power
+from .update import count_from, decay, descend, one_minus_power
 
 __all__ = ["BaseLearningRate", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
            "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]
@@ -27,6 +27,11 @@ class BaseLearningRate(BaseLearningOnnx):
 
     A subclass names its ``state``, tensors of the shape of the weight that start at zero, and defines
     ``update(self, w, g, *state, k)``; with settings of its own it is a frozen dataclass of them.
+
+    A state that decays is multiplied by `ortpartial.learning.decay`. There every 32nd batch turns denormal numbers, in
+    float32 those below 1.2e-38, into 0, which torch does not: they would slow down each step several times, for good,
+    once weights no longer receive gradients. Other numbers are not changed. Devices, float16, and trainings that are
+    stored in a model do without.
 
     Parameters
     ----------
@@ -147,6 +152,8 @@ class LearningRateSGD(BaseLearningRate):
 class LearningRateSGDNesterov(BaseLearningRate):
     """v = μv + g;  step = g + μv, or v alone without `nesterov`.
 
+    Denormal numbers of v become 0: see `BaseLearningRate`.
+
     Parameters
     ----------
     eta0 : float
@@ -179,13 +186,15 @@ class LearningRateSGDNesterov(BaseLearningRate):
         check_number(self, "momentum", low=0, below=1)
 
     def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
-        v = self.momentum * v + g
+        v = decay(self.momentum, v, k) + g
         return g + self.momentum * v if self.nesterov else v, (v,)
 
 
 @dataclass(frozen=True)
 class LearningRateAdam(BaseLearningRate):
     """m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  step = m̂ / (√v̂ + ε) with m̂ = m / (1-β₁ᵏ) and v̂ = v / (1-β₂ᵏ).
+
+    Denormal numbers of m and v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
@@ -228,8 +237,8 @@ class LearningRateAdam(BaseLearningRate):
         check_number(self, "epsilon", above=0)
 
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
-        m = self.beta1 * m + (1 - self.beta1) * g
-        v = self.beta2 * v + (1 - self.beta2) * g * g
+        m = decay(self.beta1, m, k) + (1 - self.beta1) * g
+        v = decay(self.beta2, v, k) + (1 - self.beta2) * g * g
         # m̂ / (√v̂ + ε), rearranged so that roots and quotients of scalars are computed once for all weights.
         root = op.Sqrt(one_minus_power(self.beta2, k, g))
         epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
@@ -239,6 +248,8 @@ class LearningRateAdam(BaseLearningRate):
 @dataclass(frozen=True)
 class LearningRateAdamW(LearningRateAdam):
     """step = m̂ / (√v̂ + ε) + λw with m̂ and v̂ as in Adam: weight decay that is decoupled from the gradient.
+
+    Denormal numbers of m and v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
@@ -321,6 +332,8 @@ class LearningRateAdagrad(BaseLearningRate):
 class LearningRateRMSProp(BaseLearningRate):
     """v = αv + (1-α)g²;  step = g / (√v + ε), or, with momentum, b = μb + g / (√v + ε);  step = b.
 
+    Denormal numbers of v, a and b become 0: see `BaseLearningRate`.
+
     Parameters
     ----------
     eta0 : float
@@ -365,15 +378,15 @@ class LearningRateRMSProp(BaseLearningRate):
 
     def update(self, w: Value, g: Value, *state: Value, k: Value) -> tuple[Value, tuple[Value, ...]]:
         old = dict(zip(self.state, state, strict=True))
-        new = {"v": self.alpha * old["v"] + (1 - self.alpha) * g * g}
+        new = {"v": decay(self.alpha, old["v"], k) + (1 - self.alpha) * g * g}
         variance = new["v"]
         if self.centered:
-            new["a"] = self.alpha * old["a"] + (1 - self.alpha) * g
+            new["a"] = decay(self.alpha, old["a"], k) + (1 - self.alpha) * g
             # Rounding makes it negative where the gradient is constant.
             variance = op.Relu(variance - new["a"] * new["a"])
         step = g / (op.Sqrt(variance) + self.epsilon)
         if self.momentum:
-            step = new["b"] = self.momentum * old["b"] + step
+            step = new["b"] = decay(self.momentum, old["b"], k) + step
         return step, tuple(new.values())
 
 

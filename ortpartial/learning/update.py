@@ -1,14 +1,38 @@
-"""The weight update w - η · step, fused into the operators of the step, and the bias correction 1 - βᵏ."""
+"""The weight update w - η · step, fused into the operators of the step; the decay of optimizer states, which flushes
+denormal numbers; and the bias correction 1 - βᵏ."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ortpartial.graph import Node, Value, cast, constant, op
+from ortpartial.graph import (
+    OPSET,
+    Node,
+    Subgraph,
+    Value,
+    cast,
+    constant,
+    make_node,
+    op,
+    rewrite,
+    schema_of,
+    topological,
+)
 
-__all__ = ["count_from", "descend", "one_minus_power"]
+__all__ = ["count_from", "decay", "descend", "drop_flushes", "one_minus_power", "share_flushes"]
+
+#: Batches from one flush to the next: it takes as long as some products, and one with denormals as long as ten or more.
+_FLUSH_EVERY = 32
+
+#: The name of an If that flushes.
+_FLUSH = "flush_denormals"
+
+#: Elements from which on an If of its own costs a weight nothing that could be measured.
+_LARGE = 4096
 
 
 def count_from(start: int, k: Value) -> Value:
@@ -27,6 +51,98 @@ def count_from(start: int, k: Value) -> Value:
     """
     # A training that starts again with this graph counts from its own start.
     return op.Where(k > start, k - start, k) if start else k
+
+
+def decay(beta: float, s: Value, k: Value) -> Value:
+    """βs, where every 32nd batch turns the denormal numbers of s, in float32 those below 1.2e-38, into 0.
+
+    Once gradients are 0, a state that decays becomes denormal and stays so, as 0.9 n rounds to n where n is less than
+    five units in the last place; processors take ten to a hundred times as long for such numbers. A flush in every
+    batch would slow down all trainings. When one is due follows from k alone, so that all engines compute the same.
+
+    float16 is left alone: its denormals, below 6.1e-5, occur in any training, and onnxruntime computes it in float32.
+
+    Parameters
+    ----------
+    beta : float
+        β.
+    s : Value
+        The state of an optimizer.
+    k : Value
+        The number of the batch, an int64 scalar.
+
+    Returns
+    -------
+    Value
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, variable
+    >>> k, m = variable("k", "int64", []), variable("m", "float32", [3])
+    >>> [node.op_type for node in build([k, m], {"decayed": decay(0.9, m, k)}).graph.node]
+    ['Mod', 'Equal', 'If']
+    """
+    if s.dtype == np.float16:
+        return beta * s
+    tiny = float(np.finfo(s.dtype).tiny)
+    flushed = Subgraph.of(lambda: beta * op.Where(op.Abs(s) < tiny, 0.0, s))
+    return _flush_if(op.Equal(op.Mod(k, _FLUSH_EVERY), 0), flushed, Subgraph.of(lambda: beta * s))[0]
+
+
+def _flush_if(due: Value, flushed: Subgraph, plain: Subgraph) -> tuple[Value, ...]:
+    """The values of one of two branches."""
+    branches = {"then_branch": flushed, "else_branch": plain}
+    return make_node(schema_of("If", "", OPSET), [due], branches, name=_FLUSH).outputs
+
+
+def share_flushes(values: Sequence[Value]) -> list[Value]:
+    """The updates of several weights, in which the small ones flush in one If: each takes most of a microsecond.
+
+    Parameters
+    ----------
+    values : sequence of Value
+        Weights and states after a step.
+
+    Returns
+    -------
+    list of Value
+    """
+    small = [node for node in _find_flushes(values) if all(_is_small(y) for y in node.outputs)]
+    if len(small) < 2:
+        return list(values)
+    branches = [Subgraph((), [y for body in bodies for y in body.outputs],
+                         frozenset(node for body in bodies for node in body.own))
+                for bodies in ([node.attributes[name] for node in small] for name in ("then_branch", "else_branch"))]
+    shared = _flush_if(small[0].reads[0], *branches)
+    return rewrite(values, dict(zip([y for node in small for y in node.outputs], shared, strict=True)))
+
+
+def drop_flushes(values: Sequence[Value]) -> list[Value]:
+    """The updates of several weights without flushes, for devices: denormals do not slow them, and an If stops them.
+
+    Parameters
+    ----------
+    values : sequence of Value
+        Weights and states after a step.
+
+    Returns
+    -------
+    list of Value
+    """
+    plain = {y: x for node in _find_flushes(values)
+             for y, x in zip(node.outputs, node.attributes["else_branch"].outputs, strict=True)}
+    return rewrite(values, plain)
+
+
+def _find_flushes(values: Sequence[Value]) -> list[Node]:
+    """The nodes that flush."""
+    return [node for node in topological(values) if node.name == _FLUSH]
+
+
+def _is_small(v: Value) -> bool:
+    """Whether a tensor has few elements."""
+    sizes = [n for n in v.shape or (None,) if isinstance(n, int)]
+    return len(sizes) == v.rank and prod(sizes) < _LARGE
 
 
 def descend(w: Value, eta: Value, step: Value) -> Value:

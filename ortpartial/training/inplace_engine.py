@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.model import bodies, walk_graphs
 from ortpartial.rewrites import checkpoint_gradient, recompute_cheap
 from ortpartial.runtime import Buffer, Session, session_options
 
@@ -134,19 +135,23 @@ def can_overwrite(model: ModelProto, outputs: Mapping[str, str]) -> bool:
     >>> can_overwrite(build([w, g], {"w_new": w - g, "step": op.Abs(w)}), {"w": "w_new"})
     False
     """
+    def reads(node: Any) -> list[str]:
+        captured = (i for body in bodies(node) for g in walk_graphs(body) for inner in g.node for i in inner.input)
+        return [*node.input, *captured]
+
     nodes: dict[str, Any] = {o: node for node in model.graph.node for o in node.output if o}
     readers: dict[str, list[Any]] = {}
     for node in model.graph.node:
-        for i in node.input:
+        for i in reads(node):
             readers.setdefault(i, []).append(node)
     for before, after in outputs.items():
         last = nodes[after]
-        earlier, stack = {last.name} if last.op_type in _ELEMENTWISE else set(), list(last.input)
+        earlier, stack = {last.name} if last.op_type in _ELEMENTWISE else set(), reads(last)
         while stack:
             node = nodes.get(stack.pop())
             if node is not None and node.name not in earlier:
                 earlier.add(node.name)
-                stack.extend(node.input)
+                stack.extend(reads(node))
         if any(node.name not in earlier for node in readers.get(before, ())):
             return False
     return True

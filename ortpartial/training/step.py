@@ -10,9 +10,10 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
 from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, variable
-from ortpartial.learning import row_losses, weighted_mean
+from ortpartial.learning import drop_flushes, row_losses, share_flushes, weighted_mean
 from ortpartial.model import Model
 from ortpartial.rewrites import all_finite, prepare_training, rewrite_step
+from ortpartial.runtime import Device
 
 from .counter_rng import draw_mask
 from .spec import TrainingSpec, known_shape
@@ -244,4 +245,6 @@ def append_update(
     after = {n: rate.apply(weights[n], g, k, *states[n].values(), start=spec.rate_start) for n, g in ready}
     for n, v in weights.items():
         inputs.update({n: v, **states[n]})
-        outputs.update(zip(map(names.new, [n, *states[n]]), after[n], strict=True))
+    place_flushes = share_flushes if Device.parse(spec.device).shares_memory else drop_flushes
+    new = place_flushes([v for n in weights for v in after[n]])
+    outputs.update(zip(map(names.new, (i for n in weights for i in (n, *states[n]))), new, strict=True))

@@ -18,6 +18,7 @@ from ortpartial.learning import (
     LearningRateSGDNesterov,
     Schedule,
     count_from,
+    drop_flushes,
     glorot_bounds,
 )
 from ortpartial.model import Model, load, prepare, remove_unused, restore_weights, walk_graphs
@@ -164,10 +165,12 @@ def _write_step(spec: TrainingSpec, style: str, weighted: bool) -> tuple[dict[st
     names = spec.names
     iteration = variable(names.iteration, np.int64, [])
     recorded: dict[str, Value] = {}
+    # A step reads no more of a rate than its states, `over` and `apply`.
+    rate: Any = _StoredRate(spec.rate, as_node=style == "standard")
+    spec = replace(spec, rate=rate)
     if style == "standard":
         gradient = _record_gradient(names.free("objective") if spec.penalized else names.loss, recorded)
-        rate: Any = _NodeRate(spec.rate)  # A step reads no more of a rate than its states, `over` and `apply`.
-        spec = replace(spec, rate=rate, gradient=gradient)
+        spec = replace(spec, gradient=gradient)
     inputs, outputs = step_values(spec, weighted=weighted, k=iteration + 1, simplified=False)
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): iteration + 1}
     return {**inputs, names.iteration: iteration}, results
@@ -238,25 +241,29 @@ def _record_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[V
 
 
 @dataclass(frozen=True)
-class _NodeRate:
-    """An optimizer written as a node of the standard, where its settings can be expressed by one."""
+class _StoredRate:
+    """An optimizer as it is stored: a node of the standard where one is asked for and expresses its settings.
+
+    Denormal numbers are left alone, as by the operators of the standard: any runtime can take a step without branches.
+    """
 
     rate: BaseLearningRate
+    as_node: bool
 
     @property
     def state(self) -> tuple[str, ...]:
         """Names of the optimizer states of a weight."""
         return self.rate.state
 
-    def over(self, batches: int) -> _NodeRate:
+    def over(self, batches: int) -> _StoredRate:
         """The optimizer in a training of so many batches."""
-        return _NodeRate(self.rate.over(batches))
+        return _StoredRate(self.rate.over(batches), self.as_node)
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0) -> tuple[Value, ...]:
         """The weight and its state after batch k."""
-        operator = _find_operator(self.rate, w.dtype)
+        operator = _find_operator(self.rate, w.dtype) if self.as_node else None
         if operator is None:
-            return self.rate.apply(w, g, k, *state, start=start)
+            return tuple(drop_flushes(self.rate.apply(w, g, k, *state, start=start)))
         op_type, attributes = operator
         assert isinstance(self.rate.schedule, Schedule)
         eta = self.rate.schedule(constant(np.asarray(self.rate.eta0, w.dtype)), k)

@@ -177,9 +177,9 @@ def test_first_step_of_adam_is_eta0_in_float32():
 
 @pytest.mark.parametrize(
     ("rate", "nodes"),
-    [(LearningRateSGD(), 2), (LearningRateSGDNesterov(), 6), (LearningRateSGDNesterov(nesterov=False), 4),
-     (LearningRateAdam(), 22), (LearningRateAdamW(), 24), (LearningRateAdamW(weight_decay=0), 22),
-     (LearningRateAdagrad(), 7), (LearningRateRMSProp(), 9), (LearningRateRMSProp(momentum=0.9), 11)],
+    [(LearningRateSGD(), 2), (LearningRateSGDNesterov(), 8), (LearningRateSGDNesterov(nesterov=False), 6),
+     (LearningRateAdam(), 24), (LearningRateAdamW(), 26), (LearningRateAdamW(weight_decay=0), 24),
+     (LearningRateAdagrad(), 7), (LearningRateRMSProp(), 11), (LearningRateRMSProp(momentum=0.9), 13)],
     ids=repr,
 )
 def test_number_of_operators(rate, nodes):
@@ -194,7 +194,7 @@ def test_counters_of_adam_are_shared_by_all_weights():
         w, g, m, v = values.values()
         inputs.update(values)
         outputs.update({f"{i}{j}": u for j, u in enumerate(rate.apply(w, g, k, m, v))})
-    assert len(build(inputs, outputs).graph.node) == 3 * 12 + 10
+    assert len(build(inputs, outputs).graph.node) == 3 * 12 + 12
 
 
 @pytest.mark.parametrize("schedule", ["constant", "invscaling"])
@@ -265,3 +265,25 @@ def test_steps_follow_the_schedule():
     eta = InvScalingSchedule(power_t=1)(constant(1.0), k)
     actual = evaluate(build({"k": k}, {"eta": eta}), {"k": np.array(10**10)})["eta"]
     np.testing.assert_allclose(actual, 1e-10, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("rate", "factors"),
+    [(LearningRateSGDNesterov(momentum=0.7), {"v": 0.7}), (LearningRateAdam(), {"m": 0.9, "v": 0.999}),
+     (LearningRateAdamW(beta2=0.99), {"m": 0.9, "v": 0.99}), (LearningRateRMSProp(), {"v": 0.99}),
+     (LearningRateRMSProp(momentum=0.7, centered=True), {"v": 0.99, "a": 0.99, "b": 0.7})], ids=repr)
+def test_denormal_states_become_zero_every_32nd_batch(rate, factors, dtype):
+    tiny = np.finfo(dtype).tiny
+    s = np.array([tiny / 2**20, tiny * 0.99, tiny, tiny * 1.01, 1, np.nan], dtype)
+    run = Session(rate.build_onnx_function(dtype=dtype, shape=s.shape)).run
+    feeds = {"w": np.zeros_like(s), "g": np.zeros_like(s), **dict.fromkeys(rate.state, s)}
+    for k, before in ((31, s), (32, np.where(s < tiny, 0, s)), (33, s)):
+        after = run({**feeds, "k": np.array(k)})
+        for n, beta in factors.items():
+            np.testing.assert_array_equal(after[f"{n}_out"], np.array(beta, dtype) * before)
+
+
+def test_float16_keeps_its_denormal_numbers():
+    model = LearningRateAdam().build_onnx_function(dtype="float16", shape=[3])
+    assert "If" not in {node.op_type for node in model.graph.node}

@@ -8,7 +8,7 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.optimizers import LearningRateSGD
-from ortpartial.learning.update import descend
+from ortpartial.learning.update import decay, descend, drop_flushes, share_flushes
 from ortpartial.runtime.session import Session
 from ortpartial.testing import evaluate
 
@@ -60,3 +60,31 @@ def test_gathered_rows_are_scattered_into_the_table(schedule):
 def test_other_scattered_steps_are_subtracted(step):
     w, i, u = variable("w", "float32", [4, 2]), variable("i", "int64", [1, 2]), variable("u", "float32", [1, 2])
     assert descend(w, constant(0.1), step(w, i, u)).node.op_type == "Sub"
+
+
+def decayed(shapes):
+    """States of some shapes, and a model of what remains of them, by a function of these values."""
+    k = variable("k", "int64", [])
+    states = [variable(f"s{i}", "float32", shape) for i, shape in enumerate(shapes)]
+    values = [decay(0.9, s, k) + 1.0 for s in states]
+    names = [f"y{i}" for i in range(len(states))]
+    return states, lambda change: build([k, *states], dict(zip(names, change(values), strict=True)))
+
+
+@pytest.mark.parametrize(("shapes", "count"), [
+    ([[3], [4, 5], []], 1), ([[3]], 1), ([[3], [64, 64], [5], [64, 64]], 3), ([["N", 3], [2], [2]], 2)], ids=str)
+def test_small_states_are_flushed_in_one_branch(shapes, count):
+    states, model = decayed(shapes)
+    shared, plain = Session(model(share_flushes)), Session(model(list))
+    assert [node.op_type for node in model(share_flushes).graph.node].count("If") == count
+    feeds = {v.hint: np.resize(np.float32([1e-40, 1, 2]), [n if isinstance(n, int) else 2 for n in v.shape])
+             for v in states}
+    for k in (31, 32):
+        expected = plain.run({"k": np.array(k), **feeds})
+        for name, actual in shared.run({"k": np.array(k), **feeds}).items():
+            np.testing.assert_array_equal(actual, expected[name])
+
+
+def test_devices_do_not_flush():
+    _, model = decayed([[3], [64, 64]])
+    assert {node.op_type for node in model(drop_flushes).graph.node} == {"Mul", "Add"}

@@ -5,6 +5,7 @@ A device that is the CPU stands for the GPU: its memory is its own, and a record
 
 import pickle
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,12 @@ def test_same_steps(stand_in, monkeypatch, rate, weighted):
     near, far = (o.fit(X, y, w if weighted else None) for o in pair(**settings))
     assert_same(far, near)
     assert near.train_losses_[0] != near.train_losses_[1]
+
+
+@pytest.mark.parametrize("rate", RATES, ids=lambda r: type(r).__name__)
+def test_a_step_to_be_recorded_has_no_branches(stand_in, rate):
+    graph = cuda_graph_step(replace(optimizer(learning_rate=rate)._spec, device="cuda").for_batch(10))
+    assert "If" not in {node.op_type for node in graph.graph.node}
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 10, 100])

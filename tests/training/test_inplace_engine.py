@@ -14,10 +14,11 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import build, constant, load, op, variable
 from ortpartial.estimator import optimizer as optimizer_module
 from ortpartial.exceptions import ConvergenceError
+from ortpartial.graph.control_flow import cond
 from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
 from ortpartial.model import external_data as weights
 from ortpartial.runtime.session_options import session_options
-from ortpartial.training.inplace_engine import InplaceEngine, _is_finite, forward_bytes
+from ortpartial.training.inplace_engine import InplaceEngine, _is_finite, can_overwrite, forward_bytes
 
 SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
 
@@ -44,6 +45,14 @@ def test_as_with_two_copies(rate):
     again = pickle.loads(pickle.dumps(lean))
     for a, b in zip(again.partial_fit(X, y).get_state(), lean.partial_fit(X, y).get_state(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_what_a_branch_reads_is_not_overwritten_before():
+    w, g, c = variable("w", "float32", [2]), variable("g", "float32", [2]), variable("c", "bool", [])
+    new = w - g
+    late = cond(c, lambda: op.Abs(w), lambda: op.Neg(w))
+    assert not can_overwrite(build([w, g, c], {"w_new": new, "late": late}), {"w": "w_new"})
+    assert can_overwrite(build([w, g, c], {"w_new": late + g}), {"w": "w_new"})
 
 
 def test_big_weights_are_trained_in_one_copy():
