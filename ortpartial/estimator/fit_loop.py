@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
 from ortpartial.learning import draw_weights
-from ortpartial.training import Engine, TrainingSpec
+from ortpartial.training import Engine, TrainingSpec, count_elements
 
 from .params import FitSettings
 from .predictor import Predictor, interruptible
@@ -76,8 +76,9 @@ class FitLoop:
             data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
             if (X_val is None) != (y_val is None):
                 raise DataError("X_val and y_val belong together; one of them is missing.")
-            if X_val is not None:
-                self._to_arrays(X_val, y_val, None)  # An error is better now than after the first epochs.
+            self.predictor.data.check_counts(data)
+            if X_val is not None:  # An error is better now than after the first epochs.
+                self.predictor.data.check_counts(self._to_arrays(X_val, y_val, None)[0])
         if not self.settings.warm_start:
             self.reset()
         is_first = batches is not None or self._begin(data, rows)
@@ -92,7 +93,8 @@ class FitLoop:
                 epoch += 1
                 is_last = epoch == self.settings.max_iter
                 if X_val is not None and (is_last or epoch % self.settings.validation_period == 0):
-                    self.validation_losses.append(float(self.predictor.losses(X_val, y_val).mean()))
+                    sums = self.predictor.sum_losses(X_val, y_val)
+                    self.validation_losses.append(sum(total / count for total, count in sums.tolist() if count))
                 if bar is not None:
                     bar.set_postfix(self._format_losses(), refresh=False)
                     bar.update()
@@ -179,6 +181,7 @@ class FitLoop:
     def _train_batches(self, batches: Iterable[Any]) -> str | None:
         """Train on every batch once; return a message if the loss diverged."""
         total = weight = 0.0
+        is_empty = True
         engine = self.engine
         with closing(prefetch(batches)) as fetched:
             for batch in fetched:
@@ -189,11 +192,11 @@ class FitLoop:
                 if not self._is_finite(loss):
                     engine.undo()
                     return self._describe(loss, engine.iteration + 1)
-                share = float(rows if w is None else np.sum(w))
-                total, weight = total + share * loss, weight + share
-        if not weight:
+                share = float(np.mean([rows.sum() for rows in count_elements(self.spec, data).values()]))
+                total, weight, is_empty = total + share * loss, weight + share, False
+        if is_empty:
             raise DataError("There are no batches in X.")
-        self._count_epoch(total / weight)
+        self._count_epoch(total / weight if weight else 0.0)
         return None
 
     def _is_finite(self, loss: float) -> bool:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from threading import get_ident
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
     At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
-    J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) / Σᵢ∈B wᵢ + Σ penalty(w).
+    J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) / Σᵢ∈B wᵢ + Σ penalty(w). The mean is over what counts: the label `ignore_index` of a loss
+    does not, and a class counts by its `class_weight`. Where nothing in a batch counts, its loss and gradient are 0.
 
     Parameters
     ----------
@@ -156,7 +158,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     Attributes
     ----------
     train_losses_ : list of float
-        The weighted mean loss of every epoch, each batch's before its step, without the penalty.
+        The mean loss of every epoch, weighted by what counts in each batch, each batch's before its step, without the
+        penalty.
     validation_losses_ : list of float
         The mean loss on ``X_val``, one for each time it was computed.
     trained_coef_ : dict of str to numpy.ndarray
@@ -244,6 +247,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     distributed = ModelSetting()
     checkpointing = ModelSetting()
 
+    #: By output the class weights that "balanced" stood for in the last `fit`.
+    _class_weights: Mapping[str, Any] = MappingProxyType({})
+
     max_iter = Setting()
     batch_size = Setting()
     shuffle = Setting()
@@ -291,14 +297,15 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         self._spec = spec
         self._data = DataAdapter(self._spec)
         self._engine = self._select_engine()
-        self._predictor = Predictor(self._spec, self._engine, self._data)
+        # Labels that do not count have a weight of 0 in what the adapter gives.
+        self._predictor = Predictor(self._spec.counting_all(), self._engine, self._data)
         self._loop = FitLoop(self._spec, self._engine, self._predictor, settings)
         self._state = TrainingState(self._spec, self._engine)
         self._layer: OrtGradientForwardBackward | None = None
 
     def _specify(self, model: Model) -> TrainingSpec:
         """The description of the training."""
-        losses, weights = resolve_losses(model, self.learning_loss), self.weights_to_train
+        losses, weights = self._resolve_losses(model), self.weights_to_train
         statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
         # Weights become variables, so that no rewrite relies on their content.
         model = specialize(model, variables=[*weights, *statistics])
@@ -307,10 +314,16 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, self.device,
                             self.train_mode, tuple(statistics), gradient, precision, batches=self._batches)
 
+    def _resolve_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
+        """The loss of every output, with the class weights of the last `fit` for those that are balanced."""
+        return {o: replace(loss, class_weight=self._class_weights[o])  # type: ignore[call-arg]
+                if loss.is_unbalanced and o in self._class_weights else loss
+                for o, loss in resolve_losses(model, self.learning_loss).items()}
+
     def _select_engine(self) -> Engine:
         """An engine that holds the first weights."""
         kind, reason = select_engine(self.engine, self._spec, self.distributed)
-        engine = kind(self._spec)
+        engine = kind(self._spec.counting_all())
         engine.reason = reason
         return engine
 
@@ -329,8 +342,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             do not apply.
         y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
-        sample_weight : array_like of shape (rows,), optional
-            Weights of the rows, not negative.
+        sample_weight : array_like of shape (rows,) or of the shape of `y`, or dict of str to them, optional
+            Weights of the rows, or of every element of the targets, such as tokens or pixels; not negative. For several
+            outputs those of the rows, or a dict by name.
         X_val, y_val : like X and y, optional
             Validation data, whose loss is computed every `validation_every` epochs.
 
@@ -352,6 +366,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if self._spec.rate_start and not self.warm_start:  # The optimizer, too, starts again.
             self._adopt(replace(self._spec, rate_start=0))
         self._plan(seen, X, y)
+        if y is not None:
+            self._balance(X, y)
         self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
         return self
 
@@ -393,6 +409,19 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if is_planned and self._spec.batches != self._batches:
             self._adopt(replace(self._spec, batches=self._batches))
 
+    def _balance(self, X: Any, y: Any) -> None:
+        """Go on with the class weights that "balanced" stands for in all labels."""
+        losses = resolve_losses(self._spec.model, self.learning_loss)
+        if not any(loss.is_unbalanced for loss in losses.values()):
+            return
+        inputs, rows = self._data.to_inputs(X)
+        targets = self._data.to_targets(y, inputs, rows, self._predictor.forward)
+        losses = {o: loss.balanced(targets[self._spec.names.target(o)]) for o, loss in losses.items()}
+        self._class_weights = {o: loss.class_weight for o, loss in losses.items()}
+        if losses != self._spec.losses:
+            self._adopt(replace(self._spec, losses=losses))
+            self._predictor.sessions.clear()
+
     def _notify(self) -> bool:
         """Call every callback, in the first process alone; return whether one of them returned True."""
         if not self.callbacks:
@@ -430,13 +459,14 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.predict(X)
 
-    def losses(self, X: Any, y: Any) -> np.ndarray:
+    def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """Compute the loss of every row, without the penalty.
 
         Parameters
         ----------
-        X, y : array_like
-            As in `fit`.
+        X, y, sample_weight : array_like
+            As in `fit`. A row with several elements has the mean over those that count, and a loss of 0 where none
+            does; weights of whole rows change nothing.
 
         Returns
         -------
@@ -449,12 +479,13 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             X or y does not fit the model.
         """
         with interruptible(self._predictor, self.timeout):
-            return self._predictor.losses(X, y)
+            return self._predictor.losses(X, y, sample_weight)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Compute the accuracy where the loss has labels, else R².
 
-        R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw.
+        R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw over the labels
+        that count.
 
         Parameters
         ----------
@@ -788,11 +819,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         self._arguments.update(params)
 
     def _adopt(self, spec: TrainingSpec) -> None:
-        """Go on from the current state with another update of the weights, in all parts."""
-        self._spec, self._engine = spec, self._engine.continue_with(spec)
+        """Go on from the current state with another update of the weights or other class weights, in all parts."""
+        self._spec, self._engine = spec, self._engine.continue_with(spec.counting_all())
         self._data.spec = spec
-        for part in (self._predictor, self._loop, self._state):
+        for part in (self._loop, self._state):
             part.spec, part.engine = spec, self._engine
+        self._predictor.spec, self._predictor.engine = spec.counting_all(), self._engine
 
     def _recompose(self, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
         """Change settings that all graphs depend on, then those of the update, and continue from the current state."""
@@ -801,9 +833,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                                f"fit.")
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
-            new._batches = self._batches
-            if self._batches or self._spec.rate_start:
-                new._adopt(replace(new._spec, batches=self._batches, rate_start=self._spec.rate_start))
+            new._batches, new._class_weights = self._batches, self._class_weights
+            losses = new._resolve_losses(new._spec.model)
+            if self._batches or self._spec.rate_start or losses != new._spec.losses:
+                new._adopt(replace(new._spec, losses=losses, batches=self._batches, rate_start=self._spec.rate_start))
             new._engine.restore(self._engine.snapshot())
             for name in _PROGRESS:
                 if not (name == "_rng" and "random_state" in params):

@@ -9,10 +9,17 @@ from typing import Any
 import numpy as np
 
 from ortpartial.runtime import Interrupt, Session, choose_threads
-from ortpartial.training import Engine, TrainingSpec, forward_graph, row_loss_graph
+from ortpartial.training import (
+    Engine,
+    TrainingSpec,
+    count_elements,
+    find_weighting,
+    forward_graph,
+    row_loss_graph,
+)
 
 from .metrics import accuracy, r2
-from .validation import DataAdapter, check_sample_weight
+from .validation import DataAdapter
 
 __all__ = ["Predictor", "interruptible"]
 
@@ -46,20 +53,41 @@ class Predictor:
         """The trained output, or a dict of outputs by name where there are several."""
         return _unwrap(self.forward(self.data.to_inputs(X)[0]))
 
-    def losses(self, X: Any, y: Any) -> np.ndarray:
+    def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """The loss of every row: the sum over the trained outputs."""
         inputs, rows = self.data.to_inputs(X)
-        return _unwrap(self._run("losses", {**inputs, **self.data.to_targets(y, inputs, rows, self.forward)}))
+        return self._losses(inputs, self._to_targets(y, sample_weight, inputs, rows))[self.spec.names.loss]
+
+    def sum_losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
+        """Σwℓ and Σwc for each trained output, of shape (outputs, 2), which may be summed over several batches."""
+        inputs, rows = self.data.to_inputs(X)
+        targets = self._to_targets(y, sample_weight, inputs, rows)
+        losses, counts, names = self._losses(inputs, targets), count_elements(self.spec, targets), self.spec.names
+        each = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
+        return np.array([[(rows * c).sum(), c.sum()] for rows, c in zip(each, counts.values(), strict=True)])
+
+    def _losses(self, inputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The loss of every row, for targets and weights."""
+        weighted = find_weighting(self.spec, targets) == "elements"
+        return self._run("weighted losses" if weighted else "losses", {**inputs, **targets})
+
+    def _to_targets(self, y: Any, sample_weight: Any, inputs: Mapping[str, np.ndarray], rows: int
+                    ) -> dict[str, np.ndarray]:
+        """Arrays of the targets and the weights."""
+        targets = self.data.to_targets(y, inputs, rows, self.forward)
+        return {**targets, **self.data.to_weights(sample_weight, targets, rows)}
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Accuracy where the loss has labels, else R²; a dict by output where there are several."""
         inputs, rows = self.data.to_inputs(X)
-        targets = self.data.to_targets(y, inputs, rows, self.forward)
-        w = np.ones(rows) if sample_weight is None else check_sample_weight(sample_weight, np.dtype(np.float64), rows)
+        targets, names = self._to_targets(y, sample_weight, inputs, rows), self.spec.names
+        self.data.check_counts(targets)
         outputs = self.forward(inputs)
         scores = {}
-        for (output, loss), t in zip(self.spec.losses.items(), targets.values(), strict=True):
+        for output, loss in self.spec.losses.items():
+            t, w = targets[names.target(output)], targets.get(names.weight(output), targets.get(names.sample_weight))
             labels, y = loss.labels(outputs[output]), outputs[output]
+            w = np.ones(rows) if w is None else w.astype(np.float64)
             scores[output] = r2(loss.mean(y), t, w) if labels is None else accuracy(labels, t, w)
         return _unwrap(scores)
 
@@ -89,7 +117,7 @@ class Predictor:
             if graph == "predict":
                 proto = forward_graph(spec.model, list(spec.moving), list(spec.losses), used_only=True)
             else:
-                proto = row_loss_graph(spec)
+                proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False)
             self.sessions[key] = Session(proto, device=spec.device, threads=self._threads[rows])
         return self.sessions[key]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from numbers import Number
 from typing import Any
 
@@ -81,10 +82,9 @@ class DataAdapter:
             shape = self._find_shape(output, inputs, forward)
             value = self.spec.outputs[output]
             dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
-            classes = shape[1] if dtype.kind in "iu" and len(shape) > 1 else None
             what = "y" if len(self.spec.losses) == 1 else f"y[{output!r}]"
             t = check_target(by_output[output], dtype, loss.target_shape(shape), rows, what,
-                             classes if isinstance(classes, int) else None)
+                             loss.count_classes(shape), loss.ignore_index)
             loss.check_target(t, what)
             targets[self.spec.names.target(output)] = t
         return targets
@@ -96,13 +96,43 @@ class DataAdapter:
         if self.fixed_batch not in (None, batch_size):
             raise DataError(f"The model has a fixed batch dimension of {self.fixed_batch} and batch_size is "
                             f"{batch_size}; export it with a dynamic one, or use batch_size={self.fixed_batch}.")
-        arrays = {**inputs, **self.to_targets(y, inputs, rows, forward)}
-        if sample_weight is not None:
-            w = check_sample_weight(sample_weight, self.spec.dtype, rows)
-            if not w.any():
-                raise DataError("All sample weights are zero.")
-            arrays[self.spec.names.sample_weight] = w
-        return arrays, rows
+        targets = self.to_targets(y, inputs, rows, forward)
+        return {**inputs, **targets, **self.to_weights(sample_weight, targets, rows)}, rows
+
+    def to_weights(self, sample_weight: Any, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+        """Arrays of the weights: of the rows, or of the elements of every target, where some of one target differ.
+
+        A label that does not count has a weight of 0, so that no graph has to look for it.
+        """
+        names, dtype, losses = self.spec.names, self.spec.dtype, self.spec.losses
+        if any(loss.is_unbalanced for loss in losses.values()):
+            raise DataError("class_weight='balanced' takes the weights of classes from all labels, as fit(X, y) is "
+                            "given them; batches, partial_fit and losses do not know them: give an array or a dict.")
+        by_output = {o: targets[names.target(o)] for o in losses}
+        ignored = {o: t == losses[o].ignore_index for o, t in by_output.items() if losses[o].ignore_index is not None}
+        ignored = {o: mask for o, mask in ignored.items() if mask.any()}
+        weights: dict[str, np.ndarray] = {}
+        if isinstance(sample_weight, Mapping):
+            match_names(losses, sample_weight, "sample_weight")
+            weights = {o: check_sample_weight(w, dtype, rows, by_output[o].shape) for o, w in sample_weight.items()}
+        elif sample_weight is not None:
+            shape = next(iter(by_output.values())).shape if len(losses) == 1 else (rows,)
+            w = check_sample_weight(sample_weight, dtype, rows, shape)
+            if w.ndim == 1 and not ignored:
+                return {names.sample_weight: w}
+            weights = dict.fromkeys(losses, w)
+        elif not ignored:
+            return {}
+        return {names.weight(o): _weigh_elements(weights.get(o), t, ignored.get(o), dtype)
+                for o, t in by_output.items()}
+
+    def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse data of which nothing counts."""
+        names = self.spec.names
+        weights = [arrays[n] for n in (names.sample_weight, *map(names.weight, self.spec.losses)) if n in arrays]
+        if weights and not any(w.any() for w in weights):
+            raise DataError("All sample weights are zero." if names.sample_weight in arrays else
+                            "Nothing counts: every label is the ignore_index, or its sample weight is zero.")
 
     def _name_targets(self, y: Any) -> Mapping[str, Any]:
         """The targets by the names of their outputs."""
@@ -265,8 +295,18 @@ def _check_shape(shape: tuple[int, ...], declared: Sequence[int | str | None] | 
         raise DataError(f"{what} has shape {shape}, where {wanted} was expected.")
 
 
+def _weigh_elements(w: np.ndarray | None, t: np.ndarray, ignored: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
+    """Weights of the elements of a target: those of the rows or of the elements, and 0 where they are ignored."""
+    elements = np.ones(t.shape, dtype)
+    if w is not None:
+        elements *= w.reshape(w.shape + (1,) * (t.ndim - w.ndim))
+    if ignored is not None:
+        elements[ignored] = 0
+    return elements
+
+
 def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | None, rows: int, what: str = "y",
-                 classes: int | None = None) -> np.ndarray:
+                 classes: int | None = None, ignore_index: int | None = None) -> np.ndarray:
     """Convert y to the target of an output, in the shape that its loss expects.
 
     Parameters
@@ -284,6 +324,8 @@ def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | No
     classes : int, optional
         Number of classes: labels have to be in ``0 ... classes - 1``, as onnxruntime does not check them and would read
         foreign memory.
+    ignore_index : int, optional
+        The label out of this range that is allowed.
 
     Returns
     -------
@@ -306,39 +348,52 @@ def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | No
             array = array.reshape(wanted)
         elif array.ndim != len(shape):
             raise DataError(f"{what} has {array.ndim} axes, where {len(shape)} were expected.")
-    if classes is not None and array.size and not 0 <= array.min() <= array.max() < classes:
-        raise DataError(f"{what} has labels from {array.min()} to {array.max()}, where 0 to {classes - 1} were "
-                        f"expected.")
+    if classes is not None:
+        _check_labels(array, classes, ignore_index, what)
     return array
 
 
-def check_sample_weight(w: Any, dtype: np.dtype, rows: int) -> np.ndarray:
-    """Convert sample_weight to an array of one weight per row, not negative.
+def _check_labels(array: np.ndarray, classes: int, ignore_index: int | None, what: str) -> None:
+    """Refuse labels out of range, unless they are those that do not count."""
+    if not array.size or 0 <= array.min() <= array.max() < classes:
+        return
+    labels = array if ignore_index is None else array[array != ignore_index]
+    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+        ignored = "" if ignore_index is None else f", or {ignore_index} for what does not count"
+        raise DataError(f"{what} has labels from {labels.min()} to {labels.max()}, where 0 to {classes - 1} were "
+                        f"expected{ignored}.")
+
+
+def check_sample_weight(w: Any, dtype: np.dtype, rows: int, shape: Sequence[int] = ()) -> np.ndarray:
+    """Convert sample_weight to an array of one weight per row, or per element of the target, not negative.
 
     Parameters
     ----------
     w : array_like
-        Weights, of shape (rows,) or (rows, 1).
+        Weights, of shape (rows,) or (rows, 1), or of the shape of the target.
     dtype : numpy.dtype
         Dtype that the graph expects.
     rows : int
         Number of rows of X.
+    shape : sequence of int
+        The shape of the target, if its elements may have weights.
 
     Returns
     -------
     numpy.ndarray
-        Shape (rows,).
+        Of shape (rows,), or of the shape of the target.
 
     Raises
     ------
     DataError
-        The length differs from that of X, or a weight is negative or not finite.
+        The shape fits neither the rows nor the target, or a weight is negative or not finite.
     """
-    array = _to_array(w, dtype, "sample_weight")
-    if array.size != rows:
-        hint = "; give validation data by name, as X_val=..., y_val=..." if array.ndim > 1 else ""
-        raise DataError(f"sample_weight has shape {array.shape} and X has {rows} rows, where one weight a row was "
-                        f"expected{hint}.")
+    array, shape = _to_array(w, dtype, "sample_weight"), tuple(shape)
+    if array.size != rows and (array.size != prod(shape) or array.shape[:1] != shape[:1]):
+        hint = f" or {shape}, the shape of the target," if len(shape) > 1 else ""
+        named = "; give validation data by name, as X_val=..., y_val=..." if array.ndim > 1 else ""
+        raise DataError(f"sample_weight has shape {array.shape} and X has {rows} rows, where one weight a row{hint} "
+                        f"was expected{named}.")
     if (array < 0).any():
         raise DataError(f"sample_weight has negative weights, the least is {array.min()}.")
-    return array.reshape(rows)
+    return array.reshape(rows if array.size == rows else shape)

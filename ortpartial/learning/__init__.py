@@ -1,7 +1,7 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
 from .aliases import NamedSettings, describe_unknown
-from .base import BaseLearningOnnx, check_number, resolve_piece, row_losses, weighted_mean, weighted_sums
+from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
 from .initializers import draw_weights, glorot_bounds
 from .losses import (
     AbsoluteLearningLoss,
@@ -46,5 +46,5 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss", "Schedule",
            "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_number",
            "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds",
-           "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "row_losses",
+           "mean_rows", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule",
            "share_flushes", "weighted_mean", "weighted_sums"]

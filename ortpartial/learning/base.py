@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,12 +12,12 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import Value, op
+from ortpartial.graph import Value, ones_like, op
 
 from .aliases import NamedSettings
 from .validation import PieceType, check_number, resolve_piece
 
-__all__ = ["BaseLearningOnnx", "check_number", "resolve_piece", "row_losses", "weighted_mean", "weighted_sums"]
+__all__ = ["BaseLearningOnnx", "check_number", "mean_rows", "resolve_piece", "weighted_mean", "weighted_sums"]
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class BaseLearningOnnx(NamedSettings, metaclass=PieceType):
         """
 
 
-def row_losses(loss: Callable[[Value, Value], Value], y: Value, t: Value) -> Value:
-    """ℓᵢ: the loss of each row, the mean over all axes but the first.
+def mean_rows(elements: Value, w: Value | None = None, counts: Value | None = None) -> Value:
+    """ℓᵢ: the loss of each row, Σⱼwᵢⱼℓᵢⱼ / Σⱼwᵢⱼcᵢⱼ over all axes but the first, and 0 where Σⱼwᵢⱼcᵢⱼ = 0.
 
     Parameters
     ----------
-    loss : callable
-        From prediction and target to the cost of each element.
-    y : Value
-        The prediction, one example a row.
-    t : Value
-        The target.
+    elements : Value
+        ℓ of shape (N,) or (N, ...).
+    w : Value, optional
+        Weights of the rows, (N,), or of the elements; all 1 by default. Those of rows alone change nothing.
+    counts : Value, optional
+        c, by how much each element counts; all 1 by default.
 
     Returns
     -------
@@ -68,18 +68,19 @@ def row_losses(loss: Callable[[Value, Value], Value], y: Value, t: Value) -> Val
     Raises
     ------
     GraphError
-        The loss is a scalar.
+        The loss is a scalar, or the weights are neither those of rows nor of elements.
 
     Examples
     --------
     >>> from ortpartial.graph import variable
-    >>> y, t = (variable(name, "float32", ["N", 3]) for name in "yt")
-    >>> row_losses(lambda y, t: (y - t) * (y - t), y, t).shape
+    >>> mean_rows(variable("elements", "float32", ["N", 3])).shape
     ('N',)
     """
-    elements = loss(y, t)
     sizes = inner_sizes(elements)
     axes = list(range(1, elements.rank))
+    if counts is not None or (w is not None and w.rank > 1):
+        weighed = elements if w is None else elements * _weights_of(elements, w)
+        return _sum_over(weighed, axes) / _sum_counts(elements, w, counts, axes)
     if all(size == 1 for size in sizes):
         return op.Squeeze(elements, axes) if axes else elements
     return op.ReduceMean(elements, axes, keepdims=0)
@@ -93,15 +94,40 @@ def inner_sizes(rows: Value) -> tuple[int | str | None, ...]:
     return (rows.shape or ())[1:]
 
 
-def weighted_mean(rows: Value, w: Value | None = None) -> Value:
-    """Σwᵢℓᵢ / Σwᵢ, and 0 where Σwᵢ = 0.
+def _weights_of(elements: Value, w: Value) -> Value:
+    """The weights of rows or of elements, with the axes of the elements."""
+    if w.rank == elements.rank:
+        return w
+    if w.rank != 1:
+        raise GraphError(f"The loss has the shape {elements.shape} and the weights {w.shape}; weights of the rows, or "
+                         f"of the shape of the loss, were expected.")
+    return op.Unsqueeze(w, list(range(1, elements.rank)))
+
+
+def _sum_counts(elements: Value, w: Value | None, counts: Value | None, axes: Sequence[int]) -> Value:
+    """Σwc along some axes, or ∞ where that is 0, so that what is divided by it is 0 and not NaN."""
+    factors = ([] if w is None else [_weights_of(elements, w)]) + ([] if counts is None else [counts])
+    counted = math.prod(factors[1:], start=factors[0])
+    total = _sum_over(counted, axes)
+    return op.Where(op.Equal(total, 0), np.inf, total)
+
+
+def _sum_over(x: Value, axes: Sequence[int]) -> Value:
+    """The sum over some axes; without axes, where ReduceSum would take all of them, the value itself."""
+    return op.ReduceSum(x, list(axes), keepdims=0) if axes else x
+
+
+def weighted_mean(elements: Value, w: Value | None = None, counts: Value | None = None) -> Value:
+    """Σwᵢℓᵢ / Σwᵢcᵢ, and 0 where Σwᵢcᵢ = 0.
 
     Parameters
     ----------
-    rows : Value
-        ℓ of shape (N,), or the elements of a loss, (N, ...), which are averaged over the other axes.
+    elements : Value
+        ℓ of shape (N,) or (N, ...).
     w : Value, optional
-        Weights of the rows, (N,), all 1 by default.
+        Weights of the rows, (N,), or of the elements; all 1 by default.
+    counts : Value, optional
+        c, by how much each element counts; all 1 by default.
 
     Returns
     -------
@@ -111,7 +137,7 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
     Raises
     ------
     GraphError
-        The loss is a scalar.
+        The loss is a scalar, or the weights are neither those of rows nor of elements.
 
     Examples
     --------
@@ -121,33 +147,39 @@ def weighted_mean(rows: Value, w: Value | None = None) -> Value:
     >>> [node.op_type for node in build([rows], [weighted_mean(rows)]).graph.node]
     ['ReduceMean']
     """
-    sizes = inner_sizes(rows)
+    sizes = inner_sizes(elements)
+    if counts is not None or (w is not None and w.rank > 1):
+        share = 1 / _sum_counts(elements, w, counts, range(elements.rank))
+        share = share if w is None else _weights_of(elements, w) * share
+        return op.ReduceSum(elements * share, keepdims=0)
     if w is None:
-        return op.ReduceMean(rows, keepdims=0)
-    axes, n = list(range(1, rows.rank)), math.prod(size for size in sizes if isinstance(size, int))
+        return op.ReduceMean(elements, keepdims=0)
+    axes, n = list(range(1, elements.rank)), math.prod(size for size in sizes if isinstance(size, int))
     if not all(isinstance(size, int) for size in sizes):
-        rows, axes, n = op.ReduceMean(rows, axes, keepdims=0), [], 1
+        elements, axes, n = op.ReduceMean(elements, axes, keepdims=0), [], 1
     # The weights are normalized first, so that they are the gradient with respect to the rows; w / ∞ = 0 where Σw = 0.
     total = op.ReduceSum(w, keepdims=0)
     total = op.Where(op.Equal(total, 0), np.inf, total)
     share = w / (total if n == 1 else total * n)
-    return op.ReduceSum(rows * (op.Unsqueeze(share, axes) if axes else share), keepdims=0)
+    return op.ReduceSum(elements * (op.Unsqueeze(share, axes) if axes else share), keepdims=0)
 
 
-def weighted_sums(rows: Value, w: Value | None = None) -> tuple[Value, Value]:
-    """Σwᵢℓᵢ and Σwᵢ, which several processes add up before they divide.
+def weighted_sums(elements: Value, w: Value | None = None, counts: Value | None = None) -> tuple[Value, Value]:
+    """Σwᵢℓᵢ and Σwᵢcᵢ, which several processes add up before they divide.
 
     Parameters
     ----------
-    rows : Value
-        ℓ, of shape (N,).
+    elements : Value
+        ℓ of shape (N,), or with weights of elements, or counts, of shape (N, ...).
     w : Value, optional
-        Weights of the rows, (N,), all 1 by default.
+        Weights of the rows, (N,), or of the elements; all 1 by default.
+    counts : Value, optional
+        c, by how much each element counts; all 1 by default.
 
     Returns
     -------
     tuple of Value
-        Two scalars of the dtype of `rows`.
+        Two scalars of the dtype of `elements`.
 
     Examples
     --------
@@ -156,6 +188,12 @@ def weighted_sums(rows: Value, w: Value | None = None) -> tuple[Value, Value]:
     >>> [value.shape for value in weighted_sums(rows, w)]
     [(), ()]
     """
+    if w is None and counts is None:
+        return op.ReduceSum(elements, keepdims=0), op.Cast(op.Size(elements), to=elements.type.tensor_type.elem_type)
     if w is None:
-        return op.ReduceSum(rows, keepdims=0), op.Cast(op.Size(rows), to=rows.type.tensor_type.elem_type)
-    return op.ReduceSum(rows * w, keepdims=0), op.ReduceSum(w, keepdims=0)
+        return op.ReduceSum(elements, keepdims=0), op.ReduceSum(counts, keepdims=0)
+    if counts is None and w.rank < elements.rank:
+        counts = ones_like(elements)
+    w = _weights_of(elements, w)
+    total = op.ReduceSum(w if counts is None else w * counts, keepdims=0)
+    return op.ReduceSum(elements * w, keepdims=0), total

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,9 +12,11 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import grad
 from ortpartial.exceptions import DataError, GraphError, SettingError
-from ortpartial.graph import Value, build, constant, op, variable
+from ortpartial.graph import Value, build, cast, constant, op, variable
 
 from .base import BaseLearningOnnx, check_number, resolve_piece, weighted_mean
+from .class_weights import balance_classes, check_class_weight, list_class_weights
+from .validation import check_integer
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "HingeLearningLoss", "HuberLearningLoss",
            "NegLogLearningLoss", "PoissonLearningLoss", "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss",
@@ -28,7 +30,8 @@ class BaseLearningLoss(BaseLearningOnnx):
     """ℓ(y, t): the cost of each element of a prediction y with the target t.
 
     A subclass defines ``__call__(self, y, t)`` from two values to a third; with settings it is a frozen dataclass of
-    them. The mean over a row, the weighted mean Σwᵢℓᵢ / Σwᵢ over the rows and the gradient are derived from it.
+    them. The mean over a row, the weighted mean Σwᵢℓᵢ / Σwᵢcᵢ, where cᵢ is by how much an element counts, usually 1,
+    and the gradient are derived from it.
 
     Attributes
     ----------
@@ -36,6 +39,8 @@ class BaseLearningLoss(BaseLearningOnnx):
         Element type of the target, by default that of the prediction.
     activations : tuple of str
         Operators that a prediction should not end in: first the one that the loss applies itself, to raw scores.
+    ignore_index : int or None
+        The label that does not count.
 
     Examples
     --------
@@ -52,10 +57,84 @@ class BaseLearningLoss(BaseLearningOnnx):
     setting: ClassVar[str] = "learning_loss"
     target_dtype: ClassVar[Any] = None
     activations: ClassVar[tuple[str, ...]] = ()
+    # Without annotations, which would make them the first fields of a subclass that has them as settings.
+    ignore_index = None
+    class_weight = None
 
     @abstractmethod
     def __call__(self, y: Value, t: Value) -> Value:
         """The cost of each element."""
+
+    def counts(self, y: Value, t: Value) -> Value | None:
+        """c: by how much each element counts in the mean, which is divided by their sum.
+
+        Parameters
+        ----------
+        y, t : Value
+            A prediction and its target.
+
+        Returns
+        -------
+        Value or None
+            Of the shape and dtype of the costs; None, the default, where every element counts 1.
+        """
+        return None
+
+    def count_array(self, t: np.ndarray) -> np.ndarray | None:
+        """What `counts` computes, for an array of targets.
+
+        Parameters
+        ----------
+        t : numpy.ndarray
+            The target.
+
+        Returns
+        -------
+        numpy.ndarray or None
+        """
+        return None
+
+    def counting_all(self) -> BaseLearningLoss:
+        """The same loss for targets without the label that does not count, which is not looked for.
+
+        Returns
+        -------
+        BaseLearningLoss
+        """
+        return self
+
+    #: Whether class weights are to be found in the labels first, by `balanced`.
+    is_unbalanced = False
+
+    def balanced(self, t: np.ndarray) -> BaseLearningLoss:
+        """The loss with the class weights of all labels, where its settings leave them to the labels.
+
+        Parameters
+        ----------
+        t : numpy.ndarray
+            All labels.
+
+        Returns
+        -------
+        BaseLearningLoss
+        """
+        return self
+
+    def count_classes(self, output_shape: Shape) -> int | None:
+        """The number of classes of an output; None where the target is a quantity, or the number is not known.
+
+        Parameters
+        ----------
+        output_shape : sequence of int, str or None
+            Shape of the output.
+
+        Returns
+        -------
+        int or None
+        """
+        if self.target_dtype is None or np.dtype(self.target_dtype).kind not in "iu" or len(output_shape) < 2:
+            return None
+        return size if isinstance(size := output_shape[1], int) else None
 
     def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:
         """The shape of the target of an output.
@@ -110,7 +189,9 @@ class BaseLearningLoss(BaseLearningOnnx):
         """
         return None
 
-    def build_onnx_function(self, *, dtype: Any = "float32", shape: Shape, weighted: bool = True) -> ModelProto:
+    def build_onnx_function(
+        self, *, dtype: Any = "float32", shape: Shape, weighted: bool | str = True
+    ) -> ModelProto:
         """Loss and gradient as an ONNX model: (y, t, w) -> (loss, y_grad).
 
         Parameters
@@ -119,8 +200,8 @@ class BaseLearningLoss(BaseLearningOnnx):
             Element type of the prediction, the weights and, unless the loss sets another, the target.
         shape : sequence of int, str or None
             Shape of the prediction, rows first.
-        weighted : bool
-            Whether the model has an input "w" for weights of the rows.
+        weighted : bool or "elements"
+            Whether the model has an input "w", for weights of the rows, or of the shape of the target.
 
         Returns
         -------
@@ -131,8 +212,8 @@ class BaseLearningLoss(BaseLearningOnnx):
         shape = [f"d{i}" if size is None else size for i, size in enumerate(shape)]
         y = variable("y", dtype, shape)
         t = variable("t", dtype if self.target_dtype is None else self.target_dtype, self.target_shape(shape))
-        w = variable("w", dtype, shape[:1]) if weighted else None
-        loss = weighted_mean(self(y, t), w)
+        w = variable("w", dtype, t.shape if weighted == "elements" else shape[:1]) if weighted else None
+        loss = weighted_mean(self(y, t), w, self.counts(y, t))
         (dy,) = grad(loss, [y])
         inputs = [y, t] if w is None else [y, t, w]
         return build(inputs, {"loss": loss, "y_grad": dy}, name=type(self).__name__)
@@ -343,14 +424,32 @@ class NegLogLearningLoss(BaseLearningLoss):
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
-    """-log softmax(y)ₜ, with raw scores y and a label t of 0 to C - 1.
+    """-Σₖ cₖqₖ log softmax(y)ₖ with q = 1 - ε + ε/C for the label t and ε/C for the others, of C classes; it counts cₜ.
 
-    The prediction has the shape (N, C) or (N, C, d, ...), the target (N,) or (N, d, ...). A label out of range costs
-    nothing and has no gradient.
+    With the defaults it is -log softmax(y)ₜ. The mean is Σwℓ / Σwcₜ over what counts, which is not what has the label
+    `ignore_index`: the numbers of ``torch.nn.CrossEntropyLoss`` with ``reduction="mean"``, but for a batch in which
+    nothing counts, whose loss and gradient are 0 here and NaN in torch. Any other label is 0 to C - 1; `fit` and
+    `TrainingSession` refuse one out of range, and in a graph of your own it has no gradient.
+
+    Parameters
+    ----------
+    axis : int
+        The axis of the classes: 1 for scores of shape (rows, C) or (rows, C, height, width), -1 for scores of shape
+        (rows, tokens, C). The target has the shape of the scores without it.
+    ignore_index : int or None
+        The label of rows, tokens or pixels that do not count, such as those that pad a sequence; None for no such
+        label.
+    label_smoothing : float
+        ε, from 0 to 1.
+    class_weight : array_like of shape (C,), dict of int to float, "balanced" or None
+        c, at least 0; 1 for classes that a dict leaves out. ``"balanced"``, for `fit` with all rows at once, takes
+        those of scikit-learn: n / (m nₖ) for a class with nₖ of n labels and m classes among them, and 1 for a class
+        without any; `fit` from batches and `partial_fit` do not know all labels and keep those of the last `fit`.
 
     References
     ----------
-    https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+    ``torch.nn.CrossEntropyLoss``; https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html; C. Szegedy et al.,
+    Rethinking the Inception Architecture for Computer Vision, 2016, for the smoothing of labels.
 
     Examples
     --------
@@ -360,35 +459,136 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
     >>> model = loss.build_onnx_function(shape=["N", 10])
     >>> [i.name for i in model.graph.input], [o.name for o in model.graph.output]
     (['y', 't', 'w'], ['loss', 'y_grad'])
+
+    Classes of tokens, of which the first is frequent:
+
+    >>> loss = SoftmaxCrossEntropyLearningLoss(axis=-1, class_weight={0: 0.1})
+    >>> loss.target_shape(["N", "tokens", 5]), loss.count_array(np.array([[0, 4, -100]])).tolist()
+    (('N', 'tokens'), [[0.1, 1.0, 0.0]])
     """
 
+    axis: int = 1
+    ignore_index: int | None = -100  # type: ignore[assignment]
+    label_smoothing: float = 0.0
+    class_weight: Any = None
     target_dtype: ClassVar[Any] = np.int64
     activations: ClassVar = ("Softmax", "Sigmoid")
 
-    def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:
-        if len(output_shape) < 2:
+    def __post_init__(self) -> None:
+        check_integer(self, "axis")
+        if self.axis == 0:
+            raise SettingError("SoftmaxCrossEntropyLearningLoss: axis is 0, the axis of the rows; that of the classes "
+                               "was expected, such as 1 or -1.")
+        if self.ignore_index is not None:
+            check_integer(self, "ignore_index")
+        check_number(self, "label_smoothing", low=0, high=1)
+        object.__setattr__(self, "class_weight", check_class_weight(self.class_weight))
+
+    def class_axis(self, output_shape: Shape) -> int:
+        """The axis of the classes, counted from the first.
+
+        Parameters
+        ----------
+        output_shape : sequence of int, str or None
+            Shape of the output.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        GraphError
+            The output has no such axis beside that of the rows.
+        """
+        rank = len(output_shape)
+        if rank < 2:
             raise GraphError(f"SoftmaxCrossEntropyLearningLoss: the output has the shape {tuple(output_shape)}, "
                              f"scores of shape (N, C) or (N, C, d, ...) were expected.")
-        return (*output_shape[:1], *output_shape[2:])
+        axis = self.axis + rank if self.axis < 0 else self.axis
+        if not 0 < axis < rank:
+            raise GraphError(f"SoftmaxCrossEntropyLearningLoss: the output has the shape {tuple(output_shape)}, and "
+                             f"no axis of classes {self.axis}.")
+        return axis
+
+    def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:
+        axis = self.class_axis(output_shape)
+        return (*output_shape[:axis], *output_shape[axis + 1 :])
+
+    def count_classes(self, output_shape: Shape) -> int | None:
+        return size if isinstance(size := output_shape[self.class_axis(output_shape)], int) else None
+
+    def counting_all(self) -> SoftmaxCrossEntropyLearningLoss:
+        return replace(self, ignore_index=None)
+
+    @property
+    def is_unbalanced(self) -> bool:  # type: ignore[override]
+        return isinstance(self.class_weight, str)
+
+    def balanced(self, t: np.ndarray) -> SoftmaxCrossEntropyLearningLoss:
+        if not self.is_unbalanced:
+            return self
+        return replace(self, class_weight=balance_classes(t[t != self.ignore_index]))
 
     def __call__(self, y: Value, t: Value) -> Value:
-        self.target_shape(y.shape or ())
+        axis = self.class_axis(y.shape or ())
         # A mask is safe for labels out of range, where a Gather would crash or read out of bounds. It selects and does
         # not multiply, since the score of an excluded class may be -∞, and 0 · ∞ is NaN.
-        mask = op.Equal(op.Unsqueeze(t, [1]), class_indices(y))
-        return -op.ReduceSum(op.Where(mask, op.LogSoftmax(y, axis=1), 0), [1], keepdims=0)
+        mask = op.Equal(op.Unsqueeze(t, [axis]), class_indices(y, axis))
+        log_p = op.LogSoftmax(y, axis=axis)
+        c = self._class_weights(y)
+        if c is not None:
+            log_p = log_p * constant(c.astype(y.dtype).reshape([-1] + [1] * (y.rank - axis - 1)))
+        if self.label_smoothing:
+            n = cast(op.Gather(op.Shape(y), axis), y)
+            log_p = (cast(mask, y) * (1 - self.label_smoothing) + self.label_smoothing / n) * log_p
+        else:
+            log_p = op.Where(mask, log_p, 0)
+        cost = -op.ReduceSum(log_p, [axis], keepdims=0)
+        # Without smoothing, a label that is none of the classes costs nothing as it is.
+        n_classes = self.count_classes(y.shape or ())
+        is_class = n_classes is None or (self.ignore_index is not None and 0 <= self.ignore_index < n_classes)
+        if self.ignore_index is None or not (self.label_smoothing or is_class):
+            return cost
+        return op.Where(op.Equal(t, self.ignore_index), 0, cost)
+
+    def counts(self, y: Value, t: Value) -> Value | None:
+        c = self._class_weights(y)
+        if c is None:
+            return None if self.ignore_index is None else cast(op.Not(op.Equal(t, self.ignore_index)), y)
+        counts = op.Gather(constant(c.astype(y.dtype)), op.Clip(t, 0, len(c) - 1))
+        return counts if self.ignore_index is None else op.Where(op.Equal(t, self.ignore_index), 0, counts)
+
+    def count_array(self, t: np.ndarray) -> np.ndarray | None:
+        c = list_class_weights(self.class_weight, int(t.max(initial=0)) + 1)
+        if c is None:
+            return None if self.ignore_index is None else (t != self.ignore_index).astype(np.float64)
+        counts = c[np.clip(t, 0, len(c) - 1)]
+        return counts if self.ignore_index is None else np.where(t == self.ignore_index, 0, counts)
+
+    def _class_weights(self, y: Value) -> np.ndarray | None:
+        """c, one number for each class of some scores; None where all are 1."""
+        n = self.count_classes(y.shape or ())
+        if n is None and isinstance(self.class_weight, Mapping):
+            raise GraphError(f"SoftmaxCrossEntropyLearningLoss: class_weight is a dict, and the number of classes of "
+                             f"the scores of shape {y.shape} is not known; give an array with a weight for each class.")
+        c = list_class_weights(self.class_weight, n)
+        if c is not None and n is not None and len(c) != n:
+            raise GraphError(f"SoftmaxCrossEntropyLearningLoss: class_weight is for {len(c)} classes, and the scores "
+                             f"of shape {y.shape} have {n}.")
+        return c
 
     def labels(self, y: np.ndarray) -> np.ndarray:
-        return y.argmax(axis=1)
+        return y.argmax(axis=self.axis)
 
 
-def class_indices(y: Value) -> Value:
-    """0 to C - 1 in the shape (C, 1, ...), which broadcasts against scores (N, C, d, ...)."""
-    n = y.shape[1] if y.shape else None
+def class_indices(y: Value, axis: int) -> Value:
+    """0 to C - 1 in the shape (C, 1, ...), which broadcasts against scores whose classes are along an axis."""
+    n, inner = y.shape[axis] if y.shape else None, y.rank - axis - 1
     if isinstance(n, int):
-        return constant(np.arange(n).reshape([n] + [1] * (y.rank - 2)))
-    labels = op.Range(0, op.Gather(op.Shape(y), 1), 1)
-    return op.Unsqueeze(labels, list(range(1, y.rank - 1))) if y.rank > 2 else labels
+        return constant(np.arange(n).reshape([n] + [1] * inner))
+    labels = op.Range(0, op.Gather(op.Shape(y), axis), 1)
+    return op.Unsqueeze(labels, list(range(1, inner + 1))) if inner else labels
 
 
 _NAMES = {

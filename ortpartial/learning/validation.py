@@ -49,7 +49,8 @@ def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
 
 
 def check_number(
-    piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None
+    piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None,
+    high: float | None = None
 ) -> None:
     """Check that settings are finite numbers in a range, and convert them to Python floats.
 
@@ -59,15 +60,15 @@ def check_number(
         The object that holds the settings; its fields are replaced although it is frozen.
     *names : str
         The names of the settings.
-    above, low, below : float, optional
-        The range: more than `above`, at least `low`, less than `below`.
+    above, low, below, high : float, optional
+        The range: more than `above`, at least `low`, less than `below`, at most `high`.
 
     Raises
     ------
     SettingError
         A setting is not a finite number or out of range.
     """
-    bounds = (("more than", above), ("at least", low), ("less than", below))
+    bounds = (("more than", above), ("at least", low), ("less than", below), ("at most", high))
     expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
     for name in names:
         value = getattr(piece, name)
@@ -75,15 +76,15 @@ def check_number(
         if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value):
             number = float(value)
             is_above = (above is None or number > above) and (low is None or number >= low)
-            if is_above and (below is None or number < below):
+            if is_above and (below is None or number < below) and (high is None or number <= high):
                 object.__setattr__(piece, name, number)
                 continue
         raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a finite number"
                            f"{' ' + expected if expected else ''} was expected.")
 
 
-def check_integer(piece: Any, *names: str, low: int) -> None:
-    """Check that settings are integers of at least `low`, and convert them to Python integers.
+def check_integer(piece: Any, *names: str, low: int | None = None) -> None:
+    """Check that settings are integers, of at least `low` if that is not None, and convert them to Python integers.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def check_integer(piece: Any, *names: str, low: int) -> None:
         The object that holds the settings; its fields are replaced although it is frozen.
     *names : str
         The names of the settings.
-    low : int
+    low : int, optional
         The least allowed value.
 
     Raises
@@ -101,9 +102,9 @@ def check_integer(piece: Any, *names: str, low: int) -> None:
     """
     for name in names:
         value = getattr(piece, name)
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-            raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a whole number at least {low} was "
-                               f"expected.")
+        if isinstance(value, bool) or not isinstance(value, Integral) or (low is not None and value < low):
+            raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a whole number"
+                               f"{'' if low is None else f' at least {low}'} was expected.")
         object.__setattr__(piece, name, int(value))
 
 

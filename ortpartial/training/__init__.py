@@ -1,5 +1,6 @@
 """Training: how a step is composed, and the engines that run it."""
 
+from .counting import count_elements, find_weighting
 from .engine import Engine
 from .engine_selection import select_engine, select_for_backward, select_for_fit
 from .forward_backward import OrtGradientForwardBackward
@@ -11,5 +12,5 @@ from .split_graphs import forward_graph, row_loss_graph
 from .step import step_values
 
 __all__ = ["Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward", "ShapePolicy",
-           "TrainingSpec", "forward_graph", "program_bytes", "row_loss_graph", "select_engine", "select_for_backward",
-           "select_for_fit", "step_values"]
+           "TrainingSpec", "count_elements", "find_weighting", "forward_graph", "program_bytes", "row_loss_graph",
+           "select_engine", "select_for_backward", "select_for_fit", "step_values"]

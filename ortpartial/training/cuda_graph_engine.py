@@ -29,20 +29,20 @@ _LOOK = 100
 _UNFIT = RANDOM | {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
 
 
-def cuda_graph_step(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
+def cuda_graph_step(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
     """A step that finds its rows and its number itself, so that all its inputs stay where they are.
 
     Parameters
     ----------
     spec : TrainingSpec
         What is trained, with the sizes of one batch.
-    weighted : bool
-        Whether the rows have weights.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: those of the step, the model's, the targets and the row weights with all the rows, the iteration as the
+        Inputs: those of the step, the model's, the targets and the weights with all the rows, the iteration as the
         number of batches seen before the first of some steps; ``order``, (steps, rows of a batch), which rows make
         which batch; ``position``, which of these steps it is; ``losses``, (steps,). Outputs: those of the step, the
         next position, and the losses with that of this step in its place.

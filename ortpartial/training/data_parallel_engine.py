@@ -12,50 +12,60 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, cast, find_inputs, op, variable
-from ortpartial.learning import weighted_sums
+from ortpartial.learning import mean_rows, weighted_sums
 from ortpartial.rewrites import rewrite_step
 from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
+from .counting import count_alike, make_weights, weigh_elements
 from .engine import Engine, Program, ProgramKey, WeightedMean, bind, directions
 from .spec import TrainingSpec
-from .step import append_update, make_row_losses, make_row_weights, make_targets, sum_values
+from .step import append_update, make_targets, sum_values
 
 __all__ = ["DataParallelEngine", "sums_graph", "sums_update_graph"]
 
 
-def sums_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
-    """The share of one process in a step: ∇Σwᵢℓᵢ by every weight, Σwᵢℓᵢ and Σwᵢ, concatenated.
+def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+    """The share of one process in a step: ∇Σwᵢℓᵢ by every weight, Σwᵢℓᵢ and Σwᵢcᵢ, concatenated.
 
     Parameters
     ----------
     spec : TrainingSpec
         What is trained.
-    weighted : bool
-        Whether the rows have weights.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the row weights if any, then every weight. Output: ``sums``.
+        Inputs: the model's, the targets, the weights if any, then every weight. Output: ``sums``; where the outputs
+        count differently, those of one output after those of another.
     """
     names, spec = spec.names, replace(spec, model=spec.rewritten)
     targets, trained = make_targets(spec), spec.trained
-    rows = make_row_losses(spec, targets)
-    row_weights = make_row_weights(spec, (rows.shape or (None,))[0]) if weighted else {}
-    loss, weight = weighted_sums(rows, row_weights.get(names.sample_weight))
-    terms = [*grad(loss, list(trained.values())), loss, weight]
-    sums = op.Concat(*(op.Reshape(cast(v, rows), [-1]) for v in terms), axis=0)
-    inputs = {**find_inputs([loss], spec.model.inputs), **targets, **row_weights}
+    first = next(iter(targets.values()))
+    weights = make_weights(spec, targets, weighted, (first.shape or (None,))[0])
+    weighed = weigh_elements(spec, targets, weights)
+    if count_alike(spec, weighted):
+        rows = sum_values([mean_rows(elements) for elements, _, _ in weighed])
+        pairs = [weighted_sums(rows, weighed[0][1])]
+    else:
+        pairs = [weighted_sums(*each) for each in weighed]
+    like = pairs[0][0]
+    terms = [v for loss, count in pairs for v in (*grad(loss, list(trained.values())), loss, count)]
+    sums = op.Concat(*(op.Reshape(cast(v, like), [-1]) for v in terms), axis=0)
+    inputs = {**find_inputs([loss for loss, _ in pairs], spec.model.inputs), **targets, **weights}
     return build({**inputs, **trained}, rewrite_step({names.free("sums"): sums}), name="sums")
 
 
-def sums_update_graph(spec: TrainingSpec) -> ModelProto:
+def sums_update_graph(spec: TrainingSpec, *, parts: int = 1) -> ModelProto:
     """The step that follows from the sums of all processes: (sums, iteration, weights, states) -> the new ones.
 
     Parameters
     ----------
     spec : TrainingSpec
         What is trained.
+    parts : int
+        How many outputs have sums of their own.
 
     Returns
     -------
@@ -64,11 +74,16 @@ def sums_update_graph(spec: TrainingSpec) -> ModelProto:
     names, trained = spec.names, spec.trained
     shapes = {w: spec.model.arrays[w].shape for w in spec.weights}
     sizes = [int(np.prod(s)) for s in shapes.values()]
-    sums = variable(names.free("sums"), spec.dtype, [sum(sizes) + 2])
-    *slices, _, weight = op.Split(sums, [*sizes, 1, 1], axis=0, n_outputs=len(sizes) + 2)
-    weight = op.Where(op.Equal(weight, 0), np.inf, weight)  # Without any weight there is no gradient.
-    gradients: list[Value] = [cast(op.Reshape(summed / weight, list(shapes[w])), v)
-                              for (w, v), summed in zip(trained.items(), slices, strict=True)]
+    sums = variable(names.free("sums"), spec.dtype, [parts * (sum(sizes) + 2)])
+    slices = op.Split(sums, [*sizes, 1, 1] * parts, axis=0, n_outputs=parts * (len(sizes) + 2))
+    means: list[list[Value]] = [[] for _ in sizes]
+    for start in range(0, len(slices), len(sizes) + 2):
+        *summed, _, count = slices[start : start + len(sizes) + 2]
+        count = op.Where(op.Equal(count, 0), np.inf, count)  # Where nothing counts there is no gradient.
+        for mean, each in zip(means, summed, strict=True):
+            mean.append(each / count)
+    gradients: list[Value] = [cast(op.Reshape(sum_values(mean), list(shapes[w])), v)
+                              for (w, v), mean in zip(trained.items(), means, strict=True)]
     if spec.penalized:
         cost = sum_values([spec.penalty(trained[w]) for w in spec.penalized])
         penalties = grad(cost, list(trained.values()))
@@ -98,9 +113,15 @@ class DataParallelEngine(Engine):
     def __init__(self, spec: TrainingSpec):
         super().__init__(spec)
         self.group: ProcessGroup | None = None
-        self._update = sums_update_graph(spec)
+        self._bind_update(parts=1)
+
+    def _bind_update(self, parts: int) -> None:
+        """Bind the update to sums that so many outputs have of their own."""
+        spec = self.spec
+        self._update = sums_update_graph(spec, parts=parts)
         count = sum(spec.model.arrays[w].size for w in spec.weights)
-        self.sums = Buffer(np.zeros(count + 2, spec.dtype), spec.device)
+        self.sums = Buffer(np.zeros(parts * (count + 2), spec.dtype), spec.device)
+        self._parts = parts
         session = Session(self._update, device=spec.device, threads=spec.threads())
         inputs = {spec.names.free("sums"): self.sums, spec.names.iteration: self.k}
         self._updates = [bind(session, {**read, **inputs}, new).run for read, new in directions(self.sides, spec.names)]
@@ -122,6 +143,7 @@ class DataParallelEngine(Engine):
         """An engine that goes on from here in the same processes, with another spec of the same states."""
         engine = super().continue_with(spec)
         engine.group = self.group  # type: ignore[attr-defined]
+        engine._match_parts()  # type: ignore[attr-defined]
         return engine
 
     def threads(self, spec: TrainingSpec) -> int | None:
@@ -138,8 +160,16 @@ class DataParallelEngine(Engine):
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; the first call connects the processes, and all go on from the first one."""
         super().start(data)
+        self._match_parts()
         if self.group is None:
             self.group = ProcessGroup()
+
+    def _match_parts(self) -> None:
+        """Let outputs that count differently have sums of their own."""
+        parts = 1 if count_alike(self.spec, self._weighted) else len(self.spec.losses)
+        if parts != self._parts:
+            self._programs.clear()
+            self._bind_update(parts)
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns the weighted mean loss over all processes."""
@@ -156,10 +186,19 @@ class DataParallelEngine(Engine):
             self.group.all_reduce(self.sums)
             k[...] = self.iteration + 1
             self._updates[self.side](self.options)
-            mean.add(*self.sums.numpy()[-2:].tolist())
+            self._add_loss(mean)
             self.side ^= 1
             self.iteration += 1
         return mean.value
+
+    def _add_loss(self, mean: WeightedMean) -> None:
+        """Add the loss of a batch, the sum of its parts, by the mean of what counts in each."""
+        sums = self.sums.numpy().reshape(self._parts, -1)[:, -2:].tolist()
+        if len(sums) == 1:
+            mean.add(*sums[0])
+            return
+        count = sum(count for _, count in sums) / len(sums)
+        mean.add(count * sum(total / count for total, count in sums if count), count)
 
     def _open(self, key: ProgramKey) -> Any:
         """The sums of batches of these shapes, or of all."""

@@ -13,6 +13,7 @@ from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
 from ortpartial.runtime import CPU, Binding, Buffer, Device, Session
 
+from .counting import count_rows, find_weighting
 from .names import Names
 from .shape_policy import ShapePolicy
 from .spec import TrainingSpec, program_bytes
@@ -191,6 +192,7 @@ class Engine(ABC):
         self._data: dict[str, np.ndarray] = {}
         self._row_shapes: list[tuple[str, tuple[int, ...]]] = []
         self._starts = 0
+        self._counts: np.ndarray | None = None
 
     @property
     def is_first(self) -> bool:
@@ -278,13 +280,15 @@ class Engine(ABC):
         return loss_graph(self.spec, weighted=self._weighted)
 
     @property
-    def _weighted(self) -> bool:
-        """Whether the rows have weights."""
-        return self.spec.names.sample_weight in self._data
+    def _weighted(self) -> bool | str:
+        """Whether the rows have weights, or the elements of the targets."""
+        return find_weighting(self.spec, self._data)
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
         self._data, self._starts = dict(data), self._starts + 1
+        #: By how much each row counts; None where all count the same.
+        self._counts = count_rows(self.spec, data)
         self._row_shapes = [(n, a.shape[1:]) for n, a in data.items()]
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
@@ -299,11 +303,11 @@ class Engine(ABC):
         """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss
         is not finite."""
         program, k = self._program("step", shapes, batches.shape[1]), self.k.numpy()
-        weights = self._data.get(self.spec.names.sample_weight)
+        counts = self._counts
         for rows in batches:  # Every call counts in here: a small step takes microseconds.
             program.batch.gather(rows)
             k[...] = self.iteration + 1
-            weight = float(len(rows) if weights is None else weights[rows].sum(dtype=np.float64))
+            weight = float(len(rows) if counts is None else counts[rows].sum(dtype=np.float64))
             loss = program(self.side)
             mean.total += weight * loss
             mean.weight += weight
@@ -313,11 +317,10 @@ class Engine(ABC):
             self.iteration += 1
 
     def _weights_of(self, batches: np.ndarray) -> np.ndarray:
-        """For every batch, a row of `batches`, the sum of the weights of its rows; their number without weights."""
-        weights = self._data.get(self.spec.names.sample_weight)
-        if weights is None:
+        """For every batch, a row of `batches`, by how much its rows count; their number where all count the same."""
+        if self._counts is None:
             return np.full(len(batches), float(batches.shape[1]))
-        return np.asarray(weights[batches].sum(1, np.float64))
+        return np.asarray(self._counts[batches].sum(1, np.float64))
 
     def _choose_shapes(self, steps: int, rows: int) -> Shapes:
         """The shapes of the program for some steps on batches of so many rows: theirs, or symbolic ones."""

@@ -23,20 +23,20 @@ _EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Gr
                     "Split", "Sub", "Transpose", "Where"})
 
 
-def epoch_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
+def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
     """All steps of an epoch as one model: a Scan over the batches, whose rows are gathered inside.
 
     Parameters
     ----------
     spec : TrainingSpec
         What is trained, with the sizes of one batch.
-    weighted : bool
-        Whether the rows have weights.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: those of the step, where the model's inputs, the targets and the row weights hold all the rows, and the
+        Inputs: those of the step, where the model's inputs, the targets and the weights hold all the rows, and the
         iteration is the number of batches seen; and ``order``, (steps, rows of a batch), the rows of every batch.
         Outputs: those of the step, with one loss a batch.
     """

@@ -61,6 +61,14 @@ class Names:
         """The target of an output."""
         return self.free(f"{output}_target")
 
+    def weight(self, output: str) -> str:
+        """The weights of the elements of the target of an output."""
+        return self.free(f"{output}_weight")
+
+    def loss_of(self, output: str) -> str:
+        """The loss of one of several outputs."""
+        return self.free(f"{output}_loss")
+
     def new(self, weight: str) -> str:
         """A weight after the step."""
         return self.free(f"{weight}_new")

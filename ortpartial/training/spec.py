@@ -76,6 +76,10 @@ class TrainingSpec:
         """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name."""
         return replace(self, model=specialize(self.model, batch=sizes, variables=self.moving))
 
+    def counting_all(self) -> TrainingSpec:
+        """The same training for labels that all count, among which no `ignore_index` is looked for."""
+        return replace(self, losses={output: loss.counting_all() for output, loss in self.losses.items()})
+
     @cached_property
     def rewritten(self) -> Model:
         """The model as a step runs it, before training mode and mixed precision."""

@@ -12,8 +12,9 @@ from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, find_inputs, variable
 from ortpartial.model import Model
 
+from .counting import make_weights
 from .spec import TrainingSpec
-from .step import append_update, make_row_losses, make_row_weights, make_targets, mean_loss, sum_values
+from .step import append_update, make_row_losses, make_targets, mean_loss, sum_values
 
 __all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "update_graph"]
 
@@ -65,15 +66,15 @@ def penalty_graph(spec: TrainingSpec) -> ModelProto | None:
     return build(weights, {spec.names.free("penalty"): cost, **gradients}, name="learning_penalty")
 
 
-def loss_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
-    """Loss and its gradient by the outputs as one model: (outputs, targets, row weights) -> (loss, gradients).
+def loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+    """Loss and its gradient by the outputs as one model: (outputs, targets, weights) -> (loss, gradients).
 
     Parameters
     ----------
     spec : TrainingSpec
         The model and the losses.
-    weighted : bool
-        Whether the rows have weights.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
 
     Returns
     -------
@@ -83,29 +84,36 @@ def loss_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
     spec = replace(spec, model=replace(spec.model, outputs=ys))
     targets = make_targets(spec)
     first = next(iter(ys.values()))
-    row_weights = make_row_weights(spec, (first.shape or (None,))[0]) if weighted else {}
-    loss = mean_loss(spec, targets, row_weights.get(names.sample_weight))
+    weights = make_weights(spec, targets, weighted, (first.shape or (None,))[0])
+    loss = mean_loss(spec, targets, weights)
     gradients = dict(zip(map(names.grad, ys), grad(loss, list(ys.values())), strict=True))
-    return build({**ys, **targets, **row_weights}, {names.loss: loss, **gradients}, name="learning_loss")
+    return build({**ys, **targets, **weights}, {names.loss: loss, **gradients}, name="learning_loss")
 
 
-def row_loss_graph(spec: TrainingSpec) -> ModelProto:
-    """The loss of every row as one model: (inputs, targets, weights and statistics) -> loss.
+def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+    """The loss of every row as one model: (inputs, targets, weights of elements, weights and statistics) -> loss.
 
     Parameters
     ----------
     spec : TrainingSpec
         The model and the losses.
+    weighted : bool or "elements"
+        Whether the elements of the targets have weights; those of rows change nothing.
 
     Returns
     -------
     onnx.ModelProto
+        Its output is the sum over the trained outputs; if there are several, the loss of each follows.
     """
-    targets = make_targets(spec)
-    rows = make_row_losses(spec, targets)
+    names, targets = spec.names, make_targets(spec)
+    weights = make_weights(spec, targets, "elements", None) if weighted == "elements" else {}
+    each = make_row_losses(spec, targets, weights)
+    losses = {names.loss: sum_values(each)}
+    if len(each) > 1:
+        losses.update(zip(map(names.loss_of, spec.losses), each, strict=True))
     moving = {w: spec.model.initializers[w] for w in spec.moving}
-    inputs = {**find_inputs([rows], spec.model.inputs), **targets, **moving}
-    return build(inputs, {spec.names.loss: rows}, name="losses")
+    inputs = {**find_inputs(losses.values(), spec.model.inputs), **targets, **weights, **moving}
+    return build(inputs, losses, name="losses")
 
 
 def forward_graph(

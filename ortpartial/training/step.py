@@ -10,16 +10,17 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
 from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, variable
-from ortpartial.learning import drop_flushes, row_losses, share_flushes, weighted_mean
+from ortpartial.learning import drop_flushes, mean_rows, share_flushes, weighted_mean
 from ortpartial.model import Model
 from ortpartial.rewrites import all_finite, prepare_training, rewrite_step
 from ortpartial.runtime import Device
 
 from .counter_rng import draw_mask
+from .counting import make_weights, weigh_elements
 from .spec import TrainingSpec, known_shape
 
-__all__ = ["append_update", "check_gradient", "gradient_graph", "make_row_losses", "make_row_weights", "make_targets",
-           "mean_loss", "step_graph", "step_values", "sum_values"]
+__all__ = ["append_update", "check_gradient", "gradient_graph", "make_row_losses", "make_targets", "mean_loss",
+           "step_graph", "step_values", "sum_values"]
 
 
 def make_targets(spec: TrainingSpec) -> dict[str, Value]:
@@ -32,25 +33,14 @@ def make_targets(spec: TrainingSpec) -> dict[str, Value]:
     return targets
 
 
-def make_row_weights(spec: TrainingSpec, rows: int | str | None) -> dict[str, Value]:
-    """A variable for the weights of the rows."""
-    name = spec.names.sample_weight
-    return {name: variable(name, spec.dtype, [rows])}
+def make_row_losses(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]) -> list[Value]:
+    """The loss of every row, for each trained output."""
+    return [mean_rows(*weighed) for weighed in weigh_elements(spec, targets, weights)]
 
 
-def make_row_losses(spec: TrainingSpec, targets: Mapping[str, Value]) -> Value:
-    """The loss of every row: the sum over the trained outputs."""
-    pairs = zip(spec.losses.items(), targets.values(), strict=True)
-    return sum_values([row_losses(loss, spec.model.outputs[output], t) for (output, loss), t in pairs])
-
-
-def mean_loss(spec: TrainingSpec, targets: Mapping[str, Value], w: Value | None) -> Value:
+def mean_loss(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]) -> Value:
     """The loss of a batch: the sum over the trained outputs of their weighted means."""
-    means = []
-    for (output, loss), t in zip(spec.losses.items(), targets.values(), strict=True):
-        elements = loss(spec.model.outputs[output], t)
-        means.append(weighted_mean(elements, None if w is None else cast(w, elements)))
-    return sum_values(means)
+    return sum_values([weighted_mean(*weighed) for weighed in weigh_elements(spec, targets, weights)])
 
 
 def sum_values(values: Sequence[Value]) -> Value:
@@ -58,20 +48,20 @@ def sum_values(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else op.Sum(*(cast(v, values[0]) for v in values))
 
 
-def step_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
+def step_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
     Parameters
     ----------
     spec : TrainingSpec
         What is trained.
-    weighted : bool
-        Whether the rows have weights.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the row weights if any, the seed if a Dropout is in training mode, every
+        Inputs: the model's, the targets, the weights if any, the seed if a Dropout is in training mode, every
         running statistic, the iteration, then every weight with its states, and the state of the loss scale. Outputs:
         the loss of the batch before the step, without the penalty, then statistics, weights, states and scale after
         the step. The names are those of `Names`.
@@ -80,7 +70,7 @@ def step_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
 
 
 def step_values(
-    spec: TrainingSpec, *, weighted: bool = False, k: Value | None = None, simplified: bool = True
+    spec: TrainingSpec, *, weighted: bool | str = False, k: Value | None = None, simplified: bool = True
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
 
@@ -88,8 +78,8 @@ def step_values(
     ----------
     spec : TrainingSpec
         What is trained.
-    weighted : bool
-        Whether the rows have weights.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
     k : Value, optional
         The number of the batch, if it is not an input.
     simplified : bool
@@ -146,7 +136,7 @@ def check_gradient(spec: TrainingSpec) -> None:
     NoGradientError
         An operator has no gradient.
     """
-    loss = mean_loss(spec, make_targets(spec), None)
+    loss = mean_loss(spec, make_targets(spec), {})
     nodes = nodes_between([loss], set(spec.trained.values()), ())
     read = {v for node in nodes for v in node.reads}
     pieces = [*spec.losses.values(), spec.penalty, spec.rate, spec.rate.schedule]
@@ -167,7 +157,7 @@ def _is_differentiable(node: Node, read: Collection[Value]) -> bool:
 
 
 def _make_gradients(
-    spec: TrainingSpec, model: Model, gradient: Gradient, k: Value, *, weighted: bool
+    spec: TrainingSpec, model: Model, gradient: Gradient, k: Value, *, weighted: bool | str
 ) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value], Sequence[Value]]:
     """Inputs; the loss of a batch, and new running statistics; the weights; the gradients of the objective by them."""
     names, targets = spec.names, make_targets(spec)
@@ -177,11 +167,11 @@ def _make_gradients(
                                mask=lambda x, keep, i: draw_mask(x, keep, seed, k, i))
     spec = replace(spec, model=forward.model)
     model, trained = spec.model, spec.trained
-    row_weights = make_row_weights(spec, _rows(model)) if weighted else {}
-    loss = mean_loss(spec, targets, row_weights.get(names.sample_weight))
+    weights = make_weights(spec, targets, weighted, _rows(model))
+    loss = mean_loss(spec, targets, weights)
     costs = [spec.penalty(trained[n]) for n in spec.penalized]
     gradients = gradient(sum_values([loss, *costs]), list(trained.values()))
-    inputs = {**find_inputs([loss], model.inputs), **targets, **row_weights, **find_inputs([loss], {names.seed: seed})}
+    inputs = {**find_inputs([loss], model.inputs), **targets, **weights, **find_inputs([loss], {names.seed: seed})}
     outputs = {names.loss: loss}
     for s in forward.statistics:  # Two nodes may update one statistic, one after the other.
         inputs[s.name] = model.initializers[s.name]
@@ -202,20 +192,20 @@ def _scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
     return scaled
 
 
-def gradient_graph(spec: TrainingSpec, *, weighted: bool = False) -> ModelProto:
+def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
     """The first half of a step as one model, of which `update_graph` is the second.
 
     Parameters
     ----------
     spec : TrainingSpec
         What is trained.
-    weighted : bool
-        Whether the rows have weights.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the row weights if any, the seed and the iteration if random numbers follow
+        Inputs: the model's, the targets, the weights if any, the seed and the iteration if random numbers follow
         from them, then every running statistic and every weight. Outputs: the loss of the batch, without the penalty,
         new statistics, then the gradient of the objective by every weight.
     """

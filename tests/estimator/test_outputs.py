@@ -86,7 +86,8 @@ def test_validation_data_by_position():
     with pytest.raises(DataError, match=r"third argument of fit is sample_weight; give validation data by name, as"):
         o.fit(X, y, X, y)
     with pytest.raises(DataError, match=r"sample_weight has shape \(9, 3\) and X has 9 rows, where one weight a row "
-                                        r"was expected; give validation data by name"):
+                                        r"or \(9, 2\), the shape of the target, was expected; give validation data "
+                                        r"by name"):
         o.fit(X, y, X)
 
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
 from ortpartial.exceptions import DataError, GraphError, SettingError
+from ortpartial.graph.build import build
 from ortpartial.graph.ops import variable
 from ortpartial.learning.losses import (
     AbsoluteLearningLoss,
@@ -180,13 +182,101 @@ def test_target_may_be_a_probability(rng):
     np.testing.assert_allclose(run(BINARY, y, t)["y_grad"], (p - t) / 4)
 
 
-def test_labels_out_of_range_cost_nothing():
+@pytest.mark.parametrize("loss", [LABELS, SoftmaxCrossEntropyLearningLoss(class_weight=[1, 2])], ids=repr)
+def test_labels_out_of_range_have_no_gradient(loss):
+    """Nor do they read foreign memory, in a graph whose labels nobody has checked."""
     y = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32)
-    actual = run(LABELS, y, np.array([-1, 2, -(2**62), 1]))
-    alone = run(LABELS, y[3:], np.array([1]))
-    np.testing.assert_allclose(actual["loss"] * 4, alone["loss"], rtol=1e-6)
+    actual = run(loss, y, np.array([-1, 2, -(2**62), 1]))
     np.testing.assert_array_equal(actual["y_grad"][:3], 0)
-    np.testing.assert_allclose(actual["y_grad"][3:] * 4, alone["y_grad"], rtol=1e-6)
+    assert (actual["y_grad"][3] != 0).all()
+    assert np.isfinite(actual["loss"])
+
+
+#: The shape of the scores, and the axis of their classes: rows, tokens, pixels.
+SCORES = [((6, 5), 1), ((4, 3, 5), -1), ((4, 5, 3), 1), ((2, 5, 3, 4), 1), ((2, 3, 4, 5), -1)]
+
+
+def in_torch(loss, y, t, w):
+    """Loss and gradient of torch, whose mean is over what counts."""
+    n = y.shape[loss.axis]
+    c = None
+    if loss.class_weight is not None:
+        c = torch.tensor([loss.class_weight.get(k, 1.0) for k in range(n)] if isinstance(loss.class_weight, dict)
+                         else loss.class_weight, dtype=torch.float64)
+    v, t = torch.tensor(y, dtype=torch.float64, requires_grad=True), torch.tensor(t)
+    ignored = -(2**40) if loss.ignore_index is None else loss.ignore_index
+    settings = {"weight": c, "ignore_index": ignored, "label_smoothing": loss.label_smoothing}
+    if w is None:
+        mean = functional.cross_entropy(v.movedim(loss.axis, 1), t, **settings)
+    else:
+        costs = functional.cross_entropy(v.movedim(loss.axis, 1), t, reduction="none", **settings)
+        w = torch.tensor(w, dtype=torch.float64).reshape(w.shape + (1,) * (t.ndim - w.ndim))
+        counts = torch.ones(n, dtype=torch.float64) if c is None else c
+        mean = (w * costs).sum() / (w * counts[t.clamp(0, n - 1)] * (t != ignored)).sum()
+    mean.backward()
+    return mean.item(), v.grad.numpy()
+
+
+@pytest.mark.parametrize(("shape", "axis"), SCORES, ids=str)
+@pytest.mark.parametrize(
+    ("ignore_index", "smoothing", "class_weight"),
+    [(-100, 0, None), (2, 0, None), (-100, 0.1, None), (None, 0.1, None), (-100, 0, [0.5, 2, 1, 0, 3]),
+     (2, 0.1, [0.5, 2, 1, 0, 3]), (None, 0, {1: 0.25}), (-100, 1, {1: 0.25})], ids=str)
+@pytest.mark.parametrize("weighted", [False, True, "elements"])
+def test_what_counts(rng, shape, axis, ignore_index, smoothing, class_weight, weighted):
+    loss = SoftmaxCrossEntropyLearningLoss(axis, ignore_index, smoothing, class_weight)
+    target = loss.target_shape(shape)
+    y, t = rng.normal(size=shape), rng.integers(0, 5, target)
+    if ignore_index is not None:
+        t[rng.uniform(size=target) < 0.4] = ignore_index
+    w = rng.uniform(size=target if weighted == "elements" else target[:1]) if weighted else None
+    sizes = ["N", *(size if i == axis % len(shape) else f"d{i}" for i, size in enumerate(shape[1:], 1))]
+    expected, gradient = in_torch(loss, y, t, w)
+    for dtype, tol in (("float64", 1e-12), ("float32", 1e-6)):
+        model = loss.build_onnx_function(dtype=dtype, shape=sizes, weighted=weighted)
+        feeds = {"y": y.astype(dtype), "t": t, **({} if w is None else {"w": w.astype(dtype)})}
+        actual = evaluate(model, feeds)
+        np.testing.assert_allclose(actual["loss"], expected, rtol=tol)
+        np.testing.assert_allclose(actual["y_grad"], gradient, atol=tol * abs(gradient).max())
+    counts, ones = loss.count_array(t), np.ones(target)
+    v = variable("y", "float64", shape), variable("t", "int64", target)
+    graph = loss.counts(*v)
+    assert (counts is None) == (graph is None)
+    if counts is not None:
+        feeds = {"y": y, "t": t}
+        np.testing.assert_array_equal(evaluate(build(v, {"c": graph}), feeds)["c"] * ones, counts * ones)
+
+
+@pytest.mark.parametrize("weighted", [False, True, "elements"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("class_weight", [None, [1, 0, 2]])
+def test_a_batch_in_which_nothing_counts(weighted, smoothing, class_weight):
+    """Torch gives NaN there, and in an epoch of many batches the next step would lose all weights."""
+    y = np.array([[1, 2, 3], [3, 4, 9]], np.float32)
+    loss = SoftmaxCrossEntropyLearningLoss(label_smoothing=smoothing, class_weight=class_weight)
+    w = np.ones(2, np.float32) if weighted else None
+    actual = run(loss, y, np.array([-100, -100]), w)
+    assert actual["loss"] == 0
+    np.testing.assert_array_equal(actual["y_grad"], 0)
+    if weighted:
+        np.testing.assert_array_equal(run(loss, y, np.array([0, 2]), 0 * w)["y_grad"], 0)
+
+
+def test_classes_of_unknown_number(rng):
+    y, t = rng.normal(size=(4, 3)), np.array([0, -100, 1, 2])
+    for settings in ({"class_weight": [1, 2, 0.5]}, {"label_smoothing": 0.2}, {"ignore_index": 1}):
+        loss = SoftmaxCrossEntropyLearningLoss(**settings)
+        t = np.where(t < 0, loss.ignore_index, t)
+        model = loss.build_onnx_function(dtype="float64", shape=["N", None], weighted=False)
+        np.testing.assert_allclose(evaluate(model, {"y": y, "t": t})["loss"], in_torch(loss, y, t, None)[0])
+
+
+def test_balanced_classes():
+    t = np.array([0, 0, 0, 3, -100, 3])
+    loss = SoftmaxCrossEntropyLearningLoss(class_weight="balanced").balanced(t)
+    np.testing.assert_allclose(
+        [loss.class_weight[k] for k in (0, 3)], compute_class_weight("balanced", classes=np.array([0, 3]), y=t[t >= 0]))
+    assert loss.count_array(np.array([0, 1, 3, -100])).tolist() == [5 / 6, 1, 5 / 4, 0]
 
 
 def test_excluded_classes():
@@ -261,6 +351,14 @@ def test_names(names, expected):
          "ElasticLearningLoss: l2_weight is '0.1', a finite number at least 0 was expected."),
         (lambda: ElasticLearningLoss(0, 0),
          "ElasticLearningLoss: l1_weight and l2_weight are both 0, one at least must be more."),
+        (lambda: SoftmaxCrossEntropyLearningLoss(axis=0),
+         "SoftmaxCrossEntropyLearningLoss: axis is 0, the axis of the rows; that of the classes was expected, such as"),
+        (lambda: SoftmaxCrossEntropyLearningLoss(axis=1.5),
+         "SoftmaxCrossEntropyLearningLoss: axis is 1.5, a whole number was expected."),
+        (lambda: SoftmaxCrossEntropyLearningLoss(ignore_index="pad"),
+         "SoftmaxCrossEntropyLearningLoss: ignore_index is 'pad', a whole number was expected."),
+        (lambda: SoftmaxCrossEntropyLearningLoss(label_smoothing=1.5),
+         "SoftmaxCrossEntropyLearningLoss: label_smoothing is 1.5, a finite number at least 0 and at most 1 was "),
         (lambda: HuberLearningLoss(0), "HuberLearningLoss: delta is 0, a finite number more than 0 was expected."),
         (lambda: resolve_loss("log_los"), "learning_loss: 'log_los' is not known. Did you mean 'log_loss'? Known are "),
         (lambda: resolve_loss(None), "learning_loss: None is a NoneType; a name (square_error, "),

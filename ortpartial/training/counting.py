@@ -1,0 +1,154 @@
+"""What counts in the mean loss of a batch: weights of rows or of elements, and how much a label counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from ortpartial.graph import Value, cast, variable
+
+from .spec import TrainingSpec
+
+__all__ = ["count_alike", "count_elements", "count_rows", "find_weighting", "make_weights", "weigh_elements"]
+
+
+def make_weights(
+    spec: TrainingSpec, targets: Mapping[str, Value], weighted: bool | str, rows: int | str | None
+) -> dict[str, Value]:
+    """Make variables for the weights of a batch.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    targets : dict of str to Value
+        The targets of the trained outputs, in their order.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets have.
+    rows : int, str or None
+        The number of rows.
+
+    Returns
+    -------
+    dict of str to Value
+        By name.
+    """
+    names, dtype = spec.names, spec.dtype
+    if weighted == "elements":
+        pairs = zip(map(names.weight, spec.losses), targets.values(), strict=True)
+        return {name: variable(name, dtype, t.shape) for name, t in pairs}
+    return {names.sample_weight: variable(names.sample_weight, dtype, [rows])} if weighted else {}
+
+
+def weigh_elements(
+    spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]
+) -> list[tuple[Value, Value | None, Value | None]]:
+    """Weigh the elements of every trained output.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    targets, weights : dict of str to Value
+        As of `make_targets` and `make_weights`.
+
+    Returns
+    -------
+    list of tuple
+        For each output the costs, their weights, if any, and by how much they count where that is not 1.
+    """
+    names, weighed = spec.names, []
+    for (output, loss), t in zip(spec.losses.items(), targets.values(), strict=True):
+        y = spec.model.outputs[output]
+        elements, w = loss(y, t), weights.get(names.weight(output), weights.get(names.sample_weight))
+        weighed.append((elements, None if w is None else cast(w, elements), loss.counts(y, t)))
+    return weighed
+
+
+def find_weighting(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> bool | str:
+    """Find out whether data hold weights: of the rows (True), of the elements of the targets ("elements"), or none.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    data : dict of str to numpy.ndarray
+        What a step reads, by name.
+
+    Returns
+    -------
+    bool or str
+    """
+    if any(spec.names.weight(output) in data for output in spec.losses):
+        return "elements"
+    return spec.names.sample_weight in data
+
+
+def count_elements(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Count the elements of every trained output: Σⱼwᵢⱼcᵢⱼ for each row.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    data : dict of str to numpy.ndarray
+        Targets and weights, by name.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray of float64
+        By output.
+    """
+    names, counts = spec.names, {}
+    for output, loss in spec.losses.items():
+        t = data[names.target(output)]
+        w, c = data.get(names.weight(output)), loss.count_array(t)
+        weighed = c if w is None else w if c is None else w * c
+        rows = np.full(len(t), float(prod(t.shape[1:]))) if weighed is None else _sum_rows(weighed)
+        counts[output] = rows * data[names.sample_weight] if names.sample_weight in data else rows
+    return counts
+
+
+def _sum_rows(elements: np.ndarray) -> np.ndarray:
+    """The sum of each row."""
+    return elements.reshape(len(elements), -1).sum(axis=1, dtype=np.float64)
+
+
+def count_rows(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Count the rows, for means over several batches; with several outputs, by the mean of what counts of each.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    data : dict of str to numpy.ndarray
+        Targets and weights, by name.
+
+    Returns
+    -------
+    numpy.ndarray of shape (rows,) or None
+        None where all rows count the same.
+    """
+    if not data or count_alike(spec, find_weighting(spec, data)):
+        return data.get(spec.names.sample_weight)
+    return np.mean(list(count_elements(spec, data).values()), axis=0)
+
+
+def count_alike(spec: TrainingSpec, weighted: bool | str) -> bool:
+    """Tell whether all elements of a row count the same, in every trained output.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
+
+    Returns
+    -------
+    bool
+    """
+    label = np.zeros(1, np.int64)
+    return weighted != "elements" and all(loss.count_array(label) is None for loss in spec.losses.values())
