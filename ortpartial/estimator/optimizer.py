@@ -411,9 +411,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     def _balance(self, X: Any, y: Any) -> None:
         """Go on with the class weights that "balanced" stands for in all labels."""
-        losses = resolve_losses(self._spec.model, self.learning_loss)
-        if not any(loss.is_unbalanced for loss in losses.values()):
+        if not self._class_weights and not any(loss.is_unbalanced for loss in self._spec.losses.values()):
             return
+        losses = resolve_losses(self._spec.model, self.learning_loss)
         inputs, rows = self._data.to_inputs(X)
         targets = self._data.to_targets(y, inputs, rows, self._predictor.forward)
         losses = {o: loss.balanced(targets[self._spec.names.target(o)]) for o, loss in losses.items()}

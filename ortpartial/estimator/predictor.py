@@ -85,9 +85,10 @@ class Predictor:
         outputs = self.forward(inputs)
         scores = {}
         for output, loss in self.spec.losses.items():
-            t, w = targets[names.target(output)], targets.get(names.weight(output), targets.get(names.sample_weight))
-            labels, y = loss.labels(outputs[output]), outputs[output]
+            t, y, weight = targets[names.target(output)], outputs[output], self.spec.weight_names[output]
+            w = targets.get(weight, targets.get(names.sample_weight))
             w = np.ones(rows) if w is None else w.astype(np.float64)
+            labels = loss.labels(y)
             scores[output] = r2(loss.mean(y), t, w) if labels is None else accuracy(labels, t, w)
         return _unwrap(scores)
 

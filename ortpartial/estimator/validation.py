@@ -123,15 +123,15 @@ class DataAdapter:
             weights = dict.fromkeys(losses, w)
         elif not ignored:
             return {}
-        return {names.weight(o): _weigh_elements(weights.get(o), t, ignored.get(o), dtype)
+        return {self.spec.weight_names[o]: _weigh_elements(weights.get(o), t, ignored.get(o), dtype)
                 for o, t in by_output.items()}
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse data of which nothing counts."""
-        names = self.spec.names
-        weights = [arrays[n] for n in (names.sample_weight, *map(names.weight, self.spec.losses)) if n in arrays]
+        shared = self.spec.names.sample_weight
+        weights = [arrays[n] for n in (shared, *self.spec.weight_names.values()) if n in arrays]
         if weights and not any(w.any() for w in weights):
-            raise DataError("All sample weights are zero." if names.sample_weight in arrays else
+            raise DataError("All sample weights are zero." if shared in arrays else
                             "Nothing counts: every label is the ignore_index, or its sample weight is zero.")
 
     def _name_targets(self, y: Any) -> Mapping[str, Any]:

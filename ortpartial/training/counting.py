@@ -11,7 +11,7 @@ from ortpartial.graph import Value, cast, variable
 
 from .spec import TrainingSpec
 
-__all__ = ["count_alike", "count_elements", "count_rows", "find_weighting", "make_weights", "weigh_elements"]
+__all__ = ["count_elements", "count_rows", "find_weighting", "make_weights", "weigh_elements"]
 
 
 def make_weights(
@@ -37,7 +37,7 @@ def make_weights(
     """
     names, dtype = spec.names, spec.dtype
     if weighted == "elements":
-        pairs = zip(map(names.weight, spec.losses), targets.values(), strict=True)
+        pairs = zip(spec.weight_names.values(), targets.values(), strict=True)
         return {name: variable(name, dtype, t.shape) for name, t in pairs}
     return {names.sample_weight: variable(names.sample_weight, dtype, [rows])} if weighted else {}
 
@@ -62,7 +62,7 @@ def weigh_elements(
     names, weighed = spec.names, []
     for (output, loss), t in zip(spec.losses.items(), targets.values(), strict=True):
         y = spec.model.outputs[output]
-        elements, w = loss(y, t), weights.get(names.weight(output), weights.get(names.sample_weight))
+        elements, w = loss(y, t), weights.get(spec.weight_names[output], weights.get(names.sample_weight))
         weighed.append((elements, None if w is None else cast(w, elements), loss.counts(y, t)))
     return weighed
 
@@ -81,9 +81,7 @@ def find_weighting(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> bool |
     -------
     bool or str
     """
-    if any(spec.names.weight(output) in data for output in spec.losses):
-        return "elements"
-    return spec.names.sample_weight in data
+    return "elements" if data.keys() & spec.weight_names.values() else spec.names.sample_weight in data
 
 
 def count_elements(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -104,7 +102,7 @@ def count_elements(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> dict[s
     names, counts = spec.names, {}
     for output, loss in spec.losses.items():
         t = data[names.target(output)]
-        w, c = data.get(names.weight(output)), loss.count_array(t)
+        w, c = data.get(spec.weight_names[output]), loss.count_array(t)
         weighed = c if w is None else w if c is None else w * c
         rows = np.full(len(t), float(prod(t.shape[1:]))) if weighed is None else _sum_rows(weighed)
         counts[output] = rows * data[names.sample_weight] if names.sample_weight in data else rows
@@ -131,24 +129,6 @@ def count_rows(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> np.ndarray
     numpy.ndarray of shape (rows,) or None
         None where all rows count the same.
     """
-    if not data or count_alike(spec, find_weighting(spec, data)):
+    if not data or (spec.counts_alike and not data.keys() & spec.weight_names.values()):
         return data.get(spec.names.sample_weight)
     return np.mean(list(count_elements(spec, data).values()), axis=0)
-
-
-def count_alike(spec: TrainingSpec, weighted: bool | str) -> bool:
-    """Tell whether all elements of a row count the same, in every trained output.
-
-    Parameters
-    ----------
-    spec : TrainingSpec
-        What is trained.
-    weighted : bool or "elements"
-        Whether the rows have weights, or the elements of the targets.
-
-    Returns
-    -------
-    bool
-    """
-    label = np.zeros(1, np.int64)
-    return weighted != "elements" and all(loss.count_array(label) is None for loss in spec.losses.values())

@@ -16,7 +16,7 @@ from ortpartial.learning import mean_rows, weighted_sums
 from ortpartial.rewrites import rewrite_step
 from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
-from .counting import count_alike, make_weights, weigh_elements
+from .counting import make_weights, weigh_elements
 from .engine import Engine, Program, ProgramKey, WeightedMean, bind, directions
 from .spec import TrainingSpec
 from .step import append_update, make_targets, sum_values
@@ -45,7 +45,7 @@ def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
     first = next(iter(targets.values()))
     weights = make_weights(spec, targets, weighted, (first.shape or (None,))[0])
     weighed = weigh_elements(spec, targets, weights)
-    if count_alike(spec, weighted):
+    if spec.counts_alike and weighted != "elements":
         rows = sum_values([mean_rows(elements) for elements, _, _ in weighed])
         pairs = [weighted_sums(rows, weighed[0][1])]
     else:
@@ -166,7 +166,8 @@ class DataParallelEngine(Engine):
 
     def _match_parts(self) -> None:
         """Let outputs that count differently have sums of their own."""
-        parts = 1 if count_alike(self.spec, self._weighted) else len(self.spec.losses)
+        is_one = self.spec.counts_alike and self._weighted != "elements"
+        parts = 1 if is_one else len(self.spec.losses)
         if parts != self._parts:
             self._programs.clear()
             self._bind_update(parts)

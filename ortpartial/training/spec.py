@@ -90,6 +90,16 @@ class TrainingSpec:
         """Names of what a training step reads and writes."""
         return Names.of(self.model)
 
+    @cached_property
+    def weight_names(self) -> dict[str, str]:
+        """The names of the weights of elements, by output."""
+        return {output: self.names.weight(output) for output in self.losses}
+
+    @cached_property
+    def counts_alike(self) -> bool:
+        """Whether all elements of a target count the same, unless they have weights."""
+        return all(loss.count_array(np.zeros(1, np.int64)) is None for loss in self.losses.values())
+
     @property
     def moving(self) -> tuple[str, ...]:
         """The initializers that a step changes."""
