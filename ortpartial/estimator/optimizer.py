@@ -39,7 +39,7 @@ from ortpartial.training import (
     TrainingSpec,
     select_engine,
 )
-from ortpartial.training_info import to_training_info
+from ortpartial.training_info import recognize_training, to_training_info
 
 from .fit_loop import FitLoop, count_batches
 from .outputs import resolve_losses, warn_of_activations
@@ -280,6 +280,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """Load a copy of the model; resolve the losses and weights of the settings in it."""
         # It is a copy, so that nothing the caller does to the model changes a training.
         loaded = offload_weights(_load(model))
+        if loaded.proto.training_info:
+            warnings.warn(f"The model stores a training, which is not read: {type(self).__name__}.from_training_info("
+                          f"model) goes on with it, training_info.strip_training_info(model) leaves it out.",
+                          ModelWarning, stacklevel=3)
         losses = resolve_losses(loaded, self._arguments["learning_loss"])
         for problem in find_mode_problems(loaded, losses, self.train_mode):
             warnings.warn(problem, ModelWarning, stacklevel=3)  # the caller of the constructor
@@ -326,6 +330,52 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         engine = kind(self._spec.counting_all())
         engine.reason = reason
         return engine
+
+    @classmethod
+    def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> Any:
+        """Make an optimizer that goes on with the training that a model stores.
+
+        Weights, optimizer states and the number of batches seen are those of the model, so that the next steps are
+        those of the training that was exported, to the last bit. `warm_start` is True: `fit` goes on from there.
+
+        Parameters
+        ----------
+        model : onnx.ModelProto, bytes or path
+            A model with ``training_info`` whose losses, penalty, optimizer and schedule are recognized as those of
+            this library: as `get_training_onnx` and `to_training_info` write them in style ``"standard"``, with
+            `train_mode` off, or others, with the operators Gradient, Adam, Adagrad or Momentum.
+        **settings : object
+            Other settings, as for the constructor, such as ``max_iter`` and ``batch_size``, which a model does not
+            store; those that it stores can be replaced.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+
+        Raises
+        ------
+        ModelError
+            The model has no training, or one that is not recognized, such as one with a loss of one's own or of the
+            style ``"lowered"``; a `TrainingSession` runs any.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial import build, constant, variable
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> X = np.arange(8, dtype=np.float32)[:, None] / 8
+        >>> first = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate="Adam", shuffle=False)
+        >>> stored = first.partial_fit(X, 3 * X).get_training_onnx()
+        >>> again = OrtGradientForwardBackwardOptimizer.from_training_info(stored, shuffle=False)
+        >>> again.partial_fit(X, 3 * X).trained_coef_ == first.partial_fit(X, 3 * X).trained_coef_
+        True
+        """
+        stored = recognize_training(model)
+        optimizer = cls(stored.model, **{**stored.settings, "warm_start": True, **settings})
+        names = optimizer._spec.names
+        arrays = {names.state(*state): a for state, a in stored.states.items()}
+        optimizer._engine.restore({**optimizer._engine.snapshot(), "iteration": stored.iteration, "arrays": arrays})
+        return optimizer
 
     # -- training
 

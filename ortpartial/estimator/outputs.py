@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.graph import Node, Value
 from ortpartial.learning import BaseLearningLoss, resolve_loss
 from ortpartial.model import Model
@@ -118,4 +118,5 @@ def warn_of_activations(model: Model, losses: Mapping[str, BaseLearningLoss], st
         assert scores is not None
         warnings.warn(f"The output {name!r} ends in {_describe(node)}, and {type(loss).__name__} applies "
                       f"{loss.activations[0]} itself, to raw scores, so that the training would be slow and end early: "
-                      f"train what {node.op_type} reads; {_show_cut(model, name, scores)}.", stacklevel=stacklevel + 1)
+                      f"train what {node.op_type} reads; {_show_cut(model, name, scores)}.",
+                      ModelWarning, stacklevel=stacklevel + 1)

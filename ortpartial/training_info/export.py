@@ -166,7 +166,7 @@ def _write_step(spec: TrainingSpec, style: str, weighted: bool) -> tuple[dict[st
     iteration = variable(names.iteration, np.int64, [])
     recorded: dict[str, Value] = {}
     # A step reads no more of a rate than its states, `over` and `apply`.
-    rate: Any = _StoredRate(spec.rate, as_node=style == "standard")
+    rate: Any = StoredRate(spec.rate, as_node=style == "standard")
     spec = replace(spec, rate=rate)
     if style == "standard":
         gradient = _record_gradient(names.free("objective") if spec.penalized else names.loss, recorded)
@@ -241,7 +241,7 @@ def _record_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[V
 
 
 @dataclass(frozen=True)
-class _StoredRate:
+class StoredRate:
     """An optimizer as it is stored: a node of the standard where one is asked for and expresses its settings.
 
     Denormal numbers are left alone, as by the operators of the standard: any runtime can take a step without branches.
@@ -255,9 +255,9 @@ class _StoredRate:
         """Names of the optimizer states of a weight."""
         return self.rate.state
 
-    def over(self, batches: int) -> _StoredRate:
+    def over(self, batches: int) -> StoredRate:
         """The optimizer in a training of so many batches."""
-        return _StoredRate(self.rate.over(batches), self.as_node)
+        return StoredRate(self.rate.over(batches), self.as_node)
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0) -> tuple[Value, ...]:
         """The weight and its state after batch k."""

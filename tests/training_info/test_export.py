@@ -20,7 +20,7 @@ from ortpartial import (
     to_training_info,
     variable,
 )
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.graph.control_flow import scan
 from ortpartial.learning.optimizers import (
     LearningRateAdagrad,
@@ -179,7 +179,8 @@ def test_a_step_sees_the_numbers_that_the_inference_graph_has_drawn(style):
 
 def test_training_information_that_was_there_is_replaced():
     first = optimizer(mlp(), learning_rate="Adam").get_training_onnx()
-    again = optimizer(first, learning_rate="Adagrad").get_training_onnx()
+    with pytest.warns(ModelWarning, match="The model stores a training, which is not read"):
+        again = optimizer(first, learning_rate="Adagrad").get_training_onnx()
     assert len(again.training_info) == 1
     assert "W1_m" not in TrainingSession(again).state
     assert again.graph == mlp().graph
