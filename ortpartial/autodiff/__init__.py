@@ -13,7 +13,7 @@ from .rules.reduction import count_elements
 from .rules.shape import concat_sizes, slice_shape
 from .rules.sliding import Window, has_few_windows, im2col, spatial_sizes
 from .rules.window import crop, pad_input, read_transposed_window
-from .trainable import find_reached_weights, find_trainable, resolve_weights
+from .trainable import WeightSelection, explain_untrained, find_reached_weights, find_trainable, resolve_weights
 
 __all__ = [  # noqa: RUF022 - in groups
     # Differentiation.
@@ -30,6 +30,8 @@ __all__ = [  # noqa: RUF022 - in groups
     "no_gradient",
     "vjp",
     # Weights.
+    "WeightSelection",
+    "explain_untrained",
     "find_reached_weights",
     "find_trainable",
     "resolve_weights",

@@ -37,9 +37,9 @@ def gradient_model(
     model : Model, onnx.ModelProto, bytes or path
         The model; it is not written to.
     wrt : sequence of str, optional
-        Names of inputs, initializers or intermediate tensors of the main graph, of a floating-point type. By default
-        the float initializers of rank one or more on a differentiable path to the outputs, except BatchNormalization's
-        mean and variance.
+        Names of inputs, initializers (or their aliases) or intermediate tensors of the main graph, of a floating-point
+        type. By default the float initializers of rank one or more on a differentiable path to the outputs, except
+        BatchNormalization's mean and variance, and the numbers that exporters write.
     outputs : sequence of str, optional
         Names of the outputs to differentiate; by default all of a floating-point type.
     cotangents : str
@@ -110,7 +110,7 @@ def _choose_floats(
     """The given names, checked to be candidates of floating-point type without repetition; all such by default."""
     if names is None:
         return [n for n in candidates if model.values[n].is_float]
-    chosen = [names] if isinstance(names, str) else list(names)
+    chosen = [model.find_initializer(n) for n in ([names] if isinstance(names, str) else names)]
     for n in chosen:
         if n not in candidates:
             raise ModelError(_describe_unknown(model, n, what, candidates))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Value, topological
-from ortpartial.model import Model
+from ortpartial.graph import PRODUCTS, Node, Value, topological
+from ortpartial.model import Model, is_generated_name
 
 from .grad import _carries, nodes_between
 from .registry import is_constant
 
-__all__ = ["find_reached_weights", "find_trainable", "resolve_weights"]
+__all__ = ["WeightSelection", "explain_untrained", "find_reached_weights", "find_trainable", "resolve_weights"]
+
+#: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
+WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
+
+#: Operators that read a weight and a number of the program alike.
+_ARITHMETIC = frozenset({"Add", "Clip", "Div", "Exp", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal",
+                         "Sqrt", "Sub", "Where"})
 
 
 def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> set[Value]:
@@ -20,34 +31,69 @@ def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> 
     return candidates & {*outputs, *(x for node in nodes_between(outputs, candidates, ()) for x in node.reads)}
 
 
-def find_trainable(outputs: Iterable[Value]) -> set[Value]:
-    """Constants of rank one or more on a differentiable path to the outputs, running statistics excepted."""
-    weights: set[Value] = set()
+def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
+    """Constants of real numbers on a differentiable path to the outputs, and the nodes there that read them.
+
+    Running statistics of BatchNormalization are left out.
+    """
+    readers: dict[Value, list[Node]] = {}
     seen: set[int] = set()
-    stack = list(outputs)
+    stack: list[tuple[Value, Node | None]] = [(y, None) for y in outputs]
     while stack:
-        v = stack.pop()
-        if v.array is not None and v.is_float and v.array.ndim:
-            weights.add(v)
+        v, reader = stack.pop()
+        if v.array is not None and v.is_float:
+            readers.setdefault(v, []).extend([] if reader is None else [reader])
         if v.node is None or id(v.node) in seen or is_constant(v.node):
             continue
         seen.add(id(v.node))
         inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
-        stack.extend(x for x in inputs if x is not None and _carries(x))
-        stack.extend(y for body in v.node.bodies for y in body.outputs if y.is_float)
-    return weights
+        stack.extend((x, v.node) for x in inputs if x is not None and _carries(x))
+        stack.extend((y, None) for body in v.node.bodies for y in body.outputs if y.is_float)
+    return readers
 
 
-def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequence[str]) -> list[str]:
+def find_trainable(outputs: Iterable[Value]) -> set[Value]:
+    """The weights that are trained by default.
+
+    They are the constants of rank one or more on a differentiable path to the outputs, except running statistics and
+    the numbers that exporters write: see `is_exported_number`.
+    """
+    readers = find_readers(outputs)
+    return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim
+            and not is_exported_number(v, nodes)}
+
+
+def is_exported_number(v: Value, readers: Iterable[Node]) -> bool:
+    """Whether a constant is a number in the program that was exported, such as the scale of attention, and no weight.
+
+    It is one number, of shape [] or [1], has a name that the exporter made up, and takes part in arithmetic alone. The
+    operators of layers read weights: a bias of shape [1] is an input of Gemm or is added to a product, and a slope is
+    an input of PRelu.
+    """
+    if v.array is None or v.array.size != 1 or v.array.ndim > 1 or not is_generated_name(v.hint):
+        return False
+    nodes = list(readers)
+    return bool(nodes) and all(node.op_type in _ARITHMETIC and not _adds_bias(node) for node in nodes)
+
+
+def _adds_bias(node: Node) -> bool:
+    """Whether a node adds something to the product of a layer."""
+    terms = (x.node for x in node.inputs if x is not None and x.node is not None)
+    return node.op_type == "Add" and any(term.op_type in PRODUCTS for term in terms)
+
+
+def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequence[str]) -> list[str]:
     """Names of the initializers to train.
 
     Parameters
     ----------
     model : Model
         The model.
-    weights : sequence of str, optional
-        The names, in any order. By default the float initializers of rank one or more on a differentiable path to the
-        outputs, except BatchNormalization's mean and variance.
+    weights : str, sequence of str, or callable, optional
+        Names, aliases and patterns of `fnmatch`, such as ``"encoder.layer.5.*"``, in any order; or a function of a
+        name, a shape and a node that reads the weight, which says whether to train it. Patterns and functions choose
+        among what a gradient reaches, except running statistics and the numbers that exporters write. By default the
+        float initializers of rank one or more among these.
     outputs : sequence of str
         The outputs to train.
 
@@ -58,25 +104,138 @@ def resolve_weights(model: Model, weights: Sequence[str] | None, outputs: Sequen
     Raises
     ------
     ModelError
-        A name is unknown, not of a floating-point type or given twice, or there is nothing to train.
+        A name is unknown, not of a floating-point type or given twice, a pattern matches nothing, or there is nothing
+        to train.
     """
     if weights is None:
         trainable = find_trainable(model.outputs[o] for o in outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:
             return chosen
         raise ModelError(_explain_nothing(model, outputs))
-    names = [weights] if isinstance(weights, str) else list(weights)
-    floats = [n for n, v in model.initializers.items() if v.is_float]
-    for n in names:
-        if n not in floats:
-            problem = "holds no real numbers" if n in model.initializers else "is no initializer of the model"
-            listed = ", ".join(map(repr, floats)) or "none"
-            raise ModelError(f"The weight {n!r} {problem}; its float initializers are {listed}.")
-    if len(set(names)) < len(names):
-        raise ModelError(f"The weight {next(n for n in names if names.count(n) > 1)!r} is given twice.")
+    candidates = _find_candidates(model, outputs)
+    if callable(weights):
+        return _choose(model, weights, candidates)
+    names: list[str] = []
+    for item in [weights] if isinstance(weights, str) else weights:
+        if not isinstance(item, str):
+            raise ModelError(f"A weight is named by a string, not by {item!r}.")
+        name = model.find_initializer(item)
+        if name in model.initializers or not any(c in item for c in "*?["):
+            _check_weight(model, item, name)
+            if name in names:
+                raise ModelError(f"The weight {item!r} is given twice.")
+            names.append(name)
+        else:
+            names += [n for n in _match(model, item, outputs, candidates) if n not in names]
     if not names:
         raise ModelError("weights_to_train is empty; name at least one weight, or leave it out to train all.")
     return names
+
+
+def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[str]) -> dict[str, str]:
+    """Why initializers are not trained.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    weights : collection of str
+        The initializers that are trained.
+    outputs : sequence of str
+        The outputs that are trained.
+
+    Returns
+    -------
+    dict of str to str
+        A few words for each of the other initializers.
+    """
+    readers = find_readers(model.outputs[o] for o in outputs)
+    statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
+                  for x in node.inputs[3:5]}
+    trainable = find_trainable(model.outputs[o] for o in outputs)
+    reasons = {}
+    for n, v in model.initializers.items():
+        if n in weights:
+            continue
+        if not v.is_float:
+            reasons[n] = f"{v.dtype}, no real numbers"
+        elif v in trainable:
+            reasons[n] = "not among those to train"
+        elif v in statistics:
+            reasons[n] = "running statistic"
+        elif v not in readers:
+            reasons[n] = "no gradient reaches it"
+        elif is_exported_number(v, readers[v]):
+            reasons[n] = f"a number that {readers[v][0].op_type} reads"
+        else:
+            reasons[n] = "scalar, trained by name only"
+    return reasons
+
+
+def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Node]]:
+    """The initializers that patterns and functions choose from, and the nodes that read each."""
+    readers = find_readers(model.outputs[o] for o in outputs)
+    return {n: readers[v] for n, v in model.initializers.items()
+            if v in readers and not is_exported_number(v, readers[v])}
+
+
+def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],
+            candidates: Mapping[str, list[Node]]) -> list[str]:
+    """The weights that a function chooses, called once for each node that reads one."""
+    shapes = {n: model.arrays[n].shape for n in candidates}
+    chosen = [n for n, nodes in candidates.items()
+              if any(predicate(model.main_names[n], shapes[n], node) for node in nodes)]
+    if not chosen:
+        raise ModelError(f"weights_to_train, a function, chooses none of the {len(candidates)} weights: "
+                         f"{_list_some([model.main_names[n] for n in candidates])}.")
+    return chosen
+
+
+def _match(model: Model, pattern: str, outputs: Sequence[str], candidates: Collection[str]) -> list[str]:
+    """The weights whose name or alias matches a pattern."""
+    names = {**{n: n for n in model.initializers}, **{alias: a.initializer for alias, a in model.aliases.items()}}
+    matching = {initializer for n, initializer in names.items() if fnmatchcase(n, pattern)}
+    if weights := [n for n in candidates if n in matching]:
+        return weights
+    if matching:
+        reasons = explain_untrained(model, (), outputs)
+        name = next(n for n in model.initializers if n in matching)
+        raise ModelError(f"The pattern {pattern!r} matches nothing that can be trained; {model.main_names[name]!r}, "
+                         f"for example: {reasons[name]}.")
+    # A module may be inside of another one, and numbers of layers begin at 0.
+    for near in (f"*{pattern}", f"{pattern}*", f"*{pattern}*", re.sub(r"\d+", "*", pattern)):
+        if similar := [n for n in candidates if fnmatchcase(model.main_names[n], near)]:
+            example = model.main_names[similar[-1]]
+            raise ModelError(f"The pattern {pattern!r} matches no weight; did you mean {near!r}, as in {example!r}?")
+    raise ModelError(f"The pattern {pattern!r} matches no weight{_suggest(model, pattern)}")
+
+
+def _check_weight(model: Model, item: str, name: str) -> None:
+    """Raise an error unless an initializer of this name holds real numbers."""
+    v = model.initializers.get(name)
+    if v is None:
+        merged = model.values[name].node if name in model.values else None
+        origin = merged.inputs[0] if merged is not None and merged.op_type == "Identity" else None
+        if origin is not None and origin in model.initializers.values():
+            raise ModelError(f"The weight {item!r} is one with {origin.hint!r}, which had the same content when the "
+                             f"model was exported; name that one, or export again once they differ.")
+        raise ModelError(f"The weight {item!r} is no initializer of the model{_suggest(model, item)}")
+    if not v.is_float:
+        raise ModelError(f"The weight {item!r} holds no real numbers{_suggest(model, '')}")
+
+
+def _suggest(model: Model, name: str) -> str:
+    """The end of a message about a name: names that are near to it, or some of all names."""
+    floats = [n for n, v in model.initializers.items() if v.is_float]
+    aliases = [alias for alias, a in model.aliases.items() if a.initializer in floats]
+    if near := get_close_matches(name, [*floats, *aliases], cutoff=0.7):
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; its float initializers are {_list_some([model.main_names[n] for n in floats])}."
+
+
+def _list_some(names: Sequence[str]) -> str:
+    """The first of several names, and how many more there are."""
+    return (", ".join(map(repr, names[:10])) or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:

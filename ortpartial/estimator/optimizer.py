@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import find_reached_weights, resolve_weights
+from ortpartial.autodiff import WeightSelection, find_reached_weights, resolve_weights
 from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -24,7 +24,7 @@ from ortpartial.learning import (
     resolve_penalty,
     resolve_rate,
 )
-from ortpartial.model import Model, load, offload_weights, read, restore_weights, specialize
+from ortpartial.model import AliasDict, Model, change_weights, load, offload_weights, read, restore_weights, specialize
 from ortpartial.rewrites import (
     LossScale,
     find_mode_problems,
@@ -88,9 +88,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     ----------
     model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
         The model, of any opset; it is never written to.
-    weights_to_train : sequence of str, optional
-        Initializers to train, in any order. By default the float initializers of rank one or more on a differentiable
-        path to a trained output, except BatchNormalization's mean and variance.
+    weights_to_train : str, sequence of str, or callable, optional
+        Initializers to train, in any order: names, aliases (see `load`), and patterns such as
+        ``"encoder.layer.5.*"``; or a function of a name, a shape and a `Node` that reads the weight, which returns
+        whether to train it. By default the float initializers of rank one or more on a differentiable path to a trained
+        output, except BatchNormalization's mean and variance, and the numbers that exporters write, such as the scale
+        of attention.
     learning_loss : str, BaseLearningLoss, or dict of str to them
         The loss: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
         ``"softmax_cross_entropy"``, an object, or a dict with one of these for every output that is trained.
@@ -163,7 +166,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     validation_losses_ : list of float
         The mean loss on ``X_val``, one for each time it was computed.
     trained_coef_ : dict of str to numpy.ndarray
-        The trained weights by name.
+        The trained weights by name; an alias finds them, too.
     n_iter_ : int
         Number of epochs trained.
     learning_rate_ : float
@@ -197,7 +200,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     def __init__(
         self,
         model: Model | ModelProto | bytes | str | os.PathLike[str],
-        weights_to_train: Sequence[str] | None = None,
+        weights_to_train: WeightSelection | None = None,
         *,
         learning_loss: str | BaseLearningLoss | Mapping[str, str | BaseLearningLoss] = "square_error",
         learning_rate: str | float | BaseLearningRate = "SGD",
@@ -231,6 +234,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                           loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
                           train_mode=check_flag("train_mode", train_mode))
         resolve_precision(precision, loss_scale)
+        self._learned: Mapping[str, np.ndarray] = {}  # the weights that were trained and are not any more
         self._batches = 0  # of the whole training, which fit plans where the schedule asks for it
         self._compose(self._specify(self._read(model)), settings)
         self._engine.check()
@@ -599,7 +603,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     @property
     def trained_coef_(self) -> dict[str, np.ndarray]:
         """Copies of the weights by name."""
-        return dict(zip(self.weights_to_train, self.get_state(), strict=True))
+        return self._with_aliases(dict(zip(self.weights_to_train, self.get_state(), strict=True)))
+
+    def _with_aliases(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return AliasDict(arrays, self._spec.model.aliases)
 
     def get_trained_onnx(self) -> ModelProto:
         """Return the model with its trained weights and running statistics, and otherwise unchanged.
@@ -755,7 +762,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if self._layer is None:
             raise DataError("There is no state to go back from; call forward with training=True.")
         weights, inputs = self._layer.backward(output_gradients, state)
-        return {w: weights[w] for w in self.weights_to_train}, inputs
+        return self._with_aliases({w: weights[w] for w in self.weights_to_train}), inputs
 
     # -- pickling
 
@@ -763,21 +770,24 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """Settings, the model as bytes, and the state of the training; the rest is derived from them."""
         state = {n: v for n, v in vars(self).items() if n not in _DERIVED}
         state["_arguments"] = {n: v for n, v in self._arguments.items() if n != "model"}
+        if callable(self._arguments["weights_to_train"]):  # Functions written in a notebook cannot be pickled.
+            state["_arguments"]["weights_to_train"] = self.weights_to_train
         model = self._spec.model
         return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in _PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
-                "straight_through": model.straight_through,
+                "straight_through": model.straight_through, "aliases": model.aliases,
                 "rate_start": self._spec.rate_start, "engine_state": self._engine.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         proto, arrays = state.pop("model")
-        model = load(Model(ModelProto.FromString(proto), {}, {}, {}, arrays, {}, state.pop("straight_through")))
+        model = load(Model(ModelProto.FromString(proto), {}, {}, {}, arrays, {}, state.pop("straight_through"),
+                           aliases=state.pop("aliases", {})))
         # Pickles of version 0.1.0 have the name "_given".
         arguments = state.pop("_given", None) or state.pop("_arguments")
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in _PROGRESS}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         rate_start = state.pop("rate_start", 0)
-        vars(self).update({"_batches": 0} | {n: v for n, v in state.items() if n not in _DERIVED})
+        vars(self).update({"_batches": 0, "_learned": {}} | {n: v for n, v in state.items() if n not in _DERIVED})
         self._arguments = {**arguments, "model": model}
         self._compose(replace(self._specify(model), rate_start=rate_start), settings)
         self._engine.restore(snapshot)
@@ -813,7 +823,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         ----------
         **params : object
             Any that `get_params` returns. With another model, training starts again. A weight that is no longer
-            in `weights_to_train` gets its value in the model back.
+            in `weights_to_train` keeps what it has learned.
 
         Returns
         -------
@@ -884,6 +894,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
             new._batches, new._class_weights = self._batches, self._class_weights
+            new._keep({**self._learned, **self._state.arrays})
             losses = new._resolve_losses(new._spec.model)
             if self._batches or self._spec.rate_start or losses != new._spec.losses:
                 new._adopt(replace(new._spec, losses=losses, batches=self._batches, rate_start=self._spec.rate_start))
@@ -893,6 +904,15 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                     setattr(new, name, getattr(self, name))
         new._change_update(update)
         vars(self).update(vars(new))
+
+    def _keep(self, learned: Mapping[str, np.ndarray]) -> None:
+        """Take over what was learned: as constants of the graphs, unless a step changes them."""
+        self._learned = {n: a for n, a in learned.items() if n not in self._spec.moving}
+        if self._learned:
+            self._compose(self._specify(change_weights(self._spec.model, self._learned)), self._loop.settings)
+        for n in self._spec.moving:
+            if n in learned:
+                self._engine.set(n, learned[n])
 
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({', '.join(self.weights_to_train)}; learning_loss={self.learning_loss!r}, "

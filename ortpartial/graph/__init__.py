@@ -11,13 +11,13 @@ from .rewriter import make_rewriter, rewrite
 from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, schema_of
 from .shape_inference import forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
-from .traits import FLOATS, LABEL_LOSSES, RANDOM, VIEWS, WITH_BODIES
+from .traits import FLOATS, LABEL_LOSSES, PRODUCTS, RANDOM, VIEWS, WITH_BODIES
 from .values import Immutable, Node, Subgraph, Value, counter
 from .walk import find_boundary, find_inputs, find_reached, topological, walk_back, walk_nodes
 
-__all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES", "Immutable", "Node",
-           "NodeList", "Operators", "Subgraph", "Value", "attach_outputs", "attribute_value", "body_inputs", "build",
-           "cast", "check_required", "cond", "constant", "counter", "defaults", "find_boundary", "find_inputs",
-           "find_reached", "forget_zero_sizes", "is_gradient_stop", "loop", "make_node", "make_rewriter", "ones_like",
-           "onnx_type", "op", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient",
+__all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES",
+           "Immutable", "Node", "NodeList", "Operators", "Subgraph", "Value", "attach_outputs", "attribute_value",
+           "body_inputs", "build", "cast", "check_required", "cond", "constant", "counter", "defaults", "find_boundary",
+           "find_inputs", "find_reached", "forget_zero_sizes", "is_gradient_stop", "loop", "make_node", "make_rewriter",
+           "ones_like", "onnx_type", "op", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient",
            "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]

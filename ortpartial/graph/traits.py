@@ -2,10 +2,13 @@
 
 from onnx import TensorProto
 
-__all__ = ["FLOATS", "LABEL_LOSSES", "RANDOM", "VIEWS", "WITH_BODIES"]
+__all__ = ["FLOATS", "LABEL_LOSSES", "PRODUCTS", "RANDOM", "VIEWS", "WITH_BODIES"]
 
 #: Element types of real numbers, which can have a gradient.
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+#: Operators that sum products of two inputs: those of layers, which take most of the time.
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
 #: Operators that draw random numbers: two equal calls are two draws, never one node.
 RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",

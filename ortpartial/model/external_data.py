@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from .load import Model, list_initializers
 
-__all__ = ["offload_weights", "replace_weights", "restore_weights", "split_external_data"]
+__all__ = ["change_weights", "offload_weights", "replace_weights", "restore_weights", "split_external_data"]
 
 #: Bytes of initializers that a protobuf message, which holds 2³¹ - 1 bytes, has room for beside everything else.
 MESSAGE = 2**31 - 2**26
@@ -136,6 +136,25 @@ def offload_weights(model: Model) -> Model:
         return light
     apart = {n: np.frombuffer(file, a.dtype, a.size, places[n]).reshape(a.shape) for n, a in big.items()}
     return replace(light, arrays={**model.arrays, **apart}, file=file)
+
+
+def change_weights(model: Model, weights: Mapping[str, np.ndarray]) -> Model:
+    """The same model with other content of some initializers, in the values that `specialize` makes of it.
+
+    Parameters
+    ----------
+    model : Model
+        The model, with or without the content of big initializers in its proto.
+    weights : dict of str to numpy.ndarray
+        New content, of the same shape and dtype.
+
+    Returns
+    -------
+    Model
+    """
+    stored = {t.name for t in list_initializers(model.proto) if t.data_location != TensorProto.EXTERNAL}
+    proto = replace_weights(model.proto, {n: a for n, a in weights.items() if n in stored})
+    return replace(model, proto=proto, arrays={**model.arrays, **weights})
 
 
 def restore_weights(model: Model, weights: Mapping[str, np.ndarray] | None = None) -> ModelProto:

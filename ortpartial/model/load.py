@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Immutable, NodeList, Value, constant, variable
 
+from .aliases import Alias, find_aliases, find_module_names
 from .display import to_html, to_text
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
@@ -52,6 +54,9 @@ class Model(Immutable):
         The prepared graph, without the content of big initializers: see `specialize`.
     opsets : dict of str to int
         Its opsets.
+    aliases : dict of str to Alias
+        Other names of initializers: those of the torch module that `load` was given, and those that follow from the
+        scopes of nodes.
 
     Examples
     --------
@@ -72,6 +77,16 @@ class Model(Immutable):
     file: mmap.mmap | None = None
     graph: onnx.GraphProto | None = None
     opsets: Mapping[str, int] = field(default_factory=dict)
+    aliases: Mapping[str, Alias] = field(default_factory=dict)
+
+    @cached_property
+    def main_names(self) -> dict[str, str]:
+        """What to call each initializer: its alias where it has one, else its name."""
+        return {**{n: n for n in self.initializers}, **{a.initializer: alias for alias, a in self.aliases.items()}}
+
+    def find_initializer(self, name: str) -> str:
+        """The initializer that a name or an alias stands for; what is neither is returned as it is."""
+        return self.aliases[name].initializer if name in self.aliases and name not in self.initializers else name
 
     def __getstate__(self) -> dict[str, Any]:
         # One list of all nodes comes first, for the values to refer to.
@@ -147,7 +162,7 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
-         straight_through: bool | None = None) -> Model:
+         straight_through: bool | None = None, names_from: Any = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Sparse initializers are read as dense ones, trained as dense weights and written as such.
@@ -165,6 +180,9 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         Whether gradients pass through QuantizeLinear and the DequantizeLinear behind it unchanged where nothing is
         clipped; else they are 0. By default, a `Model` keeps the setting that it was loaded with, so give the `Model`,
         and not the file, to whatever trains or differentiates it. The input must be float32 or float64.
+    names_from : torch.nn.Module or dict of str to array_like, optional
+        The module that the model was exported from, or its ``state_dict()``: the names of its parameters become aliases
+        of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do.
 
     Returns
     -------
@@ -205,7 +223,12 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     if loaded is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
     file = loaded.file if loaded else None
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets)
+    aliases = loaded.aliases if loaded and loaded.aliases else find_aliases(proto.graph)
+    if names_from is not None:
+        names = find_module_names(arrays, names_from)
+        named = {a.initializer for a in names.values()}
+        aliases = {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases)
 
 
 def list_initializers(proto: ModelProto) -> list[TensorProto]:

@@ -13,6 +13,7 @@ from onnx import helper
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
+    PRODUCTS,
     Node,
     Value,
     cast,
@@ -29,9 +30,6 @@ from ortpartial.model import Model
 from .train_mode import TrainingModel
 
 __all__ = ["LossScale", "Precision", "resolve_precision", "to_mixed_precision"]
-
-#: Always in the low dtype: they take most of the time, and devices have units for them.
-PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
 #: Never in the low dtype: sums of many numbers, and functions that overflow in its range.
 WIDE = frozenset({"BatchNormalization", "CumProd", "CumSum", "Exp", "GroupNormalization",
@@ -201,6 +199,7 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
             return None if is_same else apply(node, inputs, low=False)
         computed = [x for x in floats if x.dtype != dtype and (x.node is not None or x in model_inputs)]
         follows = not computed and any(x.dtype == dtype for x in floats) and node.op_type not in WIDE
+        # Products are always in the low dtype, for which devices have units.
         return apply(node, inputs, low=follows or node.op_type in PRODUCTS)
 
     def apply(node: Node, inputs: Sequence[Value | None], low: bool) -> list[Value]:

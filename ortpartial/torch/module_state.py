@@ -6,14 +6,14 @@ import copy
 import inspect
 import io
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from onnx import ModelProto, helper, numpy_helper
 
-from ortpartial.autodiff import find_trainable, resolve_weights
+from ortpartial.autodiff import WeightSelection, find_trainable, resolve_weights
 from ortpartial.model import Model, replace_weights
 from ortpartial.rewrites import find_statistics, to_inference_mode
 
@@ -21,15 +21,16 @@ __all__ = ["as_array", "as_tensor", "choose_state", "export_module", "find_owner
            "register_unread"]
 
 
-def choose_state(model: Model, names: Sequence[str] | None) -> tuple[list[str], list[str]]:
+def choose_state(model: Model, names: WeightSelection | None) -> tuple[list[str], list[str]]:
     """Choose the initializers that become parameters, and those that become buffers.
 
     Parameters
     ----------
     model : Model
         The graph.
-    names : sequence of str, optional
-        The parameters; by default the initializers on a differentiable path to an output.
+    names : str, sequence of str, or callable, optional
+        The parameters, as for `resolve_weights`, or none of them if it is empty; by default the initializers on a
+        differentiable path to an output.
 
     Returns
     -------
@@ -38,7 +39,8 @@ def choose_state(model: Model, names: Sequence[str] | None) -> tuple[list[str], 
     outputs = [n for n, v in model.outputs.items() if v.is_float]
     reached = find_trainable(model.outputs[o] for o in outputs)
     differentiable = [n for n, v in model.initializers.items() if v in reached]
-    parameters = differentiable if names is None else resolve_weights(model, names, outputs) if len(names) else []
+    is_empty = not (names is None or callable(names) or len(names))
+    parameters = [] if is_empty else differentiable if names is None else resolve_weights(model, names, outputs)
     running = find_statistics(model)
     buffers = [n for n in model.initializers if (n in differentiable or n in running) and n not in parameters]
     return parameters, buffers

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from onnx import ModelProto
 
+from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import Model, load, match_names, read, replace_weights, specialize
 from ortpartial.runtime import Device, choose_threads, cores
@@ -56,8 +57,9 @@ class OnnxLayer(torch.nn.Module):
     ----------
     model : onnx.ModelProto, bytes or path
         The graph; it is not written to.
-    trainable : sequence of str, optional
-        The initializers that become parameters, which may be scalars; an empty sequence for none.
+    trainable : str, sequence of str, or callable, optional
+        The initializers that become parameters, which may be scalars: names, aliases and patterns, or a function of a
+        name, a shape and a `Node`, as in `OrtGradientForwardBackwardOptimizer`; an empty sequence for none.
     engine : str
         ``"step"`` (our own gradient, of any order, on any onnxruntime), ``"agent"`` (onnxruntime-training's
         TrainingAgent, of the first order) or ``"auto"``, the agent where it is installed and right about every operator
@@ -102,7 +104,7 @@ class OnnxLayer(torch.nn.Module):
     def __init__(
         self,
         model: ModelProto | bytes | str | os.PathLike[str],
-        trainable: Sequence[str] | None = None,
+        trainable: WeightSelection | None = None,
         engine: str = "auto",
         device: torch.device | str | None = None,
         *,

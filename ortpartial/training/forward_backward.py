@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import resolve_weights
+from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import FLOATS
-from ortpartial.model import Model, check_empty, check_indices, index_ranges, load, match_names, specialize
+from ortpartial.model import AliasDict, Model, check_empty, check_indices, index_ranges, load, match_names, specialize
 from ortpartial.runtime import Session, TrainingAgent
 
 from .engine_selection import select_for_backward
@@ -29,8 +29,9 @@ class OrtGradientForwardBackward:
     ----------
     model : onnx.ModelProto, bytes, path, or a loaded Model
         The model; it is not written to.
-    weights_to_train : sequence of str, optional
-        Initializers to differentiate by; by default those on a differentiable path to an output.
+    weights_to_train : str, sequence of str, or callable, optional
+        Initializers to differentiate by: names, aliases and patterns, or a function of a name, a shape and a `Node`, as
+        in `OrtGradientForwardBackwardOptimizer`; by default those on a differentiable path to an output.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
@@ -63,7 +64,7 @@ class OrtGradientForwardBackward:
     def __init__(
         self,
         model: Model | ModelProto | bytes | str | os.PathLike[str],
-        weights_to_train: Sequence[str] | None = None,
+        weights_to_train: WeightSelection | None = None,
         *,
         device: str = "cpu",
         engine: str = "auto",
@@ -166,7 +167,8 @@ class OrtGradientForwardBackward:
         Returns
         -------
         weights, inputs : dict of str to numpy.ndarray
-            By name, in the order of `weights_to_train` and of the float inputs of the graph.
+            By name, in the order of `weights_to_train` and of the float inputs of the graph; an alias finds those of
+            the weights, too.
 
         Raises
         ------
@@ -185,7 +187,7 @@ class OrtGradientForwardBackward:
             feeds = {**state, **dict(zip(self._cotangents, dys, strict=True))}
             arrays = self._backward.run({n: feeds[n] for n in self._backward.inputs}).values()
             gradients = dict(zip([*self.weights_to_train, *self.inputs], arrays, strict=True))
-        return ({w: gradients[w] for w in self.weights_to_train},
+        return (AliasDict({w: gradients[w] for w in self.weights_to_train}, self._model.aliases),
                 {i: gradients[i] for i in self.inputs if i in gradients})
 
     def get_state(self) -> list[np.ndarray]:

@@ -1,5 +1,6 @@
 """Settings are read, changed and cloned as scikit-learn does it, and what was trained is kept."""
 
+import copy
 import dataclasses
 import inspect
 import pickle
@@ -7,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from models import data, linear, mlp
+from models import data, linear, mlp, net, weights_of
 from sklearn.base import clone
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
@@ -70,7 +71,6 @@ def test_an_optimizer_with_the_same_settings_is_the_same(engine):
         {"learning_rate__eta0": 0.01},
         {"learning_rate": "Adam", "learning_rate__beta1": 0.5},
         {"learning_loss": "huber", "learning_loss__delta": 0.3},
-        {"weights_to_train": ["W2"]},
         {"model": linear(), "weights_to_train": ["coef"]},
     ],
     ids=lambda change: ",".join(change),
@@ -99,6 +99,29 @@ def test_training_goes_on_after_a_change(engine):
     assert (o.n_iter_, o.train_losses_[3] < o.train_losses_[2]) == (6, True)
     o.set_params(learning_rate=LearningRateSGD(0.01))
     assert o.get_state("optimizer") == [36]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_that_are_no_longer_trained_keep_what_they_have_learned(engine):
+    o = optimizer(engine=engine).fit(X, Y)
+    predicted, learned = o.predict(X), o.trained_coef_
+    o.set_params(weights_to_train=["W2"])
+    for frozen in (o, pickle.loads(pickle.dumps(o)), copy.deepcopy(o)):
+        np.testing.assert_allclose(frozen.predict(X), predicted, rtol=1e-5)
+        frozen.set_params(learning_rate=0.01).fit(X, Y)
+        after = weights_of(frozen.get_trained_onnx())
+        assert [n for n in learned if (after[n] != learned[n]).any()] == ["W2"]
+    # Trained again, they go on from there, and a new training starts from those of the model.
+    o.set_params(weights_to_train=None, learning_rate=0.05)
+    assert all((o.trained_coef_[n] == learned[n]).all() for n in ("W1", "b1", "b2"))
+    assert same(o.fit(X, Y), optimizer(engine=engine, learning_rate=0.05).fit(X, Y))
+
+
+def test_statistics_that_are_no_longer_updated_keep_what_they_have_learned():
+    images = np.random.default_rng(0).normal(size=(20, 2, 5, 5)).astype(np.float32)
+    o = Optimizer(net(), train_mode=True, max_iter=3).fit(images, np.zeros((20, 2)))
+    predicted = o.predict(images)
+    np.testing.assert_allclose(o.set_params(train_mode=False).predict(images), predicted, rtol=1e-5)
 
 
 def test_another_model_starts_anew():

@@ -5,8 +5,15 @@ import pytest
 from models import mlp, weights_of
 
 from ortpartial.model import external_data as weights
-from ortpartial.model.external_data import offload_weights, replace_weights, restore_weights, split_external_data
+from ortpartial.model.external_data import (
+    change_weights,
+    offload_weights,
+    replace_weights,
+    restore_weights,
+    split_external_data,
+)
 from ortpartial.model.load import load
+from ortpartial.model.specialize import specialize
 from ortpartial.runtime.session import Session
 
 
@@ -55,3 +62,16 @@ def test_what_is_too_big_for_a_message_is_handed_over_apart(monkeypatch):
     assert len(light.SerializeToString()) < len(proto.SerializeToString()) / 2
     found = Session(proto).run(x)
     assert all((found[n] == expected[n]).all() for n in expected)
+
+
+@pytest.mark.parametrize("big", [64, 2**20])
+def test_changed_weights_are_those_of_the_proto_and_of_the_values(monkeypatch, big):
+    monkeypatch.setattr(weights, "BIG", big)
+    model = offload_weights(load(mlp(hidden=100)))
+    new = {n: a + 1 for n, a in model.arrays.items() if n in ("W1", "b2")}
+    changed = change_weights(model, new)
+    assert (len(changed.proto.SerializeToString()) < 1000) is (big == 64)
+    stored, constants = weights_of(restore_weights(changed)), specialize(changed).initializers
+    for n, a in weights_of(mlp(hidden=100)).items():
+        assert (stored[n] == new.get(n, a)).all()
+        assert (constants[n].array == new.get(n, a)).all()
