@@ -151,23 +151,28 @@ class _Walk:
         dys = [self.sums.get(y) for y in node.outputs]
         if all(d is None for d in dys):
             return
-        for x in node.inputs:
-            if x is not None and not x.type.tensor_type.elem_type and x.node in self.nodes:
+        self._check_tensors(node)
+        wanted = [x is not None and x.is_float and self.is_active(x) for x in node.inputs]
+        for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
+            if w and x is not None and d is not None:
+                self.add(x, unbroadcast(d, x))
+
+    def _check_tensors(self, node: Node) -> None:
+        """Raise an error for a node, or a body of it, that reads a sequence on a path from `wrt`."""
+        for x in node.reads:
+            if not x.type.tensor_type.elem_type and x.node in self.nodes:
                 raise NoGradientError(
                     f"{node!r} reads {x!r}, a sequence or a value of unknown type, and a gradient goes through "
                     f"tensors alone. Write it with tensors, or leave the weights before this node out of "
                     f"weights_to_train."
                 )
-        wanted = [x is not None and x.is_float and self.is_active(x) for x in node.inputs]
-        for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
-            if w and x is not None and d is not None:
-                self.add(x, unbroadcast(d, x))
 
     def visit_control(self, node: Node) -> None:
         """Pull the cotangents of an If, a Loop or a Scan back to its inputs and to what its bodies capture."""
         dys = {y: self.sums[y] for y in (*node.outputs, *self.taps.get(node, ())) if y in self.sums}
         if not dys:
             return
+        self._check_tensors(node)
         inside = [x for x in self.wrt if _is_inside(x, node)]
         wanted = [*(x for x in node.reads if x.is_float and self.is_active(x)), *inside]
         for x, d in zip(wanted, rule_of(node)(node, dys, wanted), strict=False):

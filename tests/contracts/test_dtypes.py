@@ -12,13 +12,45 @@ from table import OLD
 from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import CONTROL, constant, variable
+from ortpartial.graph.ops import CONTROL, constant, op, variable
 from ortpartial.graph.shaping import cast
 from ortpartial.runtime.device import runtime_version
 from ortpartial.runtime.session import Session
 from ortpartial.testing import _runs, check_gradient
 
 VERSIONS = f"onnx {onnx.__version__} or onnxruntime {runtime_version()}"
+
+
+#: Operators whose rules compare numbers or add them up, by a name.
+COMPARISONS = {
+    "MaxPool": lambda v: op.MaxPool(v, kernel_shape=[2, 2], strides=[2, 2]),
+    "MaxPool that overlaps": lambda v: op.MaxPool(v, kernel_shape=[3, 3], strides=[2, 2]),
+    "GlobalMaxPool": lambda v: op.GlobalMaxPool(v),
+    "ReduceMax": lambda v: op.ReduceMax(v, [2, 3]),
+    "Max": lambda v: op.Max(v, 0.7 * v + 0.1, 0.2),
+    "Min": lambda v: op.Min(v, 0.7 * v + 0.1),
+    "Clip": lambda v: op.Clip(v, -0.5, 0.5),
+    "Gather": lambda v: op.Gather(v, np.array([0, 1, 1, 5]), axis=3),
+    "GatherElements": lambda v: op.GatherElements(v, np.array([0, 1, 1, 5]).reshape(1, 1, 1, 4), axis=3),
+    "GatherND": lambda v: op.GatherND(v, np.array([[0, 1], [0, 1], [1, 1]])),
+    "Slice": lambda v: op.Slice(v, [0], [8], [3], [2]),
+    "Pad": lambda v: op.Pad(v, [0, 0, 1, 1, 0, 0, 1, 1], mode="reflect"),
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_products_in_float16(name):
+    """The gradient is that of float32, also where the runtime rounds a product for some of its readers alone."""
+    rng = np.random.default_rng(0)
+    xs, ws, gradients = rng.normal(size=(2, 2, 8, 8)), 1 + rng.random((2, 1, 1)), {}
+    for dtype in ("float16", "float32"):
+        x, w = variable("x", dtype, xs.shape), variable("w", dtype, ws.shape)
+        y = COMPARISONS[name](x * w)
+        dy = constant(np.random.default_rng(1).normal(size=y.shape).astype(dtype))
+        model = build([x, w], dict(zip(("dx", "dw"), grad(y, [x, w], [dy]), strict=True)))
+        gradients[dtype] = Session(model).run({"x": xs.astype(dtype), "w": ws.astype(dtype)})
+    for n, expected in gradients["float32"].items():
+        np.testing.assert_allclose(gradients["float16"][n], expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
 def cases():

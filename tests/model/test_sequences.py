@@ -6,7 +6,9 @@ from models import assert_close
 from onnx import parser
 
 from ortpartial import gradient_model
+from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import NoGradientError
+from ortpartial.graph import cond, constant, loop, op, scan, variable
 from ortpartial.runtime.session import Session
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]> agraph (double[N, 5] x) => (double[a, b] y) '
@@ -50,3 +52,29 @@ def test_nothing_is_lost(body):
     # Such a gradient used to be zero.
     with pytest.raises(NoGradientError, match=r"ConcatFromSequence.* a sequence .* Write it with tensors"):
         gradient_model(parser.parse_model(HEAD + body), ["x"])
+
+
+def captured(kind):
+    """A graph whose body reads a sequence of the rows of x, which are more than are known."""
+    x = variable("x", "float64", ["N", 5])
+    rows = op.SplitToSequence(x, axis=0, keepdims=0)
+
+    def add(i, v=None):
+        e = op.SequenceAt(rows, i)
+        return e if v is None else v + e
+
+    start = op.ReduceSum(x, [0], keepdims=0)
+    if kind == "If":
+        y = cond(op.ReduceSum(x, keepdims=0) > 0, lambda: add(0), lambda: add(1))
+    elif kind == "Loop":
+        y = loop(lambda i, going, v: (None, add(i, v)), 2, start)
+    else:
+        y, _ = scan(lambda v, i: (add(i, v), v), start, constant(np.arange(2)))
+    return x, y
+
+
+@pytest.mark.parametrize("kind", ["If", "Loop", "Scan"])
+def test_nothing_is_lost_in_a_body(kind):
+    x, y = captured(kind)
+    with pytest.raises(NoGradientError, match=rf"{kind}.* reads .* a sequence .* Write it with tensors"):
+        grad(y, [x])

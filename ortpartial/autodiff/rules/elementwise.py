@@ -1,6 +1,7 @@
 """Gradients of elementwise operators."""
 
 import math
+from collections.abc import Callable
 from functools import reduce
 from operator import add
 
@@ -177,14 +178,18 @@ def _(x, *, y, dy, alpha):
     return cast(op.And(y > 0, y < 1), dy) * (alpha * dy)
 
 
+# Arguments are compared with each other and not with the output: on the CPU, onnxruntime (1.19.2 and 1.31.1 alike)
+# computes much of float16 in float32, and would compare a number before it is rounded with one that is rounded.
+
+
 @vjp("Clip")
-def _(x, min=None, max=None, *, y, dy):
-    inside = cast(op.Equal(x, y), dy) * dy
-
-    def at(bound):
-        return None if bound is None else cast(op.Equal(y, bound), dy) * (dy - inside)
-
-    return inside, at(min), at(max)
+def _(x, min=None, max=None, *, dy):
+    # Clip is Min(Max(x, min), max), also where min is the larger bound.
+    inside = [*([] if min is None else [x >= min]), *([] if max is None else [x <= max])]
+    below = [*([] if min is None else [x < min]), *([] if max is None or min is None else [min <= max])]
+    above = [] if max is None else [(x if min is None else op.Max(x, min)) > max]
+    return [cast(reduce(op.And, conditions), dy) * dy if conditions else default
+            for conditions, default in ((inside, dy), (below, None), (above, None))]
 
 
 @vjp("Where")
@@ -194,20 +199,24 @@ def _(condition, a, b, *, dy):
 
 
 @vjp("Max")
-def _(*x, y, dy):
-    return share_among_ties(x, y, dy)
+def _(*x, dy):
+    return share_among_ties(x, dy, op.Max, op.GreaterOrEqual)
 
 
 @vjp("Min")
-def _(*x, y, dy):
-    return share_among_ties(x, y, dy)
+def _(*x, dy):
+    return share_among_ties(x, dy, op.Min, op.LessOrEqual)
 
 
-def share_among_ties(x: tuple[Value, ...], y: Value, dy: Value) -> list[Value]:
-    """dy shared equally among the arguments that are equal to y."""
+def share_among_ties(
+    x: tuple[Value, ...], dy: Value, extreme: Callable[..., Value], is_as_extreme: Callable[..., Value]
+) -> list[Value]:
+    """dy shared equally among the arguments that are as large, or as small, as all others."""
     if len(x) == 1:
         return [dy]
-    masks = [cast(op.Equal(v, y), dy) for v in x]
+    others = [[*x[:i], *x[i + 1 :]] for i in range(len(x))]
+    masks = [cast(is_as_extreme(v, extreme(*rest) if len(rest) > 1 else rest[0]), dy)
+             for v, rest in zip(x, others, strict=True)]
     share = dy / reduce(add, masks)
     return [mask * share for mask in masks]
 

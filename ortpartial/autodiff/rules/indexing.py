@@ -6,7 +6,7 @@ from ortpartial.graph import Value, cast, ones_like, op, reshape_like, shape_of,
 
 from ..registry import no_gradient, vjp
 from .reduction import factors_vjp
-from .shape import concat_sizes, scatter_back, slice_shape
+from .shape import concat_sizes, scatter_add, scatter_back, slice_shape
 
 # Elements that an index picks twice are summed by ScatterElements and never by ScatterND: with more than one thread,
 # onnxruntime (1.19.2 and 1.31.1 alike) loses additions in ScatterND(reduction="add") where indices are equal.
@@ -23,12 +23,12 @@ def _(x, indices, *, dy, axis):
         shape = concat_sizes(slice_shape(x, 0, axis), picked, slice_shape(x, axis + 1, x.rank))
         dy = op.Reshape(dy, shape, allowzero=1)
     along = op.Reshape(indices, [1] * axis + [-1] + [1] * (x.rank - axis - 1))
-    return op.ScatterElements(zeros_like(x), op.Expand(along, shape_of(dy)), dy, axis=axis, reduction="add")
+    return scatter_add(zeros_like(x), op.Expand(along, shape_of(dy)), dy, axis)
 
 
 @vjp("GatherElements")
 def _(x, indices, *, dy, axis):
-    return op.ScatterElements(zeros_like(x), indices, dy, axis=axis, reduction="add")
+    return scatter_add(zeros_like(x), indices, dy, axis)
 
 
 @vjp("GatherND")

@@ -1,8 +1,9 @@
 """Gradients of data movement: operators that move, repeat or drop elements and compute nothing."""
 
 import numpy as np
+from onnx import TensorProto
 
-from ortpartial.graph import Value, constant, op, reshape_like, shape_of, zeros_like
+from ortpartial.graph import Value, cast, constant, op, reshape_like, shape_of, zeros_like
 
 from ..registry import no_gradient, vjp
 
@@ -118,10 +119,23 @@ def expand_pads(pads: Value, axes: Value | None, x: Value) -> Value:
 
 def scatter_back(dy: Value, x: Value, move) -> Value:
     """dy summed at the elements of x that `move` moves or copies to y."""
-    n = op.Reshape(op.Size(x), [1])
-    places = op.Reshape(move(op.Reshape(op.Range(0, op.Size(x), 1), shape_of(x), allowzero=1)), [-1])
-    nothing = op.Expand(constant(np.zeros(1, dy.dtype)), n)
-    return reshape_like(op.ScatterElements(nothing, places, op.Reshape(dy, [-1]), reduction="add"), x)
+    places = move(op.Reshape(op.Range(0, op.Size(x), 1), shape_of(x), allowzero=1))
+    return scatter_flat(dy, places, x)
+
+
+def scatter_flat(dy: Value, places: Value, x: Value) -> Value:
+    """dy summed at places of x, which are counted over all its elements."""
+    nothing = op.Expand(constant(np.zeros(1, dy.dtype)), op.Reshape(op.Size(x), [1]))
+    return reshape_like(scatter_add(nothing, op.Reshape(places, [-1]), op.Reshape(dy, [-1])), x)
+
+
+def scatter_add(zeros: Value, places: Value, dy: Value, axis: int = 0) -> Value:
+    """dy summed at places along an axis, in float32 at least.
+
+    On the CPU, onnxruntime (1.19.2 and 1.31.1 alike) does not add in float16, and sums of many numbers would lose bits.
+    """
+    wide = [op.Cast(v, to=TensorProto.FLOAT) if dy.dtype.itemsize < 4 else v for v in (zeros, dy)]
+    return cast(op.ScatterElements(wide[0], places, wide[1], axis=axis, reduction="add"), dy)
 
 
 @vjp("Pad")

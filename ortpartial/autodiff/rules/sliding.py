@@ -68,8 +68,11 @@ def has_few_windows(x: Value, m: Sequence[int], window: Window) -> bool:
 
 
 def is_small_pool(x: Value, m: Sequence[int], window: Window) -> bool:
-    """Whether a window without padding sees at most four elements of x, like a pool that halves an image."""
-    halved = math.prod(window.kernel) <= 4 and not any(window.pads)
+    """Whether a window without padding sees at most four elements of x, like a pool that halves an image.
+
+    In float16 none is small: comparisons of elements would not be exact, as the note in elementwise.py says.
+    """
+    halved = math.prod(window.kernel) <= 4 and not any(window.pads) and x.dtype.itemsize >= 4
     return halved and isinstance((x.shape or ())[1], int) and fits_col2im(x, m, window)
 
 

@@ -10,7 +10,7 @@ from ortpartial.graph import Node, Value, cast, constant, op, reshape_like
 from ..grad import composed, grad
 from ..registry import vjp
 from .reduction import count_reduced, expand_to, share_among_ties
-from .shape import concat_sizes, slice_shape
+from .shape import concat_sizes, scatter_flat, slice_shape
 from .sliding import (
     ALL,
     Sizes,
@@ -233,9 +233,7 @@ def max_pool_vjp(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
     if m is None or not is_small_pool(x, m, window) or node.attribute("auto_pad").startswith("SAME"):
         row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
         places = op.MaxPool(x, **row_major, n_outputs=2)[1] if node.attribute("storage_order") else ys[1]
-        nothing = op.Expand(constant(np.zeros(1, dy.dtype)), op.Reshape(op.Size(x), [1]))
-        flat = op.ScatterElements(nothing, op.Reshape(places, [-1]), op.Reshape(dy, [-1]), reduction="add")
-        return reshape_like(flat, x)
+        return scatter_flat(dy, places, x)
     *earlier, _ = extract_views(x, m, window)
     parts, rest = [], dy
     for v in earlier:
