@@ -893,7 +893,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                                f"fit.")
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
-            new._batches, new._class_weights = self._batches, self._class_weights
+            new._batches, new._class_weights = self._batches, dict(self._class_weights)
             new._keep({**self._learned, **self._state.arrays})
             losses = new._resolve_losses(new._spec.model)
             if self._batches or self._spec.rate_start or losses != new._spec.losses:
