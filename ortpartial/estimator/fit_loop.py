@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from numbers import Real
 from threading import get_ident
 from typing import Any
 
@@ -15,9 +16,9 @@ from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataErro
 from ortpartial.learning import draw_weights
 from ortpartial.training import Engine, TrainingSpec, count_elements
 
+from .batches import is_batches
 from .params import FitSettings
 from .predictor import Predictor, interruptible
-from .prefetch import prefetch, split_batch
 
 __all__ = ["FitLoop", "count_batches"]
 
@@ -69,16 +70,13 @@ class FitLoop:
             notify: Callable[[], bool] = lambda: False) -> None:
         """Train for `max_iter` epochs, or until `notify`, which is called after each, returns True."""
         batches = self._check_batches(X) if y is None else None
-        if sample_weight is not None and X_val is not None and y_val is None:
+        if sample_weight is not None and X_val is not None and y_val is None and not isinstance(X_val, Real):
             raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
                             "fit(X, y, X_val=..., y_val=...).")
         with interruptible(self, self.settings.timeout):
             data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
-            if (X_val is None) != (y_val is None):
-                raise DataError("X_val and y_val belong together; one of them is missing.")
             self.predictor.data.check_counts(data)
-            if X_val is not None:  # An error is better now than after the first epochs.
-                self.predictor.data.check_counts(self._to_arrays(X_val, y_val, None)[0])
+            kept, validation = self._hold_out(data, rows, X_val, y_val)
         if not self.settings.warm_start:
             self.reset()
         is_first = batches is not None or self._begin(data, rows)
@@ -87,14 +85,13 @@ class FitLoop:
         with self._training(always=True), progress as bar:
             epoch = 0
             while epoch < self.settings.max_iter:
-                if divergence := self._train_rows(data, rows) if batches is None else self._train_batches(batches):
+                if divergence := self._train_rows(data, kept) if batches is None else self._train_batches(batches):
                     self._report(divergence)
                     break
                 epoch += 1
                 is_last = epoch == self.settings.max_iter
-                if X_val is not None and (is_last or epoch % self.settings.validation_period == 0):
-                    sums = self.predictor.sum_losses(X_val, y_val)
-                    self.validation_losses.append(sum(total / count for total, count in sums.tolist() if count))
+                if validation is not None and (is_last or epoch % self.settings.validation_period == 0):
+                    self.validation_losses.append(self._validate(validation))
                 if bar is not None:
                     bar.set_postfix(self._format_losses(), refresh=False)
                     bar.update()
@@ -103,12 +100,66 @@ class FitLoop:
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Train for one epoch, from the current state."""
-        with interruptible(self, self.settings.timeout):
-            data, rows = self._to_arrays(X, y, sample_weight)
-        self._begin(data, rows)
-        with self._training():
-            if divergence := self._train_rows(data, rows):
-                self._report(divergence)
+        if y is None:
+            batches = self._check_batches(X, 1)
+            with self._training():
+                divergence = self._train_batches(batches)
+        else:
+            with interruptible(self, self.settings.timeout):
+                data, rows = self._to_arrays(X, y, sample_weight)
+            self._begin(data, rows)
+            with self._training():
+                divergence = self._train_rows(data, np.arange(rows))
+        if divergence:
+            self._report(divergence)
+
+    def _hold_out(self, data: Mapping[str, np.ndarray], rows: int, X_val: Any, y_val: Any
+                  ) -> tuple[np.ndarray, Any]:
+        """The rows to train on, and the batches to validate on, if any."""
+        kept, reader = np.arange(rows), self.predictor.reader
+        if X_val is None:
+            if y_val is not None:
+                raise DataError("X_val and y_val belong together; one of them is missing.")
+            return kept, None
+        if isinstance(X_val, Real):
+            held_out = self._draw_rows(X_val, y_val, rows)
+            return np.setdiff1d(kept, held_out), [self._take(data, held_out)]
+        X_val, y_val, _ = reader.unpack(X_val, y_val, None)
+        if y_val is not None:
+            # An error is better now than after the first epochs.
+            self.predictor.data.check_counts(self._to_arrays(X_val, y_val, None)[0])
+            return kept, [(X_val, y_val, None)]
+        if not is_batches(X_val):
+            raise DataError("X_val and y_val belong together; one of them is missing.")
+        if iter(X_val) is X_val and self.settings.max_iter > 1:
+            raise DataError("X_val gives its batches once; give what can be iterated over again.")
+        return kept, X_val
+
+    def _draw_rows(self, share: Any, y_val: Any, rows: int) -> np.ndarray:
+        """The rows that a share holds out, which follow from a number as `random_state`, in their order."""
+        seed = self.settings.random_state
+        if not 0 < share < 1 or y_val is not None:
+            raise DataError(f"X_val is {share!r}; give data and y_val, or alone a share of the rows between 0 and 1.")
+        if not rows:
+            raise DataError("X gives batches; X_val cannot be a share of them, give other ones.")
+        if self.engine.is_distributed and seed is None:
+            raise DataError("X_val is a share of the rows, the same ones in every process; set random_state.")
+        count = max(1, round(share * rows))
+        if count >= rows:
+            raise DataError(f"X_val={share!r} of {rows} rows leaves none to train on.")
+        return np.sort(np.random.default_rng(seed).permutation(rows)[:count])
+
+    def _take(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> tuple[Any, Any, Any]:
+        """Some rows of the arrays of a step, as a batch (X, y, sample_weight)."""
+        names, taken = self.spec.names, {n: a[rows] for n, a in data.items()}
+        X = {n: a for n, a in taken.items() if n in self.spec.model.inputs}
+        weights = {o: taken[n] for o, n in self.spec.weight_names.items() if n in taken}
+        return X, {o: taken[names.target(o)] for o in self.spec.losses}, weights or taken.get(names.sample_weight)
+
+    def _validate(self, batches: Any) -> float:
+        """The mean loss of validation data, over what counts in all their batches."""
+        sums = sum(self.predictor.sum_losses(*batch) for batch in self.predictor.reader.read_batches(batches))
+        return sum(total / count for total, count in np.asarray(sums).tolist() if count)
 
     @contextmanager
     def _training(self, always: bool = False) -> Iterator[None]:
@@ -120,10 +171,11 @@ class FitLoop:
         finally:
             self.thread = outer
 
-    def _to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
+    def _to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None = None
+                   ) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that a step reads, and their number of rows."""
         predictor = self.predictor
-        return predictor.data.to_arrays(X, y, sample_weight, self.settings.batch_size, predictor.forward)
+        return predictor.data.to_arrays(X, y, sample_weight, batch_size or self.settings.batch_size, predictor.forward)
 
     def _begin(self, data: Mapping[str, np.ndarray], rows: int) -> bool:
         """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
@@ -140,22 +192,22 @@ class FitLoop:
         self.engine.start(data)
         self._started = data
 
-    def _check_batches(self, X: Any) -> Iterable[Any]:
+    def _check_batches(self, X: Any, epochs: int | None = None) -> Iterable[Any]:
         """X, if it can be iterated over in every epoch."""
-        if isinstance(X, Mapping) or hasattr(X, "__array__") or not isinstance(X, Iterable):
+        if not is_batches(X) and not isinstance(X, (tuple, list)):
             raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
-        if iter(X) is X and self.settings.max_iter > 1:
+        if iter(X) is X and (epochs or self.settings.max_iter) > 1:
             raise DataError(f"X gives its batches once, and max_iter is {self.settings.max_iter}: give what can be "
                             f"iterated over again, such as a list or a DataLoader, or max_iter=1.")
         if self.engine.is_distributed:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 
-    def _train_rows(self, data: Mapping[str, np.ndarray], rows: int) -> str | None:
-        """Train on every row once; return a message if the loss diverged."""
+    def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> str | None:
+        """Train on each of these rows once; return a message if the loss diverged."""
         if self._started is not data:  # A callback has trained on other rows.
             self._start(data)
-        order = self.rng.permutation(rows) if self.settings.shuffle else np.arange(rows)
+        order = self.rng.permutation(rows) if self.settings.shuffle else rows
         snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
         loss = self.engine.epoch(order, self.settings.batch_size)
         if not self._is_finite(loss):
@@ -181,21 +233,16 @@ class FitLoop:
     def _train_batches(self, batches: Iterable[Any]) -> str | None:
         """Train on every batch once; return a message if the loss diverged."""
         total = weight = 0.0
-        is_empty = True
         engine = self.engine
-        with closing(prefetch(batches)) as fetched:
-            for batch in fetched:
-                X, y, w = split_batch(batch)
-                data, rows = self._to_arrays(X, y, w)
-                self._start(data)
-                loss = engine.epoch(np.arange(rows), rows)
-                if not self._is_finite(loss):
-                    engine.undo()
-                    return self._describe(loss, engine.iteration + 1)
-                share = float(np.mean([rows.sum() for rows in count_elements(self.spec, data).values()]))
-                total, weight, is_empty = total + share * loss, weight + share, False
-        if is_empty:
-            raise DataError("There are no batches in X.")
+        for X, y, w in self.predictor.reader.read_batches(batches):
+            data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
+            self._start(data)
+            loss = engine.epoch(np.arange(rows), self.predictor.data.fixed_batch or rows)
+            if not self._is_finite(loss):
+                engine.undo()
+                return self._describe(loss, engine.iteration + 1)
+            share = float(np.mean([rows.sum() for rows in count_elements(self.spec, data).values()]))
+            total, weight = total + share * loss, weight + share
         self._count_epoch(total / weight if weight else 0.0)
         return None
 
@@ -224,7 +271,7 @@ class FitLoop:
         return {n: f"{v[0]:.4g}" for n, v in last.items() if v}
 
 
-def count_batches(X: Any, y: Any, batch_size: int) -> int:
+def count_batches(X: Any, y: Any, batch_size: int, X_val: Any = None) -> int:
     """The number of batches of an epoch; the data are checked later.
 
     Parameters
@@ -233,6 +280,8 @@ def count_batches(X: Any, y: Any, batch_size: int) -> int:
         As for `fit`; without `y`, X gives the batches.
     batch_size : int
         Rows of a batch, where `y` is given.
+    X_val : object
+        As for `fit`: a number is the share of the rows that is not trained.
 
     Returns
     -------
@@ -253,4 +302,7 @@ def count_batches(X: Any, y: Any, batch_size: int) -> int:
                                "many batches it gives; give the schedule their number, as CosineSchedule(n=...)."
                                ) from None
         return 1
-    return max(1, count if y is None else -(-count // batch_size))
+    if y is None:
+        return max(1, count)
+    held_out = round(float(X_val) * count) if isinstance(X_val, Real) else 0
+    return max(1, -(-(count - held_out) // batch_size))

@@ -391,16 +391,21 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
             Inputs; for a model with several, a dict or a table with a column for each. Arrays of numpy, memory maps
             and tensors of the input's dtype are read in place; tables of pandas, polars or pyarrow are copied column by
-            column. Without `y`, an iterable of batches (X, y) or (X, y, sample_weight), such as a DataLoader: it is
-            iterated over once an epoch, a thread fetches the next batches during a step, and `batch_size` and `shuffle`
-            do not apply.
+            column. Without `y`, an iterable of batches, such as a DataLoader: it is iterated over once an epoch, a
+            thread fetches the next batches during a step, and `batch_size` and `shuffle` do not apply. A batch is
+            (X, y), (X, y, sample_weight), or a dict that holds the inputs by name, the target as "labels", "y" or by
+            the name of its output, and "sample_weight"; other entries are ignored. For several inputs, X may be a tuple
+            or list in their order, and the inputs and targets may stand beside each other, as in (a, b, y). Such a dict
+            of whole arrays is taken as well.
         y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,) or of the shape of `y`, or dict of str to them, optional
             Weights of the rows, or of every element of the targets, such as tokens or pixels; not negative. For several
             outputs those of the rows, or a dict by name.
         X_val, y_val : like X and y, optional
-            Validation data, whose loss is computed every `validation_every` epochs.
+            Validation data, whose loss is computed every `validation_every` epochs: arrays, an iterable of batches, or
+            as `X_val` alone the share of the rows, between 0 and 1, that is not trained but validated, with its sample
+            weights. These rows are drawn by `random_state`: if it is a number, they are the same ones in every call.
 
         Returns
         -------
@@ -416,17 +421,18 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         DeadlineError
             The `timeout` is over.
         """
+        X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
         seen = self._engine.iteration if self.warm_start else 0
         if self._spec.rate_start and not self.warm_start:  # The optimizer, too, starts again.
             self._adopt(replace(self._spec, rate_start=0))
-        self._plan(seen, X, y)
+        self._plan(seen, X, y, X_val)
         if y is not None:
             self._balance(X, y)
         self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
         return self
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train for one epoch on these rows, from the current weights and states.
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Train for one epoch on these rows, or batches, from the current weights and states.
 
         A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
         without one, or once it is over, `max_iter` calls like this one are planned.
@@ -446,16 +452,17 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         DataError, ConvergenceError, DeadlineError
             As in `fit`.
         """
+        X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
         if (seen := self._engine.iteration) >= self._batches:
             self._plan(seen, X, y)
         self._loop.partial_fit(X, y, sample_weight)
         return self
 
-    def _plan(self, seen: int, X: Any, y: Any) -> None:
+    def _plan(self, seen: int, X: Any, y: Any, X_val: Any = None) -> None:
         """Let a schedule without a length of its own end with the batches that are asked for, after those seen."""
         is_planned = self.learning_rate.over(1) is not self.learning_rate
         try:
-            self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size)
+            self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size, X_val)
         except SettingError:
             if is_planned:
                 raise
@@ -497,8 +504,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
         Parameters
         ----------
-        X : array_like of shape (rows, ...), or dict of str to array_like
-            Inputs.
+        X : array_like of shape (rows, ...), dict of str to array_like, or iterable of batches
+            Inputs. In batches as those of `fit`, targets are ignored and may be missing; their outputs are joined.
 
         Returns
         -------
@@ -513,7 +520,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.predict(X)
 
-    def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
+    def losses(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
         """Compute the loss of every row, without the penalty.
 
         Parameters
@@ -535,7 +542,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.losses(X, y, sample_weight)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Compute the accuracy where the loss has labels, else R².
 
         R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw over the labels

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from ortpartial.exceptions import DataError
 from ortpartial.runtime import Interrupt, Session, choose_threads
 from ortpartial.training import (
     Engine,
@@ -18,6 +19,7 @@ from ortpartial.training import (
     row_loss_graph,
 )
 
+from .batches import BatchReader
 from .metrics import accuracy, r2
 from .validation import DataAdapter
 
@@ -40,28 +42,30 @@ class Predictor:
 
     Attributes
     ----------
+    reader : BatchReader
+        Finds the parts of batches.
     sessions : dict
         The sessions in use by the name of the graph and the number of threads.
     """
 
     def __init__(self, spec: TrainingSpec, engine: Engine, data: DataAdapter):
-        self.spec, self.engine, self.data = spec, engine, data
+        self.spec, self.engine, self.data, self.reader = spec, engine, data, BatchReader(data)
         self.sessions: dict[tuple[str, int | None], Session] = {}
         self._threads: dict[int, int | None] = {}  # by the number of rows
 
     def predict(self, X: Any) -> Any:
         """The trained output, or a dict of outputs by name where there are several."""
-        return _unwrap(self.forward(self.data.to_inputs(X)[0]))
+        batches = self.reader.read(X, with_target=False)
+        return _unwrap(_concatenate([self.forward(self.data.to_inputs(X)[0]) for X, _, _ in batches]))
 
-    def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
+    def losses(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
         """The loss of every row: the sum over the trained outputs."""
-        inputs, rows = self.data.to_inputs(X)
-        return self._losses(inputs, self._to_targets(y, sample_weight, inputs, rows))[self.spec.names.loss]
+        batches = self.reader.read(X, y, sample_weight)
+        return _concatenate([self._losses(*self._to_arrays(*batch)) for batch in batches])[self.spec.names.loss]
 
     def sum_losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """Σwℓ and Σwc for each trained output, of shape (outputs, 2), which may be summed over several batches."""
-        inputs, rows = self.data.to_inputs(X)
-        targets = self._to_targets(y, sample_weight, inputs, rows)
+        inputs, targets = self._to_arrays(X, y, sample_weight)
         losses, counts, names = self._losses(inputs, targets), count_elements(self.spec, targets), self.spec.names
         each = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
         return np.array([[(rows * c).sum(), c.sum()] for rows, c in zip(each, counts.values(), strict=True)])
@@ -71,26 +75,41 @@ class Predictor:
         weighted = find_weighting(self.spec, targets) == "elements"
         return self._run("weighted losses" if weighted else "losses", {**inputs, **targets})
 
-    def _to_targets(self, y: Any, sample_weight: Any, inputs: Mapping[str, np.ndarray], rows: int
-                    ) -> dict[str, np.ndarray]:
-        """Arrays of the targets and the weights."""
-        targets = self.data.to_targets(y, inputs, rows, self.forward)
-        return {**targets, **self.data.to_weights(sample_weight, targets, rows)}
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Accuracy where the loss has labels, else R²; a dict by output where there are several."""
+    def _to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Arrays of the inputs, and of the targets and the weights."""
         inputs, rows = self.data.to_inputs(X)
-        targets, names = self._to_targets(y, sample_weight, inputs, rows), self.spec.names
-        self.data.check_counts(targets)
-        outputs = self.forward(inputs)
+        targets = self.data.to_targets(y, inputs, rows, self.forward)
+        return inputs, {**targets, **self.data.to_weights(sample_weight, targets, rows)}
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Accuracy where the loss has labels, else R²; a dict by output where there are several."""
+        batches = []
+        for batch in self.reader.read(X, y, sample_weight):
+            inputs, targets = self._to_arrays(*batch)
+            batches.append(self._compare(self.forward(inputs), targets))
+        if not any(both["weight"].any() for batch in batches for both in batch.values()):
+            self.data.check_counts(targets)
         scores = {}
+        for output in self.spec.losses:
+            both = _concatenate([batch[output] for batch in batches])
+            metric, prediction = (accuracy, both["labels"]) if "labels" in both else (r2, both["output"])
+            scores[output] = metric(prediction, both["target"], both["weight"])
+        return _unwrap(scores)
+
+    def _compare(self, outputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]
+                 ) -> dict[str, dict[str, np.ndarray]]:
+        """By output, what was predicted, the target and the weight: of rows or elements, or of each label."""
+        compared, names = {}, self.spec.names
         for output, loss in self.spec.losses.items():
             t, y, weight = targets[names.target(output)], outputs[output], self.spec.weight_names[output]
             w = targets.get(weight, targets.get(names.sample_weight))
-            w = np.ones(rows) if w is None else w.astype(np.float64)
-            labels = loss.labels(y)
-            scores[output] = r2(loss.mean(y), t, w) if labels is None else accuracy(labels, t, w)
-        return _unwrap(scores)
+            w = np.ones(len(t)) if w is None else w.astype(np.float64)
+            if (labels := loss.labels(y)) is None:
+                compared[output] = {"output": loss.mean(y), "target": t, "weight": w}
+            else:  # Rows of another batch may have another number of labels.
+                each = np.broadcast_to(w.reshape(len(t), -1), t.reshape(len(t), -1).shape)
+                compared[output] = {"labels": labels.ravel(), "target": t.ravel(), "weight": each.ravel()}
+        return compared
 
     def forward(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The trained outputs by name, of arrays that have been checked."""
@@ -150,6 +169,18 @@ def interruptible(part: Any, timeout: float | None, always: bool = False) -> Ite
             yield
         finally:
             part.engine.options = None
+
+
+def _concatenate(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The arrays of several batches, row after row."""
+    if len(batches) == 1:
+        return batches[0]
+    shapes = {n: {b[n].shape[1:] for b in batches} for n in batches[0]}
+    if differing := [n for n, each in shapes.items() if len(each) > 1]:
+        listed = " and ".join(map(str, sorted(shapes[differing[0]])))
+        raise DataError(f"The rows of {differing[0]!r} have the shapes {listed} in different batches, and do not make "
+                        f"one array; pass the batches one by one.")
+    return {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
 
 
 def _unwrap(by_name: dict[str, Any]) -> Any:

@@ -7,9 +7,7 @@ from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ortpartial.exceptions import DataError
-
-__all__ = ["prefetch", "split_batch"]
+__all__ = ["prefetch"]
 
 _END = object()
 
@@ -52,18 +50,3 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, Non
             yield batch
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def split_batch(batch: Any) -> tuple[Any, Any, Any]:
-    """Split a batch into X, y and sample_weight, which may be missing.
-
-    Raises
-    ------
-    DataError
-        The batch is neither a pair nor a triple.
-    """
-    if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
-        kind = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
-        raise DataError(f"A batch is (X, y) or (X, y, sample_weight), not a {kind}; give y where X is all the data.")
-    X, y, *w = batch
-    return X, y, w[0] if w else None

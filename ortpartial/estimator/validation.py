@@ -163,9 +163,11 @@ def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:
                         f"the memory, batches of it: a list-like of (X[i:j].toarray(), y[i:j]).")
     if table := list_columns(data):
         return _stack_columns(table, dtype, what)
+    if hasattr(data, "detach") and hasattr(data, "cpu"):  # A tensor of torch, which may have a gradient or a device.
+        data = data.detach().cpu()
     try:
         array = np.asarray(data)
-    except ValueError as e:
+    except (TypeError, ValueError) as e:
         raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
     if array.dtype == object:
         try:
@@ -179,9 +181,14 @@ def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:
         raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
     if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.floor(array)).any():
         raise DataError(f"{what} holds fractions, where {dtype} was expected.")
+    if dtype.kind in "iub" and array.size and not np.can_cast(array.dtype, dtype):
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if not low <= array.min() <= array.max() <= high:
+            raise DataError(f"{what} holds numbers from {array.min()} to {array.max()}, where {dtype} holds {low} to "
+                            f"{high}.")
     with np.errstate(over="ignore"):
         cast = np.asarray(array, dtype=dtype, order="C")
-    if cast is not array and dtype.kind == "f" and array.dtype.kind == "f" and not _is_finite(cast):
+    if cast is not array and dtype.kind == "f" and array.dtype.kind in "fiu" and not _is_finite(cast):
         raise DataError(f"{what} holds numbers too large for {dtype}.")
     return cast
 
