@@ -624,7 +624,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """
         return self._state.to_model()
 
-    def get_training_onnx(self, style: str = "standard", *, init: str = "random", weighted: bool = False) -> ModelProto:
+    def get_training_onnx(
+        self, style: str = "standard", *, init: str = "random", weighted: bool | str = False
+    ) -> ModelProto:
         """Return the trained model with its training, which a `TrainingSession` continues.
 
         Parameters

@@ -4,7 +4,7 @@ from .aliases import Alias, AliasDict, is_generated_name
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
 from .function_bodies import expand_body
-from .index_ranges import check_empty, check_indices, index_ranges
+from .index_ranges import Range, check_empty, check_indices, index_ranges
 from .load import Model, load, read
 from .names import match_names
 from .prepare import prepare
@@ -14,7 +14,7 @@ from .unused import remove_unused
 from .walk import bodies, walk_graphs
 from .write import write
 
-__all__ = ["Alias", "AliasDict", "Model", "bodies", "change_weights", "check_empty", "check_indices", "evaluate",
-           "expand_body", "index_ranges", "is_generated_name", "load", "match_names", "offload_weights", "prepare",
-           "read", "register_expansion", "remove_unused", "replace_weights", "restore_weights", "specialize",
+__all__ = ["Alias", "AliasDict", "Model", "Range", "bodies", "change_weights", "check_empty", "check_indices",
+           "evaluate", "expand_body", "index_ranges", "is_generated_name", "load", "match_names", "offload_weights",
+           "prepare", "read", "register_expansion", "remove_unused", "replace_weights", "restore_weights", "specialize",
            "split_external_data", "walk_graphs", "write"]

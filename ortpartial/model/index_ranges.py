@@ -85,8 +85,9 @@ def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray])
             kept = a[a != r.ignored]
             low, high = (kept.min(), kept.max()) if kept.size else (r.low, r.low)
         if not (r.low <= low and high <= r.high):
+            ignored = "" if r.ignored is None else f", or {r.ignored} for what does not count"
             raise DataError(f"Input {name!r} has {r.what} from {low} to {high}, where {r.low} to {r.high} were "
-                            f"expected by {r.node}.")
+                            f"expected by {r.node}{ignored}.")
 
 
 def check_empty(outputs: Collection[Value], arrays: Mapping[str, np.ndarray]) -> None:

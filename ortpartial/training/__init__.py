@@ -7,10 +7,10 @@ from .forward_backward import OrtGradientForwardBackward
 from .gradient_cut import GradientCut, GraphFunction
 from .names import Names
 from .shape_policy import ShapePolicy
-from .spec import TrainingSpec, program_bytes
+from .spec import TrainingSpec, known_shape, program_bytes
 from .split_graphs import forward_graph, row_loss_graph
 from .step import step_values
 
 __all__ = ["Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward", "ShapePolicy",
-           "TrainingSpec", "count_elements", "find_weighting", "forward_graph", "program_bytes", "row_loss_graph",
-           "select_engine", "select_for_backward", "select_for_fit", "step_values"]
+           "TrainingSpec", "count_elements", "find_weighting", "forward_graph", "known_shape", "program_bytes",
+           "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit", "step_values"]

@@ -25,6 +25,7 @@ from ortpartial.model import Model, load, prepare, remove_unused, restore_weight
 from ortpartial.training import Names, TrainingSpec, step_values
 
 from .graphs import strip_training_info
+from .labels import declare_labels, find_labels
 from .operators import DOMAIN, training
 
 __all__ = ["TrainingSnapshot", "to_training_info"]
@@ -60,7 +61,7 @@ class TrainingSnapshot:
 
 def to_training_info(
     training: Any, style: str = "standard", *, state: TrainingSnapshot | None = None, init: str = "random",
-    weighted: bool = False,
+    weighted: bool | str = False,
 ) -> ModelProto:
     """Write a training into its model: how weights are initialized, and what a step does.
 
@@ -82,8 +83,8 @@ def to_training_info(
     init : str
         ``"random"``: the initialization draws the factors of products, as the optimizer does with ``init="random"``,
         and sets other weights to their values in the model. ``"model"``: it sets all weights to these values.
-    weighted : bool
-        Whether the rows have weights, an additional input.
+    weighted : bool or "elements"
+        Whether the rows have weights, an additional input, or the elements of the targets have, one for each output.
 
     Returns
     -------
@@ -94,7 +95,7 @@ def to_training_info(
     Raises
     ------
     SettingError
-        The style or the initialization is not known, or the training has a `precision`.
+        The style, the initialization or `weighted` is not known, or the training has a `precision`.
     ModelError
         A weight is an output of a body, or a step needs an output of a random node that the graph leaves out.
 
@@ -119,6 +120,11 @@ def to_training_info(
         raise SettingError(f"style is {style!r}; expected 'standard' or 'lowered'.")
     if init not in ("random", "model"):
         raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
+    if weighted not in (False, True, "elements"):
+        raise SettingError(f"weighted is {weighted!r}; expected False, True or 'elements'.")
+    if any(loss.is_unbalanced for loss in training.losses.values()):
+        raise SettingError("class_weight='balanced' takes the weights of classes from the labels that fit is given, "
+                           "and there has been none; call fit first, or give an array or a dict.")
     if training.precision is not None:
         raise SettingError(f"precision={str(training.precision.dtype)!r} is not written into a model; set it to None "
                            f"first.")
@@ -128,7 +134,9 @@ def to_training_info(
     return _export(training, state or TrainingSnapshot.first(training), style, init == "random", weighted)
 
 
-def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool) -> ModelProto:
+def _export(
+    spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool | str
+) -> ModelProto:
     """What `to_training_info` returns, for checked settings."""
     first = spec.model.arrays  # those that `state.weights` takes the place of
     proto = _upgrade(restore_weights(spec.model, state.weights), spec.moving)
@@ -153,6 +161,7 @@ def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: 
     info = proto.training_info.add()
     info.algorithm.CopyFrom(algorithm.graph)
     info.algorithm.name = names.free("training")
+    declare_labels(info.algorithm, find_labels(spec))
     _initialize(info, names, firsts)
     for n in starts:
         info.update_binding.add(key=n, value=names.new(n))
@@ -160,7 +169,7 @@ def _export(spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: 
     return proto
 
 
-def _write_step(spec: TrainingSpec, style: str, weighted: bool) -> tuple[dict[str, Value], dict[str, Value]]:
+def _write_step(spec: TrainingSpec, style: str, weighted: bool | str) -> tuple[dict[str, Value], dict[str, Value]]:
     """The inputs and results of a step by name; both include the number of batches seen."""
     names = spec.names
     iteration = variable(names.iteration, np.int64, [])

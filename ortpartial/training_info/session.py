@@ -15,13 +15,14 @@ from onnx import ModelProto, numpy_helper
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Node, Value, build, constant, rewrite
 from ortpartial.learning import descend
-from ortpartial.model import load, match_names, write
+from ortpartial.model import Range, check_indices, index_ranges, load, match_names, write
 from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
 
 from .checker import check_training_info, initialization
 from .graphs import build_step, list_computed, mutable, pairs, read_training, strip_training_info
+from .labels import read_labels
 
 __all__ = ["TrainingSession"]
 
@@ -86,6 +87,10 @@ class TrainingSession:
         """Name what the steps read and what they return: all that they compute but the bound values, the new state."""
         infos = self._model.training_info
         steps = [list_computed(build_step(self._model, i), info) for i, info in enumerate(infos)]
+        self._ranges: dict[str, Range] = {}
+        for i, (inputs, outputs) in enumerate(steps):
+            self._ranges |= index_ranges(inputs, outputs.values())
+            self._ranges |= read_labels(infos[i].algorithm, f"training_info[{i}]")
         self._types = {n: v for inputs, _ in steps for n, v in inputs.items() if n not in self._stored}
         self.inputs = list(self._types)
         self.outputs = list(dict.fromkeys(n for _, outputs in steps for n in outputs if n not in bound))
@@ -155,11 +160,12 @@ class TrainingSession:
         Raises
         ------
         DataError
-            An input is missing or unknown, or has the wrong type or shape.
+            An input is missing or unknown, has the wrong type or shape, or holds labels or indices out of range.
         """
         if feeds.keys() != self._types.keys():
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
         arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
+        check_indices(self._ranges, arrays)
         outputs = self._steps_for(arrays).run(self._turn, arrays)
         self._turn = (self._turn + 1) % self._turns
         return {n: outputs[n] for n in self.outputs}

@@ -1,0 +1,71 @@
+"""The ranges of labels that a training reads, stored with its inputs, so that a session refuses others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from onnx import GraphProto
+
+from ortpartial.model import Range
+from ortpartial.training import TrainingSpec, known_shape
+
+__all__ = ["declare_labels", "find_labels", "read_labels"]
+
+#: The key of the metadata of an input: in the graph of a step, labels are whole numbers like others.
+_KEY = "ortpartial.labels"
+
+
+def find_labels(spec: TrainingSpec) -> dict[str, tuple[int, int | None]]:
+    """Find the targets that are labels.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        A training.
+
+    Returns
+    -------
+    dict of str to tuple
+        By the name of the target the number of classes, where it is known, and the label that does not count.
+    """
+    labels: dict[str, tuple[int, int | None]] = {}
+    for output, loss in spec.losses.items():
+        if (classes := loss.count_classes(known_shape(spec.model.outputs[output]))) is not None:
+            labels[spec.names.target(output)] = classes, loss.ignore_index
+    return labels
+
+
+def declare_labels(algorithm: GraphProto, labels: Mapping[str, tuple[int, int | None]]) -> None:
+    """Store the ranges of labels with the inputs of a step.
+
+    Parameters
+    ----------
+    algorithm : onnx.GraphProto
+        The step; its inputs are changed.
+    labels : dict of str to tuple
+        As `find_labels` returns them.
+    """
+    for i in algorithm.input:
+        if i.name in labels:
+            classes, ignored = labels[i.name]
+            i.metadata_props.add(key=_KEY, value=json.dumps({"classes": classes, "ignore_index": ignored}))
+
+
+def read_labels(algorithm: GraphProto, where: str) -> dict[str, Range]:
+    """Read the ranges of labels that are stored with the inputs of a step.
+
+    Parameters
+    ----------
+    algorithm : onnx.GraphProto
+        The step.
+    where : str
+        What an error calls it.
+
+    Returns
+    -------
+    dict of str to Range
+        By the names of the inputs.
+    """
+    stored = {i.name: json.loads(p.value) for i in algorithm.input for p in i.metadata_props if p.key == _KEY}
+    return {n: Range("labels", 0, labels["classes"] - 1, labels["ignore_index"], where) for n, labels in stored.items()}
