@@ -20,6 +20,9 @@ __all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target",
 #: The forward pass: arrays of the inputs by name -> arrays of the outputs by name.
 Forward = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
+#: Shapes of outputs that are remembered.
+_REMEMBERED = 1024
+
 #: Elements, or rows of a strided array, that are checked at a time.
 _CHUNK = 2**20
 
@@ -52,6 +55,7 @@ class DataAdapter:
         if not self.inputs:
             raise ModelError(f"The outputs {self._outputs} depend on no input of the model.")
         self._ranges = index_ranges(self.inputs, outputs)
+        self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
         self.fixed_batch = next((size for size in sizes if isinstance(size, int)), None)
 
@@ -147,11 +151,22 @@ class DataAdapter:
 
     def _find_shape(self, output: str, inputs: Mapping[str, np.ndarray], forward: Forward
                     ) -> Sequence[int | str | None]:
-        """The shape of an output: the declared one, else that of a run on the first rows."""
+        """The shape of an output: the declared one, else that of a run on the first rows.
+
+        Where its sizes have the names of sizes of the inputs, inputs of the same sizes are run once.
+        """
         shape = self.spec.outputs[output].shape
         if shape is not None and all(isinstance(d, int) for d in shape[1:]):
             return shape
-        return forward({n: a[: self.fixed_batch or 1] for n, a in inputs.items()})[output].shape
+        key = output, tuple([a.shape[1:] for a in inputs.values()])
+        if (known := self._shapes.get(key)) is not None:
+            return known
+        ran = forward({n: a[: self.fixed_batch or 1] for n, a in inputs.items()})[output].shape
+        names = {d for v in self.inputs.values() for d in v.shape or () if isinstance(d, str)}
+        if shape is not None and len(self._shapes) < _REMEMBERED and all(
+                isinstance(d, int) or d in names for d in shape[1:]):
+            self._shapes[key] = ran
+        return ran
 
 
 def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:

@@ -9,9 +9,10 @@ import pyarrow
 import pytest
 from trainings import linear_engine
 
+from ortpartial import OrtGradientForwardBackwardOptimizer, build
 from ortpartial.estimator.validation import DataAdapter, check_inputs, check_sample_weight, check_target
 from ortpartial.exceptions import DataError
-from ortpartial.graph.ops import variable
+from ortpartial.graph.ops import constant, op, variable
 
 INPUTS = {"x": variable("x", "float32", ["N", 2])}
 TWO = {**INPUTS, "i": variable("i", "int64", ["N"])}
@@ -219,3 +220,20 @@ def test_an_adapter_gives_arrays_by_the_names_in_the_graphs():
         fixed.to_arrays(x, y, None, 2, forward=None)
     with pytest.raises(DataError, match="a fixed batch dimension of 3 and there are 4 rows"):
         fixed.to_inputs(x[:4])
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["named", "unnamed"])
+def test_sizes_of_an_output_are_found_once(chosen):
+    """Where they have the names of sizes of the inputs; what depends on the data is found anew."""
+    x, w = variable("x", "float32", ["N", "L", 2]), constant(np.ones((2, 3), np.float32), hint="w")
+    y = op.Compress(x @ w, op.ReduceSum(x, [0, 2], keepdims=0) > 0, axis=1) if chosen else x @ w
+    data, lengths = DataAdapter(OrtGradientForwardBackwardOptimizer(build([x], {"y": y}))._spec), []
+
+    def forward(inputs):
+        lengths.append(inputs["x"].shape[1])
+        return {"y": np.empty((1, inputs["x"].shape[1], 3))}
+
+    for length in (4, 5, 4, 5):
+        x, y = np.ones((6, length, 2)), np.ones((6, length, 3))
+        assert data.to_arrays(x, y, None, 6, forward)[0]["y_target"].shape == y.shape
+    assert lengths == ([4, 5, 4, 5] if chosen else [4, 5])
