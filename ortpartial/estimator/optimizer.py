@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from threading import get_ident
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, find_reached_weights, resolve_weights
 from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
+from ortpartial.graph import Value
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -41,14 +42,22 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
+from .display import list_changed, to_html, to_text
 from .fit_loop import FitLoop, count_batches
 from .outputs import resolve_losses, warn_of_activations
 from .params import FitSettings, ModelSetting, Setting, check_flag, check_names, collect_params, replace_nested
 from .predictor import Predictor, interruptible
 from .state import TrainingState
+from .tags import make_tags
 from .validation import DataAdapter
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
+
+#: What a loss can be given as.
+Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
 
 #: Attributes that are derived, and so left out of a pickle; the second line names those of former versions.
 _DERIVED = ("_spec", "_engine", "_data", "_predictor", "_loop", "_state", "_layer",
@@ -94,9 +103,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         whether to train it. By default the float initializers of rank one or more on a differentiable path to a trained
         output, except BatchNormalization's mean and variance, and the numbers that exporters write, such as the scale
         of attention.
-    learning_loss : str, BaseLearningLoss, or dict of str to them
+    learning_loss : str, BaseLearningLoss, callable, or dict of str to them
         The loss: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
-        ``"softmax_cross_entropy"``, an object, or a dict with one of these for every output that is trained.
+        ``"softmax_cross_entropy"``, an object, a function of prediction and target such as ``lambda y, t: abs(y - t)``,
+        or a dict with one of these for every output that is trained.
     learning_rate : str, float or BaseLearningRate
         The optimizer, with its learning rate and schedule: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a
         number for plain SGD.
@@ -202,7 +212,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         model: Model | ModelProto | bytes | str | os.PathLike[str],
         weights_to_train: WeightSelection | None = None,
         *,
-        learning_loss: str | BaseLearningLoss | Mapping[str, str | BaseLearningLoss] = "square_error",
+        learning_loss: Loss | Mapping[str, Loss] = "square_error",
         learning_rate: str | float | BaseLearningRate = "SGD",
         learning_penalty: BaseLearningPenalty | str | None = None,
         max_iter: int = 100,
@@ -336,7 +346,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return engine
 
     @classmethod
-    def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> Any:
+    def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> Self:
         """Make an optimizer that goes on with the training that a model stores.
 
         Weights, optimizer states and the number of batches seen are those of the model, so that the next steps are
@@ -383,7 +393,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     # -- training
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Self:
         """Train for `max_iter` epochs, from the first weights unless `warm_start`.
 
         Parameters
@@ -431,7 +441,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on these rows, or batches, from the current weights and states.
 
         A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
@@ -499,7 +509,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     # -- prediction
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any) -> np.ndarray | dict[str, np.ndarray]:
         """Compute the raw outputs of the graph with the trained weights.
 
         Parameters
@@ -542,7 +552,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.losses(X, y, sample_weight)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float | dict[str, float]:
         """Compute the accuracy where the loss has labels, else R².
 
         R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw over the labels
@@ -819,7 +829,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """
         return collect_params(self, self._arguments, deep)
 
-    def set_params(self, **params: Any) -> Any:
+    def set_params(self, **params: Any) -> Self:
         """Change settings by name and keep what was trained; assigning an attribute does the same.
 
         In a callback, `learning_rate` and `learning_penalty` change from the next step on: the schedule goes on with
@@ -923,9 +933,22 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             if n in learned:
                 self._engine.set(n, learned[n])
 
+    # -- display, and what scikit-learn asks for
+
     def __repr__(self) -> str:
-        return (f"{type(self).__name__}({', '.join(self.weights_to_train)}; learning_loss={self.learning_loss!r}, "
-                f"learning_rate={self.learning_rate!r}, engine={self.engine_!r})")
+        return to_text(type(self), list_changed(type(self), self._spec.model, self.get_params(deep=False)))
+
+    def _repr_html_(self) -> str:
+        settings = list_changed(type(self), self._spec.model, self.get_params(deep=False))
+        losses = ", ".join(f"{loss:.4g}" for loss in self.train_losses_[-1:])
+        return to_html(type(self), {**settings, "n_iter_": str(self.n_iter_), "train_losses_[-1]": losses})
+
+    def __sklearn_tags__(self) -> Any:
+        return make_tags()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Always: without `fit`, the weights are those of the model."""
+        return True
 
 
 def _load(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> Model:

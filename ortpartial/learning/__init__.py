@@ -2,6 +2,7 @@
 
 from .aliases import NamedSettings, describe_unknown
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
+from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
 from .losses import (
     AbsoluteLearningLoss,
@@ -40,11 +41,12 @@ from .schedules import (
 from .update import count_from, decay, descend, drop_flushes, share_flushes
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
-           "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "HingeLearningLoss",
-           "HuberLearningLoss", "InvScalingSchedule", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
-           "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss",
-           "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss", "Schedule",
-           "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_number",
-           "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds",
-           "mean_rows", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule",
-           "share_flushes", "weighted_mean", "weighted_sums"]
+           "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty",
+           "FunctionLearningLoss", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule",
+           "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp", "LearningRateSGD",
+           "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
+           "OptimalSchedule", "PoissonLearningLoss", "Schedule", "SoftmaxCrossEntropyLearningLoss",
+           "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_number", "count_from", "decay", "descend",
+           "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds", "mean_rows", "resolve_loss",
+           "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean",
+           "weighted_sums"]

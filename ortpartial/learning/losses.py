@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -599,13 +599,15 @@ _NAMES = {
 }
 
 
-def resolve_loss(loss: BaseLearningLoss | type[BaseLearningLoss] | str) -> BaseLearningLoss:
-    """The loss for a name such as "square_error" or "log_loss", a class or an object.
+def resolve_loss(
+    loss: BaseLearningLoss | type[BaseLearningLoss] | str | Callable[[Value, Value], Value]
+) -> BaseLearningLoss:
+    """The loss for a name such as "square_error" or "log_loss", a class, an object, or a function.
 
     Parameters
     ----------
-    loss : BaseLearningLoss, type or str
-        The setting of the user.
+    loss : BaseLearningLoss, type, str or callable
+        The setting of the user; a function goes from prediction and target to the cost of each element.
 
     Returns
     -------
@@ -614,11 +616,15 @@ def resolve_loss(loss: BaseLearningLoss | type[BaseLearningLoss] | str) -> BaseL
     Raises
     ------
     SettingError
-        The name is unknown.
+        The name is unknown, or the function does not take two arguments.
 
     Examples
     --------
     >>> resolve_loss("elastic")
     ElasticLearningLoss(l1_weight=0.5, l2_weight=0.5)
     """
+    if callable(loss) and not isinstance(loss, (type, BaseLearningLoss)):
+        from .function_loss import FunctionLearningLoss  # one of the losses, and so above them
+
+        return FunctionLearningLoss(loss)
     return resolve_piece(BaseLearningLoss, loss, _NAMES)

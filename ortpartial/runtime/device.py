@@ -151,6 +151,9 @@ class Device:
         """Whether an OrtValue on the device can borrow the memory of a numpy array."""
         return self.kind == "cpu"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Device, (self.kind, self.index, self.stream, self.capture)
+
     @cached_property
     def ort(self) -> Any:
         """The `OrtDevice` of onnxruntime."""

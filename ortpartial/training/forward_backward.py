@@ -22,6 +22,10 @@ from .split_graphs import forward_graph
 __all__ = ["OrtGradientForwardBackward"]
 
 
+#: Attributes that follow from the others and hold sessions.
+_SESSIONS = ("_agent", "_backward", "_cotangents", "_forward", "_kept", "engine_", "engine_reason_", "graphs")
+
+
 class OrtGradientForwardBackward:
     """Forward and backward passes of an ONNX graph, for a training loop of the caller's own.
 
@@ -77,13 +81,18 @@ class OrtGradientForwardBackward:
         self._weights = {w: self._model.arrays[w].copy() for w in self.weights_to_train}
         self._model = specialize(self._model, variables=self.weights_to_train)
         self._ranges = index_ranges(self._model.inputs, self._model.outputs.values())
+        self._engine = engine
+        self._open()
+
+    def _open(self) -> None:
+        """Open the sessions of the engine that is asked for."""
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
-        self.engine_, self.engine_reason_ = select_for_backward(engine, forward, self.weights_to_train)
+        self.engine_, self.engine_reason_ = select_for_backward(self._engine, forward, self.weights_to_train)
         if self.engine_ == "agent":
             try:
-                self._agent = TrainingAgent(forward, self.weights_to_train, input_grads=self.inputs, device=device)
+                self._agent = TrainingAgent(forward, self.weights_to_train, input_grads=self.inputs, device=self.device)
             except ModelError as e:
-                if engine == "agent":
+                if self._engine == "agent":
                     raise
                 self.engine_, self.engine_reason_ = "step", str(e)
         if self.engine_ == "step":
@@ -100,6 +109,22 @@ class OrtGradientForwardBackward:
         self._forward = Session(self.graphs["forward"], device=self.device)
         self._backward = Session(self.graphs["backward"], device=self.device)
         self._kept = [n for n in self._backward.inputs if n not in self._cotangents]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Sessions are opened again. A copy has a dict of weights of its own, whose arrays are never written to.
+        state = {n: v for n, v in vars(self).items() if n not in _SESSIONS}
+        return {**state, "_weights": dict(self._weights)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(f"{n} {self._model.values[n].type_name}" for n in names)
+                           for names in (self._model.inputs, self.outputs))
+        size = sum(w.size for w in self._weights.values())
+        return (f"<{type(self).__name__} {inputs} -> {outputs}; weights: {len(self._weights)} ({size:,} numbers), "
+                f"engine: {self.engine_}>")
 
     def _feeds(self, inputs: Any) -> dict[str, np.ndarray]:
         """Copy the inputs into a dict by name, in the dtypes that the graph declares."""

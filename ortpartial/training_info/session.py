@@ -70,12 +70,17 @@ class TrainingSession:
     """
 
     def __init__(self, model: ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu"):
-        self._model = ModelProto()
-        self._model.CopyFrom(read_training(model))
-        check_training_info(self._model)
+        copy = ModelProto()
+        copy.CopyFrom(read_training(model))
+        check_training_info(copy)
+        self._open(copy, Device.parse(device))
+
+    def _open(self, model: ModelProto, device: Device) -> None:
+        """Start with the state that a model stores."""
+        self._model, self._device = model, device
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
-        self._device = Device.parse(device)
-        self._steps: dict[Any, _BoundSteps] = {}
+        #: The steps by the shapes of inputs; None where they are yet to be made again after a pickle.
+        self._steps: dict[Any, _BoundSteps | None] = {}
         updates = [pairs(info.update_binding) for info in self._model.training_info]
         counts = Counter(n for update in updates for n in update)
         # A step reads one buffer of the state and writes the next, so that one that fails has no effect.
@@ -191,11 +196,11 @@ class TrainingSession:
             for (name, v), shape in zip(self._types.items(), shapes, strict=True):
                 if v.shape is not None and not _fits(shape, v.shape):
                     raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
-            key = shapes if len(self._steps) < _MAX_SHAPES else None
-            if key not in self._steps:
+            key = shapes if shapes in self._steps or len(self._steps) < _MAX_SHAPES else None
+            steps = self._steps.get(key)
+            if steps is None:
                 sizes = None if key is None else dict(zip(arrays, shapes, strict=True))
-                self._steps[key] = _BoundSteps(self._model, self._rings, sizes, self._device)
-            steps = self._steps[key]
+                steps = self._steps[key] = _BoundSteps(self._model, self._rings, sizes, self._device)
         return steps
 
     @property
@@ -243,8 +248,19 @@ class TrainingSession:
         """
         write(self.training_model(), path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Sessions are made again, for the same shapes, since those of others are compiled for any shape.
+        return {"model": self._model, "device": self._device, "state": self.state, "shapes": list(self._steps)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._open(state["model"], state["device"])
+        self._set(state["state"])
+        self._steps = dict.fromkeys(state["shapes"])
+
     def __repr__(self) -> str:
-        return f"<TrainingSession {', '.join(self.inputs)} -> {', '.join(self.outputs)}; {', '.join(self._rings)}>"
+        inputs = ", ".join(f"{n} {v.type_name}" for n, v in self._types.items())
+        size = sum(a.size for a in self._stored.values())
+        return f"<TrainingSession {inputs} -> {', '.join(self.outputs)}; state: {len(self._rings)} ({size:,} numbers)>"
 
 
 class _BoundSteps:

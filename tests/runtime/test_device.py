@@ -1,5 +1,6 @@
 """Devices and their names, and the errors for a missing device or runtime."""
 
+import pickle
 import subprocess
 import sys
 
@@ -44,3 +45,9 @@ def test_runtime_missing():
 def test_version_and_training():
     assert runtime_version()[0] in "12"
     assert isinstance(has_training(), bool)
+
+
+def test_a_pickle_holds_no_object_of_onnxruntime():
+    device = Device.parse("cpu")
+    assert device.ort is not None
+    assert pickle.loads(pickle.dumps(device)) == device

@@ -169,7 +169,7 @@ def test_by_hand():
     out = session.step({"x": ONE, "t": ONE})
     assert {n: a.tolist() for n, a in out.items()} == {"loss": 16, "y": [5]}  # the outputs are those before the update
     assert session.state == {"w": 1}
-    assert repr(session) == "<TrainingSession x, t -> loss, y; w>"
+    assert repr(session) == "<TrainingSession x float32[N], t float32[N] -> loss, y; state: 1 (1 numbers)>"
 
 
 def test_entries_run_in_order_and_may_update_the_same_initializer():

@@ -1,0 +1,123 @@
+"""Display of an optimizer: the settings that differ from their defaults, as Python code or as a table."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import reprlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from html import escape
+from typing import Any
+
+from ortpartial.learning import BaseLearningOnnx, Schedule
+from ortpartial.model import Model
+
+__all__ = ["list_changed", "to_html", "to_text"]
+
+
+class _Short(reprlib.Repr):
+    """Texts of a limited length, of which losses, penalties and rates show what differs from their defaults."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        if inspect.isroutine(x) or isinstance(x, type):
+            return x.__name__
+        if isinstance(x, (BaseLearningOnnx, Schedule)) and is_dataclass(x):
+            return f"{type(x).__name__}({_join(_changed_fields(x))})"
+        return super().repr1(x, level)
+
+
+_short = _Short()
+_short.maxstring = _short.maxother = 100
+_short.maxlist = _short.maxtuple = _short.maxdict = 4
+
+
+def _changed_fields(piece: Any) -> dict[str, str]:
+    """The settings of a piece that differ from those of the same class without arguments, as texts."""
+    try:
+        default = type(piece)()
+    except TypeError:
+        default = None  # A setting has no default.
+    names = [f.name for f in fields(piece)]
+    return _changed({n: getattr(piece, n) for n in names}, {n: getattr(default, n, inspect.Parameter.empty)
+                                                             for n in names})
+
+
+def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
+    """Values that differ from their defaults, as texts; texts are compared, as arrays may be among the values."""
+    return {n: _short.repr(v) for n, v in values.items() if repr(v) != repr(defaults[n])}
+
+
+def _join(texts: Mapping[str, str]) -> str:
+    return ", ".join(f"{n}={text}" for n, text in texts.items())
+
+
+def list_changed(kind: type, model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The model, and the settings of an optimizer that differ from their defaults.
+
+    Parameters
+    ----------
+    kind : type
+        The class of the optimizer.
+    model : Model
+        Its model.
+    settings : dict of str to object
+        Its settings, the model included, as they were given.
+
+    Returns
+    -------
+    dict of str to str
+        By name, as Python code where there is one.
+    """
+    parameters = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+    defaults = {n: p.default for n, p in parameters.items()}
+    source = settings["model"]
+    text = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else repr(model)
+    return {"model": text, **_changed({n: v for n, v in settings.items() if n != "model"}, defaults)}
+
+
+def to_text(kind: type, changed: Mapping[str, str]) -> str:
+    """An optimizer as the call that makes it.
+
+    Parameters
+    ----------
+    kind : type
+        Its class.
+    changed : dict of str to str
+        What `list_changed` returns.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> to_text(dict, {"model": "'model.onnx'", "weights_to_train": "['w']", "max_iter": "5"})
+    "dict('model.onnx', ['w'], max_iter=5)"
+    """
+    named = {n: text for n, text in changed.items() if n not in ("model", "weights_to_train")}
+    positional = [text for n, text in changed.items() if n not in named]
+    return f"{kind.__name__}({', '.join([*positional, *([_join(named)] if named else [])])})"
+
+
+def to_html(kind: type, rows: Mapping[str, str]) -> str:
+    """An optimizer as a table that can be folded.
+
+    Parameters
+    ----------
+    kind : type
+        Its class.
+    rows : dict of str to str
+        What to show.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> to_html(dict, {"batch_size": "5"}).partition("</summary>")[2]
+    '<table style="text-align: left"><tr><th>batch_size</th><td>5</td></tr></table></details>'
+    """
+    cells = "".join(f"<tr><th>{n}</th><td>{escape(text)}</td></tr>" for n, text in rows.items())
+    return f'<details open><summary>{kind.__name__}</summary><table style="text-align: left">{cells}</table></details>'
