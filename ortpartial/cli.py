@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, TextIO
 
 import numpy as np
 import onnx
+from tqdm import tqdm
 
 from .autodiff import grad, gradient_model, gradient_support, nodes_between, resolve_weights
 from .estimator import OrtGradientForwardBackwardOptimizer
-from .exceptions import DataError, ModelError, NoGradientError, OrtPartialError, SettingError
+from .exceptions import ModelError, NoGradientError, OrtPartialError, SettingError
 from .graph import Node, topological, walk_nodes
 from .model import Model, load, write
 from .runtime import TRUSTED, find_untrusted
 from .training import forward_graph
-from .training_info import TrainingSession
+from .training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
 
 __all__ = ["main"]
 
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0 for success, 1 if `info` finds a reason why the model cannot be trained, 2 after an error,
-        which is printed as one line to standard error.
+        which is printed as one line to standard error, 130 after Ctrl-C.
 
     Examples
     --------
@@ -56,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OrtPartialError, OSError) as e:
         print(f"ortpartial: {' '.join(str(e).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("ortpartial: interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_gradient_options(add("gradient", _gradient, "Write the gradient of a model as a model."))
     _add_weights_option(add("info", _info, "List the operators of a model, their gradients, and what can be trained."))
     _add_export_options(add("export", _export, "Write a model with its training, as in the ONNX standard."))
-    _add_run_options(add("run", _run, "Run training steps of a model that was exported with its training."))
+    _add_run_options(add("run", _run, "Train a model that was exported with its training."))
     return parser
 
 
@@ -124,11 +129,24 @@ def _add_export_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("data", type=Path, help="path of an .npz file with an array for each input of a step")
-    command.add_argument("--steps", type=int, default=100, help="number of steps; default: 100")
-    command.add_argument("--batch", type=int, help="batch size, of rows in their order; default: all rows")
-    command.add_argument("--seed", type=int, help="reset the weights by the model's initialization, with this seed")
-    command.add_argument("-o", "--output", type=Path, help="path of the trained model to write")
+    command.add_argument("data", type=Path, help="an .npz file with an array for each input of a step, or a .csv file, "
+                                                 "whose columns that are no inputs feed the only one that is left")
+    length = command.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, default=100, help="how often to go over the rows; default: 100")
+    length.add_argument("--steps", type=int, help="end after so many steps, in place of --epochs")
+    command.add_argument("--batch", type=int, help="rows of a step; default: what the model declares, or all rows")
+    command.add_argument("--seed", type=int, help="seed of the order of the rows, and of --initialize")
+    command.add_argument("--no-shuffle", action="store_true", help="keep the order of the rows")
+    command.add_argument("--initialize", action="store_true",
+                         help="start from the model's initialization, not from the weights and the state in the file")
+    command.add_argument("--validation", metavar="DATA", help="rows whose loss is computed after every epoch, as the "
+                                                              "training computes it: a file, or a share such as 0.2")
+    written = command.add_mutually_exclusive_group(required=True)
+    written.add_argument("-o", "--output", type=Path, help="path of the trained model to write; that of the model "
+                                                           "itself to train it further")
+    written.add_argument("--dry-run", action="store_true", help="train, print the losses, and write nothing")
+    command.add_argument("--strip", action="store_true", help="write the trained model without its training")
+    command.add_argument("--force", action="store_true", help="overwrite a file, with all that was trained in it")
 
 
 def _gradient(args: argparse.Namespace) -> int:
@@ -181,40 +199,140 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Run training steps, and print the scalar outputs of the first and the last one."""
+    """Train a model by the training that it stores, and write it; after Ctrl-C, too."""
+    _check_run(args)
     session = TrainingSession.from_model(args.model)
-    data = _read_data(args.data, session.inputs)
-    rows = min((len(a) for a in data.values() if a.ndim), default=1)
-    size = min(args.batch or rows, rows)
-    if args.steps < 1 or size < 1:
-        raise SettingError(f"--steps and --batch are integers of at least 1, not {args.steps} and {args.batch}.")
-    if args.seed is not None:
+    data = read_rows(args.data, session)
+    rng = np.random.default_rng(args.seed)
+    order = None if args.no_shuffle else rng
+    validation = None
+    if args.validation is not None:
+        data, validation = _take_validation(args.validation, data, session, order)
+    if args.initialize:
         session.initialize(args.seed)
-    for k in range(args.steps):
-        batch = np.arange(k * size, (k + 1) * size) % rows
-        outputs = session.step({n: a[batch] if a.ndim else a for n, a in data.items()})
-        if k in (0, args.steps - 1):
-            scalars = {n: float(v) for n, v in outputs.items() if v.size == 1 and v.dtype.kind == "f"}
-            print(f"step {k + 1}: {', '.join(f'{n} {v:.6g}' for n, v in scalars.items())}")
-    if args.output:
-        session.save(args.output)
-        print(f"{args.output}: the model with its new weights")
-    return 0
+    with _Interruption() as interruption:
+        steps = _train(args, session, data, validation, order, interruption)
+        if args.output and steps:
+            write(session.inference_model() if args.strip else session.training_model(), args.output)
+            print(f"{args.output}: the trained model{', without its training' if args.strip else ''}")
+    return 130 if interruption.is_requested else 0
 
 
-def _read_data(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The arrays of a file for the inputs of a step."""
+def _check_run(args: argparse.Namespace) -> None:
+    """Refuse settings out of range, and an output that cannot be written or that would replace what was trained."""
+    if any(n is not None and n < 1 for n in (args.epochs, args.steps, args.batch)):
+        raise SettingError("--epochs, --steps and --batch are integers of at least 1.")
+    path = args.output
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise SettingError(f"There is no folder {str(path.parent)!r} for the trained model.")
+    if args.force or not path.is_file():
+        return
+    if not args.model.is_file() or not path.samefile(args.model):
+        raise SettingError(f"{str(path)!r} exists; choose another name for the trained model, or say --force.")
+    for option, effect in (("strip", "lose its training"), ("initialize", "lose what was trained")):
+        if getattr(args, option):
+            raise SettingError(f"With --{option}, {str(path)!r} would {effect}; choose another name for the trained "
+                               f"model, or say --force.")
+
+
+def _take_validation(source: str, data: dict[str, np.ndarray], session: TrainingSession,
+                     rng: np.random.Generator | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The rows to train on, and those to validate with: a share of the former, or those of a file."""
     try:
-        with path.open("rb") as file:
-            archive = np.load(file)
-            arrays = {n: archive[n] for n in archive.files}
-    except (ValueError, AttributeError, EOFError, BadZipFile):  # numpy's own message recommends unpickling the file.
-        raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers.") from None
-    if missing := [n for n in names if n not in arrays]:
-        raise DataError(f"{str(path)!r} lacks {missing[0]!r}; a step reads {', '.join(map(repr, names))}.")
-    if len({len(arrays[n]) for n in names if arrays[n].ndim}) > 1:
-        raise DataError(f"The arrays of {str(path)!r} have different numbers of rows.")
-    return {n: arrays[n] for n in names}
+        share = float(source)
+    except ValueError:
+        return data, read_rows(source, session)
+    if not 0 < share < 1:
+        raise SettingError(f"--validation is a file, or a share of the rows between 0 and 1, not {source}.")
+    return split_rows(data, share, rng)
+
+
+def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, np.ndarray],
+           validation: dict[str, np.ndarray] | None, rng: np.random.Generator | None, interruption: _Interruption
+           ) -> int:
+    """Train until the end or Ctrl-C; return the number of steps."""
+    rows = count_rows(data)
+    size = args.batch or session.batch_size or rows
+    per_epoch = -(-rows // size)
+    with _Display(args.steps or args.epochs * per_epoch, per_epoch) as display:
+        try:
+            for means, validated in train_epochs(session, data, display.epochs, size, rng=rng, validation=validation,
+                                                 after_step=display.count_step):
+                display.end_epoch(means, validated)
+            interruption.is_raised = False
+        except KeyboardInterrupt:
+            display.print(f"ortpartial: interrupted after step {display.steps} of {display.total}", sys.stderr)
+    return display.steps
+
+
+class _Display:
+    """What is shown of a training: a bar in a terminal, and the last epoch; else a line an epoch."""
+
+    def __init__(self, total: int, per_epoch: int):
+        self.total, self.per_epoch, self.epochs = total, per_epoch, -(-total // per_epoch)
+        self.steps = 0
+        self.line = ""
+        self.bar = tqdm(total=total, unit="step", disable=None, leave=False, dynamic_ncols=True)
+
+    def __enter__(self) -> _Display:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.line and not self.bar.disable:
+            self.print(self.line, sys.stdout)
+        self.bar.close()
+
+    def count_step(self, means: Mapping[str, float]) -> bool:
+        """Move the bar; return whether this was the last step."""
+        self.bar.set_description(f"epoch {self.steps // self.per_epoch + 1}/{self.epochs}", refresh=False)
+        self.bar.set_postfix_str(_format_means(means), refresh=False)
+        self.steps += 1
+        self.bar.update()
+        return self.steps == self.total
+
+    def end_epoch(self, means: Mapping[str, float], validated: Mapping[str, float]) -> None:
+        """Print the means of an epoch unless there is a bar."""
+        self.line = f"epoch {-(-self.steps // self.per_epoch)}/{self.epochs}: {_format_means(means)}"
+        if validated:
+            self.line += f", validation {_format_means(validated)}"
+        if self.bar.disable:
+            self.print(self.line, sys.stdout)
+
+    def print(self, text: str, file: TextIO) -> None:
+        """Print a line in place of the bar."""
+        self.bar.clear()
+        print(text, file=file, flush=True)
+
+
+def _format_means(means: Mapping[str, float]) -> str:
+    return ", ".join(f"{n} {mean:.6g}" for n, mean in means.items())
+
+
+class _Interruption:
+    """Ctrl-C, which ends a training and never what comes after it, such as the writing of the model."""
+
+    def __init__(self) -> None:
+        #: Whether the next Ctrl-C raises a KeyboardInterrupt.
+        self.is_raised = True
+        self.is_requested = False
+
+    def __enter__(self) -> _Interruption:
+        self._former: Any = None
+        if threading.current_thread() is threading.main_thread():  # Signals reach no other.
+            self._former = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, *_: Any) -> None:
+        self.is_requested = True
+        if self.is_raised:
+            self.is_raised = False
+            raise KeyboardInterrupt
+
+    def __exit__(self, *_: Any) -> None:
+        if self._former is not None:
+            signal.signal(signal.SIGINT, self._former)
 
 
 def _find_blockers(model: Model, weights: Sequence[str], outputs: Sequence[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,11 @@ from onnx import parser
 from paths import environment
 
 import ortpartial
-from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, op, variable
+from ortpartial import OrtGradientForwardBackwardOptimizer, build, cli, constant, gradient_model, op, variable
 from ortpartial.cli import main
 from ortpartial.learning.optimizers import LearningRateAdam
 from ortpartial.runtime import runtime_version
+from ortpartial.training_info import TrainingSession
 from ortpartial.training_info.graphs import strip_training_info
 
 BLOCKED = """
@@ -177,16 +179,170 @@ def test_export_and_run(at, capsys, style):
     words = ["--training", style, "--rate", "Adam", "--eta0", "0.05", "--init", "model", "--weights", "W1", "b1"]
     assert main(["export", "mlp.onnx", "-o", "training.onnx", *words]) == 0
     assert capsys.readouterr().out.startswith("training.onnx: a step reads x, y_target, gives loss, y, and changes W1")
-    assert main(["run", "training.onnx", "data.npz", "--steps", "12", "--batch", "5", "-o", "trained.onnx"]) == 0
+    words = "--steps 12 --batch 5 --no-shuffle -o trained.onnx"
+    assert main(["run", "training.onnx", "data.npz", *words.split()]) == 0
     expected = OrtGradientForwardBackwardOptimizer(
         mlp(), ["W1", "b1"], learning_rate=LearningRateAdam(0.05), batch_size=5, shuffle=False, max_iter=3).fit(X, y)
     weights = weights_of(strip_training_info(onnx.load("trained.onnx")))
     assert_close(weights, expected.trained_coef_, 1e-5)
-    first, last, wrote = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"step 1: loss [\d.e-]+", first)
-    assert last.startswith("step 12: loss ")
-    assert wrote == "trained.onnx: the model with its new weights"
-    assert main(["run", "training.onnx", "data.npz", "--steps", "3", "--seed", "0"]) == 0
+    *epochs, wrote = capsys.readouterr().out.splitlines()
+    assert len(epochs) == 3
+    for k, (line, loss) in enumerate(zip(epochs, expected.train_losses_, strict=True), 1):
+        match = re.fullmatch(rf"epoch {k}/3: loss ([\d.e-]+)", line)
+        assert float(match[1]) == pytest.approx(loss, rel=1e-4)
+    assert wrote == "trained.onnx: the trained model"
+
+
+@pytest.fixture
+def training(at, capsys):
+    """A training in a model, and data of 20 rows for it."""
+    X, y, _ = data(20)
+    np.savez("data.npz", x=X, y_target=y)
+    assert main(["export", "mlp.onnx", "-o", "training.onnx", "--init", "random"]) == 0
+    capsys.readouterr()
+    return at
+
+
+def run(words):
+    return main(["run", "training.onnx", "data.npz", *words.split()])
+
+
+def weights(path):
+    return weights_of(onnx.load(path))
+
+
+def test_run_shuffles(training):
+    assert run("--epochs 2 --batch 3 --seed 1 -o a.onnx") == 0
+    assert run("--epochs 2 --batch 3 --seed 1 -o b.onnx") == 0
+    assert run("--epochs 2 --batch 3 --seed 2 -o c.onnx") == 0
+    assert run("--epochs 2 --batch 3 --no-shuffle -o d.onnx") == 0
+    assert (weights("a.onnx")["W1"] == weights("b.onnx")["W1"]).all()
+    assert len({weights(f"{name}.onnx")["W1"].tobytes() for name in "bcd"}) == 3
+    assert TrainingSession("a.onnx").state["iteration"] == 14  # the last batch of an epoch has two rows
+
+
+def test_run_initializes_when_asked(training):
+    assert run("--epochs 1 --no-shuffle -o a.onnx") == 0
+    assert run("--epochs 1 --no-shuffle --initialize --seed 1 -o b.onnx") == 0
+    assert run("--epochs 1 --no-shuffle --initialize --seed 1 -o c.onnx") == 0
+    assert abs(weights("a.onnx")["W1"] - weights("mlp.onnx")["W1"]).max() < 0.1
+    assert abs(weights("b.onnx")["W1"] - weights("mlp.onnx")["W1"]).max() > 0.1
+    assert (weights("b.onnx")["W1"] == weights("c.onnx")["W1"]).all()
+
+
+def test_run_validates(training, capsys):
+    """The loss on rows of a file, and on a share of the rows, which are not trained on."""
+    X, y, _ = data(30, seed=5)
+    np.savez("validation.npz", x=X, y_target=y)
+    assert run("--epochs 2 --batch 7 -o a.onnx --validation validation.npz") == 0
+    loss = float(capsys.readouterr().out.splitlines()[1].rpartition(" ")[2])
+    predicted = TrainingSession("a.onnx").evaluate({"x": X, "y_target": y})["y"]
+    assert loss == pytest.approx(np.mean((predicted - y) ** 2), rel=1e-5)
+    assert run("--epochs 1 --batch 5 --dry-run --validation 0.25") == 0
+    assert ", validation loss " in capsys.readouterr().out
+    assert run("--epochs 3 --batch 5 -o b.onnx --validation 0.25") == 0
+    assert TrainingSession("b.onnx").state["iteration"] == 9
+
+
+def test_run_strips_when_asked(training, capsys):
+    assert run("--epochs 1 -o a.onnx --strip") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "a.onnx: the trained model, without its training"
+    assert not onnx.load("a.onnx").training_info
+    assert run("--epochs 1 -o training.onnx") == 0
+    assert onnx.load("training.onnx").training_info
+    assert TrainingSession("training.onnx").state["iteration"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-o mlp.onnx", "'mlp.onnx' exists; choose another name for the trained model, or say --force."),
+        ("-o training.onnx --strip", "With --strip, 'training.onnx' would lose its training; choose another name"),
+        ("-o training.onnx --initialize", "With --initialize, 'training.onnx' would lose what was trained; choose"),
+        ("-o nowhere/trained.onnx", "There is no folder 'nowhere' for the trained model."),
+    ],
+)
+def test_run_throws_no_training_away(training, capsys, words, message):
+    """It says so before the training, not after it."""
+    before = {path.name: path.read_bytes() for path in training.iterdir()}
+    assert run(f"--epochs 1 {words}") == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert out == ""
+    assert {path.name: path.read_bytes() for path in training.iterdir()} == before
+    if "nowhere" not in words:
+        assert run(f"--epochs 1 {words} --force") == 0
+
+
+def test_run_has_an_output(training, capsys):
+    with pytest.raises(SystemExit):
+        run("--epochs 1")
+    assert "one of the arguments -o/--output --dry-run is required" in capsys.readouterr().err
+    before = sorted(training.iterdir())
+    assert run("--epochs 1 --dry-run") == 0
+    assert sorted(training.iterdir()) == before
+
+
+def test_run_that_diverges_writes_nothing(training, capsys):
+    assert main(["export", "mlp.onnx", "-o", "training.onnx", "--eta0", "1e9"]) == 0
+    before = Path("training.onnx").read_bytes()
+    assert run("--epochs 9 --batch 5 -o training.onnx") == 2
+    assert re.search(r"The output 'loss' is (nan|inf) in step \d+ \(epoch \d\); lower", capsys.readouterr().err)
+    assert Path("training.onnx").read_bytes() == before
+
+
+def interrupt_at(call, function):
+    """A function that sends this process SIGINT in the given call, and once more in the next."""
+    calls = []
+
+    def interrupted(*args, **settings):
+        calls.append(args)
+        if len(calls) in (call, call + 1):
+            os.kill(os.getpid(), signal.SIGINT)
+        return function(*args, **settings)
+
+    return interrupted
+
+
+def test_ctrl_c_writes_what_was_trained(training, capsys, monkeypatch):
+    monkeypatch.setattr(TrainingSession, "step", interrupt_at(8, TrainingSession.step))
+    assert run("--epochs 5 --batch 5 -o trained.onnx") == 130
+    out, err = capsys.readouterr()
+    assert err == "ortpartial: interrupted after step 7 of 20\n"
+    assert out.splitlines()[0].startswith("epoch 1/5: ")
+    assert out.splitlines()[1:] == ["trained.onnx: the trained model"]
+    assert TrainingSession("trained.onnx").state["iteration"] == 7
+
+
+def test_ctrl_c_while_the_model_is_written(training, capsys, monkeypatch):
+    """The writing goes on."""
+    monkeypatch.setattr(os, "fsync", interrupt_at(1, os.fsync))
+    assert run("--epochs 5 -o trained.onnx") == 130
+    assert TrainingSession("trained.onnx").state["iteration"] == 5
+
+
+@pytest.mark.parametrize("name", ["read_rows", "write"])
+def test_ctrl_c_elsewhere(training, capsys, monkeypatch, name):
+    """Before the training, and in other commands, nothing is written."""
+    monkeypatch.setattr(cli, name, interrupt_at(1, getattr(cli, name)))
+    before = sorted(training.iterdir())
+    assert (run("--epochs 5 -o trained.onnx") if name == "read_rows" else
+            main(["gradient", "mlp.onnx", "-o", "gradient.onnx"])) == 130
+    assert capsys.readouterr() == ("", "ortpartial: interrupted\n")
+    assert sorted(training.iterdir()) == before
+
+
+def test_ctrl_c_in_a_shell(training):
+    command = [sys.executable, "-m", "ortpartial", "run", "training.onnx", "data.npz", "--epochs", "1000000",
+               "-o", "training.onnx"]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("epoch 1/1000000: loss ")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.fullmatch(r"ortpartial: interrupted after step \d+ of 1000000\n", err)
+    assert out.splitlines()[-1] == "training.onnx: the trained model"
+    assert TrainingSession("training.onnx").state["iteration"] == int(err.split()[4])
 
 
 def test_export_in_training_mode(at, capsys):
@@ -201,29 +357,22 @@ def test_export_in_training_mode(at, capsys):
         ("run mlp.onnx data.npz", "training"),
         ("run training.onnx nowhere.npz", "No such file"),
         ("run training.onnx short.npz", "'short.npz' lacks 'y_target'; a step reads 'x', 'y_target'."),
-        ("run training.onnx uneven.npz", "The arrays of 'uneven.npz' have different numbers of rows."),
-        ("run training.onnx mlp.onnx", "'mlp.onnx' is no .npz file of arrays of numbers."),
-        ("run training.onnx array.npy", "'array.npy' is no .npz file of arrays of numbers."),
-        ("run training.onnx cut.npz", "'cut.npz' is no .npz file of arrays of numbers."),
-        ("run training.onnx empty.npz", "'empty.npz' is no .npz file of arrays of numbers."),
-        ("run training.onnx data.npz --steps 0", "--steps and --batch are integers of at least 1"),
+        ("run training.onnx data.npz --steps 0", "--epochs, --steps and --batch are integers of at least 1."),
+        ("run training.onnx data.npz --validation 2", "--validation is a file, or a share of the rows between 0 and 1"),
+        ("run training.onnx data.npz --validation no.npz", "No such file"),
         ("export mlp.onnx -o out.onnx --loss none", "learning_loss: 'none' is not known."),
         ("export mlp.onnx -o out.onnx --eta0 -1", "eta0 is -1.0"),
         ("export mlp.onnx -o out.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
     ],
-    ids=range(12),
+    ids=range(9),
 )
 def test_errors_of_training(at, capsys, words, message):
     X, y, _ = data(20)
     np.savez("data.npz", x=X, y_target=y)
     np.savez("short.npz", x=X)
-    np.savez("uneven.npz", x=X, y_target=y[:3])
-    np.save("array.npy", X)
-    Path("cut.npz").write_bytes(Path("data.npz").read_bytes()[:300])
-    Path("empty.npz").touch()
     assert main(["export", "mlp.onnx", "-o", "training.onnx"]) == 0
     capsys.readouterr()
-    assert main(words.split()) == 2
+    assert main([*words.split(), *(["--dry-run"] if words.startswith("run") else [])]) == 2
     err = capsys.readouterr().err
     assert err.startswith("ortpartial: ")
     assert message in err

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError
-from ortpartial.graph import Node, Value, build, constant, rewrite
+from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite
 from ortpartial.learning import descend
 from ortpartial.model import Range, check_indices, index_ranges, load, match_names, write
 from ortpartial.rewrites import rewrite_model, rewrite_step
@@ -48,6 +48,10 @@ class TrainingSession:
     ----------
     inputs, outputs : list of str
         What a step reads and what it returns.
+    shapes : dict of str to tuple
+        The shapes that the inputs are declared with: sizes, names of sizes, or None; None where there is no shape.
+    batch_size : int or None
+        The number of rows of a step, if the model declares one.
 
     Raises
     ------
@@ -98,7 +102,11 @@ class TrainingSession:
             self._ranges |= read_labels(infos[i].algorithm, f"training_info[{i}]")
         self._types = {n: v for inputs, _ in steps for n, v in inputs.items() if n not in self._stored}
         self.inputs = list(self._types)
+        self.shapes = {n: v.shape for n, v in self._types.items()}
+        sizes = [shape[0] for shape in self.shapes.values() if shape]
+        self.batch_size = next((size for size in sizes if isinstance(size, int)), None)
         self.outputs = list(dict.fromkeys(n for _, outputs in steps for n in outputs if n not in bound))
+        self._evaluations: list[Session] = []
         self._declared = {i.name for g in (self._model.graph, *(t.algorithm for t in infos)) for i in g.input}
 
     @classmethod
@@ -167,13 +175,56 @@ class TrainingSession:
         DataError
             An input is missing or unknown, has the wrong type or shape, or holds labels or indices out of range.
         """
+        arrays = self._check(feeds)
+        outputs = self._steps_for(arrays).run(self._turn, arrays)
+        self._turn = (self._turn + 1) % self._turns
+        return {n: outputs[n] for n in self.outputs}
+
+    def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Compute what a step returns, without an update of the state.
+
+        The algorithms are those of the training, with its Dropout masks if it has any. Each reads the current state.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            As for `step`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            By the names of `outputs`.
+
+        Raises
+        ------
+        DataError
+            As for `step`.
+        """
+        arrays = self._check(feeds)
+        if not self._evaluations:
+            self._evaluations = [self._evaluation(i) for i in range(len(self._model.training_info))]
+        outputs: dict[str, np.ndarray] = {}
+        for session in self._evaluations:
+            state = {n: self._current(n).numpy() for n in session.inputs if n in self._rings}
+            outputs.update(session.run({**state, **{n: a for n, a in arrays.items() if n in session.inputs}}))
+        return {n: outputs[n] for n in self.outputs}
+
+    def _evaluation(self, entry: int) -> Session:
+        """A session for the outputs of an entry but its updates."""
+        step, info = build_step(self._model, entry), self._model.training_info[entry]
+        _, computed = list_computed(step, info)
+        outputs = {n: v for n, v in computed.items() if n in self.outputs}
+        outputs = dict(zip(outputs, rewrite_model(replace(step, outputs=outputs)).outputs.values(), strict=True))
+        graph = build(find_inputs(list(outputs.values()), step.inputs), outputs, name="evaluation")
+        return Session(graph, device=self._device, threads=choose_threads(list(outputs.values())))
+
+    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The arrays of a step, in the order of `inputs`, with indices and labels within their ranges."""
         if feeds.keys() != self._types.keys():
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
         arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
         check_indices(self._ranges, arrays)
-        outputs = self._steps_for(arrays).run(self._turn, arrays)
-        self._turn = (self._turn + 1) % self._turns
-        return {n: outputs[n] for n in self.outputs}
+        return arrays
 
     def _is_unused_input(self, name: str) -> bool:
         """Whether the model has an input that no step reads."""

@@ -1,0 +1,217 @@
+"""Rows of data for a stored training: read from a file, counted, selected and split."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ortpartial.exceptions import DataError
+
+from .session import TrainingSession
+
+__all__ = ["count_rows", "read_rows", "select_rows", "split_rows"]
+
+#: Arrays of shape (rows, ...) by the names of inputs; an array without axes is the same for every row.
+Rows = Mapping[str, np.ndarray]
+
+
+def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[str, np.ndarray]:
+    """Read arrays for the inputs of a session from a file.
+
+    Parameters
+    ----------
+    path : path
+        An ``.npz`` file with an array for each input; or a ``.csv`` file whose first line names the columns. A column
+        named like an input feeds it, and all others, in their order, feed the only input that is left.
+    session : TrainingSession
+        Says which inputs a step reads, and their shapes.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+
+    Raises
+    ------
+    DataError
+        The file has another format, lacks an input, or has different numbers of rows.
+    OSError
+        It cannot be read.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 2]), constant([[0.0], [0.0]], hint="w")
+    >>> session = TrainingSession(OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w})).get_training_onnx())
+    >>> _ = Path("data.csv").write_text("height,y_target,width\\n1,5,2.5\\n3,7,4\\n")
+    >>> {n: a.tolist() for n, a in read_rows("data.csv", session).items()}
+    {'x': [[1.0, 2.5], [3.0, 4.0]], 'y_target': [[5], [7]]}
+    """
+    path = Path(path)
+    arrays = _arrange(_read_columns(path), session) if path.suffix.lower() == ".csv" else _read_arrays(path)
+    names = session.inputs
+    if missing := [n for n in names if n not in arrays]:
+        raise DataError(f"{str(path)!r} lacks {missing[0]!r}; a step reads {', '.join(map(repr, names))}.")
+    data = {n: arrays[n] for n in names}
+    try:
+        count_rows(data)
+    except DataError as e:
+        raise DataError(f"{str(path)!r}: {e}") from None
+    return data
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name."""
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file)
+            return {n: archive[n] for n in archive.files}
+    except (ValueError, AttributeError, EOFError, BadZipFile):  # numpy's own message recommends unpickling the file.
+        raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers, and no .csv file.") from None
+
+
+def _read_columns(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a .csv file by name, of integers where all are."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            lines = [(reader.line_num, fields) for fields in reader if fields]
+    except (UnicodeDecodeError, csv.Error) as e:
+        raise DataError(f"{str(path)!r} is no text of comma-separated values: {e}.") from None
+    if not header or all(map(_is_number, header)):
+        raise DataError(f"The first line of {str(path)!r} does not name the columns.")
+    if twice := [n for n, times in Counter(header).items() if times > 1]:
+        raise DataError(f"{str(path)!r} has two columns of the name {twice[0]!r}.")
+    for line, fields in lines:
+        if len(fields) != len(header):
+            raise DataError(f"Line {line} of {str(path)!r} has {len(fields)} values, and there are {len(header)} "
+                            f"columns.")
+    columns = {}
+    for i, name in enumerate(header):
+        texts = [fields[i] for _, fields in lines]
+        try:
+            columns[name] = _to_numbers(texts)
+        except ValueError:
+            line, text = next((line, fields[i]) for line, fields in lines if not _is_number(fields[i]))
+            raise DataError(f"Line {line} of {str(path)!r} has {text!r} in the column {name!r}, which is no "
+                            f"number.") from None
+    return columns
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _to_numbers(texts: Sequence[str]) -> np.ndarray:
+    try:
+        return np.array([int(text) for text in texts], np.int64)
+    except (ValueError, OverflowError):
+        return np.array([float(text) for text in texts])
+
+
+def _arrange(columns: Rows, session: TrainingSession) -> dict[str, np.ndarray]:
+    """Columns as arrays of the inputs: by name, and all others for the only input that is left."""
+    arrays = {}
+    for name, column in columns.items():
+        if name in session.shapes:
+            shape = session.shapes[name]
+            arrays[name] = column[:, None] if shape is not None and len(shape) == 2 else column
+    left = [n for n in session.inputs if n not in arrays]
+    others = [column for name, column in columns.items() if name not in arrays]
+    if len(left) == 1 and others:
+        arrays[left[0]] = np.stack(others, axis=1)
+    return arrays
+
+
+def count_rows(data: Rows) -> int:
+    """Count the rows of arrays.
+
+    Parameters
+    ----------
+    data : dict of str to numpy.ndarray
+        By name; those without axes do not count.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    DataError
+        There are none, or the arrays have different numbers of rows.
+
+    Examples
+    --------
+    >>> count_rows({"x": np.zeros((3, 2)), "y_target": np.zeros(3), "scale": np.array(0.5)})
+    3
+    """
+    sizes = {n: len(a) for n, a in data.items() if a.ndim}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{n!r} {size}" for n, size in sizes.items())
+        raise DataError(f"The arrays have different numbers of rows: {listed}.")
+    rows = next(iter(sizes.values()), 1)
+    if not rows:
+        raise DataError("There are no rows.")
+    return rows
+
+
+def select_rows(data: Rows, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Select rows of arrays.
+
+    Parameters
+    ----------
+    data : dict of str to numpy.ndarray
+        By name; one without axes stays as it is.
+    rows : numpy.ndarray of int
+        The numbers of the rows.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+    """
+    return {n: a[rows] if a.ndim else a for n, a in data.items()}
+
+
+def split_rows(data: Rows, share: float, rng: np.random.Generator | None = None
+               ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Set a share of the rows apart.
+
+    Parameters
+    ----------
+    data : dict of str to numpy.ndarray
+        By name.
+    share : float
+        The share, between 0 and 1; at least one row, and not all.
+    rng : numpy.random.Generator, optional
+        Draws the rows; by default they are the last ones.
+
+    Returns
+    -------
+    rest, apart : dict of str to numpy.ndarray
+
+    Raises
+    ------
+    DataError
+        There is only one row.
+
+    Examples
+    --------
+    >>> split_rows({"x": np.arange(5)}, 0.4)
+    ({'x': array([0, 1, 2])}, {'x': array([3, 4])})
+    """
+    rows = count_rows(data)
+    if rows < 2:
+        raise DataError("There is only one row, of which no share can be set apart.")
+    order = np.arange(rows) if rng is None else rng.permutation(rows)
+    end = rows - min(max(round(share * rows), 1), rows - 1)
+    return select_rows(data, np.sort(order[:end])), select_rows(data, np.sort(order[end:]))
