@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from paths import environment
@@ -43,3 +44,11 @@ def test_the_layer_is_imported_when_it_is_asked_for():
 def test_an_unknown_name():
     with pytest.raises(AttributeError, match="module 'ortpartial' has no attribute 'layers'"):
         _ = ortpartial.layers
+
+
+def test_types_are_shipped_and_told():
+    """Which types they are, mypy checks in contracts/typed_use.py."""
+    assert (Path(ortpartial.__file__).parent / "py.typed").exists()
+    cls = ortpartial.OrtGradientForwardBackwardOptimizer
+    assert {f.__annotations__["return"] for f in (cls.fit, cls.partial_fit, cls.set_params)} == {"Self"}
+    assert cls.predict.__annotations__["return"] == "np.ndarray | dict[str, np.ndarray]"

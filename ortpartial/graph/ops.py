@@ -221,15 +221,15 @@ class Operator:
         self.schema, self._family = schema, family
         self.__name__, self.__doc__ = schema.name, schema.doc
 
-    def __call__(self, *arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Any:
+    def __call__(self, *arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Value:
+        # Typed for editors as the value that most operators return.
         schema = self.schema
         node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
+        outputs: Any = node.outputs
         if node.bodies:
-            return node.outputs[0] if len(node.outputs) == 1 else node.outputs
-        single = schema.max_output == 1 or (schema.min_output == 1 and n_outputs is None and len(node.outputs) > 0)
-        if single and "num_outputs" not in attributes:
-            return node.outputs[0]
-        return node.outputs
+            return outputs[0] if len(outputs) == 1 else outputs
+        single = schema.max_output == 1 or (schema.min_output == 1 and n_outputs is None and len(outputs) > 0)
+        return outputs[0] if single and "num_outputs" not in attributes else outputs
 
     @property
     def __signature__(self) -> inspect.Signature:
