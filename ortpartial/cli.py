@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -303,7 +304,10 @@ class _Display:
     def print(self, text: str, file: TextIO) -> None:
         """Print a line in place of the bar."""
         self.bar.clear()
-        print(text, file=file, flush=True)
+        try:
+            print(text, file=file, flush=True)
+        except BrokenPipeError:  # Who reads the lines has left, as `head` does: the training goes on.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
 def _format_means(means: Mapping[str, float]) -> str:

@@ -291,6 +291,15 @@ def test_run_that_diverges_writes_nothing(training, capsys):
     assert Path("training.onnx").read_bytes() == before
 
 
+def test_a_training_goes_on_when_nobody_reads_its_lines(training, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert run("--epochs 3 -o trained.onnx") == 0
+    assert TrainingSession("trained.onnx").state["iteration"] == 3
+
+
 def interrupt_at(call, function):
     """A function that sends this process SIGINT in the given call, and once more in the next."""
     calls = []

@@ -17,6 +17,7 @@ from ortpartial.learning.optimizers import (
     LearningRateSGDNesterov,
 )
 from ortpartial.learning.penalties import ElasticLearningPenalty
+from ortpartial.model import external_data
 from ortpartial.training_info.graphs import combine_graphs
 
 RATES = [
@@ -308,3 +309,21 @@ def test_the_model_given_is_not_written_to():
     assert model.SerializeToString() == before
     session.state["w"][...] = 7
     assert session.state == {"w": 1}
+
+
+def test_what_is_saved_with_external_data(tmp_path, monkeypatch):
+    """Weights and states of more than a protobuf message, and the constants of the initialization."""
+    monkeypatch.setattr(external_data, "MESSAGE", 0)
+    monkeypatch.setattr(external_data, "BIG", 64)
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(hidden=50), learning_rate="Adam", max_iter=1).fit(X, y)
+    session = TrainingSession(optimizer.get_training_onnx(init="model"))
+    path = tmp_path / "model.onnx"
+    for _ in range(2):
+        session.step({"x": X, "y_target": y})
+        session.save(path)
+        again = TrainingSession(path)
+        assert all((again.state[n] == a).all() for n, a in session.state.items())
+    again.initialize()
+    assert (again.state["W1"] == weights_of(mlp(hidden=50))["W1"]).all()
+    assert len(list(tmp_path.iterdir())) == 2
