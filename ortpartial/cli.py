@@ -18,7 +18,7 @@ import onnx
 from tqdm import tqdm
 
 from .autodiff import grad, gradient_model, gradient_support, nodes_between, resolve_weights
-from .estimator import OrtGradientForwardBackwardOptimizer
+from .estimator import OrtGradientForwardBackwardOptimizer, explain_output
 from .exceptions import ModelError, NoGradientError, OrtPartialError, SettingError
 from .graph import Node, topological, walk_nodes
 from .model import Model, load, write
@@ -181,6 +181,8 @@ def _info(args: argparse.Namespace) -> int:
           f"{sum(sizes.values()):,} numbers")
     for first, *others in _group_by_operator(refusals).values():
         print(f"not by the agent: {first}{f' (and {len(others)} more)' if others else ''}")
+    for name in [n for n in model.outputs if n not in outputs]:
+        print(f"not trained: {explain_output(model, name)}")
     for blocker in blockers:
         print(f"blocked: {blocker}")
     return 1 if blockers else 0

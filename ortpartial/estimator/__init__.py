@@ -1,7 +1,6 @@
 """What users fit: data, loop, predictions, state and settings around an engine."""
 
 from .optimizer import OrtGradientForwardBackwardOptimizer
+from .outputs import explain_output
 
-__all__ = [
-    "OrtGradientForwardBackwardOptimizer",
-]
+__all__ = ["OrtGradientForwardBackwardOptimizer", "explain_output"]

@@ -11,7 +11,7 @@ from ortpartial.graph import Node, Value
 from ortpartial.learning import BaseLearningLoss, resolve_loss
 from ortpartial.model import Model
 
-__all__ = ["resolve_losses", "warn_of_activations"]
+__all__ = ["explain_output", "resolve_losses", "warn_of_activations"]
 
 #: Operators that change the form of what they read, and not what it means.
 _FORM = frozenset({"ArrayFeatureExtractor", "Cast", "Dropout", "Flatten", "Gather", "Identity", "Normalizer",
@@ -48,12 +48,12 @@ def resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLo
             raise SettingError("learning_loss is an empty dict; name at least one output.")
         for name in learning_loss:
             if not model.outputs[name].is_float:
-                raise SettingError(f"learning_loss names {name!r}. {_explain(model, name)}")
+                raise SettingError(f"learning_loss names {name!r}. {explain_output(model, name)}")
         return {output: resolve_loss(loss) for output, loss in learning_loss.items()}
     loss = resolve_loss(learning_loss)
     floats = [n for n, v in model.outputs.items() if v.is_float]
     if not floats:
-        reasons = " ".join(_explain(model, n) for n in model.outputs)
+        reasons = " ".join(explain_output(model, n) for n in model.outputs)
         raise SettingError(f"The model has no output of real numbers that could be trained. {reasons}")
     if len(floats) > 1:
         raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
@@ -62,8 +62,21 @@ def resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLo
     return {floats[0]: loss}
 
 
-def _explain(model: Model, name: str) -> str:
-    """A sentence about an output that is not of real numbers: what makes it, and what to train instead."""
+def explain_output(model: Model, name: str) -> str:
+    """Explain why an output cannot be trained.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    name : str
+        An output that is not of real numbers.
+
+    Returns
+    -------
+    str
+        What makes it, and what to train instead.
+    """
     v = model.outputs[name]
     if (node := _find(v, {"ZipMap"})) is not None:
         return (f"The output {name!r} is a list of dicts, made by ZipMap of skl2onnx: export without it, "

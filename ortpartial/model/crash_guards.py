@@ -20,6 +20,12 @@ __all__ = ["check_node", "guard_inputs"]
 NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "GRU", "LSTM", "RNN", "ReduceL1", "ReduceL2",
                           "ReduceSumSquare"})
 
+#: Those of them whose second input names axes, all of them where it is empty.
+_REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare"})
+
+#: Those of them whose second input names axes.
+_REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare"})
+
 #: Operators that give the numbers of their first input unchanged.
 _UNCHANGED = VIEWS | {"Cast"}
 
@@ -44,7 +50,10 @@ def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Mapping
     ------
     ModelError
     """
-    if op_type in NEVER_EMPTY and (empty := [x for x in inputs if x is not None and 0 in (x.shape or ())]):
+    # The axes of a reduction may be empty, which is all of them, unless it is then to reduce none: onnxruntime 1.19.2
+    # gives x in place of |x|.
+    data = inputs[:1] if op_type in _REDUCTIONS and not attributes.get("noop_with_empty_axes") else inputs
+    if op_type in NEVER_EMPTY and (empty := [x for x in data if x is not None and 0 in (x.shape or ())]):
         raise ModelError(f"{where} reads {empty[0]!r}, a tensor without elements, which crashes or hangs some "
                          f"versions of onnxruntime; leave the node out.")
     check = _CHECKS.get(op_type)

@@ -21,6 +21,7 @@ from ortpartial.graph import Immutable, NodeList, Value, constant, variable
 
 from .aliases import Alias, find_aliases, find_module_names
 from .display import to_html, to_text
+from .linear_models import expand_linear_models
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
@@ -157,7 +158,7 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
         raise ModelError(f"{what} no ONNX model, or one that was cut short.")
     if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
         raise ModelError(f"The data of {apart[0]!r} are in another file (external data); give the path of the model.")
-    return densify(model)
+    return expand_linear_models(densify(model))
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
@@ -165,7 +166,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          straight_through: bool | None = None, names_from: Any = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
-    Sparse initializers are read as dense ones, trained as dense weights and written as such.
+    Sparse initializers are read as dense ones, trained as dense weights and written as such. A LinearRegressor or
+    LinearClassifier of ai.onnx.ml, as of scikit-learn, is read and written as MatMul and Add.
 
     Parameters
     ----------

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, defs, numpy_helper
 
@@ -19,6 +20,7 @@ from ortpartial.graph import (
     Value,
     attribute_value,
     body_inputs,
+    build,
     check_required,
     constant,
     defaults,
@@ -29,7 +31,7 @@ from ortpartial.graph import (
 )
 
 from .crash_guards import check_node, guard_inputs
-from .folding import read_constant
+from .folding import evaluate, read_constant
 from .sequences import read_element, sequence_elements
 from .straight_through import pass_straight_through
 from .validation import check_size
@@ -42,6 +44,9 @@ Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[V
 
 #: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
 EXPANSIONS: dict[tuple[str, str], Expansion] = {}
+
+#: Operators of conditions, such as that of a number of axes.
+_COMPARISONS = frozenset({"And", "Cast", "Equal", "Greater", "Less", "Not", "Or"})
 
 Shape = tuple["int | str | None", ...]
 
@@ -96,6 +101,9 @@ class Reader:
         where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
         if bodies(node) and node.op_type not in CONTROL:
             raise ModelError(f"{where} has a subgraph; of the operators that have one, {', '.join(CONTROL)} are read.")
+        if node.domain == "ai.onnx.ml" and node.op_type.startswith(("TreeEnsemble", "SVM")):
+            raise ModelError(f"{where} holds its weights as attributes and has no gradient; what is to be trained "
+                             f"before or behind it has to be a model of its own.")
         if unknown := [i for i in node.input if i and i not in values]:
             raise ModelError(f"{where} reads {unknown[0]!r}, which nothing computes before it.")
         try:
@@ -155,8 +163,9 @@ class Reader:
                  attributes: Mapping[str, Any], values: MutableMapping[str, Value]) -> Sequence[Value] | None:
         """The outputs of a node that need not remain: an If of a constant, or a known element of a sequence."""
         first = inputs[0] if inputs else None
-        if node.op_type == "If" and first is not None and first.array is not None:
-            name = "then_branch" if first.array.item() else "else_branch"
+        condition = None if first is None or node.op_type != "If" else find_constant(first)
+        if condition is not None:
+            name = "then_branch" if condition.item() else "else_branch"
             (branch,) = [a.g for a in node.attribute if a.name == name]
             return self.read(branch, ChainMap({}, values))
         if first in self.sequences:
@@ -232,3 +241,17 @@ def _count_outputs(schema: defs.OpSchema, attributes: Mapping[str, Any]) -> int:
     if schema.name == "BatchNormalization" and not attributes.get("training_mode"):
         return 1  # the others, the running statistics, are outputs of training alone
     return 0 if any(o.option == variadic for o in schema.outputs) else len(schema.outputs)
+
+
+def find_constant(v: Value) -> np.ndarray | None:
+    """The array that a value is, as a constant or computed from static sizes by few operators; else None."""
+    if v.array is not None or v.node is None:
+        return v.array
+    x = v.node.inputs[0]
+    if v.node.op_type == "Size" and x is not None and x.is_static:
+        return np.asarray(prod(n for n in x.shape or () if isinstance(n, int)), np.int64)
+    arrays = [find_constant(x) for x in v.node.reads] if v.node.op_type in _COMPARISONS else [None]
+    if any(a is None for a in arrays):
+        return None
+    inputs = [constant(a) for a in arrays if a is not None]
+    return evaluate(build([], {"y": make_node(v.node.schema, inputs, v.node.attributes).outputs[0]}), {})

@@ -4,7 +4,7 @@ import pytest
 from onnx import parser
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import op
+from ortpartial.graph import op, topological
 from ortpartial.model.load import load
 from ortpartial.model.reader import EXPANSIONS, register_expansion
 
@@ -62,3 +62,19 @@ def test_a_custom_operator(monkeypatch):
     y = load(model).outputs["y"]
     assert [v.op_type for v in (y.node, y.node.inputs[1].node)] == ["Mul", "Sigmoid"]
     assert y.shape == ("N",)
+
+
+def test_a_branch_for_another_number_of_axes_is_not_read():
+    """The function body of AffineGrid splits the sizes of 2-D images also where those of 3-D images are given."""
+    model = text("""g (float[N,3,4] x, int64[5] size) => (float[a,b,c] y) {
+        n = Size(size)
+        five = Constant <value = int64 {5}> ()
+        is_volume = Equal(n, five)
+        y = If (is_volume) <then_branch = t () => (float[a,b,c] u) { u = Exp(x) },
+                            else_branch = e () => (float[a,b,c] v) {
+            k = Constant <value = int64[4] {1, 1, 1, 1}> ()
+            a, b, c, d = Split(size, k)
+            v = Reshape(x, d)
+        }>
+    }""")
+    assert [node.op_type for node in topological([load(model).outputs["y"]])] == ["Exp"]

@@ -9,6 +9,7 @@ from . import (
     linear,
     losses,
     microsoft,
+    ml,
     normalize,
     recurrent,
     reduction,
@@ -19,5 +20,5 @@ from . import (
     window,
 )
 
-__all__ = ["channels", "control", "einsum", "elementwise", "indexing", "linear", "losses", "microsoft", "normalize",
-           "recurrent", "reduction", "regions", "resize", "sampling", "shape", "window"]
+__all__ = ["channels", "control", "einsum", "elementwise", "indexing", "linear", "losses", "microsoft", "ml",
+           "normalize", "recurrent", "reduction", "regions", "resize", "sampling", "shape", "window"]

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from table import NOTHING, OLD, apart, assert_as_torch, real, rows, within
 
+from ortpartial.autodiff import gradient_model
 from ortpartial.autodiff.grad import grad
+from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import op, variable
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.model import load
 from ortpartial.testing import check_gradient, evaluate
 
 CUMULATIVE = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no CumProd, which is of opset 26")
@@ -55,6 +58,18 @@ def test_over_no_axes(f):
     check_gradient(lambda x: f(x, [], noop_with_empty_axes=0), [apart(2, 3)], order=1)
     if not OLD:  # which reduces over all axes where none are given
         check_gradient(lambda x: f(x, noop_with_empty_axes=1), [apart(2, 3)], order=1)
+
+
+@pytest.mark.parametrize("f", [op.ReduceL1, op.ReduceL2, op.ReduceSumSquare])
+def test_empty_axes_are_all_axes(f):
+    x = variable("x", "float32", ["N", 3])
+    for keepdims in (0, 1):
+        model = build([x], {"y": f(x, constant(np.zeros(0, np.int64)), keepdims=keepdims)})
+        assert list(evaluate(gradient_model(model, ["x"], cotangents="ones"), {"x": real(2, 3).astype(np.float32)}))
+    check_gradient(lambda x: f(x, []), [real(2, 3)], order=1)
+    model = build([x], {"y": f(x, constant(np.zeros(0, np.int64)), noop_with_empty_axes=1)})
+    with pytest.raises(ModelError, match="a tensor without elements"):
+        load(model)
 
 
 TORCH = rows(
