@@ -2,7 +2,7 @@
 
 __all__ = ["ConvergenceError", "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "GraphError",
            "ModelError", "ModelWarning", "NoGradientError", "OrtPartialError", "ProcessError", "RuntimeMissingError",
-           "SettingError"]
+           "SettingError", "UnknownOperatorError"]
 
 
 class OrtPartialError(Exception):
@@ -11,6 +11,10 @@ class OrtPartialError(Exception):
 
 class GraphError(OrtPartialError, ValueError):
     """An operator was called as the ONNX specification does not allow: its name, inputs, attributes or types."""
+
+
+class UnknownOperatorError(GraphError, AttributeError):
+    """ONNX has no operator of this name; an AttributeError as well, so that ``hasattr(op, name)`` is False."""
 
 
 class ModelError(OrtPartialError, ValueError):

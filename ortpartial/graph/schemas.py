@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
-from ortpartial.exceptions import GraphError
+from ortpartial.exceptions import GraphError, UnknownOperatorError
 
 __all__ = ["OPSET", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype", "onnx_type",
            "parameter", "schema_of"]
@@ -29,7 +29,7 @@ def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
             return defs.get_schema(op_type, version, domain)
         return defs.get_schema(op_type, defs.onnx_opset_version(), domain)
     except defs.SchemaError:
-        raise GraphError(_unknown(op_type, domain, version)) from None
+        raise UnknownOperatorError(_unknown(op_type, domain, version)) from None
 
 
 def list_operators(domain: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import defs, helper, parser
 from table import real
 
 from ortpartial.autodiff import registry
@@ -10,6 +11,7 @@ from ortpartial.autodiff.registry import elementwise, has_rule, no_gradient, vjp
 from ortpartial.exceptions import GraphError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import op, variable
+from ortpartial.model import load
 from ortpartial.testing import evaluate
 
 
@@ -89,3 +91,22 @@ def test_a_rule_may_leave_out_its_last_inputs():
     da, db = compute(lambda a, b: grad(op.Div(a, b), [a, b]), a=real(2), b=real(2))
     assert da.tolist() == [1, 1]
     assert db.tolist() == [0, 0]
+
+
+def test_an_operator_of_ones_own():
+    """As the error about a custom operator says: a schema, and a rule."""
+    parameter = defs.OpSchema.FormalParameter
+    schema = defs.OpSchema("Twice", "test.registry", 1, inputs=[parameter("X", "T")], outputs=[parameter("Y", "T")],
+                           attributes=[defs.OpSchema.Attribute("factor", helper.make_attribute("factor", 2.0))],
+                           type_constraints=[("T", ["tensor(float)"], "")])
+    schema.set_type_and_shape_inference_function(lambda c: c.set_output_type(0, c.get_input_type(0)))
+    defs.register_schema(schema)
+    vjp("Twice", "test.registry")(lambda x, *, dy, factor: factor * dy)
+    text = ('<ir_version: 10, opset_import: ["": 21, "test.registry": 1]> g (float[N, 2] x) => (float[N, 2] y) '
+            "{ y = test.registry.Twice <factor = 3.0> (x) }")
+    model = load(parser.parse_model(text))
+    x, y = model.inputs["x"], model.outputs["y"]
+    dy = variable("dy", "float32", ["N", 2])
+    (dx,) = grad(y, [x], [dy])
+    (values,) = evaluate(build([dy], [dx]), {"dy": np.ones((1, 2), np.float32)}).values()
+    assert (y.shape, values.tolist()) == (("N", 2), [[3.0, 3.0]])

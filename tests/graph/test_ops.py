@@ -103,6 +103,8 @@ def test_an_operator_tells_its_signature():
 def test_a_misspelt_operator():
     with pytest.raises(GraphError, match=r"ONNX has no operator relu at opset 21\. Did you mean Relu?"):
         op.relu(x_())
+    assert not hasattr(op, "relu")
+    assert hasattr(op, "Relu")
     with pytest.raises(GraphError, match=r"no operator here.Mine .*onnx.defs.register_schema, and its gradient by "
                                          r"ortpartial.vjp\('Mine', 'here'\)"):
         _ = Operators("here").Mine
