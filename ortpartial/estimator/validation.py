@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from numbers import Number
 from typing import Any
@@ -54,6 +55,9 @@ class DataAdapter:
         self.inputs = find_inputs(outputs, spec.model.inputs)
         if not self.inputs:
             raise ModelError(f"The outputs {self._outputs} depend on no input of the model.")
+        for v, loss in zip(outputs, spec.losses.values(), strict=True):
+            if v.shape is not None:
+                loss.check_output(v.shape)
         self._ranges = index_ranges(self.inputs, outputs)
         self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
@@ -87,8 +91,9 @@ class DataAdapter:
             value = self.spec.outputs[output]
             dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
             what = "y" if len(self.spec.losses) == 1 else f"y[{output!r}]"
-            t = check_target(by_output[output], dtype, loss.target_shape(shape), rows, what,
-                             loss.count_classes(shape), loss.ignore_index)
+            loss.check_output(shape)
+            t = check_target(by_output[output], dtype, loss.target_shape(shape), rows, what, loss.count_classes(shape),
+                             loss.ignore_index, partial(loss.explain_shape, output_shape=shape))
             loss.check_target(t, what)
             targets[self.spec.names.target(output)] = t
         return targets
@@ -328,7 +333,8 @@ def _weigh_elements(w: np.ndarray | None, t: np.ndarray, ignored: np.ndarray | N
 
 
 def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | None, rows: int, what: str = "y",
-                 classes: int | None = None, ignore_index: int | None = None) -> np.ndarray:
+                 classes: int | None = None, ignore_index: int | None = None,
+                 explain: Callable[[tuple[int, ...]], str] = lambda _: "") -> np.ndarray:
     """Convert y to the target of an output, in the shape that its loss expects.
 
     Parameters
@@ -348,6 +354,8 @@ def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | No
         foreign memory.
     ignore_index : int, optional
         The label out of this range that is allowed.
+    explain : callable
+        From the shape of y to the end of the error about a size that does not fit.
 
     Returns
     -------
@@ -366,10 +374,11 @@ def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | No
         if all(isinstance(d, int) for d in rest):
             wanted = (rows, *(d for d in rest if isinstance(d, int)))
             if array.size != np.prod(wanted):
-                raise DataError(f"{what} has shape {array.shape}, where {wanted} was expected, as the output has.")
+                raise DataError(f"{what} has shape {array.shape}, where {wanted} was expected"
+                                f"{explain(array.shape) or ', as the output has'}.")
             array = array.reshape(wanted)
         elif array.ndim != len(shape):
-            raise DataError(f"{what} has {array.ndim} axes, where {len(shape)} were expected.")
+            raise DataError(f"{what} has {array.ndim} axes, where {len(shape)} were expected{explain(array.shape)}.")
     if classes is not None:
         _check_labels(array, classes, ignore_index, what)
     return array

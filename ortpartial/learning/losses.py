@@ -150,6 +150,32 @@ class BaseLearningLoss(BaseLearningOnnx):
         """
         return tuple(output_shape)
 
+    def check_output(self, output_shape: Shape) -> None:
+        """Raise SettingError for an output of which the loss learns nothing.
+
+        Parameters
+        ----------
+        output_shape : sequence of int, str or None
+            Shape of the output.
+        """
+
+    def explain_shape(self, shape: Sequence[int], output_shape: Shape) -> str:
+        """What to do about a target of a shape that is not that of `target_shape`.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Shape of the target.
+        output_shape : sequence of int, str or None
+            Shape of the output.
+
+        Returns
+        -------
+        str
+            The end of a sentence; empty where nothing is known.
+        """
+        return ""
+
     def check_target(self, t: np.ndarray, what: str = "y") -> None:
         """Raise DataError for a target outside the domain of the loss, by default any finite number.
 
@@ -517,6 +543,22 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
 
     def count_classes(self, output_shape: Shape) -> int | None:
         return size if isinstance(size := output_shape[self.class_axis(output_shape)], int) else None
+
+    def check_output(self, output_shape: Shape) -> None:
+        if self.count_classes(output_shape) == 1:
+            raise SettingError(f"SoftmaxCrossEntropyLearningLoss: the output has the shape {tuple(output_shape)}, one "
+                               f"score for each label, of which the softmax is always 1, so that nothing is learned; "
+                               f"learning_loss='log_loss' is for single scores, with labels of 0 and 1.")
+
+    def explain_shape(self, shape: Sequence[int], output_shape: Shape) -> str:
+        axis = self.class_axis(output_shape)
+        if tuple(shape[1:]) == tuple(output_shape[1:]):
+            return f"; for one-hot rows or probabilities of classes give their labels, y.argmax({axis})"
+        for other in (1, -1):
+            if tuple(shape[1:]) == replace(self, axis=other).target_shape(output_shape)[1:]:
+                return (f"; where axis {other} of the scores, of shape {tuple(output_shape)}, is that of the classes, "
+                        f"use SoftmaxCrossEntropyLearningLoss(axis={other})")
+        return ""
 
     def counting_all(self) -> SoftmaxCrossEntropyLearningLoss:
         return replace(self, ignore_index=None)

@@ -9,7 +9,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.exceptions import DataError
+from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss as Loss
@@ -115,8 +115,8 @@ def torch_training(task, w):
 
 def optimizer(task, **settings):
     make, _, loss, _ = TASKS[task]
-    return Optimizer(make(), learning_loss=loss, **{"learning_rate": 0.3, "batch_size": BATCH, "max_iter": EPOCHS,
-                                                    "shuffle": False, **settings})
+    return Optimizer(make(), **{"learning_loss": loss, "learning_rate": 0.3, "batch_size": BATCH, "max_iter": EPOCHS,
+                                "shuffle": False, **settings})
 
 
 def assert_trained(o, expected, losses):
@@ -223,6 +223,35 @@ def test_several_outputs():
         o.fit(X, y, X_val=X, y_val=y)
         last = o.validation_losses_[-1]
         assert abs(o.partial_fit(X, y).train_losses_[-1] - last) <= 1e-6 * last
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "labels", "message"),
+    [
+        ("token classification", {}, np.zeros((4, 6, 5)),
+         r"y has shape \(4, 6, 5\), where \(4, 6\) was expected; for one-hot rows or probabilities of classes give "
+         r"their labels, y\.argmax\(2\)\.$"),
+        ("segmentation", {}, np.zeros((4, 5, 4, 4)), r"where \(4, 4, 4\) was expected; .* y\.argmax\(1\)\.$"),
+        ("token classification", {"axis": 1}, np.zeros((4, 6)),
+         r"y has shape \(4, 6\), where \(4, 5\) was expected; where axis -1 of the scores, of shape \('N', 6, 5\), is "
+         r"that of the classes, use SoftmaxCrossEntropyLearningLoss\(axis=-1\)\.$"),
+        ("segmentation", {"axis": -1}, np.zeros((4, 4, 4)), r"use SoftmaxCrossEntropyLearningLoss\(axis=1\)\.$"),
+        ("token classification", {}, np.zeros((4, 7)), r"y has shape \(4, 7\), where \(4, 6\) was expected, as the "),
+    ],
+)
+def test_targets_of_another_shape(task, settings, labels, message):
+    X = TASKS[task][3][0][:4]
+    with pytest.raises(DataError, match=message):
+        optimizer(task, learning_loss=Loss(**{"axis": TASKS[task][2].axis, **settings})).fit(X, labels)
+
+
+@pytest.mark.parametrize("columns", [1, "C"])
+def test_one_score_has_a_loss_of_its_own(columns):
+    message = "softmax is always 1, so that nothing is learned; learning_loss='log_loss' is for single scores, with"
+    x = variable("x", "float32", ["N", columns])
+    model = build([x], {"y": x * weight("W", 1)})
+    with pytest.raises(SettingError, match=message):
+        Optimizer(model, learning_loss="cross_entropy").fit(np.zeros((3, 1)), [0, 1, 0])
 
 
 @pytest.mark.parametrize("named", [False, True])
