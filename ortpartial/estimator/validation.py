@@ -123,7 +123,8 @@ class DataAdapter:
         weights: dict[str, np.ndarray] = {}
         if isinstance(sample_weight, Mapping):
             match_names(losses, sample_weight, "sample_weight")
-            weights = {o: check_sample_weight(w, dtype, rows, by_output[o].shape) for o, w in sample_weight.items()}
+            weights = {o: check_sample_weight(w, dtype, rows, by_output[o].shape)
+                       for o, w in sample_weight.items() if w is not None}
         elif sample_weight is not None:
             shape = next(iter(by_output.values())).shape if len(losses) == 1 else (rows,)
             w = check_sample_weight(sample_weight, dtype, rows, shape)

@@ -15,6 +15,7 @@ from paths import ROOT, environment
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import SettingError
+from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
 from ortpartial.learning.penalties import ElasticLearningPenalty
 
 SCRIPT = """
@@ -40,7 +41,7 @@ with open(f"{folder}/{rank}", "wb") as f:
 dist.destroy_process_group()
 """
 #: What processes do together and one alone must do as well.
-SAME = ["weighted", "unweighted", "two outputs", "float64", "few"]
+SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs"]
 
 
 def training(case, distributed=False, rank=0):
@@ -53,6 +54,16 @@ def training(case, distributed=False, rank=0):
         losses = {"price": "square_error", "kind": "softmax_cross_entropy"}
         inputs, labels = {"a": X[:, :3], "b": X[:, 1:]}, (y[:, 0] > 0).astype(int)
         return Optimizer(two_in_two_out(), learning_loss=losses, **settings), (inputs, {"price": y, "kind": labels}, w)
+    if case.startswith("labels"):  # Some do not count, and in the rows of one process of a batch none does.
+        kinds = np.random.default_rng(0).integers(0, 2, 53)
+        kinds[::2] = -100
+        loss = SoftmaxCrossEntropyLearningLoss(class_weight=[1, 2], label_smoothing=0.1)
+        if case == "labels":
+            return Optimizer(mlp(outputs=2), learning_loss=loss, **settings), (X, kinds, w)
+        losses, inputs = {"price": "square_error", "kind": loss}, {"a": X[:, :3], "b": X[:, 1:]}
+        weights = {"price": w, "kind": None}
+        return Optimizer(two_in_two_out(), learning_loss=losses, **settings), (
+            inputs, {"price": y, "kind": kinds}, weights)
     if case == "unseeded":  # Every process draws its own first weights and orders, and takes those of the first.
         return Optimizer(mlp(), **{**settings, "random_state": rank or None, "init": "random"}), (X, y, w)
     if case == "callbacks":
