@@ -8,11 +8,14 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
+from ortpartial import OrtGradientForwardBackward
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss as Loss
+from ortpartial.runtime.session import Session
+from ortpartial.torch import OnnxLayer
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 ROWS, BATCH, EPOCHS = 19, 5, 3
@@ -223,6 +226,83 @@ def test_several_outputs():
         o.fit(X, y, X_val=X, y_val=y)
         last = o.validation_losses_[-1]
         assert abs(o.partial_fit(X, y).train_losses_[-1] - last) <= 1e-6 * last
+
+
+@pytest.mark.parametrize("settings", [{"checkpointing": "auto"}, {"precision": "float16"}], ids=str)
+@weights
+def test_other_steps(settings, weighted):
+    """One copy of the weights, and mixed precision."""
+    X, labels = tokens(0.4)
+    w = weigh(weighted, labels)
+    o = optimizer("token classification", **settings).fit(X, labels, w)
+    expected = optimizer("token classification").fit(X, labels, w)
+    tol = 1e-2 if "precision" in settings else 1e-6
+    for a, b in zip(o.get_state(), expected.get_state(), strict=True):
+        assert abs(a - b).max() <= tol * abs(b).max()
+    np.testing.assert_allclose(o.train_losses_, expected.train_losses_, rtol=tol)
+
+
+@tasks
+@pytest.mark.parametrize("weighted", [False, True, "elements"])
+def test_a_loop_of_your_own(task, weighted):
+    """The loss as a model of its own, between forward and backward, in torch as well."""
+    make, _, loss, (X, labels) = TASKS[task]
+    w = weigh({False: None, True: "rows"}.get(weighted, weighted), labels)
+    layer, module = OrtGradientForwardBackward(make()), OnnxLayer(make())
+    (y,), state = layer.forward(X)
+    feeds = {"y": y, "t": labels, **({} if w is None else {"w": w.astype(np.float32)})}
+    result = Session(loss.build_onnx_function(shape=["N", *y.shape[1:]], weighted=weighted)).run(feeds)
+    gradients, _ = layer.backward([result["y_grad"]], state)
+    expected = optimizer(task, batch_size=ROWS, max_iter=1).fit(X, labels, w)
+    np.testing.assert_allclose(result["loss"], expected.train_losses_[0], rtol=1e-6)
+    for (n, g), before in zip(gradients.items(), layer.get_state(), strict=True):
+        np.testing.assert_allclose(before - 0.3 * g, expected.trained_coef_[n], rtol=1e-5, atol=1e-6)
+    if not weighted and loss.class_weight is None:
+        scores = module(torch.tensor(X)).movedim(loss.axis, 1)
+        cost = functional.cross_entropy(scores, torch.tensor(labels), ignore_index=loss.ignore_index,
+                                        label_smoothing=loss.label_smoothing)
+        np.testing.assert_allclose(cost.item(), result["loss"], rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:Exporting aten..index:UserWarning")
+def test_a_transformer_for_tokens(tmp_path):
+    """The labels of transformers, -100 where a token is padding or the second of a word, and its loss."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers 5.23.0, which needs Python 3.11")
+    torch.manual_seed(0)
+    config = transformers.DistilBertConfig(dim=8, hidden_dim=12, n_layers=1, n_heads=2, vocab_size=31, num_labels=5,
+                                           max_position_embeddings=8, attn_implementation="eager")
+    net = transformers.DistilBertForTokenClassification(config).eval()
+    with torch.no_grad():  # exporters merge tensors that are equal, as they are at the start
+        for p in net.parameters():
+            p.add_(0.2 * torch.rand_like(p))
+    ids, mask = torch.tensor(rng().integers(1, 31, (8, 6))), torch.ones(8, 6, dtype=torch.int64)
+    labels = torch.tensor(rng().integers(0, 5, (8, 6)))
+    for i in range(8):
+        labels[i, i % 6 + 1 :], mask[i, i % 6 + 1 :] = -100, 0
+    names = ["input_ids", "attention_mask"]
+    torch.onnx.export(net, (ids, mask), tmp_path / "net.onnx", dynamo=False, input_names=names, opset_version=18,
+                      output_names=["logits"], dynamic_axes={n: {0: "N", 1: "L"} for n in [*names, "logits"]})
+    o = Optimizer(tmp_path / "net.onnx", learning_loss=Loss(axis=-1), learning_rate=0.5, batch_size=3, max_iter=4,
+                  shuffle=False)
+    batches = [{"input_ids": ids[i : i + 3], "attention_mask": mask[i : i + 3]} for i in range(0, 8, 3)]
+    o.fit({"input_ids": ids, "attention_mask": mask}, labels)
+    descent, losses = torch.optim.SGD(net.parameters(), 0.5), []
+    for _ in range(4):
+        total, count = 0.0, 0
+        for i, batch in enumerate(batches):
+            t = labels[3 * i : 3 * i + 3]
+            descent.zero_grad()
+            loss = net(**batch, labels=t).loss
+            loss.backward()
+            descent.step()
+            total, count = total + loss.item() * (t >= 0).sum().item(), count + (t >= 0).sum().item()
+        losses.append(total / count)
+    np.testing.assert_allclose(o.train_losses_, losses, rtol=1e-5)
+    with torch.no_grad():
+        expected = net(ids, mask).logits.numpy()
+    np.testing.assert_allclose(o.predict({"input_ids": ids, "attention_mask": mask}), expected, atol=1e-5)
+    hits = (expected.argmax(-1) == labels.numpy())[labels.numpy() >= 0]
+    assert o.score({"input_ids": ids, "attention_mask": mask}, labels) == pytest.approx(hits.mean())
 
 
 @pytest.mark.parametrize(

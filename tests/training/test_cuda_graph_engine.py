@@ -14,6 +14,7 @@ from models import assert_close, data, images, mlp, net, two_in_two_out
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import build, constant, op, variable
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DeadlineError, ModelError
+from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
 from ortpartial.learning.optimizers import (
     LearningRateAdagrad,
     LearningRateAdam,
@@ -121,6 +122,17 @@ def test_two_outputs(stand_in):
     y = {"price": X["a"][:, :1], "kind": rng.integers(0, 2, 25)}
     loss = {"price": "square_error", "kind": "softmax_cross_entropy"}
     near, far = (o.fit(X, y) for o in pair(two_in_two_out(), learning_loss=loss))
+    assert_same(far, near)
+
+
+@pytest.mark.parametrize("class_weight", [None, [1, 2]])
+def test_labels_that_do_not_count(stand_in, class_weight):
+    rng = np.random.default_rng(0)
+    X = {n: rng.normal(size=(25, 3)).astype(np.float32) for n in "abc"}
+    y = {"price": X["a"][:, :1], "kind": np.where(rng.uniform(size=25) < 0.5, -100, rng.integers(0, 2, 25))}
+    loss = {"price": "square_error", "kind": SoftmaxCrossEntropyLearningLoss(class_weight=class_weight)}
+    w = {"price": rng.uniform(size=25), "kind": None}
+    near, far = (o.fit(X, y, w) for o in pair(two_in_two_out(), learning_loss=loss))
     assert_same(far, near)
 
 
