@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper, inliner, version_converter
+from onnx import ModelProto, TensorProto, helper, inliner
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
 
 from .folding import fold_constants
+from .upgrade import upgrade
 from .validation import check_proto
 from .walk import bodies, walk_graphs
 
@@ -60,10 +61,7 @@ def prepare(
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
         del light.graph.value_info[:]
-        try:
-            light = version_converter.convert_version(light, OPSET)
-        except Exception as e:
-            raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {_last_line(e)}") from None
+        light = upgrade(light, version)
     opsets = {o.domain: o.version for o in light.opset_import}
     if batch is not None:
         set_sizes(light.graph, batch)

@@ -50,7 +50,7 @@ def spied(original, sizes):
 
 def test_passes_do_not_copy_weights(monkeypatch):
     sizes = []
-    for module, name in ((passes.version_converter, "convert_version"),
+    for module, name in ((onnx.version_converter, "convert_version"),
                          (passes.inliner, "inline_local_functions"),
                          (onnx.shape_inference, "infer_shapes")):
         monkeypatch.setattr(module, name, spied(getattr(module, name), sizes))
