@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,16 +18,19 @@ import numpy as np
 import onnx
 from tqdm import tqdm
 
-from .autodiff import grad, gradient_model, gradient_support, nodes_between, resolve_weights
+from .autodiff import explain_untrained, grad, gradient_model, gradient_support, nodes_between, resolve_weights
 from .estimator import OrtGradientForwardBackwardOptimizer, explain_output
 from .exceptions import ModelError, NoGradientError, OrtPartialError, SettingError
 from .graph import Node, topological, walk_nodes
-from .model import Model, load, write
+from .model import Leaf, Model, count_modules, draw_tree, is_generated_name, load, place_initializers, write
 from .runtime import TRUSTED, find_untrusted
 from .training import forward_graph
 from .training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
 
 __all__ = ["main"]
+
+#: Elements up to which an initializer of whole numbers is not worth a line.
+_SMALL = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     _add_gradient_options(add("gradient", _gradient, "Write the gradient of a model as a model."))
-    _add_weights_option(add("info", _info, "List the operators of a model, their gradients, and what can be trained."))
+    _add_info_options(add("info", _info, "Show a model: its weights by module, what is trained, operators, gradients."))
     _add_export_options(add("export", _export, "Write a model with its training, as in the ONNX standard."))
     _add_run_options(add("run", _run, "Train a model that was exported with its training."))
     return parser
@@ -99,6 +103,11 @@ class _PrintVersions(argparse.Action):
 
 def _add_weights_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("--weights", nargs="+", metavar="NAME", help="initializers to train; default: all trainable")
+
+
+def _add_info_options(command: argparse.ArgumentParser) -> None:
+    _add_weights_option(command)
+    command.add_argument("--depth", type=int, help="levels of modules to show; default: as many as fit 60 lines")
 
 
 def _add_output_option(command: argparse.ArgumentParser) -> None:
@@ -160,7 +169,7 @@ def _gradient(args: argparse.Namespace) -> int:
 
 
 def _info(args: argparse.Namespace) -> int:
-    """Print a table of the operators, the size of the trained weights, and the reasons against training."""
+    """Print a model: its inputs, outputs, initializers and operators, and the reasons against training."""
     model = load(args.model)
     outputs = [n for n, v in model.outputs.items() if v.is_float]
     weights: list[str] = []
@@ -175,6 +184,8 @@ def _info(args: argparse.Namespace) -> int:
         blockers = list(_find_blockers(model, weights, outputs))
         graph = forward_graph(load(model, variables=weights), weights, outputs)
         refusals = find_untrusted(graph, weights, input_grads=[])
+    print(*_format_tensors(model), sep="\n")
+    print(*_format_initializers(model, weights, outputs, args.depth), sep="\n")
     print(*_format_table(model, refusals), sep="\n")
     sizes = {n: v.array.size for n, v in model.initializers.items() if v.is_float and v.array is not None}
     print(f"\ntrained: {len(weights)} of {len(sizes)} float initializers, {sum(sizes[w] for w in weights):,} of "
@@ -353,6 +364,42 @@ def _find_blockers(model: Model, weights: Sequence[str], outputs: Sequence[str])
             grad(ys, ws)
         except NoGradientError as e:  # An operator in a function body or a subgraph, or an attribute without a rule.
             yield str(e)
+
+
+def _format_tensors(model: Model) -> Iterator[str]:
+    """The inputs and the outputs of a model, a line each."""
+    width = max(map(len, (*model.inputs, *model.outputs)), default=0)
+    for kind, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
+        yield kind
+        yield from (f"  {n:{width}}  {v.type_name}" for n, v in tensors.items())
+        yield ""
+
+
+def _format_initializers(model: Model, weights: Collection[str], outputs: Sequence[str],
+                         depth: int | None) -> Iterator[str]:
+    """The lines of a tree of initializers: which are trained, and why the others are not."""
+    if depth is not None and depth < 1:
+        raise SettingError(f"--depth is a whole number of at least 1, not {depth}.")
+    reasons, places = explain_untrained(model, weights, outputs), place_initializers(model)
+    modules = count_modules(model)
+    leaves, small = [], 0
+    for n, v in model.initializers.items():
+        size = model.arrays[n].size
+        if not v.is_float and size <= _SMALL:
+            small += 1
+            continue
+        shared = f"shared by {modules[n]} modules" if modules[n] > 1 and n in weights else ""
+        is_told = "".join(places[n]) == n or (places[n][-1] == n and is_generated_name(n))
+        name = "" if is_told else f"named {n}"
+        note = ", ".join(filter(None, [reasons.get(n, ""), shared, name]))
+        leaves.append(Leaf(places[n], v.type_name, size, n in weights, note))
+    if leaves:
+        columns = shutil.get_terminal_size((100, 24)).columns
+        yield from draw_tree(leaves, depth=depth, width=min(max(columns, 80), 120))
+    if small:
+        yield f"(without {small} small initializers of whole numbers, such as shapes and indices)"
+    if leaves or small:
+        yield ""
 
 
 def _format_table(model: Model, refusals: Sequence[str]) -> Iterator[str]:

@@ -62,13 +62,19 @@ def test_gradient(at, capsys, words, settings):
 def test_info(at, capsys):
     assert main(["info", "mlp.onnx"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["operator", "nodes", "gradient", "engines"]
-    assert [line.split() for line in lines[1:4]] == [
+    assert lines[:11] == ["inputs", "  x  float32[Nx4]", "", "outputs", "  y  float32[Nx1]", "",
+                          "initializer  type          numbers",
+                          "W1           float32[4x8]       32  trained",
+                          "b1           float32[8]          8  trained",
+                          "W2           float32[8x1]        8  trained",
+                          "b2           float32[1]          1  trained"]
+    assert lines[12].split() == ["operator", "nodes", "gradient", "engines"]
+    assert [line.split() for line in lines[13:16]] == [
         ["Add", "2", "rule", "agent", "step", "epoch"],
         ["MatMul", "2", "rule", "agent", "step", "epoch"],
         ["Tanh", "1", "rule", "agent", "step", "epoch"],
     ]
-    assert lines[4:] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
+    assert lines[16:] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
 
 
 def test_info_names_one_refused_node_per_operator(at, capsys):
@@ -96,6 +102,19 @@ def test_info_lists_blocking_nodes(at, capsys):
     # A node before the first weight blocks nothing.
     assert main(["info", "blocked.onnx", "--weights", "v"]) == 0
     assert "blocked" not in capsys.readouterr().out
+
+
+def test_info_says_why_a_weight_is_not_trained(at, capsys, monkeypatch):
+    onnx.save(net(0.5), "net.onnx")
+    assert main(["info", "net.onnx", "--weights", "K", "scale?"]) == 0
+    notes = {line.split()[0]: line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines() if line}
+    assert (notes["K"], notes["W"], notes["mean1"]) == ("trained", "not among those to train", "running statistic")
+    onnx.save(parser.parse_model(BLOCKED), "blocked.onnx")
+    assert main(["info", "blocked.onnx", "--weights", "v"]) == 0
+    notes = {line.split()[0]: line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines() if line}
+    assert (notes["v"], notes["e"]) == ("trained", "no gradient reaches it")
+    assert main(["info", "net.onnx", "--depth", "0"]) == 2
+    assert capsys.readouterr().err == "ortpartial: --depth is a whole number of at least 1, not 0.\n"
 
 
 def test_info_of_a_model_without_weights(at, capsys):
@@ -147,7 +166,7 @@ def test_program(at):
 
     done = program("info", "blocked.onnx")
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("operator ")
+    assert done.stdout.startswith("inputs\n  x  float32[Nx8x1]\n")
     done = program("gradient", "nothing.onnx", "-o", "g.onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import warnings
 from functools import cache
 
@@ -142,3 +143,21 @@ def test_numbers_that_exporters_write_are_no_weights(dynamo):
         scales = [n for n, v in named.initializers.items() if v.is_float and v.shape == (1,) and "val_" in n]
         assert scales  # those of attention: the test would be void without them
         assert Optimizer(model, scales).weights_to_train == scales
+
+
+@EXPORTERS
+def test_info_is_a_tree_of_modules(dynamo, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")  # as narrow as it gets is 80
+    onnx.save(exported(dynamo)[2], path := tmp_path / "model.onnx")
+    assert main(["info", str(path)]) == 0
+    lines = capsys.readouterr().out.split("\noperator ")[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    tree = [line for line in lines if line[:2].isspace() or line.startswith(("encoder", "head", "scale", "temp"))]
+    assert any(re.fullmatch(r"encoder\.layers +\d+ initializers +[\d,]+ +trained.*", line) for line in tree)
+    assert any(re.fullmatch(r" +linear1 +2 initializers +30 +trained", line) for line in tree)
+    assert any(re.fullmatch(r" +weight +float32\[4x6\] +24 +trained, named (val_|onnx::MatMul_)\d+", line)
+               for line in tree)
+    assert any(re.fullmatch(r"temperature +float32\[\] +1 +scalar, trained by name only", line) for line in tree)
+    assert any("a number that Mul reads" in line for line in tree) is dynamo
+    assert main(["info", str(path), "--depth", "1"]) == 0
+    assert "(modules of 1 out of" in capsys.readouterr().out
