@@ -123,6 +123,7 @@ class TensorFunction:
             wanted = [i.name for i in graph.graph.input if function.sources[i.name].is_float]
             self.engine_, self.engine_reason_ = select_for_backward(engine, graph, wanted, [])
         self._gradients: dict[tuple[bool, ...], _StepGradient | _AgentGradient] = {}
+        self._traceable: dict[tuple[bool, ...], _StepGradient] = {}
 
     @cached_property
     def _session(self) -> _TensorSession:
@@ -144,6 +145,23 @@ class TensorFunction:
         if gradient is None:
             wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
             gradient = self._gradients[needs] = self._make_gradient(wanted)
+        return gradient
+
+    def run(self, sources: Tensors) -> list[torch.Tensor]:
+        """Compute the outputs, and record nothing."""
+        return self._session(sources)
+
+    def traceable_gradient(self, needs: tuple[bool, ...]) -> _StepGradient:
+        """Our own gradient, whatever the engine; shapes of what it keeps follow from those of the leaves."""
+        gradient = self._traceable.get(needs)
+        if gradient is None:
+            wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
+            gradient = _StepGradient(self, wanted)
+            known = {d for v in self.function.leaves.values() for d in v.shape or () if isinstance(d, str)}
+            saved = gradient.cut.saved.values()
+            if not all(v.shape is not None and all(isinstance(d, int) or d in known for d in v.shape) for v in saved):
+                gradient = _StepGradient(self, wanted, recompute=True)
+            self._traceable[needs] = gradient
         return gradient
 
     def _make_gradient(self, wanted: Sequence[str]) -> _StepGradient | _AgentGradient:
@@ -207,6 +225,10 @@ class _StepGradient:
     def _session(self) -> _TensorSession:
         function = self.function
         return _TensorSession(function.function.graph(self.cut.saved), function.sources, function.placement)
+
+    def run(self, sources: Tensors) -> list[torch.Tensor]:
+        """The outputs, then the saved tensors."""
+        return self._session(sources)
 
     def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
         """The outputs, the tensors kept, and the shapes of the outputs."""
@@ -336,15 +358,15 @@ class CompiledLayer:
         axes = {d: (i, a) for i, v in enumerate(inputs) for a, d in enumerate(v.shape or ()) if isinstance(d, str)}
         # Each size of a mask is a number, or the input and axis that have it, or None if it is not known.
         shapes = [m.value.shape for m in self.masks.values()]
-        self._mask_sizes = [[None] if shape is None else [d if isinstance(d, int) else axes.get(d or "") for d in shape]
+        self.mask_sizes = [[None] if shape is None else [d if isinstance(d, int) else axes.get(d or "") for d in shape]
                             for shape in shapes]
-        self.needs_sizes = any(None in sizes for sizes in self._mask_sizes)
+        self.needs_sizes = any(None in sizes for sizes in self.mask_sizes)
 
     def draw_masks(self, inputs: Tensors) -> list[torch.Tensor]:
         """Draw the masks as torch's own Dropout does."""
         device = "cpu" if self.device.kind == "cpu" else str(self.device)
         masks = []
-        for mask, sizes in zip(self.masks.values(), self._mask_sizes, strict=True):
+        for mask, sizes in zip(self.masks.values(), self.mask_sizes, strict=True):
             shape = [d if isinstance(d, int) else inputs[d[0]].shape[d[1]] for d in sizes if d is not None]
             if len(shape) < len(sizes):
                 raise ModelError(f"The size of the mask {mask.value!r} of a Dropout does not follow from those of the "

@@ -153,8 +153,8 @@ def match_state(
             del state[prefix + key]
 
 
-def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict[str, Any], str]:
-    """Find the submodule and the dict that hold a tensor.
+def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, str, str]:
+    """Find the submodule that holds a tensor.
 
     Parameters
     ----------
@@ -165,13 +165,13 @@ def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, dict
 
     Returns
     -------
-    tuple of torch.nn.Module, dict and str
-        The submodule, its dict of parameters or of buffers, and the name there.
+    tuple of torch.nn.Module, str and str
+        The submodule, its attribute of all its parameters or of its buffers, and the name there.
     """
     *path, last = key.split(".")
     for part in path:
         module = module._modules[part]
-    return module, module._buffers if last in module._buffers else module._parameters, last
+    return module, "_buffers" if last in module._buffers else "_parameters", last
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

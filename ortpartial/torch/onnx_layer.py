@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from ortpartial.runtime import Device, choose_threads, cores
 from ortpartial.training import ShapePolicy, program_bytes, select_for_fit
 
 from .autograd import CompiledLayer, Placement
+from .custom_operator import describe_call, onnx_layer, register_layer
 from .layer_function import make_layer_function
 from .module_state import (
     as_array,
@@ -29,6 +31,7 @@ from .module_state import (
     register,
     register_unread,
 )
+from .onnx_export import register_translations
 
 __all__ = ["OnnxLayer"]
 
@@ -52,6 +55,10 @@ class OnnxLayer(torch.nn.Module):
     Inputs are tensors, positional or by the names of the graph's inputs. A single output is returned as a tensor,
     several as a tuple in the order of the graph. Real inputs must have the dtype of the layer; under autocast they are
     cast to it, so that the layer computes in its own precision. Only strided tensors are copied.
+
+    ``torch.compile(fullgraph=True)`` takes the layer as one operator, and ``torch.onnx.export`` writes its graph with
+    the weights of now: as nodes with ``dynamo=True``, as a function of the model with ``dynamo=False``. The exporters
+    choose an opset; a graph with an operator that has no form there is refused.
 
     Parameters
     ----------
@@ -95,11 +102,11 @@ class OnnxLayer(torch.nn.Module):
     (['0.fc.weight'], torch.Size([2, 1]))
     """
 
-    _run_apart: ClassVar[Any] = None
     #: Keys of the state_dict that `from_torch` took over although the graph does not read them.
     _unread: Sequence[str] = ()
+    _run_apart: ClassVar[Any] = None
     _compiled: dict[Any, CompiledLayer]
-    _owners: list[tuple[str, torch.nn.Module, dict[str, Any], str]]
+    _owners: list[tuple[str, torch.nn.Module, str, str]]
 
     def __init__(
         self,
@@ -184,10 +191,52 @@ class OnnxLayer(torch.nn.Module):
         DataError
             An input is missing, unknown, or of a dtype, device or shape that the graph does not take.
         """
-        if torch.compiler.is_dynamo_compiling():
-            # Dynamo cannot compile calls of onnxruntime, so that its graph breaks here.
-            return self._run_apart(self, inputs, named)
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return self._trace(inputs, named)
         return _run(self, inputs, named)
+
+    def _trace(self, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
+        """Compute the outputs by an operator that torch.compile and exporters put into their graphs."""
+        call = describe_call(self._handle, self.training)
+        if call is None:
+            return self._run_apart(self, inputs, named)
+        if named or len(inputs) != len(self.input_names):
+            inputs = _order_inputs(self.input_names, inputs, named)
+        leaves = _cast_inputs(self.input_names, inputs, call.dtypes)
+        leaves += [self._read(key) for key in call.initializers]
+        for sizes, dtype, keep in call.masks:
+            shape = [d if isinstance(d, int) else inputs[d[0]].shape[d[1]] for d in sizes]
+            noise = torch.empty(shape, dtype=dtype, device=inputs[0].device)
+            leaves.append(noise.bernoulli_(keep).div_(keep or 1))
+        is_recorded = torch.is_grad_enabled() and not (torch.onnx.is_in_onnx_export() or torch.jit.is_tracing())
+        wanted = [i for i, t in enumerate(leaves) if is_recorded and t.requires_grad]
+        outputs = onnx_layer(leaves, self._handle, self.training, wanted)
+        for (key, momentum), batch in zip(call.statistics, outputs[call.n_outputs :], strict=False):
+            self._read(key).lerp_(batch.detach(), 1 - momentum)
+        if call.statistics:
+            self._count_batches()
+        return self._pack(outputs[: call.n_outputs])
+
+    @staticmethod
+    def _prepare_run_apart() -> None:
+        """Make `_run` a break in the graphs of torch.compile, outside of them; this imports dynamo."""
+        if OnnxLayer._run_apart is None:
+            OnnxLayer._run_apart = staticmethod(torch.compiler.disable(_run))
+
+    def _read(self, key: str) -> torch.Tensor:
+        """The tensor of a key of the state_dict."""
+        return functools.reduce(getattr, key.split("."), self)
+
+    def _count_batches(self) -> None:
+        for key in self._unread:
+            if key.endswith("num_batches_tracked"):
+                self._read(key).add_(1)
+
+    def _pack(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """The outputs as the layer returns them."""
+        if self._return_dict:
+            return dict(zip(self.output_names, outputs, strict=True))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def to_onnx(self) -> ModelProto:
         """The model with the current parameters and buffers, and nothing else changed.
@@ -215,21 +264,21 @@ class OnnxLayer(torch.nn.Module):
         if not self._owners:
             self._owners = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
         tensors = {}
-        for name, module, members, key in self._owners:
-            t = members.get(key)
+        for name, module, kind, key in self._owners:
+            t = module.__dict__[kind].get(key)  # torch.export replaces the dict itself for a while.
             # A parametrization takes the tensor out of the module and computes it in an attribute.
             tensors[name] = getattr(module, key) if t is None else t
         return tensors
 
-    def _key(self, shapes: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    def _key(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> tuple[Any, ...]:
         """The key of a compiled layer: shapes (empty for all), mode, dtype, device, and torch's stream there."""
         device = self._probe.device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-        return shapes, self.training, self._probe.dtype, device, stream
+        return shapes, self.training if training is None else training, self._probe.dtype, device, stream
 
-    def _compile(self, shapes: tuple[Any, ...] = ()) -> CompiledLayer:
-        """The compiled layer in the current mode, for these shapes alone or for all."""
-        key = self._key(shapes)
+    def _compile(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> CompiledLayer:
+        """The compiled layer in the current mode, or another one, for these shapes alone or for all."""
+        key = self._key(shapes, training)
         if key not in self._compiled:
             others = [k for k in self._compiled if k[0] and k[1:] == key[1:]]
             if shapes and len(others) >= ShapePolicy.MOST:  # Only where no layer serves all shapes.
@@ -275,9 +324,8 @@ class OnnxLayer(torch.nn.Module):
 
     def _reset(self) -> None:
         self._compiled, self._owners = {}, []
-        if OnnxLayer._run_apart is None:
-            # This imports dynamo, as torch's optimizers do, and has to happen before dynamo traces.
-            OnnxLayer._run_apart = staticmethod(torch.compiler.disable(_run))
+        self._handle = register_layer(self)
+        register_translations()
 
     def __getstate__(self) -> dict[str, Any]:
         # Sessions cannot be pickled; they are made again.
@@ -324,7 +372,7 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     device = layer._probe.device
     for t, dtype in zip(inputs, compiled.dtypes, strict=True):
         if t.dtype is not dtype or t.device != device:
-            inputs = _convert_inputs(layer, inputs, compiled.dtypes)
+            inputs = tuple(_convert_inputs(layer, inputs, compiled.dtypes))
             break
     state = layer._tensors()
     leaves = [*inputs, *[state[n] for n in compiled.initializers]]
@@ -335,13 +383,9 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
         with torch.no_grad():
             for s, batch in zip(compiled.statistics, outputs[len(layer.output_names) :], strict=True):
                 state[s.name].lerp_(batch, 1 - s.momentum)
-            for key in layer._unread:
-                if key.endswith("num_batches_tracked"):
-                    layer.get_buffer(key).add_(1)
+            layer._count_batches()
         outputs = outputs[: len(layer.output_names)]
-    if layer._return_dict:
-        return dict(zip(layer.output_names, outputs, strict=True))
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return layer._pack(outputs)
 
 
 def _describe_stranger(names: Sequence[str], inputs: Sequence[Any]) -> str:
@@ -354,17 +398,26 @@ def _describe_stranger(names: Sequence[str], inputs: Sequence[Any]) -> str:
 
 def _convert_inputs(
     layer: OnnxLayer, inputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]
-) -> tuple[torch.Tensor, ...]:
+) -> list[torch.Tensor]:
     """Cast inputs under autocast; refuse those on another device or of another dtype."""
-    device, converted = layer._probe.device, []
-    for name, t, dtype in zip(layer.input_names, inputs, dtypes, strict=True):
+    device = layer._probe.device
+    for name, t in zip(layer.input_names, inputs, strict=True):
         if t.device != device:
             raise DataError(f"The input {name!r} is on {t.device}, the layer on {device}; move one of them.")
+    return _cast_inputs(layer.input_names, inputs, dtypes)
+
+
+def _cast_inputs(
+    names: Sequence[str], inputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]
+) -> list[torch.Tensor]:
+    """Cast inputs under autocast; refuse those of another dtype."""
+    converted = []
+    for name, t, dtype in zip(names, inputs, dtypes, strict=True):
         is_real = dtype.is_floating_point and t.is_floating_point()
-        if t.dtype is not dtype and not (is_real and torch.is_autocast_enabled(device.type)):
+        if t.dtype is not dtype and not (is_real and torch.is_autocast_enabled(t.device.type)):
             raise DataError(f"The input {name!r} is {t.dtype}, the layer takes {dtype}; convert one of them.")
-        converted.append(t.to(dtype))
-    return tuple(converted)
+        converted.append(t if t.dtype is dtype else t.to(dtype))
+    return converted
 
 
 def _order_inputs(
