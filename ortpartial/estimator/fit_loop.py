@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from numbers import Real
 from threading import get_ident
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
 from ortpartial.learning import draw_weights
-from ortpartial.training import Engine, TrainingSpec, count_elements
+from ortpartial.logs import logger
+from ortpartial.training import Engine, TrainingSpec, WeightedMean, count_elements
 
 from .batches import is_batches
 from .params import FitSettings
 from .predictor import Predictor, interruptible
+from .progress import Progress
 
 __all__ = ["FitLoop", "count_batches"]
 
@@ -52,6 +53,7 @@ class FitLoop:
     def __init__(self, spec: TrainingSpec, engine: Engine, predictor: Predictor, settings: FitSettings):
         self.spec, self.engine, self.predictor, self.settings = spec, engine, predictor, settings
         self.thread: int | None = None
+        self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
         self.reset()
 
     def reset(self) -> None:
@@ -80,22 +82,25 @@ class FitLoop:
         if not self.settings.warm_start:
             self.reset()
         is_first = batches is not None or self._begin(data, rows)
-        is_shown = self.settings.verbose and is_first
-        progress = tqdm(total=self.settings.max_iter, unit="epoch") if is_shown else nullcontext()
-        with self._training(always=True), progress as bar:
-            epoch = 0
+        logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
+        with Progress(self._read_progress, is_first) as progress, self._training(always=True):
+            epoch, steps = 0, None
             while epoch < self.settings.max_iter:
+                epoch += 1
+                steps = self._count_steps(kept, batches) or steps
+                progress.begin_epoch(epoch, self.settings.max_iter, steps, self.settings.verbose)
+                seen = self.engine.iteration
                 if divergence := self._train_rows(data, kept) if batches is None else self._train_batches(batches):
+                    progress.ending = "loss not finite"
                     self._report(divergence)
                     break
-                epoch += 1
+                steps = self.engine.iteration - seen
                 is_last = epoch == self.settings.max_iter
                 if validation is not None and (is_last or epoch % self.settings.validation_period == 0):
                     self.validation_losses.append(self._validate(validation))
-                if bar is not None:
-                    bar.set_postfix(self._format_losses(), refresh=False)
-                    bar.update()
+                progress.end_epoch(self._last_losses())
                 if notify():
+                    progress.ending = "stopped by a callback"
                     break
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -205,6 +210,7 @@ class FitLoop:
 
     def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> str | None:
         """Train on each of these rows once; return a message if the loss diverged."""
+        self._mean = None
         if self._started is not data:  # A callback has trained on other rows.
             self._start(data)
         order = self.rng.permutation(rows) if self.settings.shuffle else rows
@@ -232,7 +238,7 @@ class FitLoop:
 
     def _train_batches(self, batches: Iterable[Any]) -> str | None:
         """Train on every batch once; return a message if the loss diverged."""
-        total = weight = 0.0
+        mean = self._mean = WeightedMean()
         engine = self.engine
         for X, y, w in self.predictor.reader.read_batches(batches):
             data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
@@ -242,8 +248,8 @@ class FitLoop:
                 engine.undo()
                 return self._describe(loss, engine.iteration + 1)
             share = float(np.mean([rows.sum() for rows in count_elements(self.spec, data).values()]))
-            total, weight = total + share * loss, weight + share
-        self._count_epoch(total / weight if weight else 0.0)
+            mean.add(share * loss, share)
+        self._count_epoch(mean.value)
         return None
 
     def _is_finite(self, loss: float) -> bool:
@@ -265,10 +271,21 @@ class FitLoop:
             raise ConvergenceError(divergence)
         warnings.warn(divergence, ConvergenceWarning, stacklevel=4)  # the caller of the optimizer's method
 
-    def _format_losses(self) -> dict[str, str]:
-        """The last losses, for the progress bar."""
+    def _last_losses(self) -> dict[str, float]:
+        """The last losses, to be shown."""
         last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
-        return {n: f"{v[0]:.4g}" for n, v in last.items() if v}
+        return {n: v[0] for n, v in last.items() if v}
+
+    def _read_progress(self) -> tuple[int, float | None]:
+        """The number of batches taken so far, and the mean loss of the epoch that runs; another thread asks."""
+        mean = self._mean or self.engine.mean
+        return self.engine.iteration, mean.value if mean.weight else None
+
+    def _count_steps(self, rows: np.ndarray, batches: Any) -> int | None:
+        """The number of steps of an epoch, if it is known."""
+        if batches is None:
+            return -(-len(rows) // self.settings.batch_size)
+        return len(batches) if hasattr(batches, "__len__") else None
 
 
 def count_batches(X: Any, y: Any, batch_size: int, X_val: Any = None) -> int:

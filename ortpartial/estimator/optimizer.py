@@ -164,7 +164,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even during a
         run; what was trained until then is kept. Engine ``"agent"`` checks it once a step.
     verbose : int
-        1 shows a progress bar.
+        1 shows a progress bar, which moves within an epoch and says how the training ended; where the output is no
+        terminal, such as a file, it is a line for each epoch. 2 prints these lines. The logger "ortpartial" tells at
+        level INFO which engine trains, how a training ended and which compilations took long, at level DEBUG every
+        epoch and compilation.
     exc : bool
         Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
 

@@ -1,7 +1,7 @@
 """Training: how a step is composed, and the engines that run it."""
 
 from .counting import count_elements, find_weighting
-from .engine import Engine
+from .engine import Engine, WeightedMean
 from .engine_selection import select_engine, select_for_backward, select_for_fit
 from .forward_backward import OrtGradientForwardBackward
 from .gradient_cut import GradientCut, GraphFunction
@@ -12,5 +12,5 @@ from .split_graphs import forward_graph, row_loss_graph
 from .step import step_values
 
 __all__ = ["Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward", "ShapePolicy",
-           "TrainingSpec", "count_elements", "find_weighting", "forward_graph", "known_shape", "program_bytes",
-           "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit", "step_values"]
+           "TrainingSpec", "WeightedMean", "count_elements", "find_weighting", "forward_graph", "known_shape",
+           "program_bytes", "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit", "step_values"]

@@ -175,7 +175,8 @@ class DataParallelEngine(Engine):
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns the weighted mean loss over all processes."""
         assert self.group is not None
-        mean, k = WeightedMean(), self.k.numpy()
+        mean = self.mean = WeightedMean()
+        k = self.k.numpy()
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size][self.group.rank :: self.group.size]
             if len(rows):

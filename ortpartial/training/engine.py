@@ -164,7 +164,7 @@ class Engine(ABC):
 
     name: str
     #: Why it was chosen, and what it has found out since.
-    reason: str
+    reason = "asked for"
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
     #: Whether several processes train together, each of which is given all the rows.
@@ -187,6 +187,8 @@ class Engine(ABC):
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
         self.given = {names.iteration: self.k, names.seed: self.seed}
+        #: The mean loss of the epoch that runs, or has run last.
+        self.mean = WeightedMean()
         self._policy = ShapePolicy()
         self._programs: dict[ProgramKey, Any] = {}
         self._data: dict[str, np.ndarray] = {}
@@ -293,7 +295,8 @@ class Engine(ABC):
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
-        mean, full = WeightedMean(), len(order) - len(order) % batch_size
+        mean = self.mean = WeightedMean()
+        full = len(order) - len(order) % batch_size
         for batches in (order[:full].reshape(-1, batch_size), order[full:][None]):
             if batches.size and np.isfinite(mean.total):
                 self._train(batches, self._choose_shapes(*batches.shape), mean)

@@ -109,15 +109,6 @@ def test_interrupted():
     assert same(o, optimizer().fit(X, Y))
 
 
-def test_verbose(capsys):
-    optimizer(verbose=1).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
-    bar = capsys.readouterr().err
-    assert "5/5" in bar
-    assert re.search(r"loss=[\d.]+, validation=[\d.]+", bar)
-    optimizer().fit(X, Y)
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("exc", [True, False])
 def test_divergence(engine, exc):

@@ -1,0 +1,179 @@
+"""Progress of a training: a bar on a terminal, a line for each epoch elsewhere, and what the log says of it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from threading import Event, Thread, get_ident
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+from ortpartial.exceptions import ConvergenceError, DeadlineError
+from ortpartial.logs import logger, seconds_compiling
+
+__all__ = ["Progress"]
+
+#: Seconds between two looks at the training, and those after which a compilation is told of.
+_PERIOD, _LONG_COMPILATION = 0.2, 1.0
+
+#: A narrow terminal cuts off the end.
+_FORMAT = "{desc}{postfix} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}"
+_FORMAT_WITHOUT_END = "{desc}{postfix}, {n_fmt} batches in {elapsed}, {rate_fmt}"
+
+#: Why a training ended, for errors that end one.
+_ENDINGS: tuple[tuple[type[BaseException], str], ...] = (
+    (KeyboardInterrupt, "interrupted"), (DeadlineError, "timeout"), (ConvergenceError, "loss not finite"))
+
+
+class Progress:
+    """A context that shows how far a training is, and at its end why it ended.
+
+    The bar is drawn by a thread that looks at the training from time to time, so that it moves within an epoch and
+    costs the steps nothing, however short they are.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the number of batches taken so far, and the mean loss of the epoch that runs, None before its first
+        step.
+    is_shown : bool
+        Whether anything is shown; the log is written in any case.
+
+    Attributes
+    ----------
+    ending : str
+        Why the training ended, if not by an error.
+
+    Examples
+    --------
+    >>> with Progress(lambda: (0, None)) as progress:
+    ...     progress.begin_epoch(1, 1, 10, verbose=2)
+    ...     progress.end_epoch({"loss": 0.25})  # doctest: +ELLIPSIS
+    epoch 1/1: loss=0.25, 0... s
+    training ended after 1 of 1 epochs: max_iter reached
+    """
+
+    def __init__(self, read: Callable[[], tuple[int, float | None]], is_shown: bool = True):
+        self.read, self.is_shown, self.ending = read, is_shown, "max_iter reached"
+        self._thread, self._first = get_ident(), read()[0]
+        self._epoch = self._done = self._max_iter = self._verbose = 0
+        self._total: int | None = None
+        self._losses: dict[str, float] = {}
+        self._start = self._epoch_start = time.monotonic()
+        self._bar: _Bar | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def begin_epoch(self, epoch: int, max_iter: int, steps: int | None, verbose: int) -> None:
+        """Tell that an epoch begins.
+
+        Parameters
+        ----------
+        epoch, max_iter : int
+            Its number, from 1, and that of the last one.
+        steps : int or None
+            Batches of an epoch, if their number is known.
+        verbose : int
+            1 for a bar, or lines where the output is no terminal; 2 for lines; 0 for neither.
+        """
+        self._verbose = verbose if self.is_shown else 0
+        has_bar = self._verbose == 1 and _is_interactive(sys.stderr)
+        if self._bar is not None and not has_bar:
+            self._bar.close()
+            self._bar = None
+        self._epoch, self._max_iter = epoch, max_iter
+        self._total = None if steps is None else self.read()[0] - self._first + steps * (max_iter - epoch + 1)
+        self._epoch_start = time.monotonic()
+        if self._bar is None and has_bar:
+            self._bar = _Bar(self._look)
+
+    def end_epoch(self, losses: Mapping[str, float]) -> None:
+        """Tell that the epoch has ended.
+
+        Parameters
+        ----------
+        losses : dict of str to float
+            Its losses by name.
+        """
+        self._losses, self._done = dict(losses), self._epoch
+        is_printed = self._verbose and self._bar is None
+        if is_printed or logger.isEnabledFor(logging.DEBUG):
+            listed = "".join(f"{n}={loss:.4g}, " for n, loss in self._losses.items())
+            line = f"epoch {self._epoch}/{self._max_iter}: {listed}{time.monotonic() - self._epoch_start:.2g} s"
+            logger.debug(line)
+            if is_printed:
+                self._print(line)
+
+    def _print(self, line: str) -> None:
+        """Print a line: to stderr in place of a bar, to stdout where lines were asked for."""
+        print(line, file=sys.stdout if self._verbose > 1 else sys.stderr, flush=True)
+
+    def _look(self, remark: str = "") -> tuple[str, int, int | None, dict[str, float]]:
+        """The state of the training: in words, its batches, all of them, and the losses."""
+        taken, loss = self.read()
+        losses = self._losses if loss is None or self._done == self._epoch else {**self._losses, "loss": loss}
+        if not remark and seconds_compiling(self._thread) > _LONG_COMPILATION:
+            remark = "compiling"
+        text = f"epoch {self._epoch}/{self._max_iter}" + (f", {remark}" if remark else "")
+        return text, taken - self._first, self._total, losses
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.ending = next((text for cls, text in _ENDINGS if isinstance(error, cls)), type(error).__name__)
+        line = f"training ended after {self._done} of {self._max_iter} epochs: {self.ending}"
+        logger.info("%s, %.2f s", line, time.monotonic() - self._start)
+        if self._bar is not None:
+            self._bar.close(self.ending)
+        elif self._verbose:
+            self._print(line)
+
+
+class _Bar:
+    """A bar on a terminal, which a thread moves until it is closed.
+
+    Parameters
+    ----------
+    look : callable
+        From a remark to what stands beside the bar, the batches taken, all of them if known, and the losses.
+    """
+
+    def __init__(self, look: Callable[..., tuple[str, int, int | None, dict[str, float]]]):
+        self.look = look
+        text, _, total, _ = look()
+        self.tqdm = tqdm(total=total, desc=text, unit="batch", mininterval=0, miniters=0, dynamic_ncols=True,
+                         bar_format=_FORMAT if total else _FORMAT_WITHOUT_END, file=sys.stderr)
+        self.is_over = Event()
+        self.thread = Thread(target=self._watch, name="ortpartial progress", daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        while not self.is_over.wait(_PERIOD):
+            self.tqdm.update(self._describe())
+
+    def _describe(self, remark: str = "") -> int:
+        """Set what stands beside the bar; return the number of batches that it does not show yet."""
+        text, taken, total, losses = self.look(remark)
+        self.tqdm.total, self.tqdm.bar_format = total, _FORMAT if total else _FORMAT_WITHOUT_END
+        self.tqdm.set_description_str(text, refresh=False)
+        self.tqdm.set_postfix({n: f"{loss:.4g}" for n, loss in losses.items()}, refresh=False)
+        return max(0, taken - self.tqdm.n)
+
+    def close(self, remark: str = "") -> None:
+        """Draw the bar a last time."""
+        self.is_over.set()
+        self.thread.join()
+        self.tqdm.n += self._describe(remark)
+        self.tqdm.close()
+
+
+def _is_interactive(stream: Any) -> bool:
+    """Whether what was written to a stream can be overwritten: on a terminal, and in a notebook."""
+    is_terminal = getattr(stream, "isatty", lambda: False)()
+    return bool(is_terminal) or type(stream).__module__.startswith("ipykernel")
