@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from .autodiff import explain_untrained, grad, gradient_model, gradient_support, nodes_between, resolve_weights
 from .estimator import OrtGradientForwardBackwardOptimizer, explain_output
-from .exceptions import ModelError, NoGradientError, OrtPartialError, SettingError
+from .exceptions import ConvergenceError, ModelError, NoGradientError, OrtPartialError, SettingError
 from .graph import Node, topological, walk_nodes
 from .model import Leaf, Model, count_modules, draw_tree, is_generated_name, load, place_initializers, write
 from .runtime import TRUSTED, find_untrusted
@@ -139,8 +139,9 @@ def _add_export_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("data", type=Path, help="an .npz file with an array for each input of a step, or a .csv file, "
-                                                 "whose columns that are no inputs feed the only one that is left")
+    command.add_argument("data", type=Path, help="an .npz file with an array for each input of a step; or a .csv file, "
+                                                 "whose columns feed the inputs of the same names, and all others "
+                                                 "the input that is left")
     length = command.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, default=100, help="how often to go over the rows; default: 100")
     length.add_argument("--steps", type=int, help="end after so many steps, in place of --epochs")
@@ -227,6 +228,7 @@ def _run(args: argparse.Namespace) -> int:
     with _Interruption() as interruption:
         steps = _train(args, session, data, validation, order, interruption)
         if args.output and steps:
+            _check_finite(session.state)
             write(session.inference_model() if args.strip else session.training_model(), args.output)
             print(f"{args.output}: the trained model{', without its training' if args.strip else ''}")
     return 130 if interruption.is_requested else 0
@@ -263,6 +265,14 @@ def _take_validation(source: str, data: dict[str, np.ndarray], session: Training
     return split_rows(data, share, rng)
 
 
+def _check_finite(state: Mapping[str, np.ndarray]) -> None:
+    """Raise an error where the last step, whose loss was finite, has left a weight that is not."""
+    for name, array in state.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ConvergenceError(f"{name!r} is not finite after the last step, and nothing is written; lower the "
+                                   f"learning rate, or scale the data.")
+
+
 def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, np.ndarray],
            validation: dict[str, np.ndarray] | None, rng: np.random.Generator | None, interruption: _Interruption
            ) -> int:
@@ -277,7 +287,7 @@ def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, n
                 display.end_epoch(means, validated)
             interruption.is_raised = False
         except KeyboardInterrupt:
-            display.print(f"ortpartial: interrupted after step {display.steps} of {display.total}", sys.stderr)
+            display.print(f"ortpartial: interrupted {display.describe_progress()}", sys.stderr)
     return display.steps
 
 
@@ -313,6 +323,10 @@ class _Display:
             self.line += f", validation {_format_means(validated)}"
         if self.bar.disable:
             self.print(self.line, sys.stdout)
+
+    def describe_progress(self) -> str:
+        """The number of steps that were taken, in words."""
+        return f"after step {self.steps} of {self.total}" if self.steps else "before the first step; nothing is written"
 
     def print(self, text: str, file: TextIO) -> None:
         """Print a line in place of the bar."""

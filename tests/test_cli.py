@@ -303,10 +303,12 @@ def test_run_has_an_output(training, capsys):
 
 
 def test_run_that_diverges_writes_nothing(training, capsys):
-    assert main(["export", "mlp.onnx", "-o", "training.onnx", "--eta0", "1e9"]) == 0
+    assert main(["export", "mlp.onnx", "-o", "training.onnx", "--eta0", "3e38"]) == 0
     before = Path("training.onnx").read_bytes()
     assert run("--epochs 9 --batch 5 -o training.onnx") == 2
     assert re.search(r"The output 'loss' is (nan|inf) in step \d+ \(epoch \d\); lower", capsys.readouterr().err)
+    assert run("--steps 1 -o training.onnx") == 2
+    assert re.search(r"'W\d' is not finite after the last step, and nothing is written", capsys.readouterr().err)
     assert Path("training.onnx").read_bytes() == before
 
 
@@ -347,6 +349,13 @@ def test_ctrl_c_while_the_model_is_written(training, capsys, monkeypatch):
     monkeypatch.setattr(os, "fsync", interrupt_at(1, os.fsync))
     assert run("--epochs 5 -o trained.onnx") == 130
     assert TrainingSession("trained.onnx").state["iteration"] == 5
+
+
+def test_ctrl_c_before_the_first_step(training, capsys, monkeypatch):
+    monkeypatch.setattr(TrainingSession, "step", interrupt_at(1, TrainingSession.step))
+    assert run("--epochs 5 -o trained.onnx") == 130
+    assert capsys.readouterr() == ("", "ortpartial: interrupted before the first step; nothing is written\n")
+    assert not Path("trained.onnx").exists()
 
 
 @pytest.mark.parametrize("name", ["read_rows", "write"])
