@@ -1,73 +1,168 @@
-"""The chart of a benchmark."""
+"""
+The chart of a benchmark: one panel for each question.
+
+    python bench/chart.py bench/results/<results>.json
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import style
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from models import model
 
-#: One color for each contestant; those of ortpartial are similar.
-COLORS = {"epoch": "#c1121f", "step": "#e36414", "agent": "#f4a261", "auto": "#9b2226", "torch": "#1d3557",
-          "torch.compile": "#457b9d", "torch graphs": "#a8dadc", "jax scan": "#2a9d8f", "jax step": "#8ab17d",
-          "onnxsim": "#7b2cbf", "sklearn": "#6c757d", "numpy": "#adb5bd"}
+#: What is drawn of the contestants: their names and colors.
+PEERS = {"epoch": ("ortpartial", "#c1121f"), "torch": ("torch", "#1d3557"),
+         "torch.compile": ("torch.compile", "#6a93b8"), "jax scan": ("JAX", "#2a9d8f"),
+         "onnxsim": ("onnxsim", "#7b2cbf"), "sklearn": ("scikit-learn", "#e9a23b"), "numpy": ("numpy", "#9aa0a6")}
+#: Colors of several lines or bars that are all ortpartial's.
+SHADES = ["#c1121f", "#e9724c", "#f4a261", "#7a0c14"]
+TITLES = {"lenet": "LeNet", "resnet18": "ResNet-18", "encoder": "encoder", "bert": "BERT-small"}
+NUMBER = FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
+
+Panel = tuple[str, Callable[[Any], None]]
 
 
-def draw(results: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
-    """Draw steps of the small models, of the large ones, first steps, and growth."""
-    us, steps = "cpu_us" if cpu else "us", [e for e in results["steps"] if e["cores"] == 1]
-    small = list(dict.fromkeys((e["model"], e["rate"]) for e in steps if model(e["model"]).widths))
-    large = [e for e in results["steps"] if not model(e["model"]).widths]
-    panels = [("small", s) for s in small] + [("large", c) for c in sorted({e["cores"] for e in large})]
-    panels += [("first", None)] * bool(results["first"])
-    panels += [("growth", axis) for axis in results["growth"]]
-    columns, rows = min(4, max(2, len(panels))), max(1, -(-len(panels) // 4))
-    figure = Figure(figsize=(4.6 * columns, 3.6 * rows + 0.6))
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for a, (kind, what) in zip(axes.flat, panels, strict=False):
-        if kind == "small":
-            name, rate = what
-            entries = [e for e in steps if (e["model"], e["rate"]) == what]
-            lines(a, [(e["batch"], {p: t[us] for p, t in e["peers"].items()}) for e in entries])
-            a.set(title=f"{model(name).title}, {rate}", xlabel="batch", ylabel="µs a step")
-        elif kind == "large":
-            groups = {e["model"]: e["peers"] for e in large if e["cores"] == what}
-            bars(a, {g: {p: t[us] / peers["torch"][us] for p, t in peers.items()}
-                     for g, peers in groups.items() if "torch" in peers}, base=1)
-            a.set(title=f"large models, {what} core{'s' * (what > 1)}", ylabel="a step, times torch's")
-        elif kind == "first":
-            firsts = results["first"]
-            names = list(dict.fromkeys(f["model"] for f in firsts))
-            bars(a, {n: {f["peer"]: f["first"] for f in firsts if f["model"] == n} for n in names}, base=0.001)
-            a.set(title="first step, in a new process", ylabel="seconds")
-        else:
-            lines(a, [(p["at"], {n: t[us] for n, t in p["peers"].items()}) for p in results["growth"][what]])
-            a.set(title=f"growth with {what}", xlabel=what, ylabel="µs a step")
-    for a in axes.flat[len(panels) :]:
-        a.axis("off")
-    handles = {label: h for a in axes.flat for h, label in zip(*a.get_legend_handles_labels(), strict=True)}
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (3.6 * rows + 0.6)))
-    figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=5, frameon=False)
-    figure.savefig(path, dpi=100)
+def draw(results: dict[str, Any], path: Path, *, cpu: bool = False) -> Figure:
+    """Draw the panels for which there are results, at the width of a page."""
+    panels = [*speedups(results, "cpu_us" if cpu else "us"), *comparisons(results, "cpu_us" if cpu else "us")]
+    rows = max(1, -(-len(panels) // 2))
+    with style.context("ortpartial.figure"):
+        figure = Figure(figsize=(8.4, 3.1 * rows))
+        axes = figure.subplots(rows, 2, squeeze=False)
+        for ax, (title, write) in zip(axes.flat, panels, strict=False):
+            ax.set_title(title)
+            write(ax)
+            ax.grid(axis="x", visible=False)
+        for ax in axes.flat[len(panels):]:
+            ax.axis("off")
+        figure.savefig(path)
+    return figure
 
 
-def lines(a: Any, points: list[tuple[int, dict[str, float]]]) -> None:
-    """A line for each contestant, both axes logarithmic."""
-    for name in dict.fromkeys(n for _, t in points for n in t):
-        x, y = zip(*((x, t[name]) for x, t in points if name in t), strict=True)
-        a.loglog(x, y, marker="o", markersize=3, color=COLORS[name], label=name)
-    a.grid(alpha=0.3)
+def speedups(results: dict[str, Any], us: str) -> list[Panel]:
+    """How many times as fast as torch ortpartial is: by batch, by size, and for large models."""
+    cells = [e for e in results["steps"] if {"epoch", "torch"} <= e["peers"].keys()]
+    small = [e for e in cells if e["cores"] == 1 and model(e["model"]).widths]
+    large = [e for e in cells if not model(e["model"]).widths]
+    panels: list[Panel] = []
+    for rate in dict.fromkeys(e["rate"] for e in small):
+        groups = {f"ortpartial, {model(name).title.split(',')[0]}":
+                  [(e["batch"], e["peers"]) for e in small if (e["model"], e["rate"]) == (name, rate)]
+                  for name in dict.fromkeys(e["model"] for e in small)}
+        panels.append((f"How much faster than torch? ({rate})", write_ratios(groups, us, "rows of a batch")))
+    for axis, label in (("parameters", "weights, 64-w-w-10, batch 32"), ("nodes", "layers of width 16, batch 32")):
+        if points := [(p["at"], p["peers"]) for p in results["growth"].get(axis, ())]:
+            title = {"parameters": "With more weights?", "nodes": "With more layers?"}[axis]
+            panels.append((title, write_ratios({"ortpartial": points}, us, label)))
+    if large:
+        panels.append(("For large models?", write_large(large, us)))
+    return panels
 
 
-def bars(a: Any, groups: dict[str, dict[str, float]], base: float) -> None:
-    """A bar for each contestant in every group, from a base, up or down."""
-    names = list(dict.fromkeys(n for t in groups.values() for n in t))
-    for i, name in enumerate(names):
-        at = [(k, t[name]) for k, t in enumerate(groups.values()) if name in t]
-        x = np.array([k for k, _ in at]) + (i - len(names) / 2) * 0.8 / len(names)
-        a.bar(x, [v - base for _, v in at], 0.8 / len(names), bottom=base, color=COLORS[name], label=name)
-    a.set_xticks(range(len(groups)), groups, fontsize=6)
-    a.set_yscale("log")
-    a.grid(alpha=0.3, axis="y")
+def comparisons(results: dict[str, Any], us: str) -> list[Panel]:
+    """Times beside all libraries: of a step, and of the first one."""
+    panels: list[Panel] = []
+    steps = [e for e in results["steps"] if e["cores"] == 1 and model(e["model"]).widths]
+    if steps:
+        name = next((e["model"] for e in steps if e["model"] == "20-100-1"), steps[-1]["model"])
+        rate = steps[0]["rate"]
+        points = [(e["batch"], e["peers"]) for e in steps if (e["model"], e["rate"]) == (name, rate)]
+        panels.append((f"And beside others? ({model(name).title}, {rate})", write_times(points, us)))
+    if results["first"]:
+        panels.append(("How long does the first step take?", write_firsts(results["first"])))
+    return panels
+
+
+def write_ratios(groups: dict[str, list[tuple[int, Any]]], us: str, xlabel: str) -> Callable[[Any], None]:
+    """Lines of torch's time over ortpartial's."""
+    def write(ax: Any) -> None:
+        for color, (label, points) in zip(SHADES, groups.items(), strict=False):
+            x, peers = zip(*points, strict=True)
+            ax.loglog(x, [p["torch"][us] / p["epoch"][us] for p in peers], "o-", color=color, label=label)
+        ax.axhline(1, color=PEERS["torch"][1], linestyle="--", label="torch")
+        ax.set(xlabel=xlabel, ylabel="times as fast")
+        mark(ax, [x for points in groups.values() for x, _ in points])
+        ax.set_ylim(min(ax.get_ylim()[0], 0.7))
+        leave_room(ax, 0.2 * len(groups))
+        ax.legend(loc="upper right", fontsize=8)
+
+    return write
+
+
+def write_large(entries: list[dict[str, Any]], us: str) -> Callable[[Any], None]:
+    """Bars of torch's time over ortpartial's, for each number of cores."""
+    def write(ax: Any) -> None:
+        names, cores = (list(dict.fromkeys(e[key] for e in entries)) for key in ("model", "cores"))
+        for i, n in enumerate(cores):
+            at = {e["model"]: e["peers"]["torch"][us] / e["peers"]["epoch"][us] for e in entries if e["cores"] == n}
+            x = [names.index(name) + (i - (len(cores) - 1) / 2) * 0.38 for name in at]
+            bars = ax.bar(x, list(at.values()), 0.36, color=SHADES[i], label=f"ortpartial, {n} core{'s' * (n > 1)}")
+            ax.bar_label(bars, fmt="{:.2f}", fontsize=8, label_type="center", color="white")
+        ax.axhline(1, color=PEERS["torch"][1], linestyle="--", label="torch")
+        ax.set(ylabel="times as fast")
+        ax.set_xticks(range(len(names)), [TITLES.get(n, n) for n in names], fontsize=8)
+        ax.set_ylim(0, 1.45 * ax.get_ylim()[1])
+        ax.legend(loc="upper left", fontsize=8, ncols=2)
+
+    return write
+
+
+def write_times(points: list[tuple[int, Any]], us: str) -> Callable[[Any], None]:
+    """A line of each library."""
+    def write(ax: Any) -> None:
+        for peer, (label, color) in PEERS.items():
+            if at := [(x, peers[peer][us]) for x, peers in points if peer in peers]:
+                ax.loglog(*zip(*at, strict=True), "o-", color=color, label=label, zorder=3 if peer == "epoch" else 2,
+                          linewidth=2.6 if peer == "epoch" else 1.4)
+        ax.set(xlabel="rows of a batch", ylabel="µs a step")
+        mark(ax, [x for x, _ in points])
+        leave_room(ax, 0.4)
+        ax.legend(loc="upper left", fontsize=8, ncols=3)
+
+    return write
+
+
+def write_firsts(entries: list[dict[str, Any]]) -> Callable[[Any], None]:
+    """A bar of each library that compiles, for every model."""
+    def write(ax: Any) -> None:
+        names = list(dict.fromkeys(e["model"] for e in entries))
+        peers = [p for p in ("epoch", "torch", "jax scan", "torch.compile") if any(e["peer"] == p for e in entries)]
+        for i, peer in enumerate(peers):
+            at = {e["model"]: e["first"] for e in entries if e["peer"] == peer}
+            x = np.array([names.index(n) for n in at]) + (i - (len(peers) - 1) / 2) * 0.8 / len(peers)
+            ax.bar(x, list(at.values()), 0.8 / len(peers), color=PEERS[peer][1], label=PEERS[peer][0])
+        ax.set(yscale="log", ylabel="seconds, compilation included")
+        ax.set_xticks(range(len(names)), [TITLES.get(n, n) for n in names], fontsize=8)
+        ax.yaxis.set(major_formatter=NUMBER, minor_locator=NullLocator())
+        leave_room(ax, 0.3)
+        ax.legend(loc="upper left", fontsize=8, ncols=2)
+
+    return write
+
+
+def leave_room(ax: Any, share: float) -> None:
+    """Make a logarithmic axis longer, for the legend."""
+    bottom, top = ax.get_ylim()
+    ax.set_ylim(bottom, top * (top / bottom) ** share)
+
+
+def mark(ax: Any, xs: list[int]) -> None:
+    """Ticks that are plain numbers: on the first axis where points are."""
+    shown = sorted(set(xs))
+    ax.set_xticks(shown, [f"{x / 1000:,.0f},000" if x > 10_000 else f"{x:,}" for x in shown])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set(major_locator=LogLocator(subs=[1, 3] if ax.get_ylim()[1] < 1000 else [1]), major_formatter=NUMBER,
+                 minor_locator=NullLocator())
+
+
+if __name__ == "__main__":
+    source = Path(sys.argv[1])
+    draw(json.loads(source.read_text()), source.with_suffix(".png"))

@@ -67,13 +67,12 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-
-    fig, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    plt.style.use("ortpartial.figure")
+    fig, axes = plt.subplots(1, 2, figsize=(9, 3.5))
     for ax, what, title in zip(axes, (seconds, scores), (f"Seconds for {EPOCHS} epochs", "Test R²"), strict=True):
         for i, lib in enumerate(libraries):
             ax.bar_label(ax.bar(np.arange(3) + 0.4 * i, [what[lib, b] for b in BATCHES], 0.4, label=lib), fmt="{:.2f}")
         ax.set(xticks=np.arange(3) + 0.2, xticklabels=BATCHES, xlabel="rows of a batch", title=title)
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(frameon=False)
+    axes[0].legend()
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    fig.savefig(Path(sys.argv[1]) / "benchmark_regression.png", dpi=120)
+    fig.savefig(Path(sys.argv[1]) / "benchmark_regression.png")

@@ -69,11 +69,11 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-
-    fig, ax = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    plt.style.use("ortpartial.figure")
+    fig, ax = plt.subplots(figsize=(6, 3.5))
     for title, curve in curves.items():
-        ax.plot(curve, label=title)
-    ax.set(xlabel="epoch", ylabel="accuracy", title=f"Digits 5 to 9 from {few} examples")
+        ax.plot(range(1, 31), curve, label=title)
+    ax.set(xlabel="epoch", ylabel="accuracy", xlim=(1, None), title=f"Digits 5 to 9 from {few} examples")
     ax.legend()
     Path(sys.argv[1]).mkdir(exist_ok=True)
-    fig.savefig(Path(sys.argv[1]) / "fine_tune_encoder.png", dpi=120)
+    fig.savefig(Path(sys.argv[1]) / "fine_tune_encoder.png")

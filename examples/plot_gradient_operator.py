@@ -49,10 +49,11 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    plt.style.use("ortpartial.figure")
+    fig, axes = plt.subplots(figsize=(6, 4))
     for name, derivative in derivatives.items():
         axes.plot(x, derivative, label=f"order {name[1:]}")
     axes.set(xlabel="x", title="exp(-x²/2) and its derivatives")
-    axes.legend(frameon=False)
+    axes.legend()
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    fig.savefig(Path(sys.argv[1]) / "gradient_operator.png", dpi=120)
+    fig.savefig(Path(sys.argv[1]) / "gradient_operator.png")

@@ -66,14 +66,14 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    plt.style.use("ortpartial.figure")
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4))
     image = left.imshow(hessian, cmap="RdBu", norm=matplotlib.colors.SymLogNorm(100, vmin=-5000, vmax=5000))
-    left.set(title="12 products: the Hessian, column by column", xticks=[], yticks=[])
+    left.set(title="The Hessian, from 12 products", xticks=[], yticks=[])
     fig.colorbar(image, ax=left)
     for label, column in zip(("∇f", "H·v", "H whole, times v (numpy)"), zip(*rows, strict=True), strict=True):
         right.loglog(sizes, column, "o-", label=label)
     right.set(xlabel="size of x", title="Microseconds")
-    right.legend(frameon=False)
+    right.legend()
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    fig.savefig(Path(sys.argv[1]) / "hessian_vector_product.png", dpi=120)
+    fig.savefig(Path(sys.argv[1]) / "hessian_vector_product.png")

@@ -51,12 +51,12 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, ax = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    ax.semilogy(losses, color="tab:blue", linewidth=1)
+    plt.style.use("ortpartial.figure")
+    fig, ax = plt.subplots(figsize=(6, 3.5))
+    ax.semilogy(range(1, len(losses) + 1), losses, linewidth=1, label="batches")
     ax.axhline(0.01, color="gray", linestyle=":", label="noise in the data")
     ax.set(xlabel="step", ylabel="square error of the batch", title="Linear regression with a custom training loop")
-    ax.legend(frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend()
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    fig.savefig(folder / "linear_regression_forward_backward.png", dpi=120)
+    fig.savefig(folder / "linear_regression_forward_backward.png")

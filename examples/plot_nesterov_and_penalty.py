@@ -58,17 +58,17 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    plt.style.use("ortpartial.figure")
+    fig, axes = plt.subplots(1, 2, figsize=(9, 4))
+    epochs = range(1, 101)
     for (rate_name, penalty_name), optimizer in trained.items():
-        look = {"color": {"SGD": "tab:blue", "Nesterov": "tab:orange"}[rate_name],
+        look = {"color": {"SGD": "C1", "Nesterov": "C0"}[rate_name],
                 "linestyle": {"no penalty": "--", "elastic penalty": "-"}[penalty_name]}
-        axes[0].semilogy(optimizer.train_losses_, label=f"{rate_name}, {penalty_name}", **look)
-        axes[1].plot(optimizer.validation_losses_, **look)
-    axes[0].set(xlabel="epoch", ylabel="square error", title="Rows that are trained on")
-    axes[1].set(xlabel="epoch", ylim=(0, None), title="New rows")
-    axes[0].legend(frameon=False)
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
+        axes[0].semilogy(epochs, optimizer.train_losses_, label=f"{rate_name}, {penalty_name}", **look)
+        axes[1].plot(epochs, optimizer.validation_losses_, label=f"{rate_name}, {penalty_name}", **look)
+    axes[0].set(xlabel="epoch", xlim=(1, None), ylabel="square error", title="Training rows")
+    axes[1].set(xlabel="epoch", xlim=(1, None), ylim=(0, None), title="New rows")
+    axes[0].legend(fontsize=8)
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    fig.savefig(folder / "nesterov_and_penalty.png", dpi=120)
+    fig.savefig(folder / "nesterov_and_penalty.png")

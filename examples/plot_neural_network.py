@@ -52,18 +52,19 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    plt.style.use("ortpartial.figure")
     axis = np.linspace(-1.2, 1.2, 300)
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     regions = optimizer.predict(grid).argmax(axis=1).reshape(300, 300)
-    colors = ["tab:blue", "tab:orange", "tab:green"]
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    colors = ["C0", "C1", "C2"]
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4))
     left.contourf(axis, axis, regions, levels=[-0.5, 0.5, 1.5, 2.5], colors=colors, alpha=0.2)
     left.scatter(*X[test].T, c=[colors[i] for i in label[test]], s=10)
-    left.set(aspect="equal", title="What the network learned, and the test points", xticks=[], yticks=[])
-    right.semilogy(optimizer.train_losses_, label="training")
-    right.semilogy(np.arange(10, 101, 10) - 1, optimizer.validation_losses_, "o-", label="test")
-    right.set(xlabel="epoch", title="Cross-entropy")
-    right.legend(frameon=False)
+    left.set(aspect="equal", title="Learned regions, and test points", xticks=[], yticks=[])
+    right.semilogy(range(1, 101), optimizer.train_losses_, label="training")
+    right.semilogy(range(10, 101, 10), optimizer.validation_losses_, "o-", label="test")
+    right.set(xlabel="epoch", xlim=(1, None), title="Cross-entropy")
+    right.legend()
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    fig.savefig(folder / "neural_network.png", dpi=120)
+    fig.savefig(folder / "neural_network.png")

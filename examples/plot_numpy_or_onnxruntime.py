@@ -68,12 +68,12 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+    plt.style.use("ortpartial.figure")
+    fig, ax = plt.subplots(figsize=(7, 4))
     for name, r in ratios.items():
         ax.loglog(np.array(ROWS) * 50, r, "o-", label=name)
-    ax.axhline(1, color="gray", linestyle=":")
+    ax.axhline(1, color="gray", linestyle=":", label="equally fast")
     ax.set(xlabel="numbers in x", ylabel="time of numpy / of onnxruntime", title="Above the line a graph is faster")
-    ax.legend(frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend()
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    fig.savefig(Path(sys.argv[1]) / "numpy_or_onnxruntime.png", dpi=120)
+    fig.savefig(Path(sys.argv[1]) / "numpy_or_onnxruntime.png")

@@ -55,15 +55,15 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    plt.style.use("ortpartial.figure")
     line = np.linspace(0, 1, 200)[:, None]
     low, middle, high = optimizer.predict(line).T
-    fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-    ax.scatter(X, y, s=4, color="gray", alpha=0.5)
-    ax.fill_between(line[:, 0], low, high, color="tab:blue", alpha=0.2, label="8 of 10 targets")
-    ax.plot(line, middle, color="tab:blue", label="median")
+    fig, ax = plt.subplots(figsize=(6, 4))
+    ax.scatter(X, y, s=4, color="gray", alpha=0.5, label="target")
+    ax.fill_between(line[:, 0], low, high, color="C0", alpha=0.2, label="8 of 10 targets")
+    ax.plot(line, middle, color="C0", label="median")
     ax.set(xlabel="x", ylabel="target", title="Three quantiles, trained with a custom loss")
-    ax.legend(frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend()
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    fig.savefig(folder / "own_loss.png", dpi=120)
+    fig.savefig(folder / "own_loss.png")

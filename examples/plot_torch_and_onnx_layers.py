@@ -68,11 +68,12 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-
-    fig, ax = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    ax.semilogy(expected, color="tab:gray", linewidth=3, label="torch alone")
-    ax.semilogy(losses, color="tab:orange", linewidth=1, label="torch, then ONNX")
+    plt.style.use("ortpartial.figure")
+    fig, ax = plt.subplots(figsize=(6, 3.5))
+    steps = range(1, len(losses) + 1)
+    ax.semilogy(steps, expected, color="0.7", linewidth=3, label="torch alone")
+    ax.semilogy(steps, losses, linewidth=1, label="torch, then ONNX")
     ax.set(xlabel="step", ylabel="loss of the batch", title="Two layers, of which the second is an ONNX graph")
-    ax.legend(frameon=False)
+    ax.legend()
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    fig.savefig(Path(sys.argv[1]) / "torch_and_onnx_layers.png", dpi=120)
+    fig.savefig(Path(sys.argv[1]) / "torch_and_onnx_layers.png")

@@ -65,11 +65,12 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    plt.style.use("ortpartial.figure")
+    fig, axes = plt.subplots(figsize=(6, 4))
     axes.semilogy(range(1, BEFORE + AFTER + 1), trainer.train_losses_, color="0.7", lw=5, label="without a break")
-    axes.semilogy(range(1, BEFORE + 1), trainer.train_losses_[:BEFORE], "o-", label="before the model was handed on")
-    axes.semilogy(range(BEFORE + 1, BEFORE + AFTER + 1), losses, "s-", label="by the training inside of the model")
-    axes.set(xlabel="epoch", ylabel="loss")
-    axes.legend(frameon=False)
+    axes.semilogy(range(1, BEFORE + 1), trainer.train_losses_[:BEFORE], "oC1-", label="before the model was handed on")
+    axes.semilogy(range(BEFORE + 1, BEFORE + AFTER + 1), losses, "sC0-", label="by the training inside of the model")
+    axes.set(xlabel="epoch", ylabel="loss", title="One training, handed on after 8 epochs", xticks=range(2, 21, 2))
+    axes.legend()
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    fig.savefig(Path(sys.argv[1]) / "training_handed_on.png", dpi=120)
+    fig.savefig(Path(sys.argv[1]) / "training_handed_on.png")

@@ -45,6 +45,28 @@ def test_many_lengths():
     assert lines[-1].startswith("at most 1.3 times: ")
 
 
+KEPT = sorted((ROOT / "bench" / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
+def test_the_chart_answers_a_question_in_each_panel(tmp_path, monkeypatch, kept):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    for name in ("models", "chart"):  # `models` is a module of the tests as well, which is put back.
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    from chart import draw
+
+    figure = draw(json.loads(kept.read_text()), tmp_path / "chart.png")
+    for name in ("models", "chart"):
+        monkeypatch.delitem(sys.modules, name)
+    panels = [a for a in figure.axes if a.axison]
+    assert len(panels) >= 3
+    assert all(a.get_title(loc="left").split(" (")[0].endswith("?") for a in panels)
+    for a in panels:
+        assert any(text.get_text().startswith("ortpartial") for text in a.get_legend().get_texts())
+        assert {text.get_text() for text in a.get_legend().get_texts()} >= {"torch"}
+    assert figure.get_figwidth() * 120 < 1024, "it is read at the width of a page"
+
+
 @pytest.fixture
 def race(monkeypatch):
     """The module of the benchmark, imported as its scripts import one another."""

@@ -84,6 +84,7 @@ def test_example_is_short_and_says_what_it_shows(example):
     # Without a folder nothing is drawn, so neither a window nor matplotlib is needed.
     assert ".show(" not in text
     assert "find_spec" in text
+    assert 'plt.style.use("ortpartial.figure")' in text, "all figures have one style"
 
 
 def test_demo(tmp_path):
