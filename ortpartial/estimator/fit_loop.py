@@ -124,7 +124,7 @@ class FitLoop:
         kept, reader = np.arange(rows), self.predictor.reader
         if X_val is None:
             if y_val is not None:
-                raise DataError("X_val and y_val belong together; one of them is missing.")
+                raise DataError("X_val and y_val belong together; X_val is missing.")
             return kept, None
         if isinstance(X_val, Real):
             held_out = self._draw_rows(X_val, y_val, rows)
@@ -132,10 +132,13 @@ class FitLoop:
         X_val, y_val, _ = reader.unpack(X_val, y_val, None)
         if y_val is not None:
             # An error is better now than after the first epochs.
-            self.predictor.data.check_counts(self._to_arrays(X_val, y_val, None)[0])
+            try:
+                self.predictor.data.check_counts(self._to_arrays(X_val, y_val, None)[0])
+            except DataError as e:
+                raise DataError(f"The validation data do not fit: {e}") from None
             return kept, [(X_val, y_val, None)]
         if not is_batches(X_val):
-            raise DataError("X_val and y_val belong together; one of them is missing.")
+            raise DataError("X_val and y_val belong together; y_val is missing.")
         if iter(X_val) is X_val and self.settings.max_iter > 1:
             raise DataError("X_val gives its batches once; give what can be iterated over again.")
         return kept, X_val
@@ -199,6 +202,8 @@ class FitLoop:
 
     def _check_batches(self, X: Any, epochs: int | None = None) -> Iterable[Any]:
         """X, if it can be iterated over in every epoch."""
+        if isinstance(X, tuple) and len(X) in (2, 3) and all(hasattr(a, "__array__") for a in X):
+            raise DataError(f"X is a tuple of {len(X)} arrays; give them as arguments of their own: fit(X, y).")
         if not is_batches(X) and not isinstance(X, (tuple, list)):
             raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
         if iter(X) is X and (epochs or self.settings.max_iter) > 1:

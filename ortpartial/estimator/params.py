@@ -53,6 +53,8 @@ class FitSettings:
             raise SettingError(f"callbacks is a sequence of functions of the optimizer, not {self.callbacks!r}.")
         if wrong := [c for c in self.callbacks if not callable(c)]:
             raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} cannot be called.")
+        if wrong := [c for c in self.callbacks if not _takes_one(c)]:
+            raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} does not take one argument.")
         try:
             np.random.default_rng(self.random_state)
         except (TypeError, ValueError):
@@ -195,6 +197,17 @@ def _replace_field(owner: str, piece: Any, path: Sequence[str], value: Any) -> A
     if rest:
         value = _replace_field(f"{owner}__{name}", getattr(piece, name), rest, value)
     return replace(piece, **{name: value})
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with one argument, as far as it says so."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # A function in C may have no signature.
+        return True
+    return True
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -56,7 +56,8 @@ class TrainingState:
         """Overwrite the arrays of a kind: all of them, or none if one does not fit."""
         names = self.list_names(kind)
         if len(arrays) != len(names):
-            raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(arrays)} given.")
+            raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(arrays)} given; set_state takes "
+                            f"what get_state({kind!r}) returns.")
         checked = [_check_array(name, a, self.engine.get(name)) for name, a in zip(names, arrays, strict=True)]
         for name, a in zip(names, checked, strict=True):
             self.engine.set(name, a)

@@ -16,6 +16,8 @@ from ortpartial.graph import Value, find_inputs
 from ortpartial.model import check_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
 
+from .hints import hint_encoding, hint_labels, hint_shape
+
 __all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target", "list_columns"]
 
 #: The forward pass: arrays of the inputs by name -> arrays of the outputs by name.
@@ -195,13 +197,15 @@ def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:
             array = array.astype(dtype)
         except (TypeError, ValueError):
             wrong = next((v for v in array.flat if not isinstance(v, Number)), array.flat[0])
-            raise DataError(f"{what} holds {type(wrong).__name__}, where {dtype} was expected.") from None
+            raise DataError(f"{what} holds {type(wrong).__name__}, where {dtype} was expected"
+                            f"{hint_encoding(wrong, what)}.") from None
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
-        raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected; encode it as numbers first.")
+        raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected{hint_encoding(data, what)}.")
     if array.dtype.kind == "f" and not _is_finite(array):
         raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
     if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.floor(array)).any():
-        raise DataError(f"{what} holds fractions, where {dtype} was expected.")
+        hint = "; quantities are for another loss, such as 'square_error'" if what.startswith("y") else ""
+        raise DataError(f"{what} holds fractions, where {dtype} was expected{hint}.")
     if dtype.kind in "iub" and array.size and not np.can_cast(array.dtype, dtype):
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         if not low <= array.min() <= array.max() <= high:
@@ -320,7 +324,7 @@ def _check_shape(shape: tuple[int, ...], declared: Sequence[int | str | None] | 
         not isinstance(d, int) or s == d for s, d in zip(shape[1:], declared[1:], strict=False)
     )
     if not fits:
-        raise DataError(f"{what} has shape {shape}, where {wanted} was expected.")
+        raise DataError(f"{what} has shape {shape}, where {wanted} was expected{hint_shape(shape, declared)}.")
 
 
 def _weigh_elements(w: np.ndarray | None, t: np.ndarray, ignored: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
@@ -393,7 +397,7 @@ def _check_labels(array: np.ndarray, classes: int, ignore_index: int | None, wha
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:
         ignored = "" if ignore_index is None else f", or {ignore_index} for what does not count"
         raise DataError(f"{what} has labels from {labels.min()} to {labels.max()}, where 0 to {classes - 1} were "
-                        f"expected{ignored}.")
+                        f"expected{ignored}{hint_labels(labels.min(), labels.max(), classes)}.")
 
 
 def check_sample_weight(w: Any, dtype: np.dtype, rows: int, shape: Sequence[int] = ()) -> np.ndarray:

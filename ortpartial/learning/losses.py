@@ -409,7 +409,8 @@ class HingeLearningLoss(BaseLearningLoss):
     def check_target(self, t: np.ndarray, what: str = "y") -> None:
         # A target between 0 and 1 is not a probability here: at ½ every score would cost 1.
         if (wrong := t[(t != 0) & (t != 1)]).size:
-            raise DataError(f"{what} has the number {wrong[0]}, where labels of 0 and 1 were expected.")
+            raise DataError(f"{what} has the number {wrong[0]}, where labels of 0 and 1 were expected"
+                            f"{'; labels of -1 and 1 become these by y > 0' if wrong[0] == -1 else ''}.")
 
     def labels(self, y: np.ndarray) -> np.ndarray:
         return (y > 0).astype(np.int64)
@@ -442,7 +443,9 @@ class NegLogLearningLoss(BaseLearningLoss):
 
     def check_target(self, t: np.ndarray, what: str = "y") -> None:
         if t.size and not 0 <= t.min() <= t.max() <= 1:
-            raise DataError(f"{what} has numbers from {t.min()} to {t.max()}, where labels of 0 and 1 were expected.")
+            hint = "; labels of -1 and 1 become these by y > 0" if (t.min(), t.max()) == (-1, 1) else ""
+            raise DataError(f"{what} has numbers from {t.min()} to {t.max()}, where labels of 0 and 1 were expected"
+                            f"{hint}.")
 
     def labels(self, y: np.ndarray) -> np.ndarray:
         return (y > 0).astype(np.int64)
@@ -665,7 +668,8 @@ def resolve_loss(
     >>> resolve_loss("elastic")
     ElasticLearningLoss(l1_weight=0.5, l2_weight=0.5)
     """
-    if callable(loss) and not isinstance(loss, (type, BaseLearningLoss)):
+    is_foreign = type(loss).__module__.startswith(("torch.", "keras.", "tensorflow."))
+    if callable(loss) and not is_foreign and not isinstance(loss, (type, BaseLearningLoss)):
         from .function_loss import FunctionLearningLoss  # one of the losses, and so above them
 
         return FunctionLearningLoss(loss)

@@ -143,8 +143,13 @@ def resolve_piece(kind: type, choice: Any, table: Mapping[str, type]) -> Any:
     # Two names of a class are known, and one is listed.
     names = [n for i, (n, cls) in enumerate(table.items()) if cls not in list(table.values())[:i]]
     if not isinstance(choice, str):
-        raise SettingError(f"{setting}: {choice!r} is a {type(choice).__name__}; a name ({', '.join(names)}) or an "
-                           f"object of a subclass of {kind.__name__} was expected.")
+        # A class or an object of another library, torch.optim.Adam for example, has a name that says what is meant.
+        other = choice if isinstance(choice, type) else type(choice)
+        meant = "" if other.__module__ == "builtins" else suggest(other.__name__, table, CHOICES.get(setting, {}))
+        guess = f" Did you mean {meant}?" if meant else ""
+        what = repr(choice) if other.__module__ == "builtins" else f"{other.__module__}.{other.__name__}"
+        raise SettingError(f"{setting}: {what} is a {type(choice).__name__}; a name ({', '.join(names)}) or an object "
+                           f"of a subclass of {kind.__name__} was expected.{guess}")
     classes = {**table, **{cls.__name__: cls for cls in table.values()}}
     for name, cls in classes.items():
         if name.lower() == choice.lower():

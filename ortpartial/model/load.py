@@ -30,6 +30,10 @@ from .walk import walk_graphs
 
 __all__ = ["Model", "load", "read"]
 
+#: Endings of the files of other libraries.
+_FOREIGN = frozenset({".bin", ".ckpt", ".h5", ".joblib", ".keras", ".pb", ".pickle", ".pkl", ".pt", ".pth",
+                      ".safetensors", ".tflite"})
+
 
 @dataclass(frozen=True)
 class Model(Immutable):
@@ -145,7 +149,8 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     elif isinstance(source, (str, os.PathLike)):
         path, what = Path(source), f"{str(source)!r} is"
         if not path.is_file():
-            raise ModelError(f"There is no file {str(source)!r}; give a path to an ONNX model, bytes or a ModelProto.")
+            problem = f"{str(source)!r} is a folder" if path.is_dir() else f"There is no file {str(source)!r}"
+            raise ModelError(f"{problem}; give a path to an ONNX model, bytes or a ModelProto.")
         try:
             model = onnx.load(path)
         except DecodeError:
@@ -153,9 +158,12 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
         except (FileNotFoundError, onnx.checker.ValidationError) as e:
             raise ModelError(f"The external data of {str(source)!r} cannot be read: {e}") from None
     else:
-        raise ModelError(f"A model is a ModelProto, bytes or a path, not {type(source).__name__}.")
+        hint = _hint_export(source)
+        raise ModelError(f"A model is a ModelProto, bytes or a path, not {type(source).__name__}{hint}.")
     if not model.graph.output:
-        raise ModelError(f"{what} no ONNX model, or one that was cut short.")
+        suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) else ""
+        hint = f"; a {suffix} file is of another library: export its model to ONNX" if suffix in _FOREIGN else ""
+        raise ModelError(f"{what} no ONNX model, or one that was cut short{hint}.")
     if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
         raise ModelError(f"The data of {apart[0]!r} are in another file (external data); give the path of the model.")
     return expand_linear_models(densify(model))
@@ -239,3 +247,17 @@ def list_initializers(proto: ModelProto) -> list[TensorProto]:
     counts = Counter(t.name for t in every)
     n = len(proto.graph.initializer)
     return [*every[:n], *(t for t in every[n:] if counts[t.name] == 1)]
+
+
+def _hint_export(source: object) -> str:
+    """How a model of another library becomes one of ONNX."""
+    bases = {cls.__module__.partition(".")[0]: cls.__name__ for cls in reversed(type(source).__mro__)}
+    if "torch" in bases:
+        return "; export it first, with torch.onnx.export(module, inputs, path)"
+    if "sklearn" in bases:
+        return "; convert it first, with skl2onnx.to_onnx(estimator, X[:1])"
+    if "tensorflow" in bases or "keras" in bases:
+        return "; convert it first, with tf2onnx"
+    if "onnxruntime" in bases:
+        return "; give the path or the bytes that the session was made from"
+    return "; make a model of it, with onnx.helper.make_model" if isinstance(source, onnx.GraphProto) else ""

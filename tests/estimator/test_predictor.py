@@ -77,7 +77,7 @@ def test_losses_are_one_per_row_in_order():
         (X, Y, {"sample_weight": W[:59]}, "sample_weight has shape (59,) and X has 60 rows"),
         (X, Y, {"sample_weight": -W}, "sample_weight has negative weights"),
         (X, Y, {"sample_weight": 0 * W}, "All sample weights are zero."),
-        (X, Y, {"X_val": X}, "X_val and y_val belong together; one of them is missing."),
+        (X, Y, {"X_val": X}, "X_val and y_val belong together; y_val is missing."),
         (X, Y, {"X_val": X, "y_val": Y[:3]}, "y has 3 rows and X has 60."),
     ],
 )

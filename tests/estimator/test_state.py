@@ -76,7 +76,7 @@ def test_names_of_states():
 @pytest.mark.parametrize(
     ("state", "kind", "error", "message"),
     [
-        ([np.zeros((4, 1))], "weight", DataError, "There are 2 arrays of kind 'weight' and 1 given."),
+        ([np.zeros((4, 1))], "weight", DataError, "There are 2 arrays of kind 'weight' and 1 given; set_state takes"),
         ([np.zeros((4, 1)), np.zeros(2)], "weight", DataError,
          "The array for 'intercept' has shape (2,), where (1,) was expected."),
         ([np.zeros((4, 1)), [np.nan]], "weight", DataError, "The array for 'intercept' is not finite."),

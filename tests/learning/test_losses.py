@@ -132,7 +132,10 @@ def test_poisson_is_finite_as_long_as_the_exponential_is(dtype, largest):
     [
         (POISSON, [0, 2.5, 7], [3, -1, 2], "target has numbers from -1.0 on, where counts, at least 0, were expected."),
         (POISSON, [0], [np.nan], "target has numbers from nan on, where counts, at least 0, were expected."),
-        (HINGE, [0, 1, 1], [-1, 1, -1], "target has the number -1.0, where labels of 0 and 1 were expected."),
+        (HINGE, [0, 1, 1], [-1, 1, -1], "target has the number -1.0, where labels of 0 and 1 were expected; labels of "
+                                        "-1 and 1 become these by y > 0."),
+        (BINARY, [0, 1], [-1, 1], "target has numbers from -1.0 to 1.0, where labels of 0 and 1 were expected; labels "
+                                  "of -1 and 1 become these by y > 0."),
         (HINGE, [0], [1, 0.5], "target has the number 0.5, where labels of 0 and 1 were expected."),
         (HINGE, [1], [np.nan], "target has the number nan, where labels of 0 and 1 were expected."),
         (BINARY, [0, 0.5, 1], [0, 2], "target has numbers from 0.0 to 2.0, where labels of 0 and 1 were expected."),
