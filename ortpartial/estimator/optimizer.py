@@ -16,7 +16,6 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, find_reached_weights, resolve_weights
 from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
-from ortpartial.graph import Value
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -54,10 +53,12 @@ from .validation import DataAdapter
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["OrtGradientForwardBackwardOptimizer"]
+    from ortpartial.graph import Value
 
-#: What a loss can be given as.
-Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
+    #: What a loss can be given as.
+    Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
+
+__all__ = ["OrtGradientForwardBackwardOptimizer"]
 
 #: Attributes that are derived, and so left out of a pickle; the second line names those of former versions.
 _DERIVED = ("_spec", "_engine", "_data", "_predictor", "_loop", "_state", "_layer",
