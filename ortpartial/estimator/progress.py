@@ -50,10 +50,10 @@ class Progress:
 
     Examples
     --------
-    >>> with Progress(lambda: (0, None)) as progress:
+    >>> with Progress(lambda: (0, None)) as progress:  # doctest: +ELLIPSIS
     ...     progress.begin_epoch(1, 1, 10, verbose=2)
-    ...     progress.end_epoch({"loss": 0.25})  # doctest: +ELLIPSIS
-    epoch 1/1: loss=0.25, 0... s
+    ...     progress.end_epoch({"loss": 0.25})
+    epoch 1/1: loss=0.25, 0.00... s
     training ended after 1 of 1 epochs: max_iter reached
     """
 
@@ -104,7 +104,7 @@ class Progress:
         is_printed = self._verbose and self._bar is None
         if is_printed or logger.isEnabledFor(logging.DEBUG):
             listed = "".join(f"{n}={loss:.4g}, " for n, loss in self._losses.items())
-            line = f"epoch {self._epoch}/{self._max_iter}: {listed}{time.monotonic() - self._epoch_start:.2g} s"
+            line = f"epoch {self._epoch}/{self._max_iter}: {listed}{time.monotonic() - self._epoch_start:.3f} s"
             logger.debug(line)
             if is_printed:
                 self._print(line)

@@ -42,7 +42,6 @@ def test_fit():
     assert (len(o.train_losses_), len(o.validation_losses_), o.n_iter_) == (5, 5, 5)
     assert o.train_losses_[-1] < o.train_losses_[0]
     assert np.isclose(o.validation_losses_[-1], o.losses(X_VAL, Y_VAL).mean())
-    assert repr(o).startswith("OrtGradientForwardBackwardOptimizer(W1, b1, W2, b2; learning_loss=SquareLearningLoss()")
 
 
 @pytest.mark.parametrize(("every", "count"), [(0.1, 10), (0.25, 4), (1, 20), (7, 3), (1000, 1), (1e-9, 20)])
