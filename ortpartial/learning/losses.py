@@ -552,6 +552,7 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
             raise SettingError(f"SoftmaxCrossEntropyLearningLoss: the output has the shape {tuple(output_shape)}, one "
                                f"score for each label, of which the softmax is always 1, so that nothing is learned; "
                                f"learning_loss='log_loss' is for single scores, with labels of 0 and 1.")
+        self._list_class_weights(output_shape)
 
     def explain_shape(self, shape: Sequence[int], output_shape: Shape) -> str:
         axis = self.class_axis(output_shape)
@@ -581,7 +582,7 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
         # not multiply, since the score of an excluded class may be -∞, and 0 · ∞ is NaN.
         mask = op.Equal(op.Unsqueeze(t, [axis]), class_indices(y, axis))
         log_p = op.LogSoftmax(y, axis=axis)
-        c = self._class_weights(y)
+        c = self._list_class_weights(y.shape or ())
         if c is not None:
             log_p = log_p * constant(c.astype(y.dtype).reshape([-1] + [1] * (y.rank - axis - 1)))
         if self.label_smoothing:
@@ -598,7 +599,7 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
         return op.Where(op.Equal(t, self.ignore_index), 0, cost)
 
     def counts(self, y: Value, t: Value) -> Value | None:
-        c = self._class_weights(y)
+        c = self._list_class_weights(y.shape or ())
         if c is None:
             return None if self.ignore_index is None else cast(op.Not(op.Equal(t, self.ignore_index)), y)
         counts = op.Gather(constant(c.astype(y.dtype)), op.Clip(t, 0, len(c) - 1))
@@ -611,16 +612,17 @@ class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
         counts = c[np.clip(t, 0, len(c) - 1)]
         return counts if self.ignore_index is None else np.where(t == self.ignore_index, 0, counts)
 
-    def _class_weights(self, y: Value) -> np.ndarray | None:
-        """c, one number for each class of some scores; None where all are 1."""
-        n = self.count_classes(y.shape or ())
+    def _list_class_weights(self, output_shape: Shape) -> np.ndarray | None:
+        """c, one number for each class of an output; None where all are 1."""
+        n = self.count_classes(output_shape)
         if n is None and isinstance(self.class_weight, Mapping):
             raise GraphError(f"SoftmaxCrossEntropyLearningLoss: class_weight is a dict, and the number of classes of "
-                             f"the scores of shape {y.shape} is not known; give an array with a weight for each class.")
+                             f"the scores of shape {tuple(output_shape)} is not known; give an array with a weight for "
+                             f"each class.")
         c = list_class_weights(self.class_weight, n)
         if c is not None and n is not None and len(c) != n:
             raise GraphError(f"SoftmaxCrossEntropyLearningLoss: class_weight is for {len(c)} classes, and the scores "
-                             f"of shape {y.shape} have {n}.")
+                             f"of shape {tuple(output_shape)} have {n}.")
         return c
 
     def labels(self, y: np.ndarray) -> np.ndarray:

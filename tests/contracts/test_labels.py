@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ortpartial import OrtGradientForwardBackward
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.exceptions import DataError, SettingError
+from ortpartial.exceptions import DataError, GraphError, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss as Loss
@@ -334,6 +334,14 @@ def test_one_score_has_a_loss_of_its_own(columns):
         Optimizer(model, learning_loss="cross_entropy").fit(np.zeros((3, 1)), [0, 1, 0])
 
 
+def test_class_weights_of_other_classes():
+    x = variable("x", "float32", ["N", "C"])
+    o = Optimizer(build([x], {"y": x * weight("W", 1)}), learning_loss=Loss(class_weight=[1, 2]))
+    with pytest.raises(GraphError, match=r"class_weight is for 2 classes, and the scores of shape \(.*, 3\) have 3\."):
+        o.fit(np.zeros((4, 3)), [0, 1, 2, 0])
+    assert np.isfinite(o.fit(np.zeros((4, 2)), [0, 1, 0, -100]).train_losses_[0])
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_balanced_classes(named):
     """The weights are those of the labels of fit, and stay: in partial_fit, in a pickle."""
@@ -360,6 +368,8 @@ def test_balanced_classes(named):
         o, expected = pickle.loads(pickle.dumps(o)).partial_fit(X[9:], y[9:]), expected.partial_fit(X[9:], y[9:])
     o.set_params(warm_start=True).fit(X[10:], y[10:])
     assert o.n_iter_ == 6
+    o.set_params(engine="step", learning_rate=0.1).partial_fit(X, y)
+    assert o.n_iter_ == 7
 
 
 @pytest.mark.parametrize(
