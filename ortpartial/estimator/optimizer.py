@@ -917,7 +917,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         new = type(self)(**{**self.get_params(deep=False), **params})
         if "model" not in params:
             new._batches, new._class_weights = self._batches, dict(self._class_weights)
-            new._keep({**self._learned, **self._state.arrays})
+            dropped = [n for n in self._spec.moving if n not in new._spec.moving]
+            new._keep({**self._learned, **{n: self._engine.get(n) for n in dropped}})
             losses = new._resolve_losses(new._spec.model)
             if self._batches or self._spec.rate_start or losses != new._spec.losses:
                 new._adopt(replace(new._spec, losses=losses, batches=self._batches, rate_start=self._spec.rate_start))
