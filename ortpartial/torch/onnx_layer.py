@@ -15,6 +15,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import Model, load, match_names, read, replace_weights, specialize
+from ortpartial.rewrites import to_inference_mode
 from ortpartial.runtime import Device, choose_threads, cores
 from ortpartial.training import ShapePolicy, program_bytes, select_for_fit
 
@@ -45,9 +46,10 @@ class OnnxLayer(torch.nn.Module):
     are the running statistics of BatchNormalization, and initializers on such a path that `trainable` leaves out. All
     others are constants of the graph.
 
-    In `eval()` the graph runs as exported. In `train()`, the mode of every new module, Dropout draws its masks from
-    torch's generator, and BatchNormalization uses the statistics of the batch and updates the running ones by its
-    momentum. As ONNX specifies, it uses the population variance there, where torch uses the unbiased one.
+    In `eval()` the graph runs in inference mode, even if it was exported in training mode. In `train()`, the mode of
+    every new module, Dropout draws its masks from torch's generator, and BatchNormalization uses the statistics of the
+    batch and updates the running ones by its momentum. As ONNX specifies, it uses the population variance there, where
+    torch uses the unbiased one.
 
     `load_state_dict` also takes the state of the torch module that the graph was exported from, with the
     `num_batches_tracked` of its BatchNorm.
@@ -118,7 +120,7 @@ class OnnxLayer(torch.nn.Module):
         return_dict: bool = False,
     ):
         super().__init__()
-        self._onnx, self._engine, self._return_dict = read(model), engine, return_dict
+        self._onnx, self._engine, self._return_dict = to_inference_mode(read(model)), engine, return_dict
         select_for_fit(engine)
         loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)

@@ -507,6 +507,17 @@ def test_state_with_counters():
 # -- calls ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_training_export_is_evaluated_in_inference_mode():
+    x, on = variable("x", "float32", ["N", 2]), constant(np.array(True))
+    weights = [constant(np.array([1.0, 2.0], np.float32), hint=n) for n in ("scale", "b", "mean", "var")]
+    y, *_ = op.BatchNormalization(x, *weights, training_mode=1, n_outputs=3)
+    layer = OnnxLayer(build([x], {"y": op.Dropout(y, constant(np.float32(0.5).reshape(())), on)})).eval()
+    rows = torch.randn(6, 2)
+    expected = nn.functional.batch_norm(rows, *(torch.tensor([1.0, 2.0]) for _ in range(4)))
+    torch.testing.assert_close(layer(rows), expected)
+    torch.testing.assert_close(layer(rows[:2]), expected[:2])
+
+
 def test_calls():
     model = two_in_two_out()
     a, b, c = (torch.tensor(real(2, 3, seed=i)) for i in range(3))
