@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortpartial.exceptions import NoGradientError
-from ortpartial.graph import OPSET, Node, Value, schema_of
+from ortpartial.graph import OPSET, Node, Value, defaults, schema_of
 from ortpartial.model import expand_body
 
 __all__ = ["elementwise", "gradient_support", "has_rule", "no_gradient", "vjp"]
@@ -18,10 +18,11 @@ Gradients = Sequence["Value | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A vector-Jacobian product, and the keyword-only parameters that it takes."""
+    """A vector-Jacobian product, the keyword-only parameters that it takes, and the attributes that it knows of."""
 
     function: Callable[..., Any]
     keywords: tuple[str, ...]
+    attributes: frozenset[str]
 
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
         """Cotangents of the node's inputs from those of its outputs.
@@ -32,12 +33,22 @@ class Rule:
             return tuple(self.function(*node.inputs, node=node, dys=dys, wanted=wanted))
         if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
             raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
+        if "node" not in self.keywords:
+            self._check_attributes(node)
         values = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node, "wanted": wanted}
         keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
         result = self.function(*node.inputs, **keywords)
         result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         # A node may leave out optional inputs, and a rule the last inputs, which then have no gradient.
         return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
+
+
+    def _check_attributes(self, node: Node) -> None:
+        """Raise an error for an attribute that a later opset than that of the rule has added."""
+        for name, value in node.attributes.items():
+            if name not in self.attributes and value != defaults(node.schema).get(name):
+                raise NoGradientError(f"{node!r} has the attribute {name!r}, which the rule of its gradient does not "
+                                      f"know.")
 
 
 RULES: dict[tuple[str, str], Rule] = {}
@@ -94,7 +105,7 @@ def register_rule(kind: type[Rule], op_type: str, domain: str) -> Callable[[Call
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if len(positional) > schema.max_input:
             raise TypeError(f"The rule of {op_type} takes {len(positional)} inputs, the operator {schema.max_input}.")
-        RULES[domain, op_type] = kind(function, keywords)
+        RULES[domain, op_type] = kind(function, keywords, frozenset(schema.attributes))
         return function
 
     return register

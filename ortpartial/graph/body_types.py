@@ -25,9 +25,22 @@ def _reshape_type(v: Value, shape: Shape | None) -> TypeProto:
 
 def join_types(a: Value, b: Value) -> TypeProto:
     """The type of a value that is one of two values of the same dtype: the sizes that both have."""
+    if not a.type.HasField("tensor_type"):
+        return _join_elements(a.type, b.type)
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return _reshape_type(a, None)
     return _reshape_type(a, [m if m == n else None for m, n in zip(a.shape, b.shape, strict=True)])
+
+
+def _join_elements(a: TypeProto, b: TypeProto) -> TypeProto:
+    """The type of a sequence or an optional that is one of two: its elements have the sizes that both have."""
+    joined = TypeProto()
+    joined.CopyFrom(a)
+    for kind in ("sequence_type", "optional_type"):
+        if a.HasField(kind):
+            elements = Value(getattr(a, kind).elem_type), Value(getattr(b, kind).elem_type)
+            getattr(joined, kind).elem_type.CopyFrom(join_types(*elements))
+    return joined
 
 
 def _get_bodies(where: str, attributes: Mapping[str, Any], names: Sequence[str]) -> list[Subgraph]:
@@ -47,6 +60,9 @@ def _check_count(where: str, what: str, count: int, expected: str, is_right: boo
 def _check_dtypes(where: str, pairs: Sequence[tuple[Value, Value]], what: str) -> None:
     """Refuse two values that take turns and differ in their dtype."""
     for i, (a, b) in enumerate(pairs):
+        kinds = [v.type.WhichOneof("value") for v in (a, b)]
+        if kinds[0] != kinds[1]:
+            raise GraphError(f"{where}: {what} {i} is a {kinds[0]} and becomes a {kinds[1]}.")
         if a.type.tensor_type.elem_type != b.type.tensor_type.elem_type:
             raise GraphError(f"{where}: {what} {i} is {a.dtype} and becomes {b.dtype}; cast one of them.")
 

@@ -107,7 +107,7 @@ def widen_body(write_body: Callable[[Sequence[Value]], Subgraph], start: Sequenc
     while True:  # Every turn forgets a size or a rank, so there is an end.
         body = write_body(carried)
         wider = [Value(join_types(x, y)) for x, y in zip(carried, body.outputs[1 : 1 + len(carried)], strict=False)]
-        if [v.shape for v in wider] == [v.shape for v in carried] or len(wider) != len(carried):
+        if [v.type for v in wider] == [v.type for v in carried] or len(wider) != len(carried):
             return body
         carried = wider
 

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 from onnx import defs, helper, parser
 from table import real
 
 from ortpartial.autodiff import registry
 from ortpartial.autodiff.grad import grad
 from ortpartial.autodiff.registry import elementwise, has_rule, no_gradient, vjp
-from ortpartial.exceptions import GraphError
+from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import op, variable
+from ortpartial.graph.ops import Operators, constant, op, variable
 from ortpartial.model import load
 from ortpartial.testing import evaluate
 
@@ -110,3 +111,20 @@ def test_an_operator_of_ones_own():
     (dx,) = grad(y, [x], [dy])
     (values,) = evaluate(build([dy], [dx]), {"dy": np.ones((1, 2), np.float32)}).values()
     assert (y.shape, values.tolist()) == (("N", 2), [[3.0, 3.0]])
+
+
+def test_attributes_of_later_opsets():
+    """A rule that was written for an earlier opset refuses an attribute that it does not know, but for its default."""
+    later, x = Operators(opset=28), variable("x", "float32", [1, 2, 4, 6])
+    dy = np.random.default_rng(0).normal(size=(1, 8, 2, 3)).astype(np.float32)
+    (dx,) = grad(later.SpaceToDepth(x, blocksize=2, mode="CRD"), [x], [constant(dy)])
+    (found,) = evaluate(build([], {"dx": dx}), {}).values()
+    np.testing.assert_array_equal(found, torch.nn.functional.pixel_shuffle(torch.from_numpy(dy), 2).numpy())
+
+    @vjp("SpaceToDepth")
+    def _(x, *, dy, blocksize):
+        return op.DepthToSpace(dy, blocksize=blocksize)
+
+    assert grad(later.SpaceToDepth(x, blocksize=2, mode="DCR"), [x])
+    with pytest.raises(NoGradientError, match="has the attribute 'mode', which the rule"):
+        grad(later.SpaceToDepth(x, blocksize=2, mode="CRD"), [x])

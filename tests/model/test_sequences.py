@@ -1,14 +1,18 @@
 """Sequences of known tensors, and the error where their gradient would be lost."""
 
+import io
+
 import numpy as np
 import pytest
+import torch
 from models import assert_close
 from onnx import parser
 
 from ortpartial import gradient_model
 from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import NoGradientError
-from ortpartial.graph import cond, constant, loop, op, scan, variable
+from ortpartial.graph import build, cond, constant, loop, op, scan, variable
+from ortpartial.model.load import load
 from ortpartial.runtime.session import Session
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]> agraph (double[N, 5] x) => (double[a, b] y) '
@@ -78,3 +82,29 @@ def test_nothing_is_lost_in_a_body(kind):
     x, y = captured(kind)
     with pytest.raises(NoGradientError, match=rf"{kind}.* reads .* a sequence .* Write it with tensors"):
         grad(y, [x])
+
+
+class Rows(torch.nn.Module):
+    """A loop that appends to a list, as `torch.jit.script` keeps it."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        rows = []
+        for i in range(x.shape[0]):
+            rows.append(torch.tanh(x[i] * self.w))
+        return torch.stack(rows)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_loop_that_carries_a_sequence():
+    file, x = io.BytesIO(), torch.randn(3, 4)
+    torch.onnx.export(torch.jit.script(Rows()), (x,), file, dynamo=False, input_names=["x"],
+                      dynamic_axes={"x": {0: "N"}})
+    model = load(file.getvalue())
+    (found,) = Session(build(model.inputs, model.outputs)).run({"x": x.numpy()}).values()
+    np.testing.assert_allclose(found, torch.tanh(x).numpy(), rtol=1e-6)
+    with pytest.raises(NoGradientError, match=r"ConcatFromSequence> reads .* a sequence"):
+        grad(list(model.outputs.values()), [model.initializers["w"]])

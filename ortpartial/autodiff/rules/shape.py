@@ -160,8 +160,8 @@ def reorder_channels(d: Value, x: Value, blocksize: int) -> Value:
 
 
 @vjp("SpaceToDepth")
-def _(x, *, dy, blocksize):
-    return op.DepthToSpace(dy, blocksize=blocksize)
+def _(x, *, dy, node, blocksize):
+    return op.DepthToSpace(dy, blocksize=blocksize, mode=node.attribute("mode"))  # of opset 28
 
 
 @vjp("ReverseSequence")
