@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortpartial.exceptions import NoGradientError
+from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph import Node, Value, ones_like, unbroadcast, zeros_like
 from ortpartial.model import expand_body
 
@@ -94,6 +94,10 @@ def grad(
     >>> model = build([x], {"x_grad": dx})
     """
     outputs = [outputs] if isinstance(outputs, Value) else list(outputs)
+    values: list[Any] = [*outputs, *wrt]
+    if wrong := [v for v in values if not isinstance(v, Value)]:
+        raise GraphError(f"grad differentiates values by values, not {wrong[0]!r}; load(model).values has those of a "
+                         f"model by name.")
     dys = list(cotangents) if cotangents is not None else [None] * len(outputs)
     seeds = [ones_like(y) if d is None else d for y, d in zip(outputs, dys, strict=True)]
     return [zeros_like(x) if d is None else d for x, d in zip(wrt, backpropagate(outputs, seeds, wrt), strict=True)]

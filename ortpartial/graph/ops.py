@@ -45,6 +45,8 @@ def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) ->
     >>> variable("x", "float32", ["N", 3])
     <Value x float32[Nx3]>
     """
+    if isinstance(shape, (str, int)):
+        raise GraphError(f"variable: the shape of {name!r} is {shape!r}; a sequence was expected, such as [{shape!r}].")
     return Value(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape), hint=name)
 
 

@@ -114,6 +114,9 @@ def to_training_info(
     [('w', 'w_new'), ('iteration', 'iteration_new')]
     """
     if not isinstance(training, TrainingSpec):
+        if not hasattr(training, "get_training_onnx"):
+            raise SettingError(f"training is an optimizer or a TrainingSpec, not a {type(training).__name__}; make an "
+                               f"OrtGradientForwardBackwardOptimizer of a model first.")
         model: ModelProto = training.get_training_onnx(style, init=init, weighted=weighted)
         return model
     if style not in ("standard", "lowered"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from ortpartial.exceptions import DataError
+from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite
 from ortpartial.learning import descend
 from ortpartial.model import Range, check_indices, index_ranges, load, match_names, write
@@ -135,7 +135,10 @@ class TrainingSession:
             Seed of the random numbers, which are then the same on every runtime. Without it they follow from the
             seeds of the nodes; those of nodes without one cannot be reproduced.
         """
-        rng = np.random.default_rng(seed)
+        try:
+            rng = np.random.default_rng(seed)
+        except (TypeError, ValueError):
+            raise SettingError(f"seed is None or a whole number of at least 0, not {seed!r}.") from None
         self._set(self._stored)
         for info in self._model.training_info:
             binding = pairs(info.initialization_binding)
@@ -218,8 +221,11 @@ class TrainingSession:
         graph = build(find_inputs(list(outputs.values()), step.inputs), outputs, name="evaluation")
         return Session(graph, device=self._device, threads=choose_threads(list(outputs.values())))
 
-    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _check(self, feeds: Any) -> dict[str, np.ndarray]:
         """The arrays of a step, in the order of `inputs`, with indices and labels within their ranges."""
+        if not isinstance(feeds, Mapping):
+            listed = ", ".join(f"{n!r}: ..." for n in self.inputs)
+            raise DataError(f"A step reads a dict of arrays by name, {{{listed}}}, not a {type(feeds).__name__}.")
         if feeds.keys() != self._types.keys():
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
         arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
@@ -251,7 +257,11 @@ class TrainingSession:
             steps = self._steps.get(key)
             if steps is None:
                 sizes = None if key is None else dict(zip(arrays, shapes, strict=True))
-                steps = self._steps[key] = _BoundSteps(self._model, self._rings, sizes, self._device)
+                try:
+                    steps = self._steps[key] = _BoundSteps(self._model, self._rings, sizes, self._device)
+                except (GraphError, ModelError) as e:
+                    listed = ", ".join(f"{n} {a.shape}" for n, a in arrays.items())
+                    raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
         return steps
 
     @property

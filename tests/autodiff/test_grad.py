@@ -9,7 +9,7 @@ from table import assert_as_torch, gradients, real, rows, torch_gradients
 from ortpartial.autodiff import registry
 from ortpartial.autodiff.grad import composed, grad
 from ortpartial.autodiff.registry import has_rule, vjp
-from ortpartial.exceptions import NoGradientError
+from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import OPSET, constant, make_node, op, variable
 from ortpartial.graph.schemas import schema_of
@@ -299,3 +299,11 @@ def test_the_whole_of_a_network_as_torch_does_it():
     for a, b in zip(gradients(f, args), torch_gradients(torch_f, args), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
     check_gradient(f, args, directions=1)
+
+
+def test_a_name_in_place_of_a_value():
+    x = variable("x", "float32", ["N"])
+    with pytest.raises(GraphError, match=r"grad differentiates values by values, not 'w'; load"):
+        grad(x * x, ["w"])
+    with pytest.raises(GraphError, match=r"variable: the shape of 'x' is 3; a sequence was expected, such as \[3\]"):
+        variable("x", "float32", 3)

@@ -6,8 +6,8 @@ import pytest
 from models import assert_close, data, images, linear, mlp, net, weights_of
 from training_models import INFERENCE, WHOLE, by_hand, changed
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
-from ortpartial.exceptions import DataError, ModelError
+from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession, to_training_info
+from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.learning.optimizers import (
     LearningRateAdagrad,
     LearningRateAdam,
@@ -327,3 +327,17 @@ def test_what_is_saved_with_external_data(tmp_path, monkeypatch):
     again.initialize()
     assert (again.state["W1"] == weights_of(mlp(hidden=50))["W1"]).all()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_careless_mistakes():
+    session = TrainingSession(OrtGradientForwardBackwardOptimizer(linear()).get_training_onnx())
+    x, y = np.ones((6, 4), np.float32), np.ones((6, 1), np.float32)
+    with pytest.raises(DataError, match=r"A step reads a dict of arrays by name, \{'x': \.\.\., 'y_target': \.\.\.\}"):
+        session.step(x)
+    with pytest.raises(DataError, match=r"The shapes of the inputs do not fit together: x \(6, 4\), y_target \(5, 1\)"):
+        session.step({"x": x, "y_target": y[:5]})
+    assert session.step({"x": x, "y_target": y})["loss"] > 0
+    with pytest.raises(SettingError, match="seed is None or a whole number of at least 0, not 'a'"):
+        session.initialize("a")
+    with pytest.raises(SettingError, match="training is an optimizer or a TrainingSpec, not a ModelProto"):
+        to_training_info(linear())
