@@ -300,8 +300,8 @@ class Arithmetic:
         name = function.__name__
         if formula := _FUNCTIONS.get(name):
             return formula(self._op, *args, **kwargs)
-        method = None if name.startswith("_") else getattr(Arithmetic, name, getattr(type(self), name, None))
-        if method is None or not isinstance(args[0], Arithmetic):
+        method = getattr(type(self), name, None)
+        if method is None or not args or not isinstance(args[0], Arithmetic):
             raise TypeError(f"{function.__module__}.{name} is not defined for {self!r}; write it with the operators of "
                             f"ONNX, which dir(op) lists.")
         return method(*args, **kwargs) if callable(method) else getattr(args[0], name)
