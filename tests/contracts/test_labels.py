@@ -148,6 +148,25 @@ def test_follows_torch(task, weighted, engine):
 
 
 @engines
+def test_batches_of_many_lengths(engine):
+    """Each counts by its labels that count, not by its rows: the mean of an epoch is over all of them."""
+    x, loss = variable("ids", "int64", ["N", "L"]), Loss(axis=-1, class_weight={1: 3})
+    model = build([x], {"scores": op.Tanh(op.Gather(weight("E", 11, 4), x)) @ weight("W", 4, 5)})
+    random, batches = rng(), []
+    for i, length in enumerate((3, 7, 5, 2, 4, 3, 6)):
+        ids, labels = random.integers(0, 11, (4, length)), random.integers(0, 5, (4, length))
+        labels[random.uniform(size=labels.shape) < 0.4 * (i % 3)] = -100
+        batches.append((ids, labels))
+    o = Optimizer(model, learning_loss=loss, learning_rate=1e-30, max_iter=2, engine=engine)
+    o.fit(batches, X_val=batches)
+    c = torch.tensor([1.0, 3, 1, 1, 1])
+    costs = [functional.cross_entropy(torch.tensor(o.predict(ids)).movedim(-1, 1), torch.tensor(labels), c,
+                                      reduction="sum").item() for ids, labels in batches]
+    mean = sum(costs) / sum(loss.count_array(labels).sum() for _, labels in batches)
+    np.testing.assert_allclose([*o.train_losses_, o.validation_losses_[-1]], mean, rtol=1e-6)
+
+
+@engines
 def test_batches_in_which_nothing_counts(engine):
     """They move no weight, and the loss of an epoch is that of the others."""
     X, labels = tokens(0.4)
