@@ -842,6 +842,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         change from the next epoch on, `timeout`, `init` and `warm_start` from the next call on. All others are refused
         while `fit` runs. With ``distributed=True`` the other processes take over what the first one changes.
 
+        Another rate or penalty compiles the step anew, which takes from 60 milliseconds for a small network to seconds:
+        a step size that changes with every batch is a `Schedule`.
+
         Parameters
         ----------
         **params : object

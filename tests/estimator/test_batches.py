@@ -10,7 +10,7 @@ from models import data, linear, mlp, two_in_two_out
 from torch.utils.data import DataLoader, TensorDataset
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import build, constant, op, variable
+from ortpartial import SoftmaxCrossEntropyLearningLoss, build, constant, op, variable
 from ortpartial.estimator.batches import is_batches
 from ortpartial.exceptions import DataError
 
@@ -231,3 +231,31 @@ def test_a_linear_model_validates_on_what_it_is_given():
     """The mean over all rows, and not over batches of different sizes."""
     o = optimizer(linear(), max_iter=1).fit(X, Y, X_val=cut(X_VAL, Y_VAL, size=24))
     np.testing.assert_allclose(o.validation_losses_, [o.losses(X_VAL, Y_VAL).mean()], rtol=1e-5)
+
+
+def test_labels_and_weights_that_do_not_count():
+    """Over batches of several lengths the loss is the mean over all labels that count, and so it is of a share."""
+    ids = variable("ids", "int64", ["N", "L"])
+    table = constant(np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32), hint="table")
+    loss = SoftmaxCrossEntropyLearningLoss(axis=-1, ignore_index=-100)
+    o = optimizer(build([ids], {"logits": op.Gather(table, ids)}), learning_loss=loss)
+    parts = []
+    for n in (3, 6, 3):
+        x, _, _ = token_data(8, n)
+        t = x % 3
+        t[::2, -1] = -100
+        parts.append((x, t))
+    o.fit([{"ids": x, "labels": t} for x, t in parts], X_val=parts)
+    counts = [(t != -100).sum(axis=1) for _, t in parts]
+    total = sum((o.losses(*part) * c).sum() for part, c in zip(parts, counts, strict=True))
+    np.testing.assert_allclose(o.validation_losses_[-1], total / sum(c.sum() for c in counts), rtol=1e-6)
+    hits = sum(((o.predict(x).argmax(-1) == t) & (t != -100)).sum() for x, t in parts)
+    np.testing.assert_allclose(o.score(parts), hits / sum(c.sum() for c in counts), rtol=1e-6)
+    x, t = token_data(40, 5)[0], token_data(40, 5)[0] % 3
+    w = np.random.default_rng(1).uniform(size=t.shape)
+    t[:, 0] = -100
+    o.fit(x, t, w, X_val=0.25)
+    held_out = np.sort(np.random.default_rng(0).permutation(40)[:10])
+    x, t, w = x[held_out], t[held_out], w[held_out] * (t[held_out] != -100)
+    expected = np.average(o.losses(x, t, w), weights=w.sum(axis=1))
+    np.testing.assert_allclose(o.validation_losses_[-1], expected, rtol=1e-5)
