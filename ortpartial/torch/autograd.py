@@ -11,6 +11,7 @@ import torch
 from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 from torch._C import _from_dlpack  # in C++, what torch.utils.dlpack.from_dlpack calls
+from torch.nn import Parameter
 from torch.utils.dlpack import to_dlpack
 
 from ortpartial.exceptions import ModelError, SettingError
@@ -70,14 +71,16 @@ class _TensorSession:
     def __init__(self, model: ModelProto, names: Sequence[str], placement: Placement):
         memory_pattern = placement.device.kind != "cpu"  # Off on the CPU alone, where it was measured.
         self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
-        self.inputs = [(n, names.index(n)) for n in self.session.inputs]
+        bools = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == TensorProto.BOOL}
+        self.inputs = [(n, names.index(n), n in bools) for n in self.session.inputs]
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
+        self._borrow = C.OrtValue.from_dlpack
         # By the name of a parameter, the place, shape and dtype of its memory, and the OrtValue of it.
         self._cache: dict[str, tuple[int, torch.Size, torch.dtype, Any]] = {}
 
     def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
-        feeds, cache = {}, self._cache
-        for name, i in self.inputs:
+        feeds, cache, borrow = {}, self._cache, self._borrow
+        for name, i, is_bool in self.inputs:
             t = tensors[i]
             cached = cache.get(name)
             # A cached OrtValue keeps its memory, so that nothing else can be there.
@@ -85,8 +88,10 @@ class _TensorSession:
                     and t.is_contiguous():
                 feeds[name] = cached[3]
                 continue
-            feeds[name] = ortvalue = _ortvalue(t)
-            if type(t) is torch.nn.Parameter and t.is_contiguous():  # Parameters rarely move.
+            if not t.is_contiguous():
+                t = t.contiguous()
+            feeds[name] = ortvalue = borrow(to_dlpack(t.view(torch.uint8) if is_bool else t), is_bool)
+            if type(t) is Parameter:  # Parameters rarely move.
                 cache[name] = t.data_ptr(), t.shape, t.dtype, ortvalue
         outputs = self.session.run_ortvalues(feeds).to_dlpacks(_from_dlpack)
         for i in self.bools:
@@ -129,22 +134,21 @@ class TensorFunction:
     def _session(self) -> _TensorSession:
         return _TensorSession(self.function.graph(), self.sources, self.placement)
 
-    def __call__(self, leaves: Tensors, precomputed: Tensors = ()) -> Tensors:
+    def __call__(self, sources: list[torch.Tensor]) -> Tensors:
         """Compute the outputs, recorded by torch.autograd if it records."""
-        sources = [*leaves, *precomputed]
         if torch.is_grad_enabled():
+            leaves = sources[: len(self.leaves)]
             needs = tuple([t.requires_grad for t in leaves])
             if True in needs:
+                gradient = self._gradients.get(needs) or self._add_gradient(needs)
                 apply = _Call.apply if _is_functorch_active() else _apply
-                return apply(self.gradient_by(needs), sources, *leaves)
+                return apply(gradient, sources, *leaves)
         return self._session(sources)
 
-    def gradient_by(self, needs: tuple[bool, ...]) -> _StepGradient | _AgentGradient:
-        """The gradient by those leaves that need one, made at the first call."""
-        gradient = self._gradients.get(needs)
-        if gradient is None:
-            wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
-            gradient = self._gradients[needs] = self._make_gradient(wanted)
+    def _add_gradient(self, needs: tuple[bool, ...]) -> _StepGradient | _AgentGradient:
+        """Make the gradient by those leaves that need one."""
+        wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
+        gradient = self._gradients[needs] = self._make_gradient(wanted)
         return gradient
 
     def run(self, sources: Tensors) -> list[torch.Tensor]:
@@ -215,7 +219,7 @@ class _StepGradient:
         self.cut = cut = GradientCut(function.function, wanted, recompute=recompute)
         outputs = list(function.function.outputs)
         self.seeds = [(outputs.index(o), o) for o in cut.seeds]
-        self.count = len(outputs)
+        self.count, self.n_leaves = len(outputs), len(cut.leaves)
         self.kept_sources = [function.sources.index(n) for n in cut.leaves + cut.precomputed]
         names = [*outputs, *cut.saved]
         self.kept_outputs = [names.index(n) for n in [*cut.outputs, *cut.saved]]
@@ -235,15 +239,15 @@ class _StepGradient:
         tensors = self._session(sources)
         kept = [sources[i] for i in self.kept_sources]
         kept += [tensors[i] for i in self.kept_outputs]
-        outputs = tensors[: self.count]
-        return outputs, kept, [y.shape for y in outputs] if self.count > 1 else None
+        del tensors[self.count :]
+        return tensors, kept, [y.shape for y in tensors] if self.count > 1 else None
 
     def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         present = tuple([i for i, _ in self.seeds if dys[i] is not None])
         if not present:
             return [None] * len(self.function.leaves)
-        gradient = self._gradient_of(present)
+        gradient = self._gradients.get(present) or self._gradient_of(present)
         if gradient is None:  # It would read values that were not kept: the missing cotangents are zeros.
             dys = self._fill_zeros(dys, shapes)
             gradient = self._gradient_of(tuple(i for i, _ in self.seeds))
@@ -251,8 +255,8 @@ class _StepGradient:
         function, positions = gradient
         if not function.function.outputs:  # These outputs depend on no wanted leaf.
             return [None] * len(positions)
-        n = len(self.cut.leaves)
-        gradients = function([*kept[:n], *[d for d in dys if d is not None]], kept[n:])
+        n = self.n_leaves
+        gradients = function([*kept[:n], *[d for d in dys if d is not None], *kept[n:]])
         return [None if i < 0 else gradients[i] for i in positions]
 
     def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor]:

@@ -108,7 +108,7 @@ class OnnxLayer(torch.nn.Module):
     _unread: Sequence[str] = ()
     _run_apart: ClassVar[Any] = None
     _compiled: dict[Any, CompiledLayer]
-    _owners: list[tuple[str, torch.nn.Module, str, str]]
+    _owners: list[tuple[str, torch.nn.Module, dict[str, Any], str, str]]
 
     def __init__(
         self,
@@ -263,20 +263,24 @@ class OnnxLayer(torch.nn.Module):
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Current parameters and buffers by the names of the initializers, even if they have been replaced."""
-        if not self._owners:
-            self._owners = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
+        owners = self.__dict__["_owners"]
+        if not owners:
+            holders = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
+            owners = self._owners = [(n, module, module.__dict__, kind, key) for n, module, kind, key in holders]
         tensors = {}
-        for name, module, kind, key in self._owners:
-            t = module.__dict__[kind].get(key)  # torch.export replaces the dict itself for a while.
+        for name, module, fields, kind, key in owners:
+            t = fields[kind].get(key)  # torch.export replaces the dict of a kind for a while.
             # A parametrization takes the tensor out of the module and computes it in an attribute.
             tensors[name] = getattr(module, key) if t is None else t
         return tensors
 
     def _key(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> tuple[Any, ...]:
         """The key of a compiled layer: shapes (empty for all), mode, dtype, device, and torch's stream there."""
-        device = self._probe.device
+        fields = self.__dict__
+        probe = fields["_probe"]
+        device = probe.device
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-        return shapes, self.training if training is None else training, self._probe.dtype, device, stream
+        return shapes, fields["training"] if training is None else training, probe.dtype, device, stream
 
     def _compile(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> CompiledLayer:
         """The compiled layer in the current mode, or another one, for these shapes alone or for all."""
@@ -365,13 +369,15 @@ def _without_state(model: Model, names: Collection[str]) -> Model:
 
 def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
     """Run `forward`, outside of torch.compile."""
-    if named or len(inputs) != len(layer.input_names):
-        inputs = _order_inputs(layer.input_names, inputs, named)
+    fields = layer.__dict__  # A module has a `__getattr__`, which makes each of its attributes take longer.
+    names = fields["input_names"]
+    if named or len(inputs) != len(names):
+        inputs = _order_inputs(names, inputs, named)
     for t in inputs:
         if not isinstance(t, torch.Tensor):
-            raise TypeError(_describe_stranger(layer.input_names, inputs))
+            raise TypeError(_describe_stranger(names, inputs))
     compiled = layer._compile_for(inputs)
-    device = layer._probe.device
+    device = fields["_probe"].device
     for t, dtype in zip(inputs, compiled.dtypes, strict=True):
         if t.dtype is not dtype or t.device != device:
             inputs = tuple(_convert_inputs(layer, inputs, compiled.dtypes))
@@ -387,6 +393,8 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
                 state[s.name].lerp_(batch, 1 - s.momentum)
             layer._count_batches()
         outputs = outputs[: len(layer.output_names)]
+    if len(outputs) == 1 and not fields["_return_dict"]:
+        return outputs[0]
     return layer._pack(outputs)
 
 
