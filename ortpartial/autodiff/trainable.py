@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
+
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import PRODUCTS, Node, Value, topological
 from ortpartial.model import Model, is_generated_name
@@ -19,6 +21,9 @@ __all__ = ["WeightSelection", "explain_untrained", "find_reached_weights", "find
 
 #: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
 WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
+
+#: From here on, numbers that are added to scores hide them from Softmax.
+_HIDING = -1e4
 
 #: Operators that read a weight and a number of the program alike.
 _ARITHMETIC = frozenset({"Add", "Clip", "Div", "Exp", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal",
@@ -64,16 +69,23 @@ def find_trainable(outputs: Iterable[Value]) -> set[Value]:
 
 
 def is_exported_number(v: Value, readers: Iterable[Node]) -> bool:
-    """Whether a constant is a number in the program that was exported, such as the scale of attention, and no weight.
+    """Whether a constant is a number or a mask of the program that was exported, and no weight.
 
-    It is one number, of shape [] or [1], has a name that the exporter made up, and takes part in arithmetic alone. The
-    operators of layers read weights: a bias of shape [1] is an input of Gemm or is added to a product, and a slope is
-    an input of PRelu.
+    It has a name that the exporter made up, and takes part in arithmetic alone. A number, such as the scale of
+    attention, is of shape [] or [1]. The operators of layers read weights: a bias of shape [1] is an input of Gemm or
+    is added to a product, and a slope is an input of PRelu. A mask holds 0 and numbers that hide scores from Softmax.
     """
-    if v.array is None or v.array.size != 1 or v.array.ndim > 1 or not is_generated_name(v.hint):
+    if v.array is None or not is_generated_name(v.hint):
         return False
     nodes = list(readers)
-    return bool(nodes) and all(node.op_type in _ARITHMETIC and not _adds_bias(node) for node in nodes)
+    if not nodes or any(node.op_type not in _ARITHMETIC for node in nodes):
+        return False
+    return _is_mask(v.array) or (v.array.size == 1 and v.array.ndim < 2 and not any(map(_adds_bias, nodes)))
+
+
+def _is_mask(a: np.ndarray) -> bool:
+    """Whether an array hides scores from Softmax where it is not 0."""
+    return a.ndim > 1 and bool(((a == 0) | (a <= _HIDING)).all())
 
 
 def _adds_bias(node: Node) -> bool:
@@ -166,7 +178,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
         elif v not in readers:
             reasons[n] = "no gradient reaches it"
         elif is_exported_number(v, readers[v]):
-            reasons[n] = f"a number that {readers[v][0].op_type} reads"
+            kind = "number" if model.arrays[n].size == 1 else "mask"
+            reasons[n] = f"a {kind} that {readers[v][0].op_type} reads"
         else:
             reasons[n] = "scalar, trained by name only"
     return reasons

@@ -117,6 +117,25 @@ def test_parameters_of_one_number_are_trained(y):
     assert len(resolve_weights(model, None, ["y"])) == len(names)
 
 
+@pytest.mark.parametrize(("name", "values", "is_trained"), [
+    ("val_160", [[0, -np.inf, -np.inf], [0, 0, 3.4e38 * -1]], False), ("val_160", np.zeros((2, 3)), False),
+    ("val_160", [[0, -10000, 0]], False), ("val_160", [[0, -1, 0]], True), ("bias", [[0, -np.inf, 0]], True),
+    ("val_160", [0, 0, 0], True),
+])
+def test_masks_of_the_program_are_not_trained(name, values, is_trained):
+    """The additive mask of attention, which exporters compute beforehand where it does not depend on the inputs."""
+    mask = constant(np.array(values, np.float32), hint=name)
+    model = load(build([X], {"y": op.Softmax(op.Unsqueeze(X @ parameter("V", 3, 3), [1]) + mask)}))
+    assert resolve_weights(model, None, ["y"]) == ["V", name][: 1 + is_trained]
+    if not is_trained:
+        assert explain_untrained(model, ["V"], ["y"])[name] == "a mask that Add reads"
+
+
+def test_zeros_that_are_a_factor_of_a_product_are_trained():
+    model = load(build([X], {"y": X @ constant(np.zeros((3, 2), np.float32), hint="val_3")}))
+    assert resolve_weights(model, None, ["y"]) == ["val_3"]
+
+
 def test_reasons():
     x, i = variable("x", "float32", ["N", 4]), constant(np.array([0, 1, 2, 3]), hint="i")
     model = layers()
