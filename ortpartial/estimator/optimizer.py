@@ -21,6 +21,7 @@ from ortpartial.learning import (
     BaseLearningPenalty,
     BaseLearningRate,
     NamedSettings,
+    check_keywords,
     resolve_penalty,
     resolve_rate,
 )
@@ -397,6 +398,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     # -- training
 
+    @check_keywords
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Self:
         """Train for `max_iter` epochs, from the first weights unless `warm_start`.
 

@@ -1,6 +1,6 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
-from .aliases import NamedSettings, describe_unknown
+from .aliases import NamedSettings, check_keywords, describe_unknown
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
@@ -46,7 +46,7 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp", "LearningRateSGD",
            "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
            "OptimalSchedule", "PoissonLearningLoss", "Schedule", "SoftmaxCrossEntropyLearningLoss",
-           "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_number", "count_from", "decay", "descend",
-           "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds", "mean_rows", "resolve_loss",
-           "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean",
-           "weighted_sums"]
+           "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_keywords", "check_number", "count_from",
+           "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds", "mean_rows",
+           "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes",
+           "weighted_mean", "weighted_sums"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-__all__ = ["CHOICES", "NamedSettings", "describe_unknown", "suggest"]
+__all__ = ["CHOICES", "NamedSettings", "check_keywords", "describe_unknown", "suggest"]
 
 Instance = TypeVar("Instance", bound="NamedSettings")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 #: By the setting, the names of its choices in other libraries: in lower case, without signs between words.
 CHOICES: dict[str, dict[str, str]] = {
@@ -117,6 +119,52 @@ class NamedSettings:
                             f"{args[len(first)]!r} is one more; name its setting{example}.")
 
 
+def check_keywords(method: Method) -> Method:
+    """Decorate a method, so that a keyword which is a setting of its object is answered with how to give it.
+
+    Parameters
+    ----------
+    method : callable
+        The method of an object with `get_params`.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> class Estimator:
+    ...     def get_params(self):
+    ...         return {"max_iter": 1}
+    ...     @check_keywords
+    ...     def fit(self, X):
+    ...         pass
+    >>> Estimator().fit([], epochs=3)
+    Traceback (most recent call last):
+        ...
+    TypeError: fit takes no 'epochs'; did you mean the setting 'max_iter', as in set_params(max_iter=...)?
+    """
+    names = frozenset(inspect.signature(method).parameters)
+
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **keywords: Any) -> Any:
+        if unknown := [n for n in keywords if n not in names]:
+            settings = list(self.get_params())
+            meant = suggest(unknown[0], settings, list_aliases(settings)).strip("'")
+            hint = f"did you mean the setting {meant!r}, as in set_params({meant}=...)?" if meant else (
+                f"its arguments are {', '.join(list(inspect.signature(method).parameters)[1:])}.")
+            raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
+        return method(self, *args, **keywords)
+
+    return cast(Method, checked)
+
+
+def list_aliases(names: Iterable[str]) -> dict[str, str]:
+    """What is meant by the names of settings in other libraries, where these settings exist."""
+    names = frozenset(names)
+    return {alias: repr(n) for alias, choices in SETTINGS.items() for n in reversed(choices) if n in names}
+
+
 def describe_unknown(name: str, owner: str, names: Iterable[str]) -> str:
     """A sentence about a setting that does not exist.
 
@@ -141,7 +189,6 @@ def describe_unknown(name: str, owner: str, names: Iterable[str]) -> str:
     "LearningRateSGD has no setting 'size'; its settings are eta0, schedule."
     """
     names = list(names)
-    aliases = {alias: repr(n) for alias, choices in SETTINGS.items() for n in reversed(choices) if n in names}
-    guess = suggest(name, names, aliases)
+    guess = suggest(name, names, list_aliases(names))
     hint = f"did you mean {guess}?" if guess else f"its settings are {', '.join(names) or 'none'}."
     return f"{owner} has no setting {name!r}; {hint}"

@@ -111,3 +111,14 @@ def test_pieces_of_torch():
         Optimizer(linear(), learning_rate=torch.optim.Adam)
     with pytest.raises(SettingError, match=r"MSELoss is a MSELoss; .* Did you mean 'square_error'\?"):
         Optimizer(linear(), learning_loss=torch.nn.MSELoss())
+
+
+def test_settings_given_to_fit():
+    o = Optimizer(linear())
+    with pytest.raises(TypeError, match=re.escape("fit takes no 'epochs'; did you mean the setting 'max_iter', as in "
+                                                  "set_params(max_iter=...)?")):
+        o.fit(X, X[:, :1], epochs=3)
+    with pytest.raises(TypeError, match="fit takes no 'batch_size'; did you mean the setting 'batch_size'"):
+        o.fit(X, X[:, :1], batch_size=3)
+    with pytest.raises(TypeError, match="fit takes no 'zzz'; its arguments are X, y, sample_weight, X_val, y_val"):
+        o.fit(X, X[:, :1], zzz=3)
