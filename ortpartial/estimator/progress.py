@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -147,8 +148,11 @@ class _Bar:
     def __init__(self, look: Callable[..., tuple[str, int, int | None, dict[str, float]]]):
         self.look = look
         text, _, total, _ = look()
-        self.tqdm = tqdm(total=total, desc=text, unit="batch", mininterval=0, miniters=0, dynamic_ncols=True,
-                         bar_format=_FORMAT if total else _FORMAT_WITHOUT_END, file=sys.stderr)
+        # tqdm 4.70 writes nothing to a terminal that does not know its size, as that of `script` and some of docker.
+        has_width = _count_columns(sys.stderr) != 0
+        self.tqdm = tqdm(total=total, desc=text, unit="batch", mininterval=0, miniters=0, dynamic_ncols=has_width,
+                         ncols=None if has_width else 80, nrows=None if has_width else 24, file=sys.stderr,
+                         bar_format=_FORMAT if total else _FORMAT_WITHOUT_END)
         self.is_over = Event()
         self.thread = Thread(target=self._watch, name="ortpartial progress", daemon=True)
         self.thread.start()
@@ -171,6 +175,14 @@ class _Bar:
         self.thread.join()
         self.tqdm.n += self._describe(remark)
         self.tqdm.close()
+
+
+def _count_columns(stream: Any) -> int | None:
+    """The width that a terminal states; None for a stream that is none, such as that of a notebook."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def _is_interactive(stream: Any) -> bool:

@@ -1,6 +1,7 @@
 """The bar, the lines in place of it, and the log of a training."""
 
 import fcntl
+import io
 import logging
 import os
 import re
@@ -40,8 +41,8 @@ class Terminal:
     def stdout(self):
         return sys.stdout
 
-    def resize(self, columns):
-        fcntl.ioctl(self.stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    def resize(self, columns, rows=24):
+        fcntl.ioctl(self.stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _read(self):
         while True:
@@ -111,6 +112,13 @@ def test_the_bar_has_the_width_of_the_terminal(terminal):
     widths = [len(s) for s in terminal.states()]
     assert max(widths) in (98, 99, 100)
     assert max(widths[-2:]) <= 70
+
+
+def test_a_terminal_that_does_not_know_its_size(terminal):
+    terminal.resize(0, 0)
+    optimizer(verbose=1).fit(X, Y)
+    assert re.match(r"epoch 5/5, max_iter reached, loss=[\d.]+ +100%", terminal.states()[-1])
+    assert [progress._count_columns(stream) for stream in (None, io.StringIO())] == [None, None]
 
 
 def test_the_bar_says_that_a_program_compiles(terminal, monkeypatch):
