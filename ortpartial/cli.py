@@ -351,7 +351,8 @@ class _Interruption:
 
     def __enter__(self) -> _Interruption:
         self._former: Any = None
-        if threading.current_thread() is threading.main_thread():  # Signals reach no other.
+        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as by a shell for what runs in the background
+        if threading.current_thread() is threading.main_thread() and not is_ignored:  # Signals reach no other thread.
             self._former = signal.signal(signal.SIGINT, self._handle)
         return self
 

@@ -321,6 +321,14 @@ def test_a_training_goes_on_when_nobody_reads_its_lines(training, monkeypatch):
     assert TrainingSession("trained.onnx").state["iteration"] == 3
 
 
+@pytest.fixture
+def ctrl_c():
+    """The handler of a program in the foreground: in the background, these tests run with SIGINT ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
 def interrupt_at(call, function):
     """A function that sends this process SIGINT in the given call, and once more in the next."""
     calls = []
@@ -334,7 +342,7 @@ def interrupt_at(call, function):
     return interrupted
 
 
-def test_ctrl_c_writes_what_was_trained(training, capsys, monkeypatch):
+def test_ctrl_c_writes_what_was_trained(training, ctrl_c, capsys, monkeypatch):
     monkeypatch.setattr(TrainingSession, "step", interrupt_at(8, TrainingSession.step))
     assert run("--epochs 5 --batch 5 -o trained.onnx") == 130
     out, err = capsys.readouterr()
@@ -344,14 +352,22 @@ def test_ctrl_c_writes_what_was_trained(training, capsys, monkeypatch):
     assert TrainingSession("trained.onnx").state["iteration"] == 7
 
 
-def test_ctrl_c_while_the_model_is_written(training, capsys, monkeypatch):
+def test_ctrl_c_while_the_model_is_written(training, ctrl_c, capsys, monkeypatch):
     """The writing goes on."""
     monkeypatch.setattr(os, "fsync", interrupt_at(1, os.fsync))
     assert run("--epochs 5 -o trained.onnx") == 130
     assert TrainingSession("trained.onnx").state["iteration"] == 5
 
 
-def test_ctrl_c_before_the_first_step(training, capsys, monkeypatch):
+def test_ctrl_c_that_is_ignored(training, ctrl_c, monkeypatch):
+    """As by a shell, for a program in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(TrainingSession, "step", interrupt_at(2, TrainingSession.step))
+    assert run("--epochs 5 -o trained.onnx") == 0
+    assert TrainingSession("trained.onnx").state["iteration"] == 5
+
+
+def test_ctrl_c_before_the_first_step(training, ctrl_c, capsys, monkeypatch):
     monkeypatch.setattr(TrainingSession, "step", interrupt_at(1, TrainingSession.step))
     assert run("--epochs 5 -o trained.onnx") == 130
     assert capsys.readouterr() == ("", "ortpartial: interrupted before the first step; nothing is written\n")
@@ -359,7 +375,7 @@ def test_ctrl_c_before_the_first_step(training, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["read_rows", "write"])
-def test_ctrl_c_elsewhere(training, capsys, monkeypatch, name):
+def test_ctrl_c_elsewhere(training, ctrl_c, capsys, monkeypatch, name):
     """Before the training, and in other commands, nothing is written."""
     monkeypatch.setattr(cli, name, interrupt_at(1, getattr(cli, name)))
     before = sorted(training.iterdir())
@@ -369,7 +385,7 @@ def test_ctrl_c_elsewhere(training, capsys, monkeypatch, name):
     assert sorted(training.iterdir()) == before
 
 
-def test_ctrl_c_in_a_shell(training):
+def test_ctrl_c_in_a_shell(training, ctrl_c):
     command = [sys.executable, "-m", "ortpartial", "run", "training.onnx", "data.npz", "--epochs", "1000000",
                "-o", "training.onnx"]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
