@@ -455,10 +455,10 @@ class NegLogLearningLoss(BaseLearningLoss):
 class SoftmaxCrossEntropyLearningLoss(BaseLearningLoss):
     """-Σₖ cₖqₖ log softmax(y)ₖ with q = 1 - ε + ε/C for the label t and ε/C for the others, of C classes; it counts cₜ.
 
-    With the defaults it is -log softmax(y)ₜ. The mean is Σwℓ / Σwcₜ over what counts, which is not what has the label
-    `ignore_index`: the numbers of ``torch.nn.CrossEntropyLoss`` with ``reduction="mean"``, but for a batch in which
-    nothing counts, whose loss and gradient are 0 here and NaN in torch. Any other label is 0 to C - 1; `fit` and
-    `TrainingSession` refuse one out of range, and in a graph of your own it has no gradient.
+    With the defaults it is -log softmax(y)ₜ. The mean is Σwℓ / Σwcₜ over all labels but `ignore_index`, as that of
+    ``torch.nn.CrossEntropyLoss``, except that a batch in which nothing counts has a loss and a gradient of 0, where
+    torch has NaN. Other labels are 0 to C - 1: `fit` and `TrainingSession` refuse one out of range, and a graph of your
+    own takes it for a label of no class.
 
     Parameters
     ----------
