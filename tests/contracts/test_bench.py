@@ -45,6 +45,13 @@ def test_many_lengths():
     assert lines[-1].startswith("at most 1.3 times: ")
 
 
+def test_sparse_features():
+    """The times of a network that is small, and so needs no long test; `tests/training` counts denormal numbers."""
+    lines = bench("sparse.py", "20", "10", "5").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["ortpartial", "torch", "slowest"]
+    assert len(lines[1].split()) == 11
+
+
 KEPT = sorted((ROOT / "bench" / "results").glob("*.json"))
 
 
