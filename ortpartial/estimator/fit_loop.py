@@ -92,7 +92,7 @@ class FitLoop:
                 seen = self.engine.iteration
                 if divergence := self._train_rows(data, kept) if batches is None else self._train_batches(batches):
                     progress.ending = "loss not finite"
-                    self._report(divergence)
+                    self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
                     break
                 steps = self.engine.iteration - seen
                 is_last = epoch == self.settings.max_iter
@@ -116,7 +116,7 @@ class FitLoop:
             with self._training():
                 divergence = self._train_rows(data, np.arange(rows))
         if divergence:
-            self._report(divergence)
+            self._report(divergence, 4)  # the caller of the optimizer's method
 
     def _hold_out(self, data: Mapping[str, np.ndarray], rows: int, X_val: Any, y_val: Any
                   ) -> tuple[np.ndarray, Any]:
@@ -270,11 +270,11 @@ class FitLoop:
         return (f"The loss is {loss} at iteration {iteration} (epoch {self.n_iter + 1}) with {self.spec.rate!r}; the "
                 f"weights are those of iteration {iteration - 1}. Lower the rate, or scale X and y.")
 
-    def _report(self, divergence: str) -> None:
+    def _report(self, divergence: str, stacklevel: int) -> None:
         """Raise the message as an error, or warn."""
         if self.settings.exc:
             raise ConvergenceError(divergence)
-        warnings.warn(divergence, ConvergenceWarning, stacklevel=4)  # the caller of the optimizer's method
+        warnings.warn(divergence, ConvergenceWarning, stacklevel=stacklevel)
 
     def _last_losses(self) -> dict[str, float]:
         """The last losses, to be shown."""

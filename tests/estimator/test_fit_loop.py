@@ -130,6 +130,9 @@ def test_divergence(engine, exc):
     assert all((a == b).all() for a, b in zip(o.get_state(), expected.get_state(), strict=True))
     if not exc:
         assert caught[0].filename == __file__
+        with pytest.warns(ConvergenceWarning) as caught:
+            o.partial_fit(1e30 * X, Y)
+        assert caught[0].filename == __file__
     o.predict(X)
 
 
