@@ -72,7 +72,7 @@ _RATES = (LearningRateSGD(0.0123), LearningRateAdagrad(0.0123, epsilon=0.0017),
             for momentum in (0.0, 0.69) for centered in (False, True)))
 _LOSSES = (SquareLearningLoss(), AbsoluteLearningLoss(), HuberLearningLoss(0.73), ElasticLearningLoss(0.73, 0.69),
            ElasticLearningLoss(0, 0.69), ElasticLearningLoss(0.73, 0), NegLogLearningLoss(), HingeLearningLoss(),
-           PoissonLearningLoss(), SoftmaxCrossEntropyLearningLoss())
+           PoissonLearningLoss(), SoftmaxCrossEntropyLearningLoss(), SoftmaxCrossEntropyLearningLoss(ignore_index=None))
 _PENALTIES = (ElasticLearningPenalty(l1=0.73), ElasticLearningPenalty(l2=0.69))
 
 
@@ -293,8 +293,8 @@ def _list_means(y: Value) -> Iterator[Callable[[BaseLearningLoss], list[Written]
     if not y.is_float or not y.rank:
         return
     is_labels = SoftmaxCrossEntropyLearningLoss
-    yield write(lambda loss, y, t, w: weighted_mean(loss(y, t)))
-    yield write(lambda loss, y, t, w: weighted_mean(loss(y, t), w))
+    yield write(lambda loss, y, t, w: weighted_mean(loss(y, t), None, loss.counts(y, t)))
+    yield write(lambda loss, y, t, w: weighted_mean(loss(y, t), w, loss.counts(y, t)))
     yield write(lambda loss, y, t, w: None if type(loss) is is_labels else op.ReduceMean(loss(t, y)))
     yield write(lambda loss, y, t, w: op.SoftmaxCrossEntropyLoss(y, t) if type(loss) is is_labels else None)
     yield write(lambda loss, y, t, w: op.NegativeLogLikelihoodLoss(op.LogSoftmax(y, axis=1), t)
