@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -166,8 +166,9 @@ def _has_form(node: NodeProto, declared: int, opset: int) -> bool:
 def register_translations() -> None:
     """Tell torch's exporters what to write for a layer; the newer one only where onnxscript, which it needs, is."""
     torch.onnx.register_custom_op_symbolic("ortpartial::onnx_layer", _write_symbolic, 9)
-    if importlib.util.find_spec("onnxscript") is not None:
-        # Beside `custom_translation_table`, an argument of each export, torch 2.13.0 has no public way.
+    # Beside `custom_translation_table`, an argument of each export, torch 2.13.0 has no public way, and another version
+    # may have none at all.
+    with suppress(ImportError, TypeError):
         from torch.onnx._internal.exporter._torchlib._torchlib_registry import onnx_impl
 
         onnx_impl(torch.ops.ortpartial.onnx_layer.default, no_compile=True)(_translate)
