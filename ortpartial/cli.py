@@ -66,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("ortpartial: interrupted", file=sys.stderr)
         return 130
+    finally:
+        if argv is None:  # The process ends now, and Ctrl-C in its last moments would only print a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _parser() -> argparse.ArgumentParser:

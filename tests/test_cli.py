@@ -385,6 +385,13 @@ def test_ctrl_c_elsewhere(training, ctrl_c, capsys, monkeypatch, name):
     assert sorted(training.iterdir()) == before
 
 
+def test_ctrl_c_as_the_process_ends(training, ctrl_c, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ortpartial", "gradient", "mlp.onnx", "-o", "gradient.onnx"])
+    assert main() == 0
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert run("--epochs 1 --dry-run") == 0
+
+
 def test_ctrl_c_in_a_shell(training, ctrl_c):
     command = [sys.executable, "-m", "ortpartial", "run", "training.onnx", "data.npz", "--epochs", "1000000",
                "-o", "training.onnx"]
