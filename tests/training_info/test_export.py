@@ -164,8 +164,10 @@ def test_any_runtime_executes_the_combined_graph_of_plain_operators(name):
 def test_a_step_sees_the_numbers_that_the_inference_graph_has_drawn(style):
     model = parse_model("""<ir_version: 8, opset_import: ["": 21]>
     g (float[N,4] x) => (float[N,1] y, float[N,4] h)
-    <float[4,1] w = {1.0, 2.0, 3.0, 4.0}, float r = {0.5}, bool t = {1}> {
-        h, mask = Dropout(x, r, t)
+    <float[4,1] w = {1.0, 2.0, 3.0, 4.0}, float r = {0.5}, float zero = {0.0}> {
+        drawn = RandomUniformLike(x)
+        mask = Less(drawn, r)
+        h = Where(mask, x, zero)
         y = MatMul(h, w)
     }""")
     made = optimizer(model, learning_loss={"y": "square_error"}, learning_rate=0.125)
@@ -283,11 +285,11 @@ def test_several_outputs_and_an_input_that_no_step_reads():
 
 
 def test_a_random_mask_that_the_graph_leaves_out_is_refused():
-    x = variable("x", "float32", ["N", 2])
-    y = op.Dropout(x @ constant([[1.0], [2.0]], hint="w"), 0.5, np.asarray(True))
+    x, is_training = variable("x", "float32", ["N", 2]), variable("is_training", "bool", [])
+    y = op.Dropout(x @ constant([[1.0], [2.0]], hint="w"), 0.5, is_training)
     with pytest.raises(ModelError, match="Dropout> draws random numbers, and the step needs an output of it that the "
                                          "graph leaves out: name all outputs of the node"):
-        optimizer(build([x], {"y": y})).get_training_onnx("lowered")
+        optimizer(build([x, is_training], {"y": y})).get_training_onnx("lowered")
 
 
 BODY = """<ir_version: 8, opset_import: ["": 21]>
