@@ -85,10 +85,13 @@ class FitLoop:
         logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
         with Progress(self._read_progress, is_first) as progress, self._training(always=True):
             epoch, steps = 0, None
+
+            def count_steps() -> int | None:
+                return self._count_steps(kept, batches) or steps
+
             while epoch < self.settings.max_iter:
                 epoch += 1
-                steps = self._count_steps(kept, batches) or steps
-                progress.begin_epoch(epoch, self.settings.max_iter, steps, self.settings.verbose)
+                progress.begin_epoch(epoch, self.settings.max_iter, count_steps, self.settings.verbose)
                 seen = self.engine.iteration
                 if divergence := self._train_rows(data, kept) if batches is None else self._train_batches(batches):
                     progress.ending = "loss not finite"
@@ -98,7 +101,7 @@ class FitLoop:
                 is_last = epoch == self.settings.max_iter
                 if validation is not None and (is_last or epoch % self.settings.validation_period == 0):
                     self.validation_losses.append(self._validate(validation))
-                progress.end_epoch(self._last_losses())
+                progress.end_epoch(self._last_losses)
                 if notify():
                     progress.ending = "stopped by a callback"
                     break
@@ -218,7 +221,7 @@ class FitLoop:
         self._mean = None
         if self._started is not data:  # A callback has trained on other rows.
             self._start(data)
-        order = self.rng.permutation(rows) if self.settings.shuffle else rows
+        order = rows[self.rng.permutation(len(rows))] if self.settings.shuffle else rows
         snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
         loss = self.engine.epoch(order, self.settings.batch_size)
         if not self._is_finite(loss):

@@ -501,7 +501,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     def _notify(self) -> bool:
         """Call every callback, in the first process alone; return whether one of them returned True."""
-        if not self.callbacks:
+        if not self._loop.settings.callbacks:
             return False
         answers = [callback(self) for callback in self.callbacks] if self._engine.is_first else []
         is_over = any(answer is True for answer in answers)

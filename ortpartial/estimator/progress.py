@@ -52,9 +52,9 @@ class Progress:
     Examples
     --------
     >>> with Progress(lambda: (0, None)) as progress:  # doctest: +ELLIPSIS
-    ...     progress.begin_epoch(1, 1, 10, verbose=2)
-    ...     progress.end_epoch({"loss": 0.25})
-    epoch 1/1: loss=0.25, 0.00... s
+    ...     progress.begin_epoch(1, 1, lambda: 10, verbose=2)
+    ...     progress.end_epoch(lambda: {"loss": 0.25})
+    epoch 1/1: loss=0.25, ... s
     training ended after 1 of 1 epochs: max_iter reached
     """
 
@@ -66,19 +66,21 @@ class Progress:
         self._losses: dict[str, float] = {}
         self._start = self._epoch_start = time.monotonic()
         self._bar: _Bar | None = None
+        self._is_logged = logger.isEnabledFor(logging.DEBUG)
+        self._is_followed = False
 
     def __enter__(self) -> Progress:
         return self
 
-    def begin_epoch(self, epoch: int, max_iter: int, steps: int | None, verbose: int) -> None:
+    def begin_epoch(self, epoch: int, max_iter: int, count_steps: Callable[[], int | None], verbose: int) -> None:
         """Tell that an epoch begins.
 
         Parameters
         ----------
         epoch, max_iter : int
             Its number, from 1, and that of the last one.
-        steps : int or None
-            Batches of an epoch, if their number is known.
+        count_steps : callable
+            Returns the number of batches of an epoch, None if it is not known; called where somebody follows.
         verbose : int
             1 for a bar, or lines where the output is no terminal; 2 for lines; 0 for neither.
         """
@@ -88,27 +90,32 @@ class Progress:
             self._bar.close()
             self._bar = None
         self._epoch, self._max_iter = epoch, max_iter
+        self._is_followed = bool(self._verbose) or self._is_logged
+        if not self._is_followed:
+            return
+        steps = count_steps()
         self._total = None if steps is None else self.read()[0] - self._first + steps * (max_iter - epoch + 1)
         self._epoch_start = time.monotonic()
         if self._bar is None and has_bar:
             self._bar = _Bar(self._look)
 
-    def end_epoch(self, losses: Mapping[str, float]) -> None:
+    def end_epoch(self, read_losses: Callable[[], Mapping[str, float]]) -> None:
         """Tell that the epoch has ended.
 
         Parameters
         ----------
-        losses : dict of str to float
-            Its losses by name.
+        read_losses : callable
+            Returns its losses by name; it is not called where nobody follows the training.
         """
-        self._losses, self._done = dict(losses), self._epoch
-        is_printed = self._verbose and self._bar is None
-        if is_printed or logger.isEnabledFor(logging.DEBUG):
-            listed = "".join(f"{n}={loss:.4g}, " for n, loss in self._losses.items())
-            line = f"epoch {self._epoch}/{self._max_iter}: {listed}{time.monotonic() - self._epoch_start:.3f} s"
-            logger.debug(line)
-            if is_printed:
-                self._print(line)
+        self._done = self._epoch
+        if not self._is_followed:
+            return
+        self._losses = dict(read_losses())
+        listed = "".join(f"{n}={loss:.4g}, " for n, loss in self._losses.items())
+        line = f"epoch {self._epoch}/{self._max_iter}: {listed}{time.monotonic() - self._epoch_start:.3f} s"
+        logger.debug(line)
+        if self._verbose and self._bar is None:
+            self._print(line)
 
     def _print(self, line: str) -> None:
         """Print a line: to stderr in place of a bar, to stdout where lines were asked for."""

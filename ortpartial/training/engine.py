@@ -193,6 +193,8 @@ class Engine(ABC):
         self._programs: dict[ProgramKey, Any] = {}
         self._data: dict[str, np.ndarray] = {}
         self._row_shapes: list[tuple[str, tuple[int, ...]]] = []
+        #: By the number of rows, the shapes that the policy chose for these data.
+        self._chosen: dict[int, Shapes] = {}
         self._starts = 0
         self._counts: np.ndarray | None = None
 
@@ -223,12 +225,14 @@ class Engine(ABC):
             self.iteration = int(array)
             return
         buffer = self.seed if name == self.spec.names.seed else self.sides[self.side][name]
-        buffer.fill(np.broadcast_to(np.asarray(array, buffer.dtype), buffer.shape))
+        new = np.asarray(array, buffer.dtype)
+        buffer.fill(new if new.shape == buffer.shape else np.broadcast_to(new, buffer.shape))
 
     def reset(self, first: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0)) -> None:
         """Back to these weights and statistics, states of zero and the first iteration, with another seed."""
         self.iteration = 0
         self._policy = ShapePolicy()
+        self._chosen.clear()
         self.seed.fill(np.asarray(seed, np.int32))
         for w in self.spec.moving:
             self.set(w, first[w])
@@ -249,6 +253,7 @@ class Engine(ABC):
         self.iteration = snapshot["iteration"]
         self.seed.fill(snapshot["seed"])
         self._policy = ShapePolicy(*snapshot.get("shapes", ()))  # Pickles of version 0.1.0 have none.
+        self._chosen.clear()
         for name, array in snapshot["arrays"].items():
             if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
                 self.set(name, array)
@@ -275,7 +280,7 @@ class Engine(ABC):
     def is_finite(self) -> bool:
         """Whether all weights and statistics are finite numbers."""
         side = self.sides[self.side]
-        return all(np.isfinite(side[w].numpy()).all() for w in self.spec.moving)
+        return all([np.logical_and.reduce(np.isfinite(side[w].numpy()), axis=None) for w in self.spec.moving])
 
     def loss_graph(self) -> ModelProto:
         """Loss and its gradient by the outputs, apart."""
@@ -292,11 +297,12 @@ class Engine(ABC):
         #: By how much each row counts; None where all count the same.
         self._counts = count_rows(self.spec, data)
         self._row_shapes = [(n, a.shape[1:]) for n, a in data.items()]
+        self._chosen.clear()
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
         mean = self.mean = WeightedMean()
-        full = len(order) - len(order) % batch_size
+        full = (n := len(order)) - n % batch_size
         for batches in (order[:full].reshape(-1, batch_size), order[full:][None]):
             if batches.size and np.isfinite(mean.total):
                 self._train(batches, self._choose_shapes(*batches.shape), mean)
@@ -306,11 +312,11 @@ class Engine(ABC):
         """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss
         is not finite."""
         program, k = self._program("step", shapes, batches.shape[1]), self.k.numpy()
-        counts = self._counts
+        counts, size = self._counts, float(batches.shape[1])
         for rows in batches:  # Every call counts in here: a small step takes microseconds.
             program.batch.gather(rows)
             k[...] = self.iteration + 1
-            weight = float(len(rows) if counts is None else counts[rows].sum(dtype=np.float64))
+            weight = size if counts is None else float(counts[rows].sum(dtype=np.float64))
             loss = program(self.side)
             mean.total += weight * loss
             mean.weight += weight
@@ -327,8 +333,12 @@ class Engine(ABC):
 
     def _choose_shapes(self, steps: int, rows: int) -> Shapes:
         """The shapes of the program for some steps on batches of so many rows: theirs, or symbolic ones."""
+        if rows in self._chosen:
+            return self._chosen[rows]
         shapes = tuple([(n, (rows, *shape)) for n, shape in self._row_shapes])
         is_own = self._policy.choose(shapes, steps, lambda: program_bytes(self._spec_for(shapes).rewritten))
+        if is_own:  # So they stay, as long as the rows have these shapes.
+            self._chosen[rows] = shapes
         return shapes if is_own else tuple([(n, (-1,) * len(shape)) for n, shape in shapes])
 
     def _spec_for(self, shapes: Shapes) -> TrainingSpec:
@@ -343,11 +353,11 @@ class Engine(ABC):
     def _program(self, kind: str, shapes: Shapes, rows: int, thread: int | None = None) -> Any:
         """The program of a kind for these shapes, which is kept; it reads batches of so many rows from now on."""
         key = ProgramKey(kind, shapes, thread)
-        program = self._programs.get(key)
-        if program is None:
+        if key not in self._programs:
             self._make_room()
             with compiling(f"the {kind} for {'batches of any shape' if is_symbolic(shapes) else f'{rows} rows'}"):
-                program = self._programs[key] = self._open(key)
+                self._programs[key] = self._open(key)
+        program = self._programs[key]
         if program.source != (source := (self._starts, rows)):
             program.read_from(self._data, rows)
             program.source = source
