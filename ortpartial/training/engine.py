@@ -280,7 +280,10 @@ class Engine(ABC):
     def is_finite(self) -> bool:
         """Whether all weights and statistics are finite numbers."""
         side = self.sides[self.side]
-        return all([np.logical_and.reduce(np.isfinite(side[w].numpy()), axis=None) for w in self.spec.moving])
+        for w in self.spec.moving:
+            if not np.logical_and.reduce(np.isfinite(side[w].numpy()), axis=None):
+                return False
+        return True
 
     def loss_graph(self) -> ModelProto:
         """Loss and its gradient by the outputs, apart."""
