@@ -280,7 +280,7 @@ class Engine(ABC):
     def is_finite(self) -> bool:
         """Whether all weights and statistics are finite numbers."""
         side = self.sides[self.side]
-        for w in self.spec.moving:
+        for w in self.spec.moving:  # noqa: SIM110 - a generator takes longer than most arrays
             if not np.logical_and.reduce(np.isfinite(side[w].numpy()), axis=None):
                 return False
         return True
