@@ -244,8 +244,12 @@ def _check_run(args: argparse.Namespace) -> None:
     path = args.output
     if path is None:
         return
+    if path.is_dir():
+        raise SettingError(f"{str(path)!r} is a folder; name a file for the trained model.")
     if not path.parent.is_dir():
         raise SettingError(f"There is no folder {str(path.parent)!r} for the trained model.")
+    if not os.access(path.resolve().parent, os.W_OK) and (path.is_file() or not path.exists()):
+        raise SettingError(f"Nothing can be written into the folder of {str(path)!r}; choose another one.")
     if args.force or not path.is_file():
         return
     if not args.model.is_file() or not path.samefile(args.model):

@@ -279,6 +279,7 @@ def test_run_strips_when_asked(training, capsys):
         ("-o training.onnx --strip", "With --strip, 'training.onnx' would lose its training; choose another name"),
         ("-o training.onnx --initialize", "With --initialize, 'training.onnx' would lose what was trained; choose"),
         ("-o nowhere/trained.onnx", "There is no folder 'nowhere' for the trained model."),
+        ("-o .", "'.' is a folder; name a file for the trained model."),
     ],
 )
 def test_run_throws_no_training_away(training, capsys, words, message):
@@ -289,7 +290,7 @@ def test_run_throws_no_training_away(training, capsys, words, message):
     assert message in err
     assert out == ""
     assert {path.name: path.read_bytes() for path in training.iterdir()} == before
-    if "nowhere" not in words:
+    if words not in ("-o nowhere/trained.onnx", "-o ."):
         assert run(f"--epochs 1 {words} --force") == 0
 
 

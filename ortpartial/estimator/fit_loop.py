@@ -329,5 +329,5 @@ def count_batches(X: Any, y: Any, batch_size: int, X_val: Any = None) -> int:
         return 1
     if y is None:
         return max(1, count)
-    held_out = round(float(X_val) * count) if isinstance(X_val, Real) else 0
+    held_out = max(1, round(float(X_val) * count)) if isinstance(X_val, Real) else 0
     return max(1, -(-(count - held_out) // batch_size))

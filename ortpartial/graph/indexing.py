@@ -109,13 +109,17 @@ def _check_mask(x: Value, axis: int, mask: Any) -> None:
 def _slice(x: Value, slices: dict[int, slice]) -> Value:
     """Slices of several axes, whose ends may be values."""
     starts, ends, steps = [], [], []
-    for k in slices.values():
-        step = 1 if k.step is None else int(k.step)
+    for axis, k in slices.items():
+        step, size = 1 if k.step is None else int(k.step), x.shape[axis] if x.shape else None
         if not step:
             raise ValueError("The step of a slice is not 0.")
+        start = (0 if step > 0 else _LAST) if k.start is None else k.start
+        end = (_LAST if step > 0 else _FIRST) if k.stop is None else k.stop
+        if step < 0 and isinstance(size, int) and not isinstance(start, Value) and start < -size:
+            start = end = 0  # Nothing is left of the first element, where ONNX begins with it.
         steps.append(step)
-        starts.append((0 if step > 0 else _LAST) if k.start is None else k.start)
-        ends.append((_LAST if step > 0 else _FIRST) if k.stop is None else k.stop)
+        starts.append(start)
+        ends.append(end)
     axes = np.asarray(list(slices), np.int64)
     return op.Slice(x, x._vector(starts), x._vector(ends), axes, np.asarray(steps, np.int64))
 

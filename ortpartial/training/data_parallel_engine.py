@@ -197,7 +197,8 @@ class DataParallelEngine(Engine):
         """Add the loss of a batch, the sum of its parts, by the mean of what counts in each."""
         sums = self.sums.numpy().reshape(self._parts, -1)[:, -2:].tolist()
         if len(sums) == 1:
-            mean.add(*sums[0])
+            total, count = sums[0]
+            mean.add(total if count else 0, count)
             return
         count = sum(count for _, count in sums) / len(sums)
         mean.add(count * sum(total / count for total, count in sums if count), count)

@@ -87,3 +87,10 @@ def test_errors():
         x[x[:, 0] > 0, 1]
     with pytest.raises(ValueError, match=r"The rank of <Value x .* is not known"):
         variable("x", "float32", None)[0]
+
+
+def test_nothing_is_left_of_the_first_element():
+    """onnxruntime begins there with a backward slice that begins before it."""
+    x = variable("x", "float32", [4, 5, 6])
+    for key in (np.s_[-6:-8:-1], np.s_[:, -6::-2], np.s_[-4::-1]):
+        np.testing.assert_array_equal(evaluate(build([x], {"y": x[key]}), {"x": A})["y"], A[key])
