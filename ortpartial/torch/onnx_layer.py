@@ -37,6 +37,13 @@ from .onnx_export import register_translations
 __all__ = ["OnnxLayer"]
 
 
+class _Owners(list[tuple[str, torch.nn.Module, dict[str, Any], str, str]]):
+    """By initializer, the submodule that holds its tensor, the attributes of it, the kind, and the name there.
+
+    torch.export copies the lists and dicts among the attributes of a module, and all that they hold, but no others.
+    """
+
+
 class OnnxLayer(torch.nn.Module):
     """An ONNX graph as a torch module: a layer, a block or a whole model.
 
@@ -108,7 +115,7 @@ class OnnxLayer(torch.nn.Module):
     _unread: Sequence[str] = ()
     _run_apart: ClassVar[Any] = None
     _compiled: dict[Any, CompiledLayer]
-    _owners: list[tuple[str, torch.nn.Module, dict[str, Any], str, str]]
+    _owners: _Owners
 
     def __init__(
         self,
@@ -266,7 +273,7 @@ class OnnxLayer(torch.nn.Module):
         owners = self.__dict__["_owners"]
         if not owners:
             holders = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
-            owners = self._owners = [(n, module, module.__dict__, kind, key) for n, module, kind, key in holders]
+            owners = self._owners = _Owners((n, module, module.__dict__, kind, key) for n, module, kind, key in holders)
         tensors = {}
         for name, module, fields, kind, key in owners:
             t = fields[kind].get(key)  # torch.export replaces the dict of a kind for a while.
@@ -329,7 +336,7 @@ class OnnxLayer(torch.nn.Module):
         return self
 
     def _reset(self) -> None:
-        self._compiled, self._owners = {}, []
+        self._compiled, self._owners = {}, _Owners()
         self._handle = register_layer(self)
         register_translations()
 

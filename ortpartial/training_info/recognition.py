@@ -215,6 +215,8 @@ class _Algorithm:
         penalties: dict[str, ElasticLearningPenalty] = {}
         for term in terms:
             if (recognized := self._recognize_loss(term)) is not None:
+                if recognized[0] in losses:
+                    raise _unrecognized(f"it has two losses of {recognized[0]!r}")
                 losses.update([recognized])
             else:
                 w, part = self._recognize_penalty(term)

@@ -147,3 +147,13 @@ def test_a_layer_that_is_gone():
     key = OnnxLayer(linear())._handle
     with pytest.raises(ModelError, match=f"The OnnxLayer {key!r} of a compiled or exported program is not in this"):
         find_layer(key)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("graph", [linear(3), mlp(3)], ids=["state of its own", "state in submodules"])
+def test_a_layer_goes_on_after_an_export(graph):
+    model, x = nn.Sequential(nn.Linear(3, 3), OnnxLayer(graph)), torch.ones(2, 3)
+    before = model(x)
+    torch.export.export(model, (x,))
+    torch.testing.assert_close(model(x), before)
+    model(x).sum().backward()

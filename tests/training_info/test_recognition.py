@@ -176,6 +176,8 @@ UPDATE = [("w", "w_new")]
         (by_hand((None, ALGORITHM.replace("(w, x, t)", "(rate, x, t)"), [], UPDATE)),
          "it has Gradient nodes of 0 tensors, where one was expected"),
         (by_hand(WHOLE, WHOLE), "it has 2 entries, where one was expected"),
+        (by_hand((None, ALGORITHM.replace("loss = ReduceMean", "once = ReduceMean").replace(
+            "g = ", "loss = Add(once, once)\n g = "), [], UPDATE)), "it has two losses of 'y'"),
     ],
 )
 def test_other_trainings_are_refused(model, message):
