@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,12 @@ Gradients = Sequence["Value | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A vector-Jacobian product, the keyword-only parameters that it takes, and the attributes that it knows of."""
+    """A vector-Jacobian product, the keyword-only parameters that it takes, and the attributes that it knows of, if not
+    all."""
 
     function: Callable[..., Any]
     keywords: tuple[str, ...]
-    attributes: frozenset[str]
+    attributes: frozenset[str] | None = None
 
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
         """Cotangents of the node's inputs from those of its outputs.
@@ -33,8 +34,8 @@ class Rule:
             return tuple(self.function(*node.inputs, node=node, dys=dys, wanted=wanted))
         if "dys" not in self.keywords and any(d is not None for d in dys[1:]):
             raise NoGradientError(f"{node!r}: the gradient of an output other than the first is not known.")
-        if "node" not in self.keywords:
-            self._check_attributes(node)
+        if self.attributes is not None and "node" not in self.keywords:
+            self._check_attributes(node, self.attributes)
         values = {"y": node.outputs[0], "ys": node.outputs, "dy": dys[0], "dys": dys, "node": node, "wanted": wanted}
         keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
         result = self.function(*node.inputs, **keywords)
@@ -43,10 +44,10 @@ class Rule:
         return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
 
 
-    def _check_attributes(self, node: Node) -> None:
+    def _check_attributes(self, node: Node, known: Collection[str]) -> None:
         """Raise an error for an attribute that a later opset than that of the rule has added."""
         for name, value in node.attributes.items():
-            if name not in self.attributes and value != defaults(node.schema).get(name):
+            if name not in known and value != defaults(node.schema).get(name):
                 raise NoGradientError(f"{node!r} has the attribute {name!r}, which the rule of its gradient does not "
                                       f"know.")
 
