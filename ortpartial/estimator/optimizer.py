@@ -250,6 +250,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                           train_mode=check_flag("train_mode", train_mode))
         resolve_precision(precision, loss_scale)
         self._learned: Mapping[str, np.ndarray] = {}  # the weights that were trained and are not any more
+        self._first: Mapping[str, np.ndarray] = {}  # what these are in the model
         self._batches = 0  # of the whole training, which fit plans where the schedule asks for it
         self._compose(self._specify(self._read(model)), settings)
         self._engine.check()
@@ -797,7 +798,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         state["_arguments"] = {n: v for n, v in self._arguments.items() if n != "model"}
         if callable(self._arguments["weights_to_train"]):  # Functions written in a notebook cannot be pickled.
             state["_arguments"]["weights_to_train"] = self.weights_to_train
-        model = self._spec.model
+        model = change_weights(self._spec.model, self._first)
         return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in _PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases,
@@ -812,9 +813,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in _PROGRESS}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         rate_start = state.pop("rate_start", 0)
-        vars(self).update({"_batches": 0, "_learned": {}} | {n: v for n, v in state.items() if n not in _DERIVED})
+        kept = {n: v for n, v in state.items() if n not in _DERIVED}
+        vars(self).update({"_batches": 0, "_learned": {}, "_first": {}, **kept})
         self._arguments = {**arguments, "model": model}
-        self._compose(replace(self._specify(model), rate_start=rate_start), settings)
+        self._compose(replace(self._specify(change_weights(model, self._learned)), rate_start=rate_start), settings)
         self._engine.restore(snapshot)
         for name, value in progress.items():
             setattr(self, name, value)
@@ -937,6 +939,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     def _keep(self, learned: Mapping[str, np.ndarray]) -> None:
         """Take over what was learned: as constants of the graphs, unless a step changes them."""
         self._learned = {n: a for n, a in learned.items() if n not in self._spec.moving}
+        self._first = {n: self._spec.model.arrays[n] for n in self._learned}
         if self._learned:
             self._compose(self._specify(change_weights(self._spec.model, self._learned)), self._loop.settings)
         for n in self._spec.moving:

@@ -112,9 +112,10 @@ def test_weights_that_are_no_longer_trained_keep_what_they_have_learned(engine):
         after = weights_of(frozen.get_trained_onnx())
         assert [n for n in learned if (after[n] != learned[n]).any()] == ["W2"]
     # Trained again, they go on from there, and a new training starts from those of the model.
-    o.set_params(weights_to_train=None, learning_rate=0.05)
-    assert all((o.trained_coef_[n] == learned[n]).all() for n in ("W1", "b1", "b2"))
-    assert same(o.fit(X, Y), optimizer(engine=engine, learning_rate=0.05).fit(X, Y))
+    for again in (pickle.loads(pickle.dumps(o)), o):
+        again.set_params(weights_to_train=None, learning_rate=0.05)
+        assert all((again.trained_coef_[n] == learned[n]).all() for n in ("W1", "b1", "b2"))
+        assert same(again.fit(X, Y), optimizer(engine=engine, learning_rate=0.05).fit(X, Y))
 
 
 def test_statistics_that_are_no_longer_updated_keep_what_they_have_learned():
