@@ -294,6 +294,7 @@ def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, n
                 display.end_epoch(means, validated)
             interruption.is_raised = False
         except KeyboardInterrupt:
+            display.steps = session.steps_taken
             display.print(f"ortpartial: interrupted {display.describe_progress()}", sys.stderr)
     return display.steps
 

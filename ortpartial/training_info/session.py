@@ -52,6 +52,8 @@ class TrainingSession:
         The shapes that the inputs are declared with: sizes, names of sizes, or None; None where there is no shape.
     batch_size : int or None
         The number of rows of a step, if the model declares one.
+    steps_taken : int
+        The number of steps since the session was opened.
 
     Raises
     ------
@@ -89,7 +91,9 @@ class TrainingSession:
         counts = Counter(n for update in updates for n in update)
         # A step reads one buffer of the state and writes the next, so that one that fails has no effect.
         self._rings = {n: [Buffer(a.copy(), device) for _ in range(counts[n] + 1)] for n, a in self._stored.items()}
-        self._turn, self._turns = 0, math.lcm(*(len(ring) for ring in self._rings.values()))
+        self._turns = math.lcm(*(len(ring) for ring in self._rings.values()))
+        # One number says which buffers are current, so that Ctrl-C finds them before or after a step.
+        self.steps_taken = 0
         self._describe_steps({v for update in updates for v in update.values()})
 
     def _describe_steps(self, bound: Collection[str]) -> None:
@@ -153,7 +157,7 @@ class TrainingSession:
     def _current(self, name: str) -> Buffer:
         """The buffer that holds an initializer now: in a ring of n buffers each step moves it by n - 1."""
         ring = self._rings[name]
-        return ring[-self._turn % len(ring)]
+        return ring[-self.steps_taken % len(ring)]
 
     def _set(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite initializers."""
@@ -179,8 +183,8 @@ class TrainingSession:
             An input is missing or unknown, has the wrong type or shape, or holds labels or indices out of range.
         """
         arrays = self._check(feeds)
-        outputs = self._steps_for(arrays).run(self._turn, arrays)
-        self._turn = (self._turn + 1) % self._turns
+        outputs = self._steps_for(arrays).run(self.steps_taken % self._turns, arrays)
+        self.steps_taken += 1
         return {n: outputs[n] for n in self.outputs}
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
