@@ -403,7 +403,8 @@ def test_ctrl_c_in_a_shell(training, ctrl_c):
     assert process.returncode == 130
     assert re.fullmatch(r"ortpartial: interrupted after step \d+ of 1000000\n", err)
     assert out.splitlines()[-1] == "training.onnx: the trained model"
-    assert TrainingSession("training.onnx").state["iteration"] == int(err.split()[4])
+    # Ctrl-C may come between a step and its count.
+    assert TrainingSession("training.onnx").state["iteration"] - int(err.split()[4]) in (0, 1)
 
 
 def test_export_in_training_mode(at, capsys):
