@@ -118,7 +118,7 @@ def main(epochs: int = 5, count: int = 40, layers: int = 3) -> None:
     mean = round(sum(lengths) / count)
     data = {"many": make_batches(lengths), "mean": make_batches([mean] * count)}
     print(f"Seconds of an epoch of {count} batches of {len(set(lengths))} lengths and of length {mean}; medians from "
-          f"the second of {epochs} epochs\ntorch {torch.__version__}, onnxruntime {runtime_version()}")
+          f"the second of {epochs} epochs on\ntorch {torch.__version__}, onnxruntime {runtime_version()}")
     missed = []
     for name, run in contestants(layers).items():
         first = {kind: seconds(run, batches) for kind, batches in data.items()}
