@@ -49,6 +49,8 @@ class FitSettings:
                                f"{self.validation_every!r}.")
         if self.timeout is not None and not _is_positive(self.timeout):
             raise SettingError(f"timeout is None or a number of seconds above 0, not {self.timeout!r}.")
+        if not isinstance(self.verbose, (int, np.integer, np.bool_)):
+            raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
         if not isinstance(self.callbacks, Iterable):
             raise SettingError(f"callbacks is a sequence of functions of the optimizer, not {self.callbacks!r}.")
         if wrong := [c for c in self.callbacks if not callable(c)]:

@@ -141,6 +141,7 @@ def test_another_model_starts_anew():
         ({"learning_rates__eta0": 1}, SettingError, "has no setting 'learning_rates__eta0'; did you "),
         ({"shuffle": "no"}, SettingError, "shuffle is True or False, not 'no'."),
         ({"max_iter": 0}, SettingError, "max_iter is a whole number of at least 1, not 0."),
+        ({"verbose": "yes"}, SettingError, "verbose is 0, 1 or 2, not 'yes'."),
         ({"init": "zero"}, SettingError, "init is 'model' or 'random', not 'zero'."),
         ({"learning_rate__eta0": -1.0}, SettingError, "LearningRateSGD: eta0 is -1.0"),
         ({"learning_loss": "square"}, SettingError, "learning_loss: 'square' is not known."),
