@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from ortpartial.graph import Node, Value, topological, walk_nodes
@@ -27,7 +28,7 @@ _PRODUCTS = {
 }
 
 
-def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS) -> int:
+def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[str, int] | None = None) -> int:
     """The cost of the most expensive node that values depend on, in multiplications.
 
     Parameters
@@ -36,6 +37,8 @@ def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS) -> int:
         Expressions, and weights that a step updates.
     rows : int
         The size assumed for a dynamic dimension.
+    sizes : dict of str to int, optional
+        Those of dynamic dimensions by their names, where they are known better.
 
     Returns
     -------
@@ -48,11 +51,13 @@ def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS) -> int:
     >>> largest_cost([op.Relu(x @ w)])
     200000
     """
-    costs = (_cost(n, rows) for n in walk_nodes(topological(values)))
-    return max([*(_ELEMENT_COST * prod(_shape(v, rows)) for v in values), *costs])
+    assumed = _Sizes(rows, sizes or {})
+    costs = (_cost(n, assumed) for n in walk_nodes(topological(values)))
+    return max([*(_ELEMENT_COST * prod(assumed.of(v)) for v in values), *costs])
 
 
-def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS) -> int | None:
+def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[str, int] | None = None
+                   ) -> int | None:
     """One thread if no node is large enough to run in parallel, else None for all threads.
 
     The choice depends on the graph alone and not on measured time: the last bits of a product in onnxruntime 1.19 to
@@ -64,22 +69,31 @@ def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS) -> int | None
         As for `largest_cost`.
     rows : int
         The number of rows, assumed for each dynamic dimension; at least 32, as it may be another dimension than rows.
+    sizes : dict of str to int, optional
+        Those of dynamic dimensions by their names, where they are known better.
 
     Returns
     -------
     int or None
     """
-    return 1 if largest_cost(values, max(rows, _MIN_ROWS)) < _PARALLEL_COST else None
+    return 1 if largest_cost(values, max(rows, _MIN_ROWS), sizes) < _PARALLEL_COST else None
 
 
-def _shape(v: Value | None, rows: int) -> tuple[int, ...]:
-    """The sizes of a tensor, with `rows` for a dynamic one."""
-    shape = (None,) if v is None or v.shape is None else v.shape
-    return tuple(d if isinstance(d, int) else rows for d in shape)
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes assumed for dynamic dimensions: those known by their names, else `rows`."""
+
+    rows: int
+    known: Mapping[str, int]
+
+    def of(self, v: Value | None) -> tuple[int, ...]:
+        """The sizes of a tensor."""
+        shape = (None,) if v is None or v.shape is None else v.shape
+        return tuple(d if isinstance(d, int) else self.known.get(d or "", self.rows) for d in shape)
 
 
-def _cost(node: Node, rows: int) -> int:
+def _cost(node: Node, assumed: _Sizes) -> int:
     """The cost of a node in multiplications."""
     if node.op_type in _PRODUCTS and not node.domain:
-        return _PRODUCTS[node.op_type](*(_shape(v, rows) for v in [*node.inputs[:2], node.outputs[0]]))
-    return _ELEMENT_COST * max(prod(_shape(y, rows)) for y in node.outputs)
+        return _PRODUCTS[node.op_type](*map(assumed.of, [*node.inputs[:2], node.outputs[0]]))
+    return _ELEMENT_COST * max(prod(assumed.of(y)) for y in node.outputs)

@@ -289,8 +289,12 @@ class OnnxLayer(torch.nn.Module):
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
         return shapes, fields["training"] if training is None else training, probe.dtype, device, stream
 
-    def _compile(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> CompiledLayer:
-        """The compiled layer in the current mode, or another one, for these shapes alone or for all."""
+    def _compile(self, shapes: tuple[Any, ...] = (), training: bool | None = None,
+                 first: tuple[Any, ...] = ()) -> CompiledLayer:
+        """The compiled layer in the current mode, or another one, for these shapes alone or for all.
+
+        The number of threads of one for all shapes follows from the first ones.
+        """
         key = self._key(shapes, training)
         if key not in self._compiled:
             others = [k for k in self._compiled if k[0] and k[1:] == key[1:]]
@@ -302,7 +306,10 @@ class OnnxLayer(torch.nn.Module):
             layer = make_layer_function(self._loaded, list(self.state_names), training=training, dtype=name,
                                         sizes=sizes)
             function = layer.function
-            threads = choose_threads([*function.outputs.values(), *(function.leaves[n] for n in layer.initializers)])
+            inputs = zip(self._loaded.inputs.values(), first, strict=False)
+            axes = [axis for v, shape in inputs for axis in zip(v.shape or (), shape, strict=False)]
+            threads = choose_threads([*function.outputs.values(), *(function.leaves[n] for n in layer.initializers)],
+                                     sizes={d: n for d, n in axes if isinstance(d, str)})
             placement = Placement(Device(Device.parse(device.type).kind, device.index or 0, stream),
                                   threads or min(torch.get_num_threads(), cores()))
             self._compiled[key] = CompiledLayer(layer, placement, self._engine)
@@ -314,7 +321,7 @@ class OnnxLayer(torch.nn.Module):
         compiled = self._compiled.get(self._key(shapes))
         if compiled is not None:
             return compiled
-        compiled = self._compile()
+        compiled = self._compile(first=shapes)
         if compiled.is_static or not (compiled.needs_sizes or compiled.policy.choose(
                 shapes, 1, lambda: self._size_of(shapes))):
             return compiled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ class ProgramKey(NamedTuple):
     shapes: Shapes
     #: The thread that it belongs to, if any.
     thread: int | None = None
+    #: Where sizes are symbolic, the number of threads that it uses.
+    threads: int | None = None
 
 
 def is_symbolic(shapes: Shapes) -> bool:
@@ -196,6 +199,7 @@ class Engine(ABC):
         #: By the number of rows, the shapes that the policy chose for these data.
         self._chosen: dict[int, Shapes] = {}
         self._starts = 0
+        self._symbolic: dict[Any, tuple[TrainingSpec, int | None]] = {}
         self._counts: np.ndarray | None = None
 
     @property
@@ -347,15 +351,28 @@ class Engine(ABC):
     def _spec_for(self, shapes: Shapes) -> TrainingSpec:
         """The training with the sizes of a batch, or with symbolic sizes."""
         if is_symbolic(shapes):
-            return self.spec
+            return self._symbolic_spec()[0]
         try:
             return self.spec.for_batch({n: shape for n, shape in shapes if n in self.spec.model.inputs})
         except GraphError as e:
             raise DataError(f"The model does not take inputs of these shapes: {e}") from None
 
+    def _symbolic_spec(self) -> tuple[TrainingSpec, int | None]:
+        """The training with symbolic sizes, and its threads, whose number follows from the first shapes.
+
+        These are part of the state of the policy, so that a training that goes on uses the same number.
+        """
+        first = next(iter(self._policy.chosen), ())
+        if first not in self._symbolic:
+            pairs = [(v.shape or (), shape) for n, shape in first if (v := self.spec.model.inputs.get(n)) is not None]
+            axes = [axis for pair in pairs for axis in zip(*pair, strict=False)]
+            spec = replace(self.spec, sizes={d: n for d, n in axes if isinstance(d, str)})
+            self._symbolic = {first: (spec, spec.threads())}
+        return self._symbolic[first]
+
     def _program(self, kind: str, shapes: Shapes, rows: int, thread: int | None = None) -> Any:
         """The program of a kind for these shapes, which is kept; it reads batches of so many rows from now on."""
-        key = ProgramKey(kind, shapes, thread)
+        key = ProgramKey(kind, shapes, thread, self._symbolic_spec()[1] if is_symbolic(shapes) else None)
         if key not in self._programs:
             self._make_room()
             with compiling(f"the {kind} for {'batches of any shape' if is_symbolic(shapes) else f'{rows} rows'}"):

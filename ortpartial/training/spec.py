@@ -57,6 +57,8 @@ class TrainingSpec:
         Number of batches of the whole training, for schedules that last as long; 0 as long as it is not known.
     rate_start : int
         Number of the batch after which the optimizer took the place of another one, with states of zero.
+    sizes : dict of str to int
+        Typical sizes in place of symbolic ones, from which the number of threads follows.
     """
 
     model: Model
@@ -71,6 +73,7 @@ class TrainingSpec:
     precision: Precision | None = None
     batches: int = 0
     rate_start: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
         """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name."""
@@ -144,7 +147,8 @@ class TrainingSpec:
 
     def threads(self) -> int | None:
         """Number of threads of a step, the same in every engine."""
-        return choose_threads([*(self.rewritten.outputs[o] for o in self.losses), *self.trained.values()])
+        values = [*(self.rewritten.outputs[o] for o in self.losses), *self.trained.values()]
+        return choose_threads(values, sizes=self.sizes)
 
 
 def known_shape(v: Value) -> tuple[int | str | None, ...]:

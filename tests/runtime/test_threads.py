@@ -136,3 +136,10 @@ def test_weights_are_reproducible():
     assert fits[0]._engine.spec.for_batch(400).threads() is None
     states = [o.fit(X, y).get_state() for o in fits]
     assert all((a == b).all() for s in states[1:] for a, b in zip(states[0], s, strict=True))
+
+
+def test_sizes_that_are_known_by_name():
+    x, w = variable("x", "float32", ["N", "L", 64]), variable("w", "float32", [64, 64])
+    assert choose_threads([x @ w]) is None
+    assert choose_threads([x @ w], sizes={"N": 4}) == 1
+    assert choose_threads([x @ w], sizes={"N": 4, "L": 200}) is None

@@ -356,6 +356,21 @@ def test_many_shapes_train_reproducibly(engine, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize(("length", "threads"), [(2, 1), (3000, None)])
+def test_threads_of_a_program_for_all_shapes(monkeypatch, length, threads):
+    """As many as the first batch would use; what is assumed for unknown sizes would be too large, or too small."""
+    used, former = [], Session.__init__
+
+    def opened(self, model, **settings):
+        used.append((model.graph.name, settings["threads"]))
+        former(self, model, **settings)
+
+    monkeypatch.setattr(Session, "__init__", opened)
+    o = optimizer(words(), max_iter=1).fit(batches_of([(8, length), (8, length + 1), (8, length + 2)]))
+    assert [key.threads for key in o._engine._programs] == [None, None, threads]
+    assert used[-1] == ("step", threads)
+
+
 def test_programs_of_former_trainings_make_room():
     o = optimizer(words(), max_iter=1)
     for rows in range(1, 30):
