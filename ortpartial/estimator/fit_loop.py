@@ -221,7 +221,7 @@ class FitLoop:
         self._mean = None
         if self._started is not data:  # A callback has trained on other rows.
             self._start(data)
-        order = rows[self.rng.permutation(len(rows))] if self.settings.shuffle else rows
+        order = rows[self.rng.permutation(rows.size)] if self.settings.shuffle else rows
         snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
         loss = self.engine.epoch(order, self.settings.batch_size)
         if not self._is_finite(loss):

@@ -105,8 +105,9 @@ class Batch:
         # double the time that a small batch takes.
         for take, out in self._takes:
             take(rows, 0, out, "clip")
-        for name, host in self._hosts.items():
-            self.buffers[name].fill(host)
+        if self._hosts:
+            for name, host in self._hosts.items():
+                self.buffers[name].fill(host)
 
 
 class DeviceRows:
@@ -196,9 +197,10 @@ class Engine(ABC):
         self._programs: dict[ProgramKey, Any] = {}
         self._data: dict[str, np.ndarray] = {}
         self._row_shapes: list[tuple[str, tuple[int, ...]]] = []
-        #: By the number of rows, the shapes that the policy chose for these data.
-        self._chosen: dict[int, Shapes] = {}
+        #: By the number of rows, the shapes of a batch of these data.
+        self._shapes: dict[int, Shapes] = {}
         self._starts = 0
+        self._static: dict[Shapes, TrainingSpec] = {}
         self._symbolic: dict[Any, tuple[TrainingSpec, int | None]] = {}
         self._counts: np.ndarray | None = None
 
@@ -236,7 +238,6 @@ class Engine(ABC):
         """Back to these weights and statistics, states of zero and the first iteration, with another seed."""
         self.iteration = 0
         self._policy = ShapePolicy()
-        self._chosen.clear()
         self.seed.fill(np.asarray(seed, np.int32))
         for w in self.spec.moving:
             self.set(w, first[w])
@@ -249,15 +250,14 @@ class Engine(ABC):
     def snapshot(self) -> dict[str, Any]:
         """Weights, states, statistics, iteration, seed and choice of programs: all that later steps depend on."""
         arrays = {n: b.numpy().copy() for n, b in self.sides[self.side].items()}
-        shapes = dict(self._policy.chosen), dict(self._policy.counts)
-        return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays, "shapes": shapes}
+        return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
+                "shapes": self._policy.state}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Back to a snapshot, also of another engine: what this one lacks is left out."""
         self.iteration = snapshot["iteration"]
         self.seed.fill(snapshot["seed"])
         self._policy = ShapePolicy(*snapshot.get("shapes", ()))  # Pickles of version 0.1.0 have none.
-        self._chosen.clear()
         for name, array in snapshot["arrays"].items():
             if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
                 self.set(name, array)
@@ -304,12 +304,12 @@ class Engine(ABC):
         #: By how much each row counts; None where all count the same.
         self._counts = count_rows(self.spec, data)
         self._row_shapes = [(n, a.shape[1:]) for n, a in data.items()]
-        self._chosen.clear()
+        self._shapes.clear()
 
     def epoch(self, order: np.ndarray, batch_size: int) -> float:
         """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
         mean = self.mean = WeightedMean()
-        full = (n := len(order)) - n % batch_size
+        full = order.size - order.size % batch_size
         for batches in (order[:full].reshape(-1, batch_size), order[full:][None]):
             if batches.size and np.isfinite(mean.total):
                 self._train(batches, self._choose_shapes(*batches.shape), mean)
@@ -340,20 +340,22 @@ class Engine(ABC):
 
     def _choose_shapes(self, steps: int, rows: int) -> Shapes:
         """The shapes of the program for some steps on batches of so many rows: theirs, or symbolic ones."""
-        if rows in self._chosen:
-            return self._chosen[rows]
-        shapes = tuple([(n, (rows, *shape)) for n, shape in self._row_shapes])
-        is_own = self._policy.choose(shapes, steps, lambda: program_bytes(self._spec_for(shapes).rewritten))
-        if is_own:  # So they stay, as long as the rows have these shapes.
-            self._chosen[rows] = shapes
-        return shapes if is_own else tuple([(n, (-1,) * len(shape)) for n, shape in shapes])
+        if rows not in self._shapes:
+            self._shapes[rows] = tuple([(n, (rows, *shape)) for n, shape in self._row_shapes])
+        shapes = self._shapes[rows]
+        if self._policy.choose(shapes, steps, lambda: program_bytes(self._spec_for(shapes).rewritten)):
+            return shapes
+        return tuple([(n, (-1,) * len(shape)) for n, shape in shapes])
 
     def _spec_for(self, shapes: Shapes) -> TrainingSpec:
         """The training with the sizes of a batch, or with symbolic sizes."""
         if is_symbolic(shapes):
             return self._symbolic_spec()[0]
         try:
-            return self.spec.for_batch({n: shape for n, shape in shapes if n in self.spec.model.inputs})
+            if shapes not in self._static:  # The policy asks for it just before it is compiled.
+                sizes = {n: shape for n, shape in shapes if n in self.spec.model.inputs}
+                self._static = {shapes: self.spec.for_batch(sizes)}
+            return self._static[shapes]
         except GraphError as e:
             raise DataError(f"The model does not take inputs of these shapes: {e}") from None
 
@@ -362,7 +364,7 @@ class Engine(ABC):
 
         These are part of the state of the policy, so that a training that goes on uses the same number.
         """
-        first = next(iter(self._policy.chosen), ())
+        first = self._policy.first
         if first not in self._symbolic:
             pairs = [(v.shape or (), shape) for n, shape in first if (v := self.spec.model.inputs.get(n)) is not None]
             axes = [axis for pair in pairs for axis in zip(*pair, strict=False)]
@@ -385,7 +387,8 @@ class Engine(ABC):
 
     def _make_room(self) -> None:
         """Drop programs for single shapes of former trainings, where there are many."""
-        for key in [k for k in self._programs if not is_symbolic(k.shapes) and k.shapes not in self._policy.chosen]:
+        current = self._policy.chosen.keys() | self._policy.counts.keys()
+        for key in [k for k in self._programs if not is_symbolic(k.shapes) and k.shapes not in current]:
             if len(self._programs) >= _PROGRAMS:
                 del self._programs[key]
 

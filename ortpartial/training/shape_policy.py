@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 __all__ = ["ShapePolicy"]
 
-#: As many shapes as most trainings have, the batches and a smaller last one, have programs from the start.
+#: As many shapes as most trainings have, the batches and a smaller last one, have programs of their own from the start.
+#: Where there are more, sessions of onnxruntime that take turns would compete for the cores, as the threads of each go
+#: on spinning after a run: a small encoder takes 1.5 times as long on two cores.
 _AT_ONCE = 2
 #: Steps of a shape after which a program of its own has paid for its compilation, which takes as long as the symbolic
 #: sizes cost in so many steps: 210 for a DistilBERT of three layers, 270 for a small convolutional network, 1000 to
@@ -16,46 +18,56 @@ _AT_ONCE = 2
 _PAYS_AFTER = 300
 #: Shapes whose steps are counted.
 _REMEMBERED = 256
-#: Bytes that the programs of single shapes may take together, beside the first ones.
+#: Bytes that the programs of the shapes that have come often may take together.
 _ROOM = 2**30
 
 
 class ShapePolicy:
     """The choice between a program for one shape of batches and the program for all shapes.
 
-    The first shapes have programs of their own; so has later each one that comes often. Others share one program. The
-    choice follows from the sequence of shapes alone, so that a training repeats itself to the last bit. A shape that
-    was chosen once stays, so that no program is made twice.
+    As long as there are few shapes, each has a program of its own; later each one that has come often. Others share one
+    program. The choice follows from the sequence of shapes alone, so that a training repeats itself to the last bit.
 
     Parameters
     ----------
-    chosen, counts : dict
-        The attributes of a former policy, which this one continues.
+    chosen, counts, frequent, first : object
+        The `state` of a former policy, which this one continues.
     patience : int
-        Steps of one of the first shapes after which it is chosen.
+        Steps of a shape after which it is one of the first ones.
 
     Attributes
     ----------
     MOST : int
         The number of shapes that are chosen at most.
     chosen : dict
-        The shapes with programs of their own, and the bytes that each takes.
+        The shapes that have come often, and the bytes that the program of each takes. They stay, so that no program is
+        made twice.
     counts : dict
-        The number of steps of other shapes, the least recent one first.
+        The number of steps of other shapes.
+    frequent : int
+        The number of shapes that have come as often as `patience` asks.
+    first : object
+        The first shapes of all.
 
     Examples
     --------
     >>> policy = ShapePolicy()
-    >>> [policy.choose(n, steps=1, size=lambda: 0) for n in (10, 7, 10, 9, 9)]
+    >>> [policy.choose(n, steps=1, size=lambda: 0) for n in (10, 7, 10, 9, 10)]
     [True, True, True, False, False]
     """
 
     MOST: ClassVar[int] = 8
 
-    def __init__(self, chosen: Any = (), counts: Any = (), *, patience: int = 1) -> None:
+    def __init__(self, chosen: Any = (), counts: Any = (), frequent: int = 0, first: Any = (), *,
+                 patience: int = 1) -> None:
         self.chosen: dict[Any, int] = dict(chosen)
         self.counts: dict[Any, int] = dict(counts)
-        self.patience = patience
+        self.frequent, self.first, self.patience = frequent, first, patience
+
+    @property
+    def state(self) -> tuple[dict[Any, int], dict[Any, int], int, Any]:
+        """What a policy that continues this one is made of."""
+        return dict(self.chosen), dict(self.counts), self.frequent, self.first
 
     def choose(self, shapes: Any, steps: int, size: Callable[[], int]) -> bool:
         """Whether steps of these shapes are taken by a program of their own.
@@ -75,18 +87,18 @@ class ShapePolicy:
         """
         if shapes in self.chosen:
             return True
-        count = self.counts[shapes] = self.counts.pop(shapes, 0) + steps
-        if len(self.chosen) < _AT_ONCE and count >= self.patience:
-            del self.counts[shapes]
-            self.chosen[shapes] = 0
-            return True
+        if not self.first:
+            self.first = shapes
+        before = self.counts.get(shapes, 0)
+        count = self.counts[shapes] = before + steps
+        if before < self.patience <= count:
+            self.frequent += 1
         if len(self.counts) > _REMEMBERED:
-            del self.counts[next(iter(self.counts))]
+            del self.counts[min(self.counts, key=self.counts.__getitem__)]
         # It is asked once: a shape that has no room gets none later.
-        if count < _PAYS_AFTER or count - steps >= _PAYS_AFTER or len(self.chosen) >= self.MOST:
-            return False
-        if (taken := size()) + sum(self.chosen.values()) > _ROOM:
-            return False
-        del self.counts[shapes]
-        self.chosen[shapes] = taken
-        return True
+        if before < _PAYS_AFTER <= count and len(self.chosen) < self.MOST and (
+                (taken := size()) + sum(self.chosen.values()) <= _ROOM):
+            del self.counts[shapes]
+            self.chosen[shapes] = taken
+            return True
+        return self.frequent <= _AT_ONCE and count >= self.patience
