@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper, version_converter
 
-from ortpartial.exceptions import ModelError
-from ortpartial.graph import OPSET
+from ortpartial.exceptions import GraphError, ModelError
+from ortpartial.graph import OPSET, schema_of
 
-from .walk import walk_graphs
+from .walk import walk_graphs, walk_protos
 
 __all__ = ["upgrade"]
 
@@ -46,11 +46,23 @@ def upgrade(model: ModelProto, version: int) -> ModelProto:
     try:
         model = version_converter.convert_version(model, OPSET)
     except Exception as e:
+        _check_operators(model, version)
         reason = str(e).strip().splitlines()[-1]
         raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {reason}") from None
     if version < 11:
         _fix_resize(model)
     return model
+
+
+def _check_operators(model: ModelProto, version: int) -> None:
+    """Raise an error for a node whose operator ONNX does not have; the converter's does not name the node."""
+    for node in walk_protos(model.graph):
+        if node.domain in ("", "ai.onnx"):
+            try:
+                schema_of(node.op_type, "", version)
+            except GraphError as e:
+                where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
+                raise ModelError(f"{where} cannot be read: {e}") from None
 
 
 def _replace(model: ModelProto, op_type: str, write: Callable[[NodeProto], list[NodeProto]]) -> None:

@@ -200,3 +200,12 @@ def test_in_a_body():
 def test_what_no_later_resize_does():
     with pytest.raises(ModelError, match="'y0', written before opset 11, shrinks one axis and stretches another"):
         load(file_of("Resize", 10, [X, f(1, 1, 0.5, 2)], {"mode": "nearest"}))
+
+
+def test_unknown_operator():
+    """The node is named, which the converter's own error does not do."""
+    model = file_of("Softmax", 13, [X], {})
+    model.graph.node[0].op_type = "Sofmax"
+    with pytest.raises(ModelError, match=r"\(Sofmax, output 'y0'\) cannot be read: ONNX has no operator Sofmax at "
+                                         r"opset 13. Did you mean Softmax"):
+        load(model)
