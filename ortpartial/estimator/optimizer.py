@@ -711,7 +711,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Parameters
         ----------
         folder : path, or the type bytes
-            Where to write ``<name>.onnx``; with ``bytes``, return the bytes instead.
+            Where to write ``<name>.onnx``; with ``bytes``, return the bytes instead. The folder is complete or not
+            there, even if the process is interrupted; in one that is there, all graphs are written before the first
+            takes the place of a former one.
 
         Returns
         -------
@@ -723,7 +725,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         SettingError
             The name of the folder ends in ``.onnx``.
         OSError
-            A file cannot be written.
+            A file cannot be written; all former ones remain.
         """
         return self._state.save_graphs(folder)
 

@@ -13,7 +13,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import build, constant, variable
 from ortpartial.learning import BaseLearningRate, Schedule
-from ortpartial.model import restore_weights, write
+from ortpartial.model import restore_weights, write, write_folder
 from ortpartial.runtime import Session
 from ortpartial.training import Engine, TrainingSpec, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
@@ -107,11 +107,7 @@ class TrainingState:
         if root.suffix.lower() == ".onnx" and not root.is_dir():
             raise SettingError(f"save_onnx_graph writes several graphs into a folder, and {str(root)!r} is named like "
                                f"a file; write the trained model with save({str(root)!r}).")
-        root.mkdir(parents=True, exist_ok=True)
-        paths = {n: root / f"{n}.onnx" for n in graphs}
-        for n, g in graphs.items():
-            write(g, paths[n])
-        return paths
+        return dict(write_folder(graphs, root))
 
     def _list_graphs(self) -> dict[str, ModelProto]:
         """The graphs in use by name; loss, optimizer and penalty are written apart unless the engine has them."""

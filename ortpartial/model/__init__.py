@@ -13,10 +13,10 @@ from .specialize import specialize
 from .tree import Leaf, count_modules, draw_tree, place_initializers
 from .unused import remove_unused
 from .walk import bodies, walk_graphs
-from .write import write
+from .write import write, write_folder
 
 __all__ = ["Alias", "AliasDict", "Leaf", "Model", "Range", "bodies", "change_weights", "check_empty", "check_indices",
            "count_modules", "draw_tree", "evaluate", "expand_body", "index_ranges", "is_generated_name", "load",
            "match_names", "offload_weights", "place_initializers", "prepare", "read", "register_expansion",
            "remove_unused", "replace_weights", "restore_weights", "specialize", "split_external_data", "walk_graphs",
-           "write"]
+           "write", "write_folder"]

@@ -1,12 +1,11 @@
-"""Writing a model: atomically, with external data where it exceeds one protobuf message."""
+"""Writing models: atomically, with external data where one exceeds a protobuf message."""
 
 from __future__ import annotations
 
 import glob
 import os
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,10 +15,11 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from . import external_data
+from .atomic import flush, flush_folder, make_folder, replace_file
 from .external_data import measure
 from .walk import walk_graphs
 
-__all__ = ["write"]
+__all__ = ["write", "write_folder"]
 
 #: External data begin at multiples of this number of bytes, so that a runtime can map them into memory.
 _ALIGNMENT = 2**16
@@ -40,7 +40,7 @@ def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     OSError
-        The file cannot be written.
+        The file cannot be written; the former one remains.
 
     Examples
     --------
@@ -51,52 +51,74 @@ def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
     >>> list(load("twice.onnx").outputs)
     ['y']
     """
-    target = Path(path)
-    if target.is_symlink():  # It stays one.
-        target = target.resolve()
-    data = set(_list_data(target))
+    _write_all({Path(path): proto})
+
+
+def write_folder(protos: Mapping[str, ModelProto], folder: str | os.PathLike[str]) -> dict[str, Path]:
+    """Write models into a folder, which is complete or not there whenever the process ends.
+
+    In a folder that is there, all models are written before the first takes the place of a former one.
+
+    Parameters
+    ----------
+    protos : dict of str to onnx.ModelProto
+        The models by name, as for `write`.
+    folder : path
+        The folder, which is made with those that it is in.
+
+    Returns
+    -------
+    dict of str to pathlib.Path
+        The files by name, ``<name>.onnx``.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written; all former ones remain.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> write_folder({"twice": build([x], {"y": 2 * x})}, "graphs")["twice"].as_posix()
+    'graphs/twice.onnx'
+    """
+    root = Path(folder)
+    names = {n: f"{n}.onnx" for n in protos}
+    with nullcontext(root) if root.is_dir() else make_folder(root) as place:
+        _write_all({place / names[n]: proto for n, proto in protos.items()})
+    return {n: root / name for n, name in names.items()}
+
+
+def _write_all(protos: Mapping[Path, ModelProto]) -> None:
+    """Write models to files, the first of which is replaced when all are on the disk."""
+    targets = {path.resolve() if path.is_symlink() else path: proto for path, proto in protos.items()}  # A link stays.
+    data = {target: set(_list_data(target)) for target in targets}
     try:
-        tensors = _list_initializers(proto)
-        if sum(map(measure, tensors)) >= external_data.MESSAGE:
-            beside = _find_free_name(target)
-            data.add(beside)
-            with _replace(beside) as file:
-                _move(tensors, file, beside.name)
-        with _replace(target) as file:
-            file.write(proto.SerializeToString())
+        with ExitStack() as stack:
+            for target, proto in targets.items():
+                _stage(proto, target, data[target], stack)
+        for folder in {target.parent for target in targets}:
+            flush_folder(folder)
     finally:  # The model that stands there now, the former or the new one, keeps its data.
-        for unused in data.difference(_list_data(target)):
-            unused.unlink(missing_ok=True)
+        for target, files in data.items():
+            for unused in files.difference(_list_data(target)):
+                unused.unlink(missing_ok=True)
 
 
-@contextmanager
-def _replace(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of another one once all of it is on the disk."""
-    if path.exists() and not path.is_file():  # A device or a pipe has no content that could be lost.
-        with path.open("wb") as file:
-            yield file
-        return
-    temporary = path.with_name(f".ortpartial-{secrets.token_hex(8)}.tmp")
-    try:
-        file = temporary.open("xb")
-    except OSError as e:
-        raise OSError(e.errno, e.strerror, str(path)) from None
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # for the name
-    finally:
-        os.close(folder)
+def _stage(proto: ModelProto, target: Path, data: set[Path], stack: ExitStack) -> None:
+    """Write a model such that the end of the stack puts its data in their place, and then the model itself."""
+    tensors = _list_initializers(proto)
+    file = stack.enter_context(replace_file(target))
+    if sum(map(measure, tensors)) >= external_data.MESSAGE:
+        beside = _find_free_name(target)
+        data.add(beside)
+        stack.callback(flush_folder, target.parent)
+        data_file = stack.enter_context(replace_file(beside))
+        _move(tensors, data_file, beside.name)
+        flush(data_file)
+    file.write(proto.SerializeToString())
+    flush(file)
 
 
 def _list_initializers(proto: ModelProto) -> list[TensorProto]:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import onnx
@@ -11,9 +12,11 @@ from models import mlp, weights_of
 from onnxruntime import InferenceSession
 from paths import environment
 
-from ortpartial.model import external_data
+from ortpartial.model import atomic, external_data
 from ortpartial.model.load import read
-from ortpartial.model.write import write
+from ortpartial.model.write import write, write_folder
+
+write_module = import_module("ortpartial.model.write")  # Its function of the same name hides it.
 
 
 @pytest.fixture
@@ -91,6 +94,8 @@ def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError) as e:
         write(mlp(), tmp_path / "nowhere" / "model.onnx")
     assert e.value.filename == str(tmp_path / "nowhere" / "model.onnx")
+    assert str(e.value) == (f"[Errno 2] No such file or directory; create its folder first: "
+                            f"'{tmp_path}/nowhere/model.onnx'")
     with pytest.raises(IsADirectoryError):
         write(mlp(), tmp_path)
 
@@ -128,13 +133,8 @@ def test_an_interrupted_write_leaves_the_former_data(path, small_messages, monke
 
 def test_an_interrupt_after_the_write_leaves_the_new_model(path, small_messages, monkeypatch):
     write(mlp(hidden=100, seed=1), path)
-    opened, open_file = [], os.open
-
-    def open_some(name, *args, **settings):
-        opened.append(name)
-        return open_file(name, *args, **settings) if len(opened) < 2 else interrupt()
-
-    monkeypatch.setattr(os, "open", open_some)  # the folder, once for each file
+    former = path.stat().st_ino
+    monkeypatch.setattr(write_module, "flush_folder", lambda _: interrupt() if path.stat().st_ino != former else None)
     with pytest.raises(KeyboardInterrupt):
         write(mlp(hidden=100, seed=2), path)
     assert (weights_of(read(path))["W1"] == weights_of(mlp(hidden=100, seed=2))["W1"]).all()
@@ -146,3 +146,42 @@ def test_files_of_others_stay(path, small_messages):
     path.write_bytes(b"no model")
     write(mlp(hidden=100), path)
     assert sorted(os.listdir(path.parent)) == ["model.onnx", "model.onnx.1.data", "model.onnx.data"]
+
+
+def test_no_room_on_the_disk_is_said_in_a_sentence(path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device; nothing was written; free some space, "
+                                      r"or choose another place: '.*/model.onnx'$"):
+        write(mlp(), path)
+
+
+def test_what_is_being_written_is_not_removed(path):
+    """What a process writes is told from what a killed one has left by a lock, which other threads respect, too."""
+    with atomic.replace_file(path) as file:
+        file.write(b"whole")
+        (path.parent / ".ortpartial-0.tmp").mkdir()
+        (path.parent / ".ortpartial-0.tmp" / "model.onnx").touch()
+        (path.parent / ".ortpartial-1.tmp").touch()
+        write(mlp(), path.parent / "other.onnx")
+        assert len(os.listdir(path.parent)) == 2
+    assert path.read_bytes() == b"whole"
+
+
+def test_a_folder_is_complete_or_not_there(tmp_path, monkeypatch):
+    models = {"a": mlp(seed=1), "b": mlp(seed=2)}
+    message = r"other place: '.*/new/graphs'$"
+    for moment, failure, error, expected in (("rename", interrupt, KeyboardInterrupt, None),
+                                             ("fsync", full, OSError, message)):
+        with monkeypatch.context() as m:
+            m.setattr(os, moment, failure)
+            with pytest.raises(error, match=expected):
+                write_folder(models, tmp_path / "new" / "graphs")
+        assert not list((tmp_path / "new").iterdir())
+    assert write_folder(models, tmp_path / "new" / "graphs")["b"] == tmp_path / "new" / "graphs" / "b.onnx"
+    (tmp_path / "new" / "graphs" / "notes.txt").touch()
+    with monkeypatch.context() as m:
+        m.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_folder({"a": mlp(seed=3), "b": mlp(seed=4)}, tmp_path / "new" / "graphs")
+    assert sorted(os.listdir(tmp_path / "new" / "graphs")) == ["a.onnx", "b.onnx", "notes.txt"]
+    assert onnx.load(tmp_path / "new" / "graphs" / "a.onnx") == mlp(seed=1)

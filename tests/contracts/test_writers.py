@@ -1,0 +1,152 @@
+"""Every writer of the library, killed while it writes or without room on the disk: nothing is lost or broken."""
+
+import errno
+import os
+import random
+import resource
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from models import data, mlp
+
+from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
+from ortpartial.cli import main
+from ortpartial.model import external_data, read, write
+
+X, Y, _ = data(20)
+
+
+def optimizer(seed):
+    return OrtGradientForwardBackwardOptimizer(mlp(hidden=100, seed=seed), max_iter=1)
+
+
+def session(seed):
+    return TrainingSession(optimizer(seed).get_training_onnx(init="model"))
+
+
+def write_model(seed):
+    model = mlp(hidden=100, seed=seed)
+    return lambda path: write(type(model).FromString(model.SerializeToString()), path)
+
+
+def gradient(seed):
+    source = Path(f"source{seed}.onnx")
+    write(mlp(hidden=100 * seed), source)
+
+    def run(path):
+        if main(["gradient", str(source), "-o", str(path)]):
+            raise OSError(errno.EFBIG, "it has been printed")
+
+    return run
+
+
+#: By name, how to make of a seed what writes a path.
+WRITERS = {
+    "write": write_model,
+    "external data": write_model,
+    "gradient": gradient,
+    "save": lambda seed: optimizer(seed).save,
+    "TrainingSession.save": lambda seed: session(seed).save,
+    "save_onnx_graph": lambda seed: optimizer(seed).save_onnx_graph,
+}
+
+
+def content(path):
+    """What a path holds: a model that can be read, or a folder of them, as bytes; None where nothing is."""
+    if not path.exists():
+        return None
+    files = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
+    return {p.name: read(p).SerializeToString() for p in files}
+
+
+def is_temporary(name):
+    return name.startswith(".ortpartial-")
+
+
+@pytest.fixture(params=WRITERS)
+def writer(request, tmp_path, monkeypatch):
+    """A path, two functions that write to it, and what each of them writes."""
+    monkeypatch.chdir(tmp_path)
+    if request.param == "external data":
+        monkeypatch.setattr(external_data, "MESSAGE", 0)
+        monkeypatch.setattr(external_data, "BIG", 64)
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / "folder" / ("graphs" if request.param == "save_onnx_graph" else "model.onnx")
+    functions, contents = [], []
+    for seed in (1, 2):
+        functions.append(WRITERS[request.param](seed))
+        functions[-1](path)
+        contents.append(content(path))
+    assert contents[0] != contents[1]
+    return path, functions, contents
+
+
+def start(function):
+    """Run a function in a child process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which writers do not use.
+        pid = os.fork()
+    if not pid:
+        try:
+            function()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def write_on(path, functions, is_new=False):
+    while True:
+        for function in functions:
+            function(path)
+            if is_new:
+                os.rename(path, path.parent.parent / f"{os.getpid()}-{time.monotonic_ns()}")
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_killed_writer(writer, kills):
+    """What is there is the former content or the new one, and what a killed process has left, the next one removes."""
+    path, functions, contents = writer
+    draw = random.Random(0)
+    for _ in range(kills):
+        pid = start(lambda: write_on(path, functions))
+        time.sleep(draw.uniform(0.002, 0.1))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert content(path) in contents
+    functions[0](path)
+    assert content(path) == contents[0]
+    assert not [n for _, folders, files in os.walk(path.parent) for n in (*folders, *files) if is_temporary(n)]
+
+
+def test_a_killed_writer_of_a_new_folder(tmp_path, monkeypatch):
+    """A folder is complete or not there."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "folder" / "graphs"
+    o, draw = optimizer(1), random.Random(0)
+    whole = content(o.save_onnx_graph(path)["predict"].parent)
+    for _ in range(6):
+        pid = start(lambda: write_on(path, [o.save_onnx_graph], is_new=True))
+        time.sleep(draw.uniform(0.02, 0.2))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert content(path) in (None, whole)
+
+
+def test_no_room_on_the_disk(writer, tmp_path):
+    """The former content remains, and the error says where there was no room."""
+    path, functions, contents = writer
+
+    def write_without_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
+        try:
+            functions[0](path)
+        except OSError as e:
+            os._exit(0 if e.errno == errno.EFBIG and (e.filename is None or e.filename.startswith(str(path))) else 2)
+
+    _, status = os.waitpid(start(write_without_room), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert content(path) == contents[1]
+    assert not [n for n in os.listdir(path.parent) if is_temporary(n)]
