@@ -21,6 +21,7 @@ from ortpartial.graph import Immutable, NodeList, Value, constant, variable
 
 from .aliases import Alias, find_aliases, find_module_names
 from .display import to_html, to_text
+from .external_files import read_external_data
 from .linear_models import expand_linear_models
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
@@ -112,15 +113,19 @@ class Model(Immutable):
             self.file.madvise(mmap.MADV_DONTNEED)
 
 
-def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
+def read(source: ModelProto | bytes | str | os.PathLike[str],
+         folder: str | os.PathLike[str] | None = None) -> ModelProto:
     """A ModelProto from a ModelProto (returned as it is), its bytes, or a path (external data included).
 
-    Sparse initializers become dense ones, in a copy.
+    Sparse initializers become dense ones, and external data are read, in a copy.
 
     Parameters
     ----------
     source : onnx.ModelProto, bytes or path
         The model.
+    folder : path, optional
+        Where its external data are; by default in the folder of the path. Without either, a model that has some is
+        refused, and nothing is read from the working directory.
 
     Returns
     -------
@@ -129,7 +134,7 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     Raises
     ------
     ModelError
-        The file does not exist, or the bytes are no ONNX model.
+        The file does not exist, the bytes are no ONNX model, or external data cannot be read.
 
     Examples
     --------
@@ -152,11 +157,10 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
             problem = f"{str(source)!r} is a folder" if path.is_dir() else f"There is no file {str(source)!r}"
             raise ModelError(f"{problem}; give a path to an ONNX model, bytes or a ModelProto.")
         try:
-            model = onnx.load(path)
+            model = onnx.load(path, load_external_data=False)
         except DecodeError:
             model = ModelProto()
-        except (FileNotFoundError, onnx.checker.ValidationError) as e:
-            raise ModelError(f"The external data of {str(source)!r} cannot be read: {e}") from None
+        folder = path.parent if folder is None else folder
     else:
         hint = _hint_export(source)
         raise ModelError(f"A model is a ModelProto, bytes or a path, not {type(source).__name__}{hint}.")
@@ -164,14 +168,13 @@ def read(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
         suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) else ""
         hint = f"; a {suffix} file is of another library: export its model to ONNX" if suffix in _FOREIGN else ""
         raise ModelError(f"{what} no ONNX model, or one that was cut short{hint}.")
-    if apart := [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]:
-        raise ModelError(f"The data of {apart[0]!r} are in another file (external data); give the path of the model.")
-    return expand_linear_models(densify(model))
+    return expand_linear_models(densify(read_external_data(model, folder)))
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
-         straight_through: bool | None = None, names_from: Any = None) -> Model:
+         straight_through: bool | None = None, names_from: Any = None,
+         folder: str | os.PathLike[str] | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Sparse initializers are read as dense ones, trained as dense weights and written as such. A LinearRegressor or
@@ -193,6 +196,9 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     names_from : torch.nn.Module or dict of str to array_like, optional
         The module that the model was exported from, or its ``state_dict()``: the names of its parameters become aliases
         of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do.
+    folder : path, optional
+        Where the external data of a ModelProto or of bytes are; those of a path are beside it. They are never looked
+        for in the working directory.
 
     Returns
     -------
@@ -212,7 +218,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     ['w']
     """
     loaded = source if isinstance(source, Model) else None
-    proto = loaded.proto if loaded else read(source)  # type: ignore[arg-type]
+    proto = loaded.proto if loaded else read(source, folder)  # type: ignore[arg-type]
     graph, opsets = prepare(proto, batch)
     arrays = loaded.arrays if loaded else {t.name: numpy_helper.to_array(t) for t in list_initializers(proto)}
     initializers = {

@@ -20,9 +20,9 @@ from onnx import (
 
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import Value
-from ortpartial.model import Model, load, walk_graphs
+from ortpartial.model import Model, load, read, walk_graphs
 
-from .graphs import build_step, combine_graphs, mutable, pairs, read_training
+from .graphs import build_step, combine_graphs, mutable, pairs
 
 __all__ = ["check_training_info"]
 
@@ -57,7 +57,7 @@ def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> N
         ...
     ortpartial.exceptions.ModelError: training_info[0].update_binding: 'w' is no initializer of ...
     """
-    proto = read_training(model)
+    proto = read(model)
     if not proto.training_info:
         raise ModelError("The model has no training_info; to_training_info writes one.")
     _check_tensors(proto)

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from onnx import (
-    GraphProto,
-    ModelProto,
-    StringStringEntryProto,
-    TensorProto,
-    TrainingInfoProto,
-    external_data_helper,
-    helper,
-)
+from onnx import GraphProto, ModelProto, StringStringEntryProto, TensorProto, TrainingInfoProto, helper
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value, build, find_inputs
@@ -23,54 +14,9 @@ from ortpartial.model import Model, load, read, walk_graphs
 from .graph_call import inline_call, is_call
 from .operators import DOMAIN
 
-__all__ = ["build_step", "combine_graphs", "list_computed", "lowered_step", "mutable", "pairs", "read_training",
-           "strip_training_info"]
+__all__ = ["build_step", "combine_graphs", "list_computed", "lowered_step", "mutable", "pairs", "strip_training_info"]
 
 Source = ModelProto | bytes | str | os.PathLike[str]
-
-
-def read_training(source: Source) -> ModelProto:
-    """Read a model with its training information, and the external data of both if the source is a path.
-
-    Parameters
-    ----------
-    source : onnx.ModelProto, bytes or path
-        The model.
-
-    Returns
-    -------
-    onnx.ModelProto
-        The source itself if it is a ModelProto.
-
-    Raises
-    ------
-    ModelError
-        The model cannot be read, or has external data and no path.
-    """
-    proto = read(source)
-    for i, info in enumerate(proto.training_info):
-        for part, graph in (("initialization", info.initialization), ("algorithm", info.algorithm)):
-            for t in _tensors(graph):
-                if t.data_location != TensorProto.EXTERNAL:
-                    continue
-                if not isinstance(source, (str, os.PathLike)):
-                    raise ModelError(f"training_info[{i}].{part}: the data of {t.name!r} stand in another file "
-                                     f"(external data); give the path of the model.")
-                try:
-                    external_data_helper.load_external_data_for_tensor(t, str(Path(source).parent))
-                except Exception as e:
-                    raise ModelError(f"training_info[{i}].{part}: the external data of {t.name!r} cannot be read: "
-                                     f"{e}") from None
-                t.data_location = TensorProto.DEFAULT
-                t.ClearField("external_data")
-    return proto
-
-
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """The tensors that a graph stores, in initializers and attributes."""
-    for g in walk_graphs(graph):
-        yield from g.initializer
-        yield from (a.t for node in g.node for a in node.attribute if a.HasField("t"))
 
 
 def strip_training_info(model: Source) -> ModelProto:
@@ -93,7 +39,7 @@ def strip_training_info(model: Source) -> ModelProto:
     True
     """
     stripped = ModelProto()
-    stripped.CopyFrom(read_training(model))
+    stripped.CopyFrom(read(model))
     del stripped.training_info[:]
     used = {node.domain for g in walk_graphs(stripped.graph) for node in g.node}
     used |= {node.domain for f in stripped.functions for node in f.node}
@@ -268,7 +214,7 @@ def lowered_step(model: Source, entry: int = 0) -> ModelProto:
         ...
     ortpartial.exceptions.ModelError: The model has 0 entries of training_info, and there is no training_info[0].
     """
-    proto = read_training(model)
+    proto = read(model)
     if not 0 <= entry < len(proto.training_info):
         raise ModelError(f"The model has {len(proto.training_info)} entries of training_info, and there is no "
                          f"training_info[{entry}].")

@@ -45,11 +45,11 @@ from ortpartial.learning import (
     WarmUpSchedule,
     weighted_mean,
 )
-from ortpartial.model import load
+from ortpartial.model import load, read
 
 from .checker import check_training_info
 from .export import StoredRate
-from .graphs import pairs, read_training, strip_training_info
+from .graphs import pairs, strip_training_info
 from .operators import DOMAIN
 
 __all__ = ["StoredTraining", "recognize_training"]
@@ -116,7 +116,7 @@ def recognize_training(model: ModelProto | bytes | str | os.PathLike[str]) -> St
     ModelError
         There is no training, it is invalid, or it is not recognized; the message says why.
     """
-    proto = read_training(model)
+    proto = read(model)
     check_training_info(proto)
     if len(proto.training_info) != 1:
         raise _unrecognized(f"it has {len(proto.training_info)} entries, where one was expected")

@@ -15,13 +15,13 @@ from onnx import ModelProto, numpy_helper
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite
 from ortpartial.learning import descend
-from ortpartial.model import Range, check_indices, index_ranges, load, match_names, write
+from ortpartial.model import Range, check_indices, index_ranges, load, match_names, read, write
 from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
 
 from .checker import check_training_info, initialization
-from .graphs import build_step, list_computed, mutable, pairs, read_training, strip_training_info
+from .graphs import build_step, list_computed, mutable, pairs, strip_training_info
 from .labels import read_labels
 
 __all__ = ["TrainingSession"]
@@ -43,6 +43,8 @@ class TrainingSession:
         A model with training information; it is not written to.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    folder : path, optional
+        Where the external data of a ModelProto or of bytes are; those of a path are beside it.
 
     Attributes
     ----------
@@ -75,9 +77,10 @@ class TrainingSession:
     [[1.0]]
     """
 
-    def __init__(self, model: ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu"):
+    def __init__(self, model: ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu",
+                 folder: str | os.PathLike[str] | None = None):
         copy = ModelProto()
-        copy.CopyFrom(read_training(model))
+        copy.CopyFrom(read(model, folder))
         check_training_info(copy)
         self._open(copy, Device.parse(device))
 

@@ -239,7 +239,7 @@ def test_unknown_path(tmp_path):
 def test_missing_external_data(tmp_path):
     path = external(tmp_path)
     (tmp_path / "model.data").unlink()
-    with pytest.raises(ModelError, match=r"The external data of .*model.onnx' cannot be read"):
+    with pytest.raises(ModelError, match=r"The external data of 'coef' cannot be read: .*model.data"):
         load(path)
     with pytest.raises(ModelError, match=r"The data of 'coef' are in another file \(external data\); give the path"):
         load(onnx.load(path, load_external_data=False))
