@@ -70,9 +70,6 @@ def attribute_value(proto: AttributeProto) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, TensorProto):
-        if value.data_location == TensorProto.EXTERNAL:  # onnx would read it from the working directory.
-            raise GraphError(f"The data of the attribute {proto.name!r} are in another file (external data); read them "
-                             f"with onnx.external_data_helper.load_external_data_for_tensor first.")
         return numpy_helper.to_array(value)
     if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS):
         return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)

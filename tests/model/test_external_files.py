@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer, TrainingSession, gradient_model
-from ortpartial.exceptions import GraphError, ModelError
-from ortpartial.graph import build, op
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import build
 from ortpartial.model import load, read
 from ortpartial.runtime import Session
 
@@ -176,12 +176,3 @@ def test_packed_elements(tmp_path):
     (tmp_path / "data").write_bytes(packed.raw_data)
     refer(model.graph.initializer[1], length=2)
     assert load(model, folder=tmp_path).arrays["q"].astype(int).tolist() == [1, -2, 3]
-
-
-def test_a_tensor_as_attribute(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").write_bytes(DATA.tobytes())
-    _, t = dense()
-    refer(t, length=24)
-    with pytest.raises(GraphError, match="The data of the attribute 'value' are in another file"):
-        op.Constant(value=t).node.attribute("value")
