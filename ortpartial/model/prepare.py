@@ -60,7 +60,6 @@ def prepare(
             raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
     version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version < OPSET:
-        del light.graph.value_info[:]
         light = upgrade(light, version)
     opsets = {o.domain: o.version for o in light.opset_import}
     if batch is not None:

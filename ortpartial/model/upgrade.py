@@ -1,27 +1,48 @@
-"""Opset upgrade by onnx's version converter, with operators whose meaning it would change written otherwise."""
+"""Opset upgrade: nodes whose operator has changed since their opset, written as opset 21 has them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper, version_converter
+import onnx
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    helper,
+    numpy_helper,
+    version_converter,
+)
 
-from ortpartial.exceptions import GraphError, ModelError
-from ortpartial.graph import OPSET, schema_of
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import OPSET, attribute_value, defaults, schema_of
 
 from .walk import walk_graphs, walk_protos
 
-__all__ = ["upgrade"]
+__all__ = ["STANDARD", "upgrade"]
+
+#: The names of the domain of ONNX's own operators.
+STANDARD = frozenset({"", "ai.onnx"})
+
+#: The first opset that is upgraded here: what comes before it is left to the converter of onnx.
+FIRST = 7
 
 
 def upgrade(model: ModelProto, version: int) -> ModelProto:
     """The model in the operators of the opset that the library reads.
 
-    The converter of onnx 1.23.2 samples a Resize before opset 11 at other places, takes Hardmax before opset 13 along
-    one axis alone, refuses GroupNormalization before opset 21, and leaves Pad an attribute that it has up to opset 10.
-    All other operators keep their meaning.
+    A node is written anew where its operator has changed: where attributes became inputs, and where the same node has
+    another meaning. All other nodes stay as they are, and so do those of other domains. onnx's converter has no part in
+    it: that of onnx 1.23.2 changes what Resize, Upsample and Hardmax compute, and takes no graph with an operator that
+    it does not know.
 
     Parameters
     ----------
@@ -37,103 +58,294 @@ def upgrade(model: ModelProto, version: int) -> ModelProto:
     Raises
     ------
     ModelError
-        The converter fails, or the meaning of an operator cannot be kept.
+        The opset is below 7, and onnx's converter fails; or no later operator does what one of the model does.
     """
-    for op_type, before, write in (("Hardmax", 13, _write_hardmax), ("GroupNormalization", 21, _write_group_norm),
-                                   ("Pad", 11, _write_pad)):
-        if version < before:
-            _replace(model, op_type, write)
-    try:
-        model = version_converter.convert_version(model, OPSET)
-    except Exception as e:
-        _check_operators(model, version)
-        reason = str(e).strip().splitlines()[-1]
-        raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {reason}") from None
-    if version < 11:
-        _fix_resize(model)
+    if version < FIRST:
+        try:
+            model = version_converter.convert_version(model, FIRST)
+        except Exception as e:
+            reason = str(e).strip().splitlines()[-1]
+            raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {reason}") from None
+        version = FIRST
+    writers = {op_type: write for op_type, (last, write) in WRITERS.items() if version <= last}
+    context = _Context(model, version)
+    for graph in reversed([*walk_graphs(model.graph)]):  # bodies before the nodes that hold them
+        if any(node.op_type in writers and node.domain in STANDARD for node in graph.node):
+            _rewrite(graph, writers, context)
+    for imported in model.opset_import:
+        if imported.domain in STANDARD:
+            imported.version = OPSET
     return model
 
 
-def _check_operators(model: ModelProto, version: int) -> None:
-    """Raise an error for a node whose operator ONNX does not have; the converter's does not name the node."""
-    for node in walk_protos(model.graph):
-        if node.domain in ("", "ai.onnx"):
-            try:
-                schema_of(node.op_type, "", version)
-            except GraphError as e:
-                where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
-                raise ModelError(f"{where} cannot be read: {e}") from None
+def _rewrite(graph: GraphProto, writers: Mapping[str, Callable[[_Writer], None]], context: _Context) -> None:
+    """Write the nodes of a graph anew."""
+    nodes = []
+    for node in graph.node:
+        if node.op_type in writers and node.domain in STANDARD:
+            writer = _Writer(node, context)
+            writers[node.op_type](writer)
+            nodes += writer.nodes
+        else:
+            nodes.append(NodeProto.FromString(node.SerializeToString()))
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
-def _replace(model: ModelProto, op_type: str, write: Callable[[NodeProto], list[NodeProto]]) -> None:
-    """Write other nodes in place of those of one operator, in all graphs."""
-    for graph in walk_graphs(model.graph):
-        if any(node.op_type == op_type and not node.domain for node in graph.node):
-            nodes = [new for node in graph.node
-                     for new in (write(node) if node.op_type == op_type and not node.domain else [node])]
-            nodes = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-            del graph.node[:]
-            graph.node.extend(nodes)
+@dataclass(frozen=True)
+class _Context:
+    """What writers ask of the model around their node; all of it is computed at the first question."""
+
+    model: ModelProto
+    version: int
+
+    @cached_property
+    def names(self) -> set[str]:
+        """The names of all tensors."""
+        graphs = list(walk_graphs(self.model.graph))
+        return {*(v.name for g in graphs for v in [*g.input, *g.initializer]),
+                *(o for g in graphs for node in g.node for o in node.output)}
+
+    @cached_property
+    def types(self) -> dict[str, TypeProto]:
+        """The types of tensors, as far as they can be inferred at the opset of the model."""
+        bare = ModelProto()
+        bare.CopyFrom(self.model)
+        foreign = {o for node in walk_protos(bare.graph) if node.domain not in STANDARD for o in node.output}
+        for graph in walk_graphs(bare.graph):
+            declared = [v for v in graph.value_info if v.name in foreign]  # others are wrong now and then
+            del graph.value_info[:]
+            graph.value_info.extend(declared)
+        with suppress(Exception):  # types are then those that are declared
+            bare = onnx.shape_inference.infer_shapes(bare)
+        graphs = list(walk_graphs(bare.graph))
+        stored = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for g in graphs for t in g.initializer}
+        return {**stored, **{v.name: v.type for g in graphs for v in [*g.input, *g.value_info, *g.output]}}
+
+    def array(self, name: str) -> np.ndarray | None:
+        """The content of an initializer or of a Constant node; None where the tensor is computed."""
+        for graph in walk_graphs(self.model.graph):
+            stored = [t for t in graph.initializer if t.name == name]
+            stored += [a.t for node in graph.node if node.op_type == "Constant" and node.output[0] == name
+                       for a in node.attribute if a.name == "value"]
+            if stored:
+                return numpy_helper.to_array(stored[0])
+        return None
 
 
-def _make(node: NodeProto, op_type: str, inputs: Sequence[str], suffix: str = "", **attributes: Any) -> NodeProto:
-    """A node in place of another one; without a suffix it computes its output."""
-    name = node.output[0] + suffix
-    return helper.make_node(op_type, inputs, [name], name=f"{node.name}{suffix}", **attributes)
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the nodes that take the place of one."""
+
+    node: NodeProto
+    context: _Context
+    nodes: list[NodeProto] = field(default_factory=list)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the node, and the defaults that they had at its opset."""
+        schema = schema_of(self.node.op_type, "", self.context.version)
+        return {**defaults(schema), **{a.name: attribute_value(a) for a in self.node.attribute}}
+
+    def kind(self, name: str) -> int:
+        """The type of the elements of a tensor; 0 where it is not known."""
+        return self.context.types.get(name, TypeProto()).tensor_type.elem_type
+
+    def rank(self, name: str) -> int | None:
+        """The number of axes of a tensor, where it is known."""
+        tensor = self.context.types.get(name, TypeProto()).tensor_type
+        return len(tensor.shape.dim) if tensor.HasField("shape") else None
+
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """The output of a new node."""
+        stem = name = f"{self.node.output[0]}/{op_type}"
+        while name in self.context.names:
+            name = f"{stem}_{len(self.context.names)}"
+        self.context.names.add(name)
+        label = f"{self.node.name}/{op_type}" if self.node.name else ""
+        self.nodes.append(helper.make_node(op_type, inputs, [name], label, **attributes))
+        return name
+
+    def constant(self, array: Any, dtype: Any) -> str:
+        """A constant."""
+        return self.add("Constant", value=numpy_helper.from_array(np.asarray(array, dtype)))
+
+    def number(self, value: float, like: str) -> str:
+        """A number of the dtype of a tensor."""
+        kind = self.kind(like)
+        if not kind:
+            return self.add("CastLike", self.constant(value, np.float32), like)
+        with np.errstate(over="ignore"):  # 3.4e38 is the default of an attribute, and infinite in float16
+            return self.constant(value, helper.tensor_dtype_to_np_dtype(kind))
+
+    def finish(self, op_type: str, *inputs: str, drop: tuple[str, ...] = (), **attributes: Any) -> None:
+        """Write the node itself, with other inputs, without some attributes and with others."""
+        node = NodeProto.FromString(self.node.SerializeToString())
+        kept = [a for a in node.attribute if a.name not in (*drop, *attributes)]
+        new = NodeProto(name=node.name, op_type=op_type, input=inputs, output=node.output, attribute=kept)
+        new.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+        self.nodes.append(new)
+
+    def move(self, *names: str, drop: tuple[str, ...] = ()) -> None:
+        """Write the node with attributes as the inputs that follow those which it had, and without some others."""
+        count = schema_of(self.node.op_type, "", self.context.version).max_input
+        inputs = [*self.node.input, *[""] * (count - len(self.node.input))]
+        formal = schema_of(self.node.op_type, "", OPSET).inputs
+        for name in names:
+            value = self.attributes.get(name)
+            is_optional = formal[len(inputs)].option == onnx.defs.OpSchema.FormalParameterOption.Optional
+            inputs.append("" if value is None or (value == () and is_optional) else self._move(name, value))
+        while not inputs[-1]:
+            inputs.pop()
+        self.finish(self.node.op_type, *inputs, drop=(*names, *drop))
+
+    def _move(self, name: str, value: Any) -> str:
+        if isinstance(value, float) and name != "ratio":
+            return self.number(value, self.node.input[0])
+        return self.constant([value] if name == "k" else value, np.float32 if isinstance(value, float) else np.int64)
 
 
-def _write_hardmax(node: NodeProto) -> list[NodeProto]:
-    """Hardmax of a matrix, which all axes from `axis` on are flattened into."""
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-    (x,), y = node.input, node.output[0]
-    return [
-        _make(node, "Shape", [x], "/shape"),
-        _make(node, "Flatten", [x], "/flat", axis=axis),
-        _make(node, "Hardmax", [f"{y}/flat"], "/hardmax", axis=1),
-        _make(node, "Reshape", [f"{y}/hardmax", f"{y}/shape"]),
-    ]
+#: Operators -> the last opset at which they are written in another way, and the function that does it.
+WRITERS: dict[str, tuple[int, Callable[[_Writer], None]]] = {}
 
 
-def _write_group_norm(node: NodeProto) -> list[NodeProto]:
-    """GroupNormalization with a scale for each group: InstanceNormalization of the groups."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    (x, scale, bias), y = node.input, node.output[0]
-    sizes = numpy_helper.from_array(np.array([0, attributes["num_groups"], -1]))
-    return [
-        _make(node, "Shape", [x], "/shape"),
-        _make(node, "Constant", [], "/sizes", value=sizes),
-        _make(node, "Reshape", [x, f"{y}/sizes"], "/groups"),
-        _make(node, "InstanceNormalization", [f"{y}/groups", scale, bias], "/normal",
-              epsilon=attributes.get("epsilon", 1e-5)),
-        _make(node, "Reshape", [f"{y}/normal", f"{y}/shape"]),
-    ]
+def _until(last: int, *op_types: str) -> Callable[[Callable[[_Writer], None]], Callable[[_Writer], None]]:
+    """Register what writes nodes of operators up to an opset."""
+    def register(write: Callable[[_Writer], None]) -> Callable[[_Writer], None]:
+        WRITERS.update(dict.fromkeys(op_types, (last, write)))
+        return write
+
+    return register
 
 
-def _write_pad(node: NodeProto) -> list[NodeProto]:
-    """Pad without a value where the mode has no use for one."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if attributes.get("mode", b"constant") != b"constant":
-        attributes.pop("value", None)
-    return [_make(node, "Pad", node.input, **attributes)]
+_until(9, "Slice")(lambda w: w.move("starts", "ends", "axes"))
+_until(9, "TopK")(lambda w: w.move("k"))
+_until(10, "Clip")(lambda w: w.move("min", "max"))
+_until(12, "ReduceSum", "Squeeze", "Unsqueeze")(lambda w: w.move("axes"))
+_until(17, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+       "ReduceProd", "ReduceSumSquare")(lambda w: w.move("axes"))
+_until(19, "DFT")(lambda w: w.move("axis"))
+_until(10, "Scatter")(lambda w: w.finish("ScatterElements", *w.node.input))
+_until(15, "RoiAlign")(lambda w: w.finish("RoiAlign", *w.node.input,
+                                          coordinate_transformation_mode="output_half_pixel"))
 
 
-def _fix_resize(model: ModelProto) -> None:
-    """Let each Resize sample as before opset 11: at multiples of 1 / scale, rounded down, or up where it shrinks."""
-    constants = {t.name: numpy_helper.to_array(t) for g in walk_graphs(model.graph) for t in g.initializer}
-    for graph in walk_graphs(model.graph):
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-            if node.op_type != "Resize" or node.domain:
-                continue
-            scales = constants.get(node.input[2])
-            rounding = {"ceil" if s < 1 else "floor" for s in ([] if scales is None else scales.tolist()) if s != 1}
-            is_nearest = not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
-            if is_nearest and len(rounding) > 1:
-                raise ModelError(f"Resize {node.name or node.output[0]!r}, written before opset 11, shrinks one axis "
-                                 f"and stretches another by the nearest element, which no later Resize does.")
-            for name, value in (("coordinate_transformation_mode", "asymmetric"),
-                                ("nearest_mode", next(iter(rounding), "floor"))):
-                for i in [i for i, a in enumerate(node.attribute) if a.name == name]:
-                    del node.attribute[i]
-                node.attribute.append(helper.make_attribute(name, value))
+@_until(10, "Pad")
+def _(w: _Writer) -> None:
+    w.move("pads", *(["value"] if w.attributes["mode"] == "constant" else []), drop=("value",))
+
+
+@_until(11, "Dropout")
+def _(w: _Writer) -> None:
+    """With a mask that says what was dropped, nothing, where later ones say what was kept."""
+    x, *_ = w.node.input
+    w.move("ratio")
+    if any(w.node.output[1:]):
+        kind = TensorProto.BOOL if w.context.version >= 10 else w.kind(x) or TensorProto.FLOAT
+        nothing = helper.make_tensor("nothing", kind, [1], [0])
+        mask = w.nodes[-1].output.pop()
+        w.nodes.append(helper.make_node("ConstantOfShape", [w.add("Shape", x)], [mask], value=nothing))
+
+
+@_until(17, "Split")
+def _(w: _Writer) -> None:
+    """Into parts of the same size where no sizes are given, which a number of parts says since opset 18."""
+    if w.context.version < 13 and w.attributes.get("split"):
+        w.move("split")
+    elif len(w.node.input) < 2:
+        w.finish("Split", *w.node.input, num_outputs=len(w.node.output), drop=("split",))
+    else:
+        w.finish("Split", *w.node.input)
+
+
+@_until(19, "GridSample")
+def _(w: _Writer) -> None:
+    mode = w.attributes["mode"]
+    w.finish("GridSample", *w.node.input, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
+
+
+@_until(12, "Hardmax", "LogSoftmax", "Softmax")
+def _(w: _Writer) -> None:
+    """Of the rows of a matrix, which all axes from `axis` on are flattened into."""
+    (x,), axis, op_type = w.node.input, w.attributes["axis"], w.node.op_type
+    rank = w.rank(x)
+    if axis == -1 or (rank is not None and axis == rank - 1):
+        return w.finish(op_type, x, axis=-1)
+    shape = w.add("Shape", x)
+    rows = w.add(op_type, w.add("Flatten", x, axis=axis), axis=-1)
+    return w.finish("Reshape", rows, shape, drop=("axis",))
+
+
+@_until(20, "GroupNormalization")
+def _(w: _Writer) -> None:
+    """With a scale for each group: InstanceNormalization of the groups."""
+    x, scale, bias = w.node.input
+    shape = w.add("Shape", x)
+    groups = w.add("Reshape", x, w.constant([0, w.attributes["num_groups"], -1], np.int64))
+    normal = w.add("InstanceNormalization", groups, scale, bias, epsilon=w.attributes["epsilon"])
+    w.finish("Reshape", normal, shape, drop=tuple(w.attributes))
+
+
+@_until(13, "BatchNormalization")
+def _(w: _Writer) -> None:
+    """In training mode where it has several outputs; with statistics of each element where it is not spatial."""
+    is_training = any(w.node.output[1:])
+    if w.attributes.get("spatial", 1):
+        w.finish("BatchNormalization", *w.node.input, drop=("spatial",), training_mode=int(is_training))
+        del w.nodes[-1].output[3 if is_training else 1:]
+        return
+    if is_training:
+        raise ModelError(f"Node {w.node.name or '(unnamed)'} (BatchNormalization, output {w.node.output[0]!r}) trains "
+                         f"statistics of each element (spatial = 0), which no later opset does.")
+    x, scale, bias, mean, variance = w.node.input
+    deviation = w.add("Sqrt", w.add("Add", variance, w.number(w.attributes["epsilon"], x)))
+    normal = w.add("Div", w.add("Sub", x, mean), deviation)
+    w.finish("Add", w.add("Mul", normal, scale), bias, drop=tuple(w.attributes))
+
+
+@_until(10, "Resize", "Upsample")
+def _(w: _Writer) -> None:
+    """Of the element at a multiple of 1 / scale, rounded down where an axis is stretched, and up where it shrinks."""
+    x, scales = (*w.node.input, "")[:2]
+    place = {"coordinate_transformation_mode": "asymmetric"}
+    array = np.asarray(w.attributes["scales"], np.float32) if not scales else w.context.array(scales)
+    if not scales:
+        scales = w.constant(array, np.float32)
+    if w.attributes["mode"] != "nearest":
+        return w.finish("Resize", x, "", scales, drop=("scales",), **place)
+    if array is None or (array.min() < 1 < array.max()):
+        one = w.constant(1, np.float32)
+        x = w.add("Resize", x, "", w.add("Max", scales, one), **place, mode="nearest", nearest_mode="floor")
+        scales = w.add("Min", scales, one)
+    rounding = "floor" if array is not None and array.min() >= 1 else "ceil"
+    return w.finish("Resize", x, "", scales, drop=("scales",), **place, nearest_mode=rounding)
+
+
+@_until(8, "Scan")
+def _(w: _Writer) -> None:
+    """Of each example of a batch, the first axis: a Scan over examples whose body is the Scan over the sequence."""
+    lengths, *arguments = w.node.input
+    if lengths:
+        raise ModelError(f"Node {w.node.name or '(unnamed)'} (Scan, output {w.node.output[0]!r}) has lengths of its "
+                         f"sequences, which Scan has up to opset 8 alone; export the model at opset 9 or later.")
+    body, count = w.attributes["body"], w.attributes["num_scan_inputs"]
+    inner = helper.make_node("Scan", [f"{w.node.output[0]}/{i.name}" for i in body.input],
+                             [f"{w.node.output[0]}/{o.name}/last" for o in body.output],
+                             body=body, num_scan_inputs=count)
+    if directions := w.attributes.get("directions"):
+        inner.attribute.append(helper.make_attribute("scan_input_directions", directions))
+    states = len(body.input) - count
+    step = helper.make_graph([inner], body.name, _examples(inner.input, body.input, states),
+                             _examples(inner.output, body.output, states))
+    w.finish("Scan", *arguments, drop=("directions",), body=step, num_scan_inputs=len(arguments))
+
+
+def _examples(names: Any, values: Any, states: int) -> list[onnx.ValueInfoProto]:
+    """The states of one example of a batch, and its sequences, with one axis more than their elements."""
+    declared = [onnx.ValueInfoProto(name=name, type=v.type) for name, v in zip(names, values, strict=True)]
+    for v in declared[states:]:
+        if v.type.tensor_type.HasField("shape"):
+            sizes = [TensorShapeProto.Dimension(), *v.type.tensor_type.shape.dim]
+            del v.type.tensor_type.shape.dim[:]
+            v.type.tensor_type.shape.dim.extend(sizes)
+    return declared
