@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
-from ortpartial.graph import build, constant, variable
+from ortpartial.graph import build, constant, to_dtype, variable
 from ortpartial.learning import BaseLearningRate, Schedule
 from ortpartial.model import restore_weights, write, write_folder
 from ortpartial.runtime import Session
@@ -124,11 +124,8 @@ class TrainingState:
 
 def _check_array(name: str, array: Any, former: np.ndarray) -> np.ndarray:
     """An array in place of a former one, of its dtype and shape, without NaN or infinity."""
-    try:
-        with np.errstate(over="ignore"):
-            new = np.asarray(array, former.dtype)
-    except (TypeError, ValueError):
-        raise DataError(f"The array for {name!r} does not hold numbers.") from None
+    with np.errstate(over="ignore"):
+        new = to_dtype(array, former.dtype, f"The array for {name!r}")
     if former.shape != new.shape:
         raise DataError(f"The array for {name!r} has shape {new.shape}, where {former.shape} was expected.")
     if not np.isfinite(new).all():

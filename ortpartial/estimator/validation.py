@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import prod
 from numbers import Number
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import DataError, ModelError
-from ortpartial.graph import Value, find_inputs
-from ortpartial.model import check_indices, index_ranges, match_names
+from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
+from ortpartial.model import check_indices, holds_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
 
 from .hints import hint_encoding, hint_labels, hint_shape
@@ -61,6 +61,7 @@ class DataAdapter:
             if v.shape is not None:
                 loss.check_output(v.shape)
         self._ranges = index_ranges(self.inputs, outputs)
+        self._indices = [n for n in self._ranges if holds_indices(self._ranges, n)]
         self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
         self.fixed_batch = next((size for size in sizes if isinstance(size, int)), None)
@@ -74,7 +75,7 @@ class DataAdapter:
         """Arrays of the inputs that are read, and their number of rows."""
         if isinstance(X, Mapping):
             X = {n: a for n, a in X.items() if n in self.inputs or n not in self.spec.model.inputs}
-        arrays, rows = check_inputs(self.inputs, X)
+        arrays, rows = check_inputs(self.inputs, X, self._indices)
         check_indices(self._ranges, arrays)
         for name, v in self.inputs.items():
             size = v.shape[0] if v.shape else None
@@ -177,15 +178,15 @@ class DataAdapter:
         return ran
 
 
-def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:
-    """An array of this dtype, contiguous, without NaN or infinity."""
+def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False) -> np.ndarray:
+    """An array of this dtype, contiguous, without NaN or infinity; `counts` refuses real numbers, as for indices."""
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
     if hasattr(data, "nnz") and hasattr(data, "toarray"):  # of scipy.sparse, which need not be imported
         raise DataError(f"{what} is sparse, a {type(data).__name__}; give its toarray(), or, where that is larger than "
                         f"the memory, batches of it: a list-like of (X[i:j].toarray(), y[i:j]).")
     if table := list_columns(data):
-        return _stack_columns(table, dtype, what)
+        return _stack_columns(table, dtype, what, counts)
     if hasattr(data, "detach") and hasattr(data, "cpu"):  # A tensor of torch, which may have a gradient or a device.
         data = data.detach().cpu()
     try:
@@ -194,23 +195,23 @@ def _to_array(data: Any, dtype: np.dtype, what: str) -> np.ndarray:
         raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
     if array.dtype == object:
         try:
-            array = array.astype(dtype)
-        except (TypeError, ValueError):
-            wrong = next((v for v in array.flat if not isinstance(v, Number)), array.flat[0])
+            array = to_dtype(array, dtype, what)
+        except DataError:
+            wrong = next((v for v in array.flat if not isinstance(v, Number)), None)
+            if wrong is None:
+                raise
             raise DataError(f"{what} holds {type(wrong).__name__}, where {dtype} was expected"
                             f"{hint_encoding(wrong, what)}.") from None
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
         raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected{hint_encoding(data, what)}.")
     if array.dtype.kind == "f" and not _is_finite(array):
         raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
-    if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.floor(array)).any():
-        hint = "; quantities are for another loss, such as 'square_error'" if what.startswith("y") else ""
-        raise DataError(f"{what} holds fractions, where {dtype} was expected{hint}.")
-    if dtype.kind in "iub" and array.size and not np.can_cast(array.dtype, dtype):
-        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        if not low <= array.min() <= array.max() <= high:
-            raise DataError(f"{what} holds numbers from {array.min()} to {array.max()}, where {dtype} holds {low} to "
-                            f"{high}.")
+    if counts and array.dtype.kind == "f" and dtype.kind != "f":
+        raise DataError(f"{what} holds indices, as {array.dtype}; convert it, such as by astype({str(dtype)!r}).")
+    if array.dtype != dtype and (misfit := describe_misfit(array, dtype)):
+        quantity = " a fraction," in misfit and what.startswith("y")
+        hint = "; quantities are for another loss, such as 'square_error'" if quantity else ""
+        raise DataError(f"{what} {misfit}{hint}.")
     with np.errstate(over="ignore"):
         cast = np.asarray(array, dtype=dtype, order="C")
     if cast is not array and dtype.kind == "f" and array.dtype.kind in "fiu" and not _is_finite(cast):
@@ -247,10 +248,10 @@ def list_columns(data: Any) -> dict[Any, Any] | None:
     return {n: data[n] for n in names}
 
 
-def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str) -> np.ndarray:
+def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str, counts: bool) -> np.ndarray:
     """The columns of a table, stacked; each is checked by itself, so that an error names it."""
     whose = what[0].lower() + what[1:]
-    return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}") for n, c in table.items()], axis=1)
+    return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}", counts) for n, c in table.items()], axis=1)
 
 
 def _align_rank(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
@@ -265,7 +266,8 @@ def _is_finite(array: np.ndarray) -> bool:
     return all(np.isfinite(flat[i : i + _CHUNK]).all() for i in range(0, len(flat), _CHUNK))
 
 
-def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndarray], int]:
+def check_inputs(inputs: Mapping[str, Value], X: Any, indices: Collection[str] = ()
+                 ) -> tuple[dict[str, np.ndarray], int]:
     """Convert X to arrays of the inputs of a graph, by name.
 
     Parameters
@@ -275,6 +277,8 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
     X : array_like, table, or dict of str to array_like
         For several inputs a dict, or a table with a column for each; other columns are ignored. Every array has the
         shape (rows, ...) that its input declares.
+    indices : collection of str
+        The inputs that hold indices, for which real numbers are refused, even 1.0.
 
     Returns
     -------
@@ -284,7 +288,8 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
     Raises
     ------
     DataError
-        An input is missing or unknown, its shape or length does not fit, or it holds NaN or infinity.
+        An input is missing or unknown, its shape or length does not fit, or it holds NaN, infinity, or numbers that
+        its dtype cannot hold.
 
     Examples
     --------
@@ -301,7 +306,7 @@ def check_inputs(inputs: Mapping[str, Value], X: Any) -> tuple[dict[str, np.ndar
             raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
         X = {n: _align_rank(c, inputs[n].shape) for n, c in table.items() if n in inputs}
     match_names(inputs, X)
-    arrays = {n: _to_array(X[n], v.dtype, f"Input {n!r}") for n, v in inputs.items()}
+    arrays = {n: _to_array(X[n], v.dtype, f"Input {n!r}", n in indices) for n, v in inputs.items()}
     for n, v in inputs.items():
         _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")
     lengths = {n: len(a) for n, a in arrays.items()}

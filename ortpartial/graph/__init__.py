@@ -3,6 +3,7 @@
 from . import indexing  # noqa: F401  (it is what x[...] calls)
 from .body_types import CONTROL, body_inputs
 from .build import build
+from .casting import describe_misfit, to_dtype
 from .control_flow import cond, loop, scan, widen_body
 from .gradient_stop import is_gradient_stop, stop_gradient
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
@@ -17,7 +18,8 @@ from .walk import find_boundary, find_inputs, find_reached, topological, walk_ba
 
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES",
            "Immutable", "Node", "NodeList", "Operators", "Subgraph", "Value", "attach_outputs", "attribute_value",
-           "body_inputs", "build", "cast", "check_required", "cond", "constant", "counter", "defaults", "find_boundary",
-           "find_inputs", "find_reached", "forget_zero_sizes", "is_gradient_stop", "loop", "make_node", "make_rewriter",
-           "ones_like", "onnx_type", "op", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient",
-           "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]
+           "body_inputs", "build", "cast", "check_required", "cond", "constant", "counter", "defaults",
+           "describe_misfit", "find_boundary", "find_inputs", "find_reached", "forget_zero_sizes", "is_gradient_stop",
+           "loop", "make_node", "make_rewriter", "ones_like", "onnx_type", "op", "reshape_like", "rewrite", "scan",
+           "schema_of", "shape_of", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back",
+           "walk_nodes", "widen_body", "zeros_like"]

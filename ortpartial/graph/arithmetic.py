@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import helper
 
+from ortpartial.exceptions import GraphError
+
+from .casting import to_dtype
+
 if TYPE_CHECKING:
     from .values import Value
 
@@ -95,10 +99,10 @@ class Arithmetic:
         return self._op.Floor(self / other) if self.is_float else (self - self % other) / other
 
     def __rmod__(self, other: Any) -> Value:
-        return self._op.CastLike(other, self) % self
+        return other - other // self * self if self.is_float else self._op.Mod(other, self)
 
     def __rfloordiv__(self, other: Any) -> Value:
-        return self._op.CastLike(other, self) // self
+        return self._op.Floor(other / self) if self.is_float else (other - other % self) / self
 
     def __pow__(self, other: Any) -> Value:
         return self._op.Pow(self, other)
@@ -272,10 +276,17 @@ class Arithmetic:
 
     def _vector(self, parts: Sequence[Any]) -> Any:
         """Whole numbers, some of them values, as one vector."""
-        if all(isinstance(n, (int, np.integer)) for n in parts):
-            return np.asarray(parts, np.int64)
-        vectors = [n.astype(np.int64).reshape(1) if isinstance(n, Arithmetic) else np.array([n]) for n in parts]
+        if real := [n for n in parts if isinstance(n, Arithmetic) and n.is_float]:
+            raise GraphError(f"{real[0]!r} is no whole number, as a size or the end of a slice is; convert it, such as "
+                             f"by astype('int64').")
+        if not any(isinstance(n, Arithmetic) for n in parts):
+            return self._to_whole(parts)
+        vectors = [n.astype(np.int64).reshape(1) if isinstance(n, Arithmetic) else self._to_whole([n]) for n in parts]
         return self._op.Concat(*vectors, axis=0)
+
+    def _to_whole(self, sizes: Sequence[Any]) -> np.ndarray:
+        """Sizes, or ends of slices, as an array."""
+        return to_dtype(sizes, np.int64, f"A size for {self!r}", GraphError, counts=True)
 
     # -- functions of numpy
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from .casting import to_dtype
 from .ops import constant, op
 from .values import Value
 
@@ -63,16 +65,33 @@ def index(x: Value, key: Any) -> Value:
 
 
 def _convert(x: Value, key: Any) -> Any:
-    """An index as an int, a slice, None, Ellipsis, an array or a Value."""
-    if key is None or key is Ellipsis or isinstance(key, (slice, Value)):
+    """An index as an int, a slice of whole numbers, None, Ellipsis, an array or a Value."""
+    if key is None or key is Ellipsis:
         return key
-    array = np.asarray(key)
-    if array.size == 0 and not isinstance(key, np.ndarray):
+    if isinstance(key, slice):
+        return slice(*(_convert_end(x, end) for end in (key.start, key.stop, key.step)))
+    array = key if isinstance(key, Value) else np.asarray(key)
+    if array.dtype == object and isinstance(key, int):
+        raise IndexError(f"The index {key} is out of range for {x!r}.")
+    if not isinstance(array, Value) and array.size == 0 and not isinstance(key, np.ndarray):
         array = array.astype(np.int64)
-    if array.dtype.kind not in "iub" or (array.dtype == bool and not array.ndim):
+    if array.dtype.kind not in "iub" or (not isinstance(array, Value) and array.dtype == bool and not array.ndim):
         raise IndexError(f"{x!r} cannot be indexed by {key!r}; whole numbers, slices, None, ..., and arrays of whole "
                          f"numbers or truth values can be used.")
+    if isinstance(array, Value) or array.dtype == bool:
+        return array
+    array = to_dtype(array, np.int64, f"An index of {x!r}", IndexError)
     return array if array.ndim else int(array)
+
+
+def _convert_end(x: Value, end: Any) -> Any:
+    """The start, end or step of a slice as None, a Value or a whole number that int64 holds, which is far enough."""
+    if end is None or isinstance(end, Value):
+        return end
+    try:
+        return min(max(operator.index(end), _FIRST), _LAST)
+    except TypeError:
+        raise IndexError(f"{x!r} cannot be sliced with {end!r}; a slice has whole numbers, values or None.") from None
 
 
 def _expand(x: Value, keys: Sequence[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,18 @@ from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helpe
 from ortpartial.exceptions import GraphError
 
 from .body_types import CONTROL
-from .schemas import OPSET, check_required, defaults, list_operators, np_dtype, onnx_type, parameter, schema_of
+from .casting import to_dtype
+from .schemas import (
+    OPSET,
+    accepted_types,
+    check_required,
+    defaults,
+    list_operators,
+    np_dtype,
+    onnx_type,
+    parameter,
+    schema_of,
+)
 from .shape_inference import fix_shapes
 from .values import Node, Value
 
@@ -66,17 +78,24 @@ def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
     -------
     Value
 
+    Raises
+    ------
+    GraphError
+        The dtype cannot hold the numbers, such as uint8 257, -1 or 0.5.
+
     Examples
     --------
     >>> constant([1, 2])
     <Value constant int64[2]>
     """
-    if not isinstance(array, np.ndarray):
-        array = np.asarray(array, dtype)
-        if dtype is None and (array.dtype == np.float64 or array.size == 0):
+    if dtype is None and not isinstance(array, np.ndarray):
+        array = np.asarray(array)
+        if array.dtype == np.float64 or array.size == 0:
             array = array.astype(np.float32 if array.size else np.int64)
-    elif dtype is not None:
-        array = array.astype(dtype)
+        elif array.dtype == object and isinstance(array.flat[0], int):
+            dtype = np.int64  # which does not hold it
+    if dtype is not None:
+        array = to_dtype(array, dtype, f"The constant {hint}".rstrip(), GraphError)
     tensor_type = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
     return Value(tensor_type, array=array, hint=hint)
 
@@ -99,22 +118,35 @@ def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | No
                                      f"type of another input; cast one of them.")
             first = first or (a.dtype if a.is_float else None)
 
+    def choose_dtype(types: frozenset[str], type_str: str) -> np.dtype | None:
+        if type_str in bound or len(types) == 1:
+            return bound[type_str] if type_str in bound else np_dtype(next(iter(types)))
+        return first if first is not None and onnx_type(first) in types else None
+
     def coerce(i: int, a: Any) -> Value | None:
         if a is None or isinstance(a, Value):
             return a
-        p = parameter(schema, i)
-        dtype = bound.get(p.type_str)
-        if dtype is None and len(p.types) == 1:
-            dtype = np_dtype(next(iter(p.types)))
-        if dtype is None and first is not None and onnx_type(first) in p.types:
-            dtype = first
+        p, types = parameter(schema, i), accepted_types(schema, i)
         try:
-            return constant(a, dtype)
+            return _coerce_numbers(a, choose_dtype(types, p.type_str), types, f"{schema.name}: input {p.name!r}")
+        except GraphError:
+            raise
         except (KeyError, TypeError, ValueError):
             raise TypeError(f"{schema.name}: input {p.name!r} is {reprlib.repr(a)}, of type {type(a).__name__}, where "
                             f"a Value, an array or a number was expected.") from None
 
     return tuple(coerce(i, a) for i, a in enumerate(arguments))
+
+
+def _coerce_numbers(numbers: Any, dtype: np.dtype | None, types: frozenset[str], what: str) -> Value:
+    """Numbers as a constant of this dtype or, without one, of their own or of int64, as an input accepts it."""
+    array = np.asarray(numbers)
+    if array.dtype.kind in "USmM" or (array.dtype == object and not all(isinstance(n, Number) for n in array.flat)):
+        raise TypeError
+    counts = types != {"tensor(bool)"} and not any("float" in t or "double" in t for t in types)
+    if dtype is None and "tensor(int64)" in types and (counts or array.dtype == object):
+        dtype = array.dtype if onnx_type(array.dtype) in types else np.dtype(np.int64)
+    return constant(numbers if dtype is None else to_dtype(array, dtype, what, GraphError, counts=counts))
 
 
 def make_node(

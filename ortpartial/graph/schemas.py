@@ -12,8 +12,8 @@ from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError, UnknownOperatorError
 
-__all__ = ["OPSET", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype", "onnx_type",
-           "parameter", "schema_of"]
+__all__ = ["OPSET", "accepted_types", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype",
+           "onnx_type", "parameter", "schema_of"]
 
 #: Rules are written against this opset; a built graph declares at least this one.
 OPSET = 21
@@ -86,6 +86,12 @@ def parameter(schema: defs.OpSchema, i: int) -> defs.OpSchema.FormalParameter:
 def _inputs(schema: defs.OpSchema) -> tuple[defs.OpSchema.FormalParameter, ...]:
     """The formal parameters of an operator, which onnx makes anew at each call."""
     return tuple(schema.inputs)
+
+
+@cache
+def accepted_types(schema: defs.OpSchema, i: int) -> frozenset[str]:
+    """The types of the i-th input that the specification allows, such as `tensor(int64)`."""
+    return frozenset(parameter(schema, i).types)
 
 
 @cache

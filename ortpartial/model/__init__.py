@@ -4,7 +4,7 @@ from .aliases import Alias, AliasDict, is_generated_name
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
 from .function_bodies import expand_body
-from .index_ranges import Range, check_empty, check_indices, index_ranges
+from .index_ranges import Range, check_empty, check_indices, holds_indices, index_ranges
 from .load import Model, load, read
 from .names import match_names
 from .prepare import prepare
@@ -16,7 +16,7 @@ from .walk import bodies, walk_graphs
 from .write import write, write_folder
 
 __all__ = ["Alias", "AliasDict", "Leaf", "Model", "Range", "bodies", "change_weights", "check_empty", "check_indices",
-           "count_modules", "draw_tree", "evaluate", "expand_body", "index_ranges", "is_generated_name", "load",
-           "match_names", "offload_weights", "place_initializers", "prepare", "read", "register_expansion",
-           "remove_unused", "replace_weights", "restore_weights", "specialize", "split_external_data", "walk_graphs",
-           "write", "write_folder"]
+           "count_modules", "draw_tree", "evaluate", "expand_body", "holds_indices", "index_ranges",
+           "is_generated_name", "load", "match_names", "offload_weights", "place_initializers", "prepare", "read",
+           "register_expansion", "remove_unused", "replace_weights", "restore_weights", "specialize",
+           "split_external_data", "walk_graphs", "write", "write_folder"]

@@ -12,7 +12,7 @@ from ortpartial.graph import LABEL_LOSSES, Value, topological
 
 from .crash_guards import NEVER_EMPTY, count_classes, find_source
 
-__all__ = ["Range", "check_empty", "check_indices", "index_ranges"]
+__all__ = ["Range", "check_empty", "check_indices", "holds_indices", "index_ranges"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,11 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
         if name not in ranges or new.high < ranges[name].high:
             ranges[name] = new
     return ranges
+
+
+def holds_indices(ranges: Mapping[str, Range], name: str) -> bool:
+    """Whether an input holds indices, for which real numbers are a mistake; labels may come as real numbers."""
+    return name in ranges and ranges[name].what == "indices"
 
 
 def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray]) -> None:

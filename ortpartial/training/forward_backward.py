@@ -11,8 +11,18 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import DataError, ModelError
-from ortpartial.graph import FLOATS
-from ortpartial.model import AliasDict, Model, check_empty, check_indices, index_ranges, load, match_names, specialize
+from ortpartial.graph import FLOATS, to_dtype
+from ortpartial.model import (
+    AliasDict,
+    Model,
+    check_empty,
+    check_indices,
+    holds_indices,
+    index_ranges,
+    load,
+    match_names,
+    specialize,
+)
 from ortpartial.runtime import Session, TrainingAgent
 
 from .engine_selection import select_for_backward
@@ -138,10 +148,15 @@ class OrtGradientForwardBackward:
             inputs = dict(zip(declared, inputs, strict=True))
         match_names(declared, inputs)
         # They are copied, since the caller may write to the arrays before backward reads them.
-        feeds = {n: np.array(inputs[n], dtype=v.dtype, order="C") for n, v in declared.items()}
+        feeds = {n: np.array(self._convert(n, inputs[n]), order="C") for n in declared}
         check_indices(self._ranges, feeds)
         check_empty(self._model.outputs.values(), feeds)
         return feeds
+
+    def _convert(self, name: str, values: Any) -> np.ndarray:
+        """An input in the dtype that the graph declares, which has to hold its numbers."""
+        counts = holds_indices(self._ranges, name)
+        return to_dtype(values, self._model.inputs[name].dtype, f"Input {name!r}", counts=counts)
 
     def forward(self, inputs: Any, training: bool = True) -> tuple[list[np.ndarray], Any]:
         """Run the graph, and keep what `backward` needs.
@@ -162,7 +177,8 @@ class OrtGradientForwardBackward:
         Raises
         ------
         DataError
-            An input is missing or unknown.
+            An input is missing or unknown, or holds what its dtype cannot hold: 300 or -1 for uint8, floats for
+            indices.
         """
         feeds = self._feeds(inputs)
         state: Any
@@ -205,7 +221,8 @@ class OrtGradientForwardBackward:
         if len(output_gradients) != len(self.outputs):
             raise DataError(f"There are {len(self.outputs)} outputs and {len(output_gradients)} gradients.")
         pairs = zip(self.outputs, output_gradients, strict=True)
-        dys = [np.asarray(d, dtype=self._model.outputs[o].dtype, order="C") for o, d in pairs]
+        dys = [np.asarray(to_dtype(d, self._model.outputs[o].dtype, f"The gradient of {o!r}"), order="C")
+               for o, d in pairs]
         if self.engine_ == "agent":
             gradients = {n: np.array(g.numpy()) for n, g in self._agent.backward(dys, state).items()}
         else:
@@ -243,4 +260,4 @@ class OrtGradientForwardBackward:
             if np.shape(array) != self._weights[name].shape:
                 raise DataError(f"Weight {name!r} has shape {self._weights[name].shape}, the array {np.shape(array)}.")
             # A new array, since a pending forward may still read the old one.
-            self._weights[name] = np.array(array, self._weights[name].dtype)
+            self._weights[name] = np.array(to_dtype(array, self._weights[name].dtype, f"Weight {name!r}"))

@@ -13,9 +13,9 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
-from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite
+from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
 from ortpartial.learning import descend
-from ortpartial.model import Range, check_indices, index_ranges, load, match_names, read, write
+from ortpartial.model import Range, check_indices, holds_indices, index_ranges, load, match_names, read, write
 from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
@@ -244,13 +244,11 @@ class TrainingSession:
         return name in self._declared and name not in self._stored and name not in self.inputs
 
     def _convert(self, name: str, values: Any) -> np.ndarray:
-        """Convert an input to the dtype that the steps read, if only its precision changes."""
+        """Convert an input to the dtype that the steps read, which has to hold its numbers."""
         array, dtype = np.asarray(values), self._types[name].dtype
         if array.dtype == dtype:
             return array
-        if not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise DataError(f"The input {name!r} is {array.dtype}, and the steps read {dtype}.")
-        return array.astype(dtype)
+        return to_dtype(array, dtype, f"The input {name!r}", counts=holds_indices(self._ranges, name))
 
     def _steps_for(self, arrays: Mapping[str, np.ndarray]) -> _BoundSteps:
         """The steps for inputs of these shapes alone, or for all shapes when there have been many."""

@@ -4,6 +4,7 @@ import re
 from collections import UserDict
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from models import data, linear, mlp, two_in_two_out
@@ -202,12 +203,15 @@ def test_outputs_of_several_shapes_are_no_array():
 @pytest.mark.parametrize(
     ("values", "dtype", "message"),
     [
-        (np.array([[2**31]]), "int32", "Input 'i' holds numbers from 2147483648 to 2147483648, where int32 holds"),
-        (np.array([[2**63]], np.uint64), "int64", "Input 'i' holds numbers from 9223372036854775808 to"),
-        (np.array([[1e30]]), "int64", "Input 'i' holds numbers from 1e+30 to 1e+30, where int64 holds"),
-        (np.array([[-1]]), "uint8", "Input 'i' holds numbers from -1 to -1, where uint8 holds 0 to 255."),
-        (np.array([[0.5]]), "int64", "Input 'i' holds fractions, where int64 was expected."),
-        (np.array([[2]]), "bool", "Input 'i' holds numbers from 2 to 2, where bool holds 0 to 1."),
+        (np.array([[2**31]]), "int32", "Input 'i' holds 2147483648, where int32 holds"),
+        (np.array([[2**63]], np.uint64), "int64", "Input 'i' holds 9223372036854775808"),
+        (np.array([[2.0**63]]), "int64", "Input 'i' holds 9.223372036854776e+18, where int64 holds"),
+        (np.array([[2**64]], object), "int64", "Input 'i' does not fit int64: Python int too large"),
+        (np.array([[2.5]], object), "int64", "Input 'i' holds 2.5, where int64 was expected."),
+        (np.array([[1e30]]), "int64", "Input 'i' holds 1e+30, where int64 holds"),
+        (np.array([[-1]]), "uint8", "Input 'i' holds -1, where uint8 holds 0 to 255."),
+        (np.array([[0.5]]), "int64", "Input 'i' holds 0.5, a fraction, where int64 was expected."),
+        (np.array([[2]]), "bool", "Input 'i' holds 2, where bool holds 0 to 1."),
         (np.array([[10**6]]), "float16", "Input 'i' holds numbers too large for float16."),
     ],
     ids=lambda v: str(v) if isinstance(v, str) and len(v) < 9 else "",
@@ -219,6 +223,16 @@ def test_what_would_be_lost_is_an_error(values, dtype, message):
         o.predict(values)
     for fine in (np.array([[1]], np.int8), np.array([[1]], np.uint64), np.array([[True]]), np.array([[1.0]])):
         assert o.predict(fine) == 1
+
+
+@pytest.mark.parametrize("table", [np.array, pandas.DataFrame], ids=["array", "table"])
+def test_real_numbers_are_no_indices(table):
+    i = variable("i", "int64", ["N", 1])
+    o = Optimizer(build([i], {"y": op.Gather(constant(np.ones((3, 1), np.float32), hint="w"), i)[:, 0]}))
+    for values in ([[-1.0]], [[1.0]]):
+        with pytest.raises(DataError, match=r"nput 'i' holds indices, as float64; convert it, such as by ast"):
+            o.predict(table(values))
+    assert o.predict(table([[1], [-1]])).tolist() == [[1], [1]]
 
 
 def test_batches_or_an_array():

@@ -53,7 +53,7 @@ def test_no_hints():
         ((X, ["a", "b"] * 10), {}, "number the classes, as np.unique(y, return_inverse=True)[1] does."),
         ((X, X[:, :1], "balanced"), {}, "for weights by class give the loss class_weight='balanced'"),
         ((X, np.arange(20) % 2 + 1), {"learning_loss": "cross_entropy"}, "what does not count; subtract 1."),
-        ((X, X[:, 0]), {"learning_loss": "cross_entropy"}, "y holds fractions, where int64 was expected; quantities"),
+        ((X, X[:, 0]), {"learning_loss": "cross_entropy"}, "a fraction, where int64 was expected; quantities"),
         ((X, X[:, :1], None, X[:, :2], X[:, :1]), {}, "The validation data do not fit: Input 'x' has shape (20, 2)"),
     ],
 )

@@ -81,7 +81,7 @@ def test_names_of_states():
          "The array for 'intercept' has shape (2,), where (1,) was expected."),
         ([np.zeros((4, 1)), [np.nan]], "weight", DataError, "The array for 'intercept' is not finite."),
         ([np.zeros((4, 1)), [1e300]], "weight", DataError, "The array for 'intercept' is not finite."),
-        ([np.zeros((4, 1)), ["a"]], "weight", DataError, "The array for 'intercept' does not hold numbers."),
+        ([np.zeros((4, 1)), ["a"]], "weight", DataError, "The array for 'intercept' is <U1, where float32 was"),
         ([], "buffers", SettingError, "kind is 'weight', 'optimizer' or 'buffer', not 'buffers'."),
     ],
 )

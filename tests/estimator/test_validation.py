@@ -56,7 +56,7 @@ def test_no_copy_where_none_is_needed():
         (INPUTS, {"x": X, "z": X}, "Unknown input: 'z'. Expected 'x'; got 'x', 'z'."),
         (TWO, X, "The model has the inputs 'x', 'i'; give a dict of arrays by name."),
         (TWO, {"x": X, "i": [1, 2]}, "The inputs have different numbers of rows: {'x': 3, 'i': 2}."),
-        (TWO, {"x": X, "i": [1, 2, 2.5]}, "Input 'i' holds fractions, where int64 was expected."),
+        (TWO, {"x": X, "i": [1, 2, 2.5]}, "Input 'i' holds 2.5, a fraction, where int64 was expected."),
         ({"x": variable("x", "float32", [])}, 1.0, "Input 'x' is a scalar in the model; rows need an axis of"),
     ],
 )
@@ -97,7 +97,7 @@ def test_target(given, dtype, shape, found):
         (list("abc"), I64, ("N",), 3, "y has dtype <U1, where int64 was expected; number the classes, as"),
         ([0, 1, 3], I64, ("N",), 3, "y has labels from 0 to 3, where 0 to 2 were expected."),
         ([0, -1, 2], I64, ("N",), 3, "y has labels from -1 to 2, where 0 to 2 were expected."),
-        ([0, 0.5, 2], I64, ("N",), 3, "y holds fractions, where int64 was expected; quantities are for another loss"),
+        ([0, 0.5, 2], I64, ("N",), 3, "y holds 0.5, a fraction, where int64 was expected; quantities are for"),
         ([0, 1, np.inf], I64, ("N",), 3, "y contains NaN or infinity; impute or drop those rows."),
     ],
 )

@@ -246,6 +246,24 @@ def test_errors(engine):
         layer.backward([outputs[0], outputs[1][:, :1], outputs[2]], state)
 
 
+@pytest.mark.parametrize(("dtype", "values", "message"), [
+    ("uint8", [[300]], "Input 'x' holds 300, where uint8 holds 0 to 255."),
+    ("int32", [[4294967297]], "Input 'x' holds 4294967297, where int32 holds"),
+    ("int64", [[0.5]], "Input 'x' holds 0.5, a fraction, where int64 was expected."),
+    ("index", [[-1.0]], "Input 'x' holds -1.0, of float64, where whole numbers were expected; convert them"),
+])
+def test_inputs_fit_their_dtype(dtype, values, message):
+    x, w = variable("x", "int64" if dtype == "index" else dtype, ["N", 1]), constant(np.ones((2, 1)), "float32", "w")
+    y = op.Gather(w, x)[:, 0] if dtype == "index" else op.Cast(x, to=1) @ w[:1]
+    layer = OrtGradientForwardBackward(build([x], {"y": y}), ["w"], engine="step")
+    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
+        layer.forward([values])
+    (y,), state = layer.forward([[[1]]])
+    assert y == 1
+    with pytest.raises(DataError, match=r"^The gradient of 'y' is <U1, where float32 was expected\."):
+        layer.backward([[["a"]]], state)
+
+
 def test_errors_at_once():
     x, w = variable("x", "float32", ["N", 2, 2]), constant(np.ones((2, 2), np.float32), hint="w")
     with pytest.raises(NoGradientError, match="operator DFT has neither"):

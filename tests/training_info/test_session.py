@@ -1,5 +1,7 @@
 """A session runs the training of a model as the standard specifies, and as `fit` does."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +10,7 @@ from training_models import INFERENCE, WHOLE, by_hand, changed
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession, to_training_info
 from ortpartial.exceptions import DataError, ModelError, SettingError
+from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.optimizers import (
     LearningRateAdagrad,
     LearningRateAdam,
@@ -280,7 +283,7 @@ def test_inputs_are_read_and_outputs_are_given_anew():
 @pytest.mark.parametrize(("feeds", "message"), [
     ({"x": np.ones((1, 2), np.float32), "t": ONE}, r"The input 'x' has shape \(1, 2\), and the steps read \['N'\]"),
     ({"x": ONE}, "Missing input: 't'. Expected 'x', 't'; got 'x'."),
-    ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, and the steps read float32"),
+    ({"x": ONE, "t": ["a"]}, "The input 't' is <U1, where float32 was expected"),
     ({"x": ONE, "t": ONE, "u": ONE}, "Unknown input: 'u'. Expected 'x', 't'; got 'x', 't', 'u'."),
 ], ids=["shape", "missing", "type", "unknown"])
 def test_step_messages(feeds, message):
@@ -291,6 +294,26 @@ def test_step_messages(feeds, message):
 def test_inputs_may_be_of_another_precision():
     session = TrainingSession(by_hand(WHOLE))
     assert session.step({"x": [1.0], "t": np.ones(1, np.int32)})["loss"].dtype == np.float32
+
+
+@pytest.mark.parametrize(("dtype", "values", "message"), [
+    ("uint8", [[300]], "The input 'x' holds 300, where uint8 holds 0 to 255."),
+    ("uint8", [[-1]], "The input 'x' holds -1, where uint8 holds 0 to 255."),
+    ("int32", [[4294967297]], "The input 'x' holds 4294967297, where int32 holds"),
+    ("int64", np.array([[2**63]], np.uint64), "The input 'x' holds 9223372036854775808, where int64 holds"),
+    ("int64", [[0.5]], "The input 'x' holds 0.5, a fraction, where int64 was expected."),
+    ("index", [[-1.0]], "The input 'x' holds -1.0, of float64, where whole numbers were expected; convert them"),
+], ids=["large", "negative", "int32", "uint64", "fraction", "index"])
+def test_inputs_fit_their_dtype(dtype, values, message):
+    x, w = variable("x", "int64" if dtype == "index" else dtype, ["N", 1]), constant(np.ones((2, 1)), "float32", "w")
+    y = op.Gather(w, x)[:, 0] if dtype == "index" else op.Cast(x, to=1) @ w[:1]
+    session = TrainingSession(OrtGradientForwardBackwardOptimizer(build([x], {"y": y}), ["w"]).get_training_onnx())
+    before = session.state["w"]
+    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
+        session.step({"x": values, "y_target": [[1]]})
+    assert (session.state["w"] == before).all()
+    session.step({"x": [[1]], "y_target": [[5]]})
+    assert (session.state["w"] != before).any()
 
 
 def test_an_input_that_no_step_reads_may_be_given():
