@@ -130,7 +130,8 @@ class Reader:
         attributes |= self.bodies(node, inputs, attributes, values)
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
-        applied = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, hints=hints)
+        applied = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, fewest=len(node.output),
+                            hints=hints)
         if not schema.domain and (elements := sequence_elements(schema.name, inputs, attributes)) is not None:
             self.sequences[applied.outputs[0]] = elements
         pairs = zip(node.output, applied.outputs, strict=False)
@@ -161,8 +162,11 @@ class Reader:
 
     def _resolve(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
                  attributes: Mapping[str, Any], values: MutableMapping[str, Value]) -> Sequence[Value] | None:
-        """The outputs of a node that need not remain: an If of a constant, or a known element of a sequence."""
+        """The outputs of a node that need not remain: an If of a constant, an element that is known."""
         first = inputs[0] if inputs else None
+        if schema.name in ("OptionalGetElement", "OptionalHasElement"):
+            element = _find_element(first)
+            return None if element is None else [element if schema.name == "OptionalGetElement" else constant(True)]
         condition = None if first is None or node.op_type != "If" else find_constant(first)
         if condition is not None:
             name = "then_branch" if condition.item() else "else_branch"
@@ -203,6 +207,13 @@ class Reader:
         if op_type == "Loop":
             return widen_body(loop, [x for x in inputs[2:] if x is not None])
         return Subgraph.of(outputs, *(body_inputs(op_type, inputs, attributes, names) if op_type == "Scan" else ()))
+
+
+def _find_element(v: Value | None) -> Value | None:
+    """The element of an optional, where it is known to have one; a tensor or a sequence is its own element."""
+    if v is None or not v.type.HasField("optional_type"):
+        return v
+    return v.node.inputs[0] if v.node is not None and v.node.op_type == "Optional" and v.node.inputs else None
 
 
 def _with_rank(v: Value, declared: onnx.TypeProto) -> Value:

@@ -32,6 +32,15 @@ CASES = {
     "stack": ("""{ e = Exp(x) s = SequenceConstruct(x, e) a = ConcatFromSequence<axis = 0, new_axis = 1>(s)
         k = Constant<value_ints = [0]>() y = ReduceSumSquare<keepdims = 0>(a, k) }""",
               lambda x: 2 * (x + np.exp(2 * x))),
+    "optional": ("""{ e = Exp(x) o = Optional(e) a = OptionalGetElement(o) h = OptionalHasElement(o)
+        c = Cast<to = 11>(h) y = Mul(a, c) }""", np.exp),
+    "a tensor as an optional": ("""{ e = Exp(x) a = OptionalGetElement(e) h = OptionalHasElement(e) c = Cast<to = 11>(h)
+        y = Mul(a, c) }""", np.exp),
+    "an optional sequence": ("""{ e = Exp(x) s = SequenceConstruct(x, e) o = Optional(s) t = OptionalGetElement(o)
+        y = ConcatFromSequence<axis = 1>(t) }""", lambda x: 1 + np.exp(x)),
+    "an optional in a loop": ("""{ o = Optional(x) n = Constant<value_int = 3>()
+        y = Loop(n, , x) <body = b (int64 i, bool c, double[N, 5] u) => (bool d, double[N, 5] v) {
+            d = Identity(c) t = OptionalGetElement(o) v = Add(u, t) }> }""", lambda x: np.full_like(x, 4)),
 }
 
 
@@ -39,7 +48,7 @@ CASES = {
 def test_known_tensors(name):
     body, expected = CASES[name]
     found = gradient_model(parser.parse_model(HEAD + body), ["x"], cotangents="ones")
-    assert not any("Sequence" in node.op_type for node in found.graph.node)
+    assert not any("Sequence" in node.op_type or "Optional" in node.op_type for node in found.graph.node)
     X = np.random.default_rng(0).normal(size=(3, 5))
     assert_close(Session(found).run({"x": X}), {"x_grad": expected(X)}, 1e-12)
 
@@ -58,30 +67,35 @@ def test_nothing_is_lost(body):
         gradient_model(parser.parse_model(HEAD + body), ["x"])
 
 
-def captured(kind):
-    """A graph whose body reads a sequence of the rows of x, which are more than are known."""
+KINDS = {
+    "If": lambda x, give: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: give(constant(0)), lambda: give(constant(1))),
+    "Loop": lambda x, give: loop(lambda i, going, v: (None, v + give(i)), 2, x[0]),
+    "Scan": lambda x, give: scan(lambda v, i: (v + give(i), v), x[0], constant(np.arange(2)))[0],
+}
+
+#: What a gradient cannot go through, made of x, and the row of it that is read.
+CAPTURED = {
+    "a sequence": (lambda x: op.SplitToSequence(x, axis=0, keepdims=0), op.SequenceAt),
+    "an optional": (op.Optional, lambda o, i: op.Gather(op.OptionalGetElement(o), i)),
+    "an optional sequence": (lambda x: op.Optional(op.SplitToSequence(x, axis=0, keepdims=0)),
+                             lambda o, i: op.SequenceAt(op.OptionalGetElement(o), i)),
+}
+
+
+@pytest.mark.parametrize("what", CAPTURED)
+@pytest.mark.parametrize("inner", [None, *KINDS])
+@pytest.mark.parametrize("outer", KINDS)
+def test_nothing_is_lost_in_a_body(outer, inner, what):
+    """Neither where a body reads what stands around it, nor where it does so two deep."""
     x = variable("x", "float64", ["N", 5])
-    rows = op.SplitToSequence(x, axis=0, keepdims=0)
+    make, read = CAPTURED[what]
+    whole = make(x)
 
-    def add(i, v=None):
-        e = op.SequenceAt(rows, i)
-        return e if v is None else v + e
+    def give(i):
+        return read(whole, i) if inner is None else KINDS[inner](x, lambda j: read(whole, j))
 
-    start = op.ReduceSum(x, [0], keepdims=0)
-    if kind == "If":
-        y = cond(op.ReduceSum(x, keepdims=0) > 0, lambda: add(0), lambda: add(1))
-    elif kind == "Loop":
-        y = loop(lambda i, going, v: (None, add(i, v)), 2, start)
-    else:
-        y, _ = scan(lambda v, i: (add(i, v), v), start, constant(np.arange(2)))
-    return x, y
-
-
-@pytest.mark.parametrize("kind", ["If", "Loop", "Scan"])
-def test_nothing_is_lost_in_a_body(kind):
-    x, y = captured(kind)
-    with pytest.raises(NoGradientError, match=rf"{kind}.* reads .* a sequence .* Write it with tensors"):
-        grad(y, [x])
+    with pytest.raises(NoGradientError, match=r"reads .* a sequence .* Write it with tensors"):
+        grad(KINDS[outer](x, give), [x])
 
 
 class Rows(torch.nn.Module):
