@@ -4,6 +4,7 @@ from . import rules  # noqa: F401  (rules register themselves)
 from .grad import Gradient, backpropagate, composed, grad, nodes_between
 from .gradient_model import gradient_model
 from .registry import elementwise, gradient_support, has_rule, no_gradient, vjp
+from .rounding import check_rounding
 from .rules.channels import broadcast_channels
 from .rules.elementwise import normal_cdf, normal_cdf_tanh
 from .rules.indexing import find_single_slice
@@ -19,6 +20,7 @@ __all__ = [  # noqa: RUF022 - in groups
     # Differentiation.
     "Gradient",
     "backpropagate",
+    "check_rounding",
     "grad",
     "gradient_model",
     "nodes_between",

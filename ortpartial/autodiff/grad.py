@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortpartial.exceptions import GraphError, NoGradientError
-from ortpartial.graph import Node, Value, ones_like, unbroadcast, zeros_like
+from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast, zeros_like
 from ortpartial.model import expand_body
 
 from .registry import Gradients, Rule, has_rule, is_constant, register_rule, rule_of
+from .rounding import check_rounding
 
 __all__ = ["composed", "grad"]
 
@@ -108,6 +109,7 @@ def backpropagate(
 ) -> list[Value | None]:
     """Cotangents of `wrt`, None where there is none; paths end at the values of `cut`."""
     order = nodes_between(outputs, set(wrt), cut)
+    check_rounding(order, outputs, wrt, cut)
     walk = _Walk(order, wrt)
     for y, seed in zip(outputs, seeds, strict=True):
         walk.add(y, seed)
@@ -200,7 +202,7 @@ def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection
         node, ready = stack.pop()
         if id(node) in depends:
             continue
-        inputs = node.reads
+        inputs = gradient_reads(node)
         if not ready:
             stack.append((node, True))
             if not is_constant(node):

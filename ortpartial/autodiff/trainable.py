@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -10,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.exceptions import ModelError
-from ortpartial.graph import PRODUCTS, Node, Value, topological
-from ortpartial.model import Model, is_generated_name
+from ortpartial.exceptions import ModelError, ModelWarning
+from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
+from ortpartial.model import Model, is_generated_name, is_quantized
 
 from .grad import _carries, nodes_between
 from .registry import is_constant
+from .rounding import explain_rounding, find_roundings
 
 __all__ = ["WeightSelection", "explain_untrained", "find_reached_weights", "find_trainable", "resolve_weights"]
 
@@ -51,7 +53,7 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
         if v.node is None or id(v.node) in seen or is_constant(v.node):
             continue
         seen.add(id(v.node))
-        inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else v.node.inputs
+        inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else gradient_reads(v.node)
         stack.extend((x, v.node) for x in inputs if x is not None and _carries(x))
         stack.extend((y, None) for body in v.node.bodies for y in body.outputs if y.is_float)
     return readers
@@ -60,12 +62,32 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
 def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     """The weights that are trained by default.
 
-    They are the constants of rank one or more on a differentiable path to the outputs, except running statistics and
-    the numbers that exporters write: see `is_exported_number`.
+    They are the constants of rank one or more on a differentiable path to the outputs, except running statistics, the
+    scales of quantizations and the numbers that exporters write: see `is_exported_number`.
     """
-    readers = find_readers(outputs)
-    return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim
+    outputs = list(outputs)
+    readers, scales = find_readers(outputs), find_scales(outputs)
+    return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim and v not in scales
             and not is_exported_number(v, nodes)}
+
+
+def find_scales(outputs: Sequence[Value]) -> set[Value]:
+    """The scales of the quantizations that outputs depend on, which were calibrated."""
+    scales: set[Value] = set()
+    for node in topological(outputs):
+        if is_quantized(node):
+            scales.update(x for i, x in enumerate(node.inputs)
+                          if x is not None and "scale" in parameter(node.schema, i).name)
+        elif node.op_type == "Mul" and any(map(_is_dynamic_scale, node.reads)):
+            scales.update(node.reads)
+    return scales
+
+
+def _is_dynamic_scale(v: Value) -> bool:
+    """Whether a value is the scale that DynamicQuantizeLinear computes."""
+    if v.node is not None and v.node.op_type == "StraightThrough":
+        v = v.node.reads[0]
+    return v.node is not None and v.node.op_type == "DynamicQuantizeLinear" and v.is_float
 
 
 def is_exported_number(v: Value, readers: Iterable[Node]) -> bool:
@@ -122,6 +144,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     if weights is None:
         trainable = find_trainable(model.outputs[o] for o in outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:
+            _warn_of_rounding(model, outputs, trainable)
             return chosen
         raise ModelError(_explain_nothing(model, outputs))
     candidates = _find_candidates(model, outputs)
@@ -142,6 +165,16 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     if not names:
         raise ModelError("weights_to_train is empty; name at least one weight, or leave it out to train all.")
     return names
+
+
+def _warn_of_rounding(model: Model, outputs: Sequence[str], trainable: Collection[Value]) -> None:
+    """Warn of weights that are not trained because a quantization rounds what is computed from them."""
+    for node, reader in find_roundings([model.outputs[o] for o in outputs]):
+        lost = find_trainable([x for x in node.inputs[:1] if x is not None]) - set(trainable)
+        if names := [n for n, v in model.initializers.items() if v in lost]:
+            warnings.warn(f"{_list_some(names)} will not be trained: {explain_rounding(node, reader)}", ModelWarning,
+                          stacklevel=4)
+            return
 
 
 def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[str]) -> dict[str, str]:
@@ -165,6 +198,7 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
                   for x in node.inputs[3:5]}
     trainable = find_trainable(model.outputs[o] for o in outputs)
+    scales = find_scales([model.outputs[o] for o in outputs])
     reasons = {}
     for n, v in model.initializers.items():
         if n in weights:
@@ -175,6 +209,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
             reasons[n] = "not among those to train"
         elif v in statistics:
             reasons[n] = "running statistic"
+        elif v in scales:
+            reasons[n] = "scale of a quantization"
         elif v not in readers:
             reasons[n] = "no gradient reaches it"
         elif is_exported_number(v, readers[v]):
@@ -259,6 +295,12 @@ def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:
     if not any(v.is_float for v in model.initializers.values()):
         return (f"{problem}, as the model has none at all; if its weights are attributes of operators, as those of "
                 f"trees are, export it in another form.")
+    for node, reader in find_roundings([model.outputs[o] for o in outputs]):
+        if find_trainable([x for x in node.inputs[:1] if x is not None]):
+            return f"{problem} differentiably: {explain_rounding(node, reader)}"
+    if find_scales([model.outputs[o] for o in outputs]):
+        return (f"{problem}, as its weights are integers; quantize with weights that stay real numbers in front of "
+                f"QuantizeLinear (onnxruntime's quantize_static with extra_options={{'AddQDQPairToWeight': True}}).")
     ends = [node for node in topological([model.outputs[o] for o in outputs]) if is_constant(node) and any(
         x is not None and x.is_float and (x.node is not None or x.array is not None) for x in node.inputs)]
     if ends:

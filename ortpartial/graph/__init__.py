@@ -5,11 +5,11 @@ from .body_types import CONTROL, body_inputs
 from .build import build
 from .casting import describe_misfit, to_dtype
 from .control_flow import cond, loop, scan, widen_body
-from .gradient_stop import is_gradient_stop, stop_gradient
+from .gradient_stop import gradient_reads, is_gradient_stop, replace_gradient, stop_gradient
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
 from .pickling import NodeList
 from .rewriter import make_rewriter, rewrite
-from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, schema_of
+from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, parameter, schema_of
 from .shape_inference import forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
 from .traits import FLOATS, LABEL_LOSSES, PRODUCTS, RANDOM, VIEWS, WITH_BODIES
@@ -19,7 +19,7 @@ from .walk import find_boundary, find_inputs, find_reached, topological, walk_ba
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES",
            "Immutable", "Node", "NodeList", "Operators", "Subgraph", "Value", "attach_outputs", "attribute_value",
            "body_inputs", "build", "cast", "check_required", "cond", "constant", "counter", "defaults",
-           "describe_misfit", "find_boundary", "find_inputs", "find_reached", "forget_zero_sizes", "is_gradient_stop",
-           "loop", "make_node", "make_rewriter", "ones_like", "onnx_type", "op", "reshape_like", "rewrite", "scan",
-           "schema_of", "shape_of", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back",
-           "walk_nodes", "widen_body", "zeros_like"]
+           "describe_misfit", "find_boundary", "find_inputs", "find_reached", "forget_zero_sizes", "gradient_reads",
+           "is_gradient_stop", "loop", "make_node", "make_rewriter", "ones_like", "onnx_type", "op", "parameter",
+           "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype",
+           "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]

@@ -11,7 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper
 
 from ortpartial.exceptions import GraphError
 
-from .gradient_stop import mark_gradient_stop
+from .gradient_stop import drop_straight_through, mark_gradient_stop
 from .ops import SMALL, constant, op
 from .schemas import OPSET
 from .traits import RANDOM
@@ -63,6 +63,7 @@ def build(
     named_in = _named(inputs, "input")
     named_out = _named(outputs, "output")
     cut = {v: n for n, v in named_in.items()}
+    named_out = dict(zip(named_out, drop_straight_through(list(named_out.values()), cut), strict=True))
     # What was written first comes first, so that a gradient is no longer kept once its weight has been updated.
     order = _order(sorted(named_out.values(), key=lambda v: v.node.serial if v.node else -1), cut)
     names = _Names(cut, named_out, order)

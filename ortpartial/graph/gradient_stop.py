@@ -1,15 +1,23 @@
-"""Stopping a gradient: the operator StopGradient, which a built graph holds as an Identity with a mark."""
+"""Gradients that differ from those of what is computed: StopGradient, and StraightThrough with that of another value.
+
+A built graph holds a StopGradient as an Identity with a mark, and of a StraightThrough what it computes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from onnx import NodeProto, defs
 
-from .ops import Operators
-from .values import Value
+from .ops import Operators, make_node
+from .rewriter import rewrite
+from .schemas import schema_of
+from .values import Node, Value
+from .walk import topological, walk_nodes
 
-__all__ = ["is_gradient_stop", "mark_gradient_stop", "stop_gradient"]
+__all__ = ["drop_straight_through", "gradient_reads", "is_gradient_stop", "mark_gradient_stop", "replace_gradient",
+           "stop_gradient"]
 
 #: The domain of operators that every runtime knows by another name.
 DOMAIN = "ortpartial"
@@ -18,11 +26,11 @@ DOMAIN = "ortpartial"
 _MARK = "ortpartial.stop_gradient"
 
 
-def _register() -> None:
-    """Declare the operator; its output has the type and the shape of its input."""
+def _register(op_type: str, inputs: str) -> None:
+    """Declare an operator whose output has the type and the shape of its first input."""
     formal = defs.OpSchema.FormalParameter
     schema = defs.OpSchema(
-        "StopGradient", DOMAIN, 1, inputs=[formal("X", "T")], outputs=[formal("Y", "T")],
+        op_type, DOMAIN, 1, inputs=[formal(n, "T") for n in inputs], outputs=[formal("Y", "T")],
         type_constraints=[("T", sorted(defs.get_schema("Identity", 1).inputs[0].types), "")],
     )
     schema.set_type_and_shape_inference_function(_infer)
@@ -33,8 +41,9 @@ def _infer(context: Any) -> None:
     context.set_output_type(0, context.get_input_type(0))
 
 
-if not defs.has("StopGradient", DOMAIN):
-    _register()
+for _name, _inputs in (("StopGradient", "X"), ("StraightThrough", "XG")):
+    if not defs.has(_name, DOMAIN):
+        _register(_name, _inputs)
 
 _op: Any = Operators(DOMAIN)
 
@@ -65,6 +74,45 @@ def stop_gradient(x: Value) -> Value:
     >>> (dx,) = grad(x * stop_gradient(x), [x])  # x and not 2 x
     """
     return _op.StopGradient(x)
+
+
+def replace_gradient(y: Value, x: Value) -> Value:
+    """y with the gradient of x, which is computed only as far as the gradient reads it.
+
+    Parameters
+    ----------
+    y, x : Value
+        Tensors of one type and shape.
+
+    Returns
+    -------
+    Value
+        Of the type and shape of y.
+
+    Examples
+    --------
+    >>> from ortpartial.autodiff import grad
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float32", ["N"])
+    >>> (dx,) = grad(replace_gradient(op.Round(x), x), [x])  # ones and not zeros
+    """
+    return make_node(schema_of("StraightThrough", DOMAIN, 1), [y, x], {}, hints=[y.hint]).outputs[0]
+
+
+def gradient_reads(node: Node) -> tuple[Value, ...]:
+    """What the gradient of a node goes to: all that it reads, and of a StraightThrough the second input alone."""
+    return node.reads[1:] if node.op_type == "StraightThrough" else node.reads
+
+
+def drop_straight_through(values: Sequence[Value], cut: Collection[Value]) -> list[Value]:
+    """Expressions without StraightThrough, which compute the same."""
+    if not any(node.op_type == "StraightThrough" for node in walk_nodes(topological(values, cut))):
+        return list(values)
+
+    def drop(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        return [inputs[0]] if node.op_type == "StraightThrough" else None
+
+    return rewrite(values, {}, drop, list(cut))
 
 
 def mark_gradient_stop(proto: NodeProto) -> None:

@@ -8,15 +8,18 @@ from .index_ranges import Range, check_empty, check_indices, holds_indices, inde
 from .load import Model, load, read
 from .names import match_names
 from .prepare import prepare
+from .quantized_operators import dequantize
 from .reader import register_expansion
 from .specialize import specialize
+from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, to_real
 from .tree import Leaf, count_modules, draw_tree, place_initializers
 from .unused import remove_unused
 from .walk import bodies, walk_graphs
 from .write import write, write_folder
 
-__all__ = ["Alias", "AliasDict", "Leaf", "Model", "Range", "bodies", "change_weights", "check_empty", "check_indices",
-           "count_modules", "draw_tree", "evaluate", "expand_body", "holds_indices", "index_ranges",
-           "is_generated_name", "load", "match_names", "offload_weights", "place_initializers", "prepare", "read",
-           "register_expansion", "remove_unused", "replace_weights", "restore_weights", "specialize",
-           "split_external_data", "walk_graphs", "write", "write_folder"]
+__all__ = ["QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range", "bodies", "can_pass_straight_through",
+           "change_weights", "check_empty", "check_indices", "count_modules", "dequantize", "draw_tree", "evaluate",
+           "expand_body", "holds_indices", "index_ranges", "is_generated_name", "is_quantized", "load", "match_names",
+           "offload_weights", "place_initializers", "prepare", "read", "register_expansion", "remove_unused",
+           "replace_weights", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write",
+           "write_folder"]

@@ -79,6 +79,8 @@ class Reader:
     types: Mapping[str, onnx.TypeProto]
     initializers: Mapping[str, Value]
     straight_through: bool = False
+    #: What integers of a quantization stand for, where gradients pass through rounding.
+    reals: dict[Value, Value] = field(default_factory=dict)
     #: Whether it reads a function body of ONNX, which is never malformed and whose names say nothing.
     is_function: bool = False
     #: The tensors of sequences, where they are known.
@@ -134,7 +136,8 @@ class Reader:
                             hints=hints)
         if not schema.domain and (elements := sequence_elements(schema.name, inputs, attributes)) is not None:
             self.sequences[applied.outputs[0]] = elements
-        pairs = zip(node.output, applied.outputs, strict=False)
+        results = pass_straight_through(applied, self.reals) if self.straight_through else applied.outputs
+        pairs = zip(node.output, results, strict=False)
         return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
 
     def _schema(self, node: NodeProto) -> defs.OpSchema:
@@ -178,11 +181,8 @@ class Reader:
         return None
 
     def _finish(self, name: str, v: Value, inputs: Sequence[Value | None], where: str) -> Value:
-        """An output with the shape that inference over the whole graph finds, and the gradient that was asked for."""
-        op_type = v.node.op_type if v.node is not None else ""
-        if self.straight_through and op_type == "DequantizeLinear" and (q := inputs[0]) is not None:
-            v = pass_straight_through(q.node, v) if q.node is not None and q.node.op_type == "QuantizeLinear" else v
-        v = with_inferred_shape(v, op_type, inputs, self.types.get(name))
+        """An output with the shape that inference over the whole graph finds."""
+        v = with_inferred_shape(v, v.node.op_type if v.node is not None else "", inputs, self.types.get(name))
         check_size(v, where)
         return v
 

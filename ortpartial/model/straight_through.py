@@ -1,48 +1,160 @@
-"""The straight-through estimator of quantization: gradients pass through rounding unchanged."""
+"""The straight-through estimator: gradients pass through the rounding of a quantization as through the identity.
+
+An integer of a quantized graph stands for a real number. The formula of an operator computes it in the unit of the
+integer, before it is rounded to it; its gradient becomes that of the integer, and at last that of the float that a
+dequantization makes of it. What is computed stays as it is.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+import inspect
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
 
-from ortpartial.graph import Node, Value, constant, op, stop_gradient
+from onnx import TensorProto
 
-__all__ = ["pass_straight_through"]
+from ortpartial.exceptions import GraphError
+from ortpartial.graph import OPSET, Node, Value, cast, make_node, onnx_type, op, parameter, replace_gradient, schema_of
+
+__all__ = ["QUANTIZERS", "can_pass_straight_through", "is_quantized", "pass_straight_through", "stands_for", "to_real"]
+
+#: From the real numbers that the inputs of an operator stand for to those that its outputs stand for.
+Formula = Callable[..., "Value | Sequence[Value | None] | None"]
+
+#: The formulas by domain and name of an operator.
+FORMULAS: dict[tuple[str, str], Formula] = {}
+
+#: Operators that round real numbers to those of a quantization.
+QUANTIZERS = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QuantizeLinear"})
+
+#: Element types of quantizations, and those beside them: Cast of onnxruntime 1.19.2 takes no integers of 4 bits.
+_WHOLE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
+_NARROW = frozenset(schema_of("DequantizeLinear", "", OPSET).inputs[0].types)
 
 
-def pass_straight_through(quantize: Node, y: Value) -> Value:
-    """y with the gradient of x where x is in the range of its quantization, and 0 beyond.
+def stands_for(*op_types: str, domain: str = "") -> Callable[[Formula], Formula]:
+    """Register what operators stand for.
+
+    The function takes the inputs as positional parameters, and attributes, ``node`` or ``y``, the first output, as
+    keyword-only ones.
+    """
+
+    def register(formula: Formula) -> Formula:
+        FORMULAS.update({(domain, o): formula for o in op_types})
+        return formula
+
+    return register
+
+
+def pass_straight_through(node: Node, reals: MutableMapping[Value, Value]) -> list[Value]:
+    """The outputs of a node with gradients that pass through rounding where nothing is clipped, and are 0 beyond.
 
     Parameters
     ----------
-    quantize : Node
-        QuantizeLinear of x.
-    y : Value
-        DequantizeLinear of that.
+    node : Node
+        A node of a quantized graph, or any other.
+    reals : dict of Value to Value
+        What the integers of the nodes before it stand for; those of its own outputs are added.
 
     Returns
     -------
-    Value
+    list of Value
+
+    Examples
+    --------
+    >>> from ortpartial.autodiff import grad
+    >>> from ortpartial.graph import variable
+    >>> x, reals = variable("x", "float32", ["N"]), {}
+    >>> [q] = pass_straight_through(op.QuantizeLinear(x, 0.5).node, reals)
+    >>> [y] = pass_straight_through(op.DequantizeLinear(q, 0.5).node, reals)
+    >>> (dx,) = grad(y, [x])
+    """
+    ys = list(node.outputs)
+    if node.op_type not in QUANTIZERS and not any(x in reals for x in node.inputs):
+        return ys
+    inputs = [v if v is None else reals[v] if v in reals else to_real(v) for v in node.inputs]
+    try:
+        xs = list(apply_formula(node, inputs))
+    except GraphError:
+        return ys  # It is not defined for real numbers, and no gradient passes.
+    for i, x in enumerate(xs):
+        if x is not None and ys[i].is_float:
+            ys[i] = replace_gradient(ys[i], cast(x, ys[i]))
+        elif x is not None:
+            reals[ys[i]] = replace_gradient(to_real(ys[i]), x)
+    return ys
+
+
+def apply_formula(node: Node, inputs: Sequence[Any]) -> Sequence[Value | None]:
+    """What the outputs of a node stand for, from what its inputs do."""
+    formula = FORMULAS.get((node.domain, node.op_type))
+    if formula is None:
+        return _apply_same(node, inputs)
+    values = {"node": node, "y": node.outputs[0]}
+    names = [p.name for p in inspect.signature(formula).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    result = formula(*inputs, **{n: values[n] if n in values else node.attribute(n) for n in names})
+    return [result] if result is None or isinstance(result, Value) else result
+
+
+def _apply_same(node: Node, inputs: Sequence[Any]) -> Sequence[Value | None]:
+    """The operator itself, of real numbers: it moves, selects or adds up integers, as MaxPool and Reshape do."""
+    schema = node.schema
+    kinds = [schema.outputs[min(i, len(schema.outputs) - 1)].type_str for i in range(len(node.outputs))]
+    same = [parameter(schema, i).type_str == kinds[0] for i in range(len(inputs))]
+    if node.bodies or not any(same):
+        return []
+    arguments = [x if s else v for x, v, s in zip(inputs, node.inputs, same, strict=True)]
+    xs = make_node(schema, arguments, node.attributes, n_outputs=len(node.outputs)).outputs
+    return [x if kind == kinds[0] else None for x, kind in zip(xs, kinds, strict=True)]
+
+
+def can_pass_straight_through(node: Node) -> bool:
+    """Whether gradients pass through the rounding that a node makes or reads, if the model is loaded so.
+
+    Parameters
+    ----------
+    node : Node
+        A node of a quantized graph.
+
+    Returns
+    -------
+    bool
 
     Examples
     --------
     >>> from ortpartial.graph import variable
-    >>> x = variable("x", "float32", ["N"])
-    >>> q = op.QuantizeLinear(x, 0.5, constant(0, np.int8))
-    >>> pass_straight_through(q.node, op.DequantizeLinear(q, 0.5, constant(0, np.int8)))
-    <Value Add float32[N]>
+    >>> can_pass_straight_through(op.QuantizeLinear(variable("x", "float32", ["N"]), 0.5).node)
+    True
     """
-    x, scale, *zero = quantize.inputs
-    q = quantize.outputs[0]
-    if x is None or scale is None or quantize.attributes.get("block_size") or q.dtype.kind not in "iu":
-        return y
-    # The least and the largest number of q, dequantized, are the range of x.
-    ends = (np.iinfo(q.dtype).min, np.iinfo(q.dtype).max)
-    around, axis = (lambda v: v), quantize.attribute("axis")
-    if scale.rank:
-        sizes = [1] * x.rank
-        sizes[axis] = -1
-        around = lambda v: op.Reshape(v, constant(sizes, np.int64))  # noqa: E731 - one line of two branches
-    point = around(op.Cast(zero[0], to=x.type.tensor_type.elem_type)) if zero and zero[0] is not None else 0.0
-    low, high = ((constant(float(end), x.dtype) - point) * around(scale) for end in ends)
-    inside = x * op.Cast(op.And(x >= low, x <= high), to=x.type.tensor_type.elem_type)
-    return stop_gradient(y) + (inside - stop_gradient(inside))
+    reals = {x: to_real(x) for x in node.reads if not x.is_float}
+    n = len(reals)
+    return pass_straight_through(node, reals) != list(node.outputs) or len(reals) > n
+
+
+def is_quantized(node: Node) -> bool:
+    """Whether a node is of an operator that has scales or integers of a quantization.
+
+    Parameters
+    ----------
+    node : Node
+        Any node.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> is_quantized(op.Relu(variable("x", "float32", ["N"])).node)
+    False
+    """
+    return (node.domain, node.op_type) in FORMULAS and node.op_type != "Cast"
+
+
+def to_real(v: Value) -> Value:
+    """Numbers of a quantization in float32; what is none stays as it is."""
+    kind = v.type.tensor_type.elem_type
+    if kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16) or kind in _WHOLE:
+        return op.Cast(v, to=TensorProto.FLOAT)
+    return op.DequantizeLinear(v, 1.0) if onnx_type(v.dtype) in _NARROW else v

@@ -3,12 +3,14 @@
 import pickle
 
 import numpy as np
+import pytest
 import torch
 from models import assert_close
 from onnx import parser
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import build, gradient_model, load
+from ortpartial.exceptions import NoGradientError
 from ortpartial.runtime.session import Session
 
 TEXT = """
@@ -56,10 +58,11 @@ def test_what_is_computed_is_the_same():
         np.testing.assert_array_equal(found[n], expected[n])
 
 
-def test_the_gradient_is_zero_unless_asked_for():
+def test_a_gradient_that_is_lost_is_an_error():
     model = parser.parse_model(TEXT)
-    found = Session(gradient_model(model, ["x", "w"], cotangents="ones")).run({"x": data(), "w": np.ones((3, 2), "f")})
-    assert not any(g.any() for g in found.values())
+    for name, lost in (("x", "a"), ("w", "c")):
+        with pytest.raises(NoGradientError, match=rf"\(output '{lost}'\) rounds.*straight_through=True"):
+            gradient_model(model, [name])
 
 
 def test_training():

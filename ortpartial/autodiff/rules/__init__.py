@@ -11,6 +11,7 @@ from . import (
     microsoft,
     ml,
     normalize,
+    quantization,
     recurrent,
     reduction,
     regions,
@@ -21,4 +22,4 @@ from . import (
 )
 
 __all__ = ["channels", "control", "einsum", "elementwise", "indexing", "linear", "losses", "microsoft", "ml",
-           "normalize", "recurrent", "reduction", "regions", "resize", "sampling", "shape", "window"]
+           "normalize", "quantization", "recurrent", "reduction", "regions", "resize", "sampling", "shape", "window"]

@@ -1,0 +1,61 @@
+"""Gradients that the rounding of a quantization ends: an error, in place of zeros that nobody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from onnx import TensorProto
+
+from ortpartial.exceptions import NoGradientError
+from ortpartial.graph import Node, Value, gradient_reads
+from ortpartial.model import QUANTIZERS, can_pass_straight_through
+
+from .registry import is_constant
+
+__all__ = ["check_rounding", "explain_rounding", "find_roundings"]
+
+#: Element types of sizes, indices and conditions, which are no numbers of a quantization.
+_DISCRETE = frozenset({TensorProto.BOOL, TensorProto.INT64})
+
+
+def check_rounding(order: Sequence[Node], outputs: Sequence[Value], targets: Collection[Value],
+                   cut: Collection[Value]) -> None:
+    """Raise an error where a quantization on a path from the targets to the outputs rounds.
+
+    `order` has the nodes that depend on the targets differentiably.
+    """
+    if not any(node.op_type in QUANTIZERS for node in order):
+        return
+    nodes, targets = set(order), set(targets)
+    for node, reader in find_roundings(outputs, cut):
+        x = node.inputs[0]
+        if node in nodes and x is not None and (x in targets or x.node in nodes):
+            raise NoGradientError(explain_rounding(node, reader))
+
+
+def find_roundings(outputs: Iterable[Value], cut: Collection[Value] = ()) -> list[tuple[Node, Node]]:
+    """Nodes that round to numbers of a quantization, which outputs depend on, and a node that reads each."""
+    roundings: dict[Node, Node] = {}
+    seen: set[int] = set()
+    stack: list[tuple[Value, Node | None]] = [(y, None) for y in outputs]
+    while stack:
+        v, reader = stack.pop()
+        if v.node is None or v in cut or v.type.tensor_type.elem_type in _DISCRETE:
+            continue
+        if v.node.op_type in QUANTIZERS and not (v.node.op_type == "DynamicQuantizeLinear" and v.is_float):
+            roundings.setdefault(v.node, reader or v.node)
+        if id(v.node) not in seen and not is_constant(v.node):
+            seen.add(id(v.node))
+            stack.extend((x, v.node) for x in gradient_reads(v.node))
+    return list(roundings.items())
+
+
+def explain_rounding(node: Node, reader: Node) -> str:
+    """Why no gradient passes through a node that rounds, and what to do."""
+    of = f" (output {node.outputs[0].hint!r})" if node.outputs[0].hint else ""
+    problem = f"{node!r}{of} rounds, and no gradient passes through it."
+    if can_pass_straight_through(reader):
+        return (f"{problem} Give load(model, straight_through=True) in place of the model to pass gradients through "
+                f"rounding unchanged, or leave out what is before this node.")
+    return (f"{problem} How one would pass straight through {reader!r}, which reads the result, is not known; leave "
+            f"out what is before it.")
