@@ -14,7 +14,7 @@ from typing import Any
 from onnx import TensorProto
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import OPSET, Node, Value, cast, make_node, onnx_type, op, parameter, replace_gradient, schema_of
+from ortpartial.graph import OPSET, Node, Value, cast, make_node, op, parameter, replace_gradient, schema_of
 
 __all__ = ["QUANTIZERS", "can_pass_straight_through", "is_quantized", "pass_straight_through", "stands_for", "to_real"]
 
@@ -29,7 +29,8 @@ QUANTIZERS = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "Dynamic
 
 #: Element types of quantizations, and those beside them: Cast of onnxruntime 1.19.2 takes no integers of 4 bits.
 _WHOLE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
-_NARROW = frozenset(schema_of("DequantizeLinear", "", OPSET).inputs[0].types)
+_NARROW = frozenset(TensorProto.DataType.Value(t[len("tensor(") : -1].upper())
+                    for t in schema_of("DequantizeLinear", "", OPSET).inputs[0].types) - _WHOLE
 
 
 def stands_for(*op_types: str, domain: str = "") -> Callable[[Formula], Formula]:
@@ -157,4 +158,4 @@ def to_real(v: Value) -> Value:
     kind = v.type.tensor_type.elem_type
     if kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16) or kind in _WHOLE:
         return op.Cast(v, to=TensorProto.FLOAT)
-    return op.DequantizeLinear(v, 1.0) if onnx_type(v.dtype) in _NARROW else v
+    return op.DequantizeLinear(v, 1.0) if kind in _NARROW else v

@@ -237,11 +237,4 @@ def _(x, like, *, dy):
 no_gradient("Sign", "Floor", "Ceil", "Round", "IsNaN", "IsInf")
 no_gradient("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not")
 no_gradient("StopGradient", domain="ortpartial")
-
-
-@vjp("StraightThrough", domain="ortpartial")
-def _(y, x, *, dy):
-    return None, cast(dy, x)
-
-
 no_gradient("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
