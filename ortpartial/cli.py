@@ -451,4 +451,4 @@ def _group_by_operator(refusals: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _operator(node: Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return f"{node.domain}.{node.op_type}" if node.domain and not node.is_opaque else node.op_type

@@ -226,7 +226,8 @@ def _carries(x: Value) -> bool:
 
 def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     """Cotangents of a node's inputs, by its rule or through its body in the specification; an error without either."""
-    body = None if has_rule(node.op_type, node.domain) else expand_body(node)
+    domain, op_type = node.key
+    body = None if has_rule(op_type, domain) else expand_body(node)
     if body is None:
         return rule_of(node)(node, dys, wanted)
     return [d if w else None for d, w in zip(_through(node, body, dys), wanted, strict=True)]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnx import defs
+
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import OPSET, Node, Value, defaults, schema_of
 from ortpartial.model import expand_body
@@ -70,7 +72,7 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
     op_type : str
         Name of the operator.
     domain : str
-        Its domain.
+        Its domain. An operator of a domain that ONNX does not know needs no schema.
 
     Returns
     -------
@@ -97,9 +99,12 @@ def register_rule(kind: type[Rule], op_type: str, domain: str) -> Callable[[Call
     """A decorator that registers a function as a rule of the given class."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        schema = schema_of(op_type, domain, OPSET)
         parameters = inspect.signature(function).parameters.values()
         keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        if domain and not defs.has(op_type, domain):  # an opaque operator, of which each node has its own attributes
+            RULES[domain, op_type] = kind(function, keywords)
+            return function
+        schema = schema_of(op_type, domain, OPSET)
         allowed = {"y", "ys", "dy", "dys", "node", "wanted", *schema.attributes}
         if wrong := set(keywords) - allowed:
             raise TypeError(f"The rule of {op_type} asks for {sorted(wrong)}, which are no attributes of it.")
@@ -194,23 +199,26 @@ def gradient_support(node: Node) -> str:
     >>> [gradient_support(y.node) for y in (op.Exp(x), op.Mish(x), op.Floor(x))]
     ['rule', 'body', 'zero']
     """
-    if has_rule(node.op_type, node.domain):
+    domain, op_type = node.key
+    if has_rule(op_type, domain):
         return "zero" if is_constant(node) else "rule"
     return "none" if expand_body(node) is None else "body"
 
 
 def is_constant(node: Node) -> bool:
     """Whether the gradient of a node is zero by nature."""
-    return (node.domain, node.op_type) in CONSTANT
+    return node.key in CONSTANT
 
 
 def rule_of(node: Node) -> Rule:
     """The rule of a node's operator; raises where it has none."""
-    rule = RULES.get((node.domain, node.op_type))
+    rule = RULES.get(node.key)
     if rule is None:
+        domain, op_type = node.key
+        arguments = f"{op_type!r}, {domain!r}" if domain else repr(op_type)
         raise NoGradientError(
-            f"{node!r} has no gradient: operator {node.domain + '.' if node.domain else ''}{node.op_type} has neither "
-            f"a rule nor a body in the ONNX specification. Register one with ortpartial.vjp({node.op_type!r}), or "
-            f"leave the weights before this node out of weights_to_train."
+            f"{node!r} has no gradient: operator {domain + '.' if domain else ''}{op_type} has neither a rule nor a "
+            f"body in the ONNX specification. Register one with ortpartial.vjp({arguments}), or leave the weights "
+            f"before this node out of weights_to_train."
         )
     return rule

@@ -804,12 +804,14 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in _PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases,
-                "rate_start": self._spec.rate_start, "engine_state": self._engine.snapshot()}
+                "custom_ops_library": model.custom_ops_library, "rate_start": self._spec.rate_start,
+                "engine_state": self._engine.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         proto, arrays = state.pop("model")
         model = load(Model(ModelProto.FromString(proto), {}, {}, {}, arrays, {}, state.pop("straight_through"),
-                           aliases=state.pop("aliases", {})))
+                           aliases=state.pop("aliases", {}),
+                           custom_ops_library=state.pop("custom_ops_library", ())))
         # Pickles of version 0.1.0 have the name "_given".
         arguments = state.pop("_given", None) or state.pop("_arguments")
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in _PROGRESS}

@@ -186,7 +186,7 @@ class _Graph:
             if node.bodies:
                 self.bodies[node] = [self._body(body) for body in node.bodies]
             self.computed.add(id(node))
-            if node.op_type in RANDOM or (self.cut and any(v in self.cut for v in node.outputs)):
+            if node.op_type in RANDOM or node.is_opaque or (self.cut and any(v in self.cut for v in node.outputs)):
                 continue
             if node.bodies and (node.is_random or node in self.shared.tapped):
                 continue
@@ -299,10 +299,11 @@ class _Graph:
             for i, v in enumerate(node.outputs)
         ]
         last = max(i for i, e in enumerate(emitted) if e) + 1
-        name = self.shared.fresh(node.name, f"{node.op_type}_node")
-        proto = NodeProto(op_type=node.op_type, domain=node.domain, name=name)
+        domain, operator = node.key
+        name = self.shared.fresh(node.name, f"{operator}_node")
+        proto = NodeProto(op_type=operator, domain=domain, name=name)
         proto.input.extend("" if v is None else self._name(self.same(v), "value") for v in node.inputs)
-        proto.output.extend(self._name(node.outputs[i], node.op_type) if emitted[i] else "" for i in range(last))
+        proto.output.extend(self._name(node.outputs[i], operator) if emitted[i] else "" for i in range(last))
         proto.attribute.extend(self.protos[node] if node in self.protos else node.protos())
         if node.bodies:
             self._emit_bodies(node, proto)

@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
-from ortpartial.exceptions import GraphError
+from ortpartial.exceptions import GraphError, UnknownOperatorError
 
 from .body_types import CONTROL
 from .casting import to_dtype
+from .opaque import OpaqueSchema, infer_opaque
 from .schemas import (
     OPSET,
     accepted_types,
@@ -100,7 +101,7 @@ def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
     return Value(tensor_type, array=array, hint=hint)
 
 
-def _coerce(schema: defs.OpSchema, arguments: Sequence[Any]) -> tuple[Value | None, ...]:
+def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> tuple[Value | None, ...]:
     """Arguments as values: numbers become constants of the dtype that the schema's type variable is bound to.
 
     A type variable that no value binds takes the dtype of the first floating-point value, else Python's own.
@@ -150,7 +151,7 @@ def _coerce_numbers(numbers: Any, dtype: np.dtype | None, types: frozenset[str],
 
 
 def make_node(
-    schema: defs.OpSchema,
+    schema: defs.OpSchema | OpaqueSchema,
     arguments: Sequence[Any],
     attributes: Mapping[str, Any],
     *,
@@ -197,14 +198,16 @@ def _infer_types(node: Node, n_outputs: int, fewest: int, where: str) -> list[Ty
     attributes = node.protos()
     arrays = [None if v is None or v.array is None or v.array.size > SMALL else v.array for v in node.inputs]
     key = (
-        node.schema.name, node.schema.domain, node.schema.since_version, n_outputs,
+        node.schema if node.is_opaque else (node.schema.name, node.schema.domain, node.schema.since_version), n_outputs,
         tuple([None if v is None else v.type_key for v in node.inputs]),
         tuple([None if a is None else a.tobytes() for a in arrays]),
         b"".join([a.SerializeToString(deterministic=True) for a in attributes]),
     )
     if (outputs := _INFERRED.get(key)) is None:
         try:
-            outputs = _infer(node, n_outputs, arrays, attributes)
+            outputs = infer_opaque(node, n_outputs) if node.is_opaque else _infer(node, n_outputs, arrays, attributes)
+        except UnknownOperatorError:
+            raise
         except Exception as e:
             if fewest < n_outputs and node.schema.min_output < len(node.schema.outputs):
                 # Attention 24 and 25 refuse the outputs of a cache beside nonpad_kv_seqlen.
@@ -219,7 +222,8 @@ def _infer_types(node: Node, n_outputs: int, fewest: int, where: str) -> list[Ty
 def _infer(node: Node, n_outputs: int, arrays: Sequence[np.ndarray | None],
            attributes: Sequence[AttributeProto]) -> list[TypeProto]:
     """One call of shape inference, with the content of small constants."""
-    schema, inputs = node.schema, {f"i{i}": v for i, v in enumerate(node.inputs) if v is not None}
+    schema: Any = node.schema
+    inputs = {f"i{i}": v for i, v in enumerate(node.inputs) if v is not None}
     proto = NodeProto(op_type=schema.name, domain=schema.domain, name=node.name, attribute=attributes)
     proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
     proto.output.extend(f"o{i}" for i in range(n_outputs))

@@ -13,6 +13,7 @@ from onnx import defs
 
 from ortpartial.exceptions import GraphError
 
+from .opaque import OpaqueSchema
 from .ops import attach_outputs
 from .values import Node, Subgraph, Value
 
@@ -78,7 +79,8 @@ class NodeList:
             for k, a in node.attributes.items() if isinstance(a, Subgraph)
         }
         outputs = [(v.type, v.hint) for v in node.outputs]
-        return ((schema.name, schema.domain, schema.since_version), [self.refer(v) for v in node.inputs], attributes,
+        described = schema if isinstance(schema, OpaqueSchema) else (schema.name, schema.domain, schema.since_version)
+        return (described, [self.refer(v) for v in node.inputs], attributes,
                 bodies, node.name, outputs)
 
     def _place(self, node: Node) -> Any:
@@ -120,7 +122,8 @@ def _restore_nodes(described: Iterable[tuple[Any, ...]]) -> NodeList:
             attributes[k] = Subgraph([_resolve(v, restored) for v in body_inputs],
                                      [_resolve(v, restored) for v in body_outputs],
                                      None if inside is None else frozenset(_find(place, restored) for place in inside))
-        node = Node(_schema(*schema), tuple(_resolve(v, restored) for v in inputs), attributes, name)
+        schema = schema if isinstance(schema, OpaqueSchema) else _schema(*schema)
+        node = Node(schema, tuple(_resolve(v, restored) for v in inputs), attributes, name)
         restored.nodes.append(attach_outputs(node, [kind for kind, _ in outputs], [hint for _, hint in outputs]))
     return restored
 

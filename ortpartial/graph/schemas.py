@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError, UnknownOperatorError
+
+if TYPE_CHECKING:
+    from .opaque import OpaqueSchema
 
 __all__ = ["OPSET", "accepted_types", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype",
            "onnx_type", "parameter", "schema_of"]
@@ -52,7 +55,7 @@ def _unknown(op_type: str, domain: str, version: int) -> str:
 _default_cache: dict[tuple[str, str, int], dict[str, Any]] = {}
 
 
-def defaults(schema: defs.OpSchema) -> dict[str, Any]:
+def defaults(schema: defs.OpSchema | OpaqueSchema) -> dict[str, Any]:
     """Default values of an operator's attributes, as Python values."""
     key = schema.name, schema.domain, schema.since_version
     if key not in _default_cache:
@@ -76,20 +79,20 @@ def attribute_value(proto: AttributeProto) -> Any:
     return value
 
 
-def parameter(schema: defs.OpSchema, i: int) -> defs.OpSchema.FormalParameter:
+def parameter(schema: defs.OpSchema | OpaqueSchema, i: int) -> defs.OpSchema.FormalParameter:
     """The formal parameter of the i-th input (the last one may be variadic)."""
     inputs = _inputs(schema)
     return inputs[min(i, len(inputs) - 1)]
 
 
 @cache
-def _inputs(schema: defs.OpSchema) -> tuple[defs.OpSchema.FormalParameter, ...]:
+def _inputs(schema: defs.OpSchema | OpaqueSchema) -> tuple[defs.OpSchema.FormalParameter, ...]:
     """The formal parameters of an operator, which onnx makes anew at each call."""
     return tuple(schema.inputs)
 
 
 @cache
-def accepted_types(schema: defs.OpSchema, i: int) -> frozenset[str]:
+def accepted_types(schema: defs.OpSchema | OpaqueSchema, i: int) -> frozenset[str]:
     """The types of the i-th input that the specification allows, such as `tensor(int64)`."""
     return frozenset(parameter(schema, i).types)
 
@@ -108,7 +111,7 @@ def onnx_type(dtype: np.dtype) -> str:
     return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(name, name) })"
 
 
-def check_required(schema: defs.OpSchema, arguments: Sequence[Any], where: str) -> None:
+def check_required(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any], where: str) -> None:
     """Refuse too few or too many inputs, and the lack of a required one."""
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")

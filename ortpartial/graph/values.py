@@ -13,6 +13,7 @@ from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 from ortpartial.exceptions import GraphError
 
 from .arithmetic import Arithmetic
+from .opaque import OpaqueSchema
 from .schemas import defaults
 from .traits import FLOATS, RANDOM
 from .walk import topological, walk_back
@@ -110,7 +111,8 @@ class Value(Arithmetic, Immutable):
     def rank(self) -> int:
         """Number of axes; an error where the rank is not known."""
         if self.shape is None:
-            raise GraphError(f"The rank of {self!r} is not known; declare the shape of the model's inputs.")
+            where = "this tensor in value_info" if self.node and self.node.is_opaque else "the model's inputs"
+            raise GraphError(f"The rank of {self!r} is not known; declare the shape of {where}.")
         return len(self.shape)
 
     @cached_property
@@ -162,7 +164,7 @@ counter = itertools.count()
 class Node(Immutable):
     """One operator applied to values. It has all the outputs of its schema; `build` emits those that are read."""
 
-    schema: defs.OpSchema
+    schema: defs.OpSchema | OpaqueSchema
     inputs: tuple[Value | None, ...]
     attributes: Mapping[str, Any]
     name: str = ""
@@ -200,8 +202,19 @@ class Node(Immutable):
 
     @property
     def op_type(self) -> str:
-        """Name of the operator."""
+        """Name of the operator; that of an opaque one begins with its domain."""
         return self.schema.name
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether ONNX does not know the operator, of which a runtime alone knows what it computes."""
+        return isinstance(self.schema, OpaqueSchema)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Domain and name of the operator as a model has them."""
+        schema = self.schema
+        return schema.domain, schema.operator if isinstance(schema, OpaqueSchema) else schema.name
 
     @property
     def domain(self) -> str:
@@ -210,8 +223,8 @@ class Node(Immutable):
 
     @property
     def is_random(self) -> bool:
-        """Whether the node, or one inside it, draws random numbers."""
-        return self.op_type in RANDOM or any(n.is_random for b in self.bodies for n in b.nodes)
+        """Whether the node, or one inside it, draws random numbers; an opaque one may."""
+        return self.op_type in RANDOM or self.is_opaque or any(n.is_random for b in self.bodies for n in b.nodes)
 
     def attribute(self, name: str) -> Any:
         """An attribute, or the default that the specification gives it, or None."""

@@ -1,6 +1,7 @@
 """Loading models: a file, bytes or a ModelProto becomes checked and upgraded values; and writing them."""
 
 from .aliases import Alias, AliasDict, is_generated_name
+from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
 from .function_bodies import expand_body
@@ -17,9 +18,9 @@ from .unused import remove_unused
 from .walk import bodies, walk_graphs
 from .write import write, write_folder
 
-__all__ = ["QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range", "bodies", "can_pass_straight_through",
-           "change_weights", "check_empty", "check_indices", "count_modules", "dequantize", "draw_tree", "evaluate",
-           "expand_body", "holds_indices", "index_ranges", "is_generated_name", "is_quantized", "load", "match_names",
-           "offload_weights", "place_initializers", "prepare", "read", "register_expansion", "remove_unused",
-           "replace_weights", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write",
-           "write_folder"]
+__all__ = ["ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range", "bodies",
+           "can_pass_straight_through", "change_weights", "check_empty", "check_indices", "count_modules", "dequantize",
+           "draw_tree", "evaluate", "expand_body", "find_libraries", "holds_indices", "index_ranges",
+           "is_generated_name", "is_quantized", "load", "match_names", "offload_weights", "place_initializers",
+           "prepare", "read", "register_expansion", "register_libraries", "remove_unused", "replace_weights",
+           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]

@@ -20,6 +20,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.graph import Immutable, NodeList, Value, constant, variable
 
 from .aliases import Alias, find_aliases, find_module_names
+from .custom_ops import find_libraries, register_libraries, resolve_libraries
 from .display import to_html, to_text
 from .external_files import read_external_data
 from .linear_models import expand_linear_models
@@ -63,6 +64,8 @@ class Model(Immutable):
     aliases : dict of str to Alias
         Other names of initializers: those of the torch module that `load` was given, and those that follow from the
         scopes of nodes.
+    custom_ops_library : tuple of str
+        The paths of the libraries that have its custom operators.
 
     Examples
     --------
@@ -84,6 +87,7 @@ class Model(Immutable):
     graph: onnx.GraphProto | None = None
     opsets: Mapping[str, int] = field(default_factory=dict)
     aliases: Mapping[str, Alias] = field(default_factory=dict)
+    custom_ops_library: tuple[str, ...] = ()
 
     @cached_property
     def main_names(self) -> dict[str, str]:
@@ -100,6 +104,7 @@ class Model(Immutable):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({n: v for n, v in state.items() if n != "nodes"})
+        register_libraries(self.proto, self.custom_ops_library)
 
     def __repr__(self) -> str:
         return to_text(self)
@@ -174,7 +179,8 @@ def read(source: ModelProto | bytes | str | os.PathLike[str],
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
          straight_through: bool | None = None, names_from: Any = None,
-         folder: str | os.PathLike[str] | None = None) -> Model:
+         folder: str | os.PathLike[str] | None = None,
+         custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
     Sparse initializers are read as dense ones, trained as dense weights and written as such. A LinearRegressor or
@@ -199,6 +205,9 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     folder : path, optional
         Where the external data of a ModelProto or of bytes are; those of a path are beside it. They are never looked
         for in the working directory.
+    custom_ops_library : path or sequence of path, optional
+        The shared library of the model's custom operators, for onnxruntime. It serves their domains in the whole
+        process from then on, where a `TrainingSession` or an `OnnxLayer` is made as well. Pickles hold its path.
 
     Returns
     -------
@@ -219,6 +228,10 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     """
     loaded = source if isinstance(source, Model) else None
     proto = loaded.proto if loaded else read(source, folder)  # type: ignore[arg-type]
+    libraries = loaded.custom_ops_library if loaded else ()
+    if custom_ops_library is not None:
+        libraries = resolve_libraries(custom_ops_library)
+    register_libraries(proto, libraries)
     graph, opsets = prepare(proto, batch)
     arrays = loaded.arrays if loaded else {t.name: numpy_helper.to_array(t) for t in list_initializers(proto)}
     initializers = {
@@ -231,11 +244,16 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
                 raise ModelError(f"Input {i.name!r} is no tensor.")
             inputs[i.name] = Value(i.type, hint=i.name)
             check_size(inputs[i.name], f"Input {i.name!r}")
-    values: dict[str, Value] = {**inputs, **initializers}
     if straight_through is None:
         straight_through = loaded is not None and loaded.straight_through
-    reader = Reader(opsets, infer_types(graph, opsets), initializers, straight_through)
-    outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
+    declared = list_declared(proto)
+    opaque: dict[str, onnx.TypeProto] = {}
+    for _ in range(2):  # Inference over the whole graph goes on behind opaque nodes once their types are known.
+        reader = Reader(opsets, infer_types(graph, opsets, opaque), initializers, straight_through, declared=declared)
+        values: dict[str, Value] = {**inputs, **initializers}
+        outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
+        if not (opaque := reader.opaque):
+            break
     if loaded is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
     file = loaded.file if loaded else None
@@ -244,7 +262,13 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         names = find_module_names(arrays, names_from)
         named = {a.initializer for a in names.values()}
         aliases = {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases)
+    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
+                 find_libraries(proto))
+
+
+def list_declared(proto: ModelProto) -> dict[str, onnx.TypeProto]:
+    """The types that a model declares for what it computes."""
+    return {v.name: v.type for g in walk_graphs(proto.graph) for v in [*g.value_info, *g.output]}
 
 
 def list_initializers(proto: ModelProto) -> list[TensorProto]:

@@ -181,7 +181,8 @@ def _has_bodies(model: ModelProto) -> bool:
     return any(bodies(node) for node in model.graph.node)
 
 
-def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, onnx.TypeProto]:
+def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
+                opaque: Mapping[str, onnx.TypeProto] | None = None) -> dict[str, onnx.TypeProto]:
     """Types by shape inference over a graph, which follows the arithmetic of shapes from node to node.
 
     Parameters
@@ -190,12 +191,15 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, 
         The graph; it is not written to.
     opsets : dict of str to int
         Its opsets.
+    opaque : dict of str to onnx.TypeProto, optional
+        The types of values that inference cannot find, as ONNX does not know the operators that compute them.
 
     Returns
     -------
     dict of str to onnx.TypeProto
         By the names of values, those of bodies included; empty where inference fails.
     """
+    opaque = opaque or {}
     bare = onnx.GraphProto()
     bare.CopyFrom(graph)
     del bare.value_info[:]
@@ -206,6 +210,9 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, 
     # Exporters declare wrong sizes now and then; the inputs of a body follow from its node.
     for o in [*main.output, *(v for g in inside for v in [*g.input, *g.output])]:
         o.type.tensor_type.ClearField("shape")
+    for g in (main, *inside):
+        computed = [o for node in g.node for o in node.output if o in opaque]
+        g.value_info.extend(helper.make_value_info(o, opaque[o]) for o in computed)
     for node in model.graph.node:  # onnx 1.23.2 has no shape inference for them, and what follows would have no rank
         if node.domain == "ai.onnx.ml" and node.op_type in ("Scaler", "Normalizer"):
             node.CopyFrom(helper.make_node("Cast", node.input, node.output, to=TensorProto.FLOAT))

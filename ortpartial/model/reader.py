@@ -24,6 +24,7 @@ from ortpartial.graph import (
     check_required,
     constant,
     defaults,
+    describe_opaque,
     is_gradient_stop,
     make_node,
     schema_of,
@@ -31,11 +32,12 @@ from ortpartial.graph import (
 )
 
 from .crash_guards import check_node, guard_inputs
+from .custom_ops import ONNX_DOMAINS
 from .folding import evaluate, read_constant
 from .sequences import read_element, sequence_elements
 from .straight_through import pass_straight_through
 from .validation import check_size
-from .walk import bodies
+from .walk import bodies, walk_graphs
 
 __all__ = ["Reader", "register_expansion", "with_inferred_shape"]
 
@@ -83,8 +85,12 @@ class Reader:
     reals: dict[Value, Value] = field(default_factory=dict)
     #: Whether it reads a function body of ONNX, which is never malformed and whose names say nothing.
     is_function: bool = False
+    #: The types that the file declares, of which those of opaque nodes are read.
+    declared: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     #: The tensors of sequences, where they are known.
     sequences: dict[Value, list[Value]] = field(default_factory=dict)
+    #: The types of what opaque nodes compute, by name.
+    opaque: dict[str, onnx.TypeProto] = field(default_factory=dict)
 
     def read(self, graph: GraphProto, values: MutableMapping[str, Value]) -> list[Value]:
         """The outputs of a graph; `values` holds what it may read by name, and gets all that it computes."""
@@ -101,7 +107,7 @@ class Reader:
     def read_node(self, node: NodeProto, values: MutableMapping[str, Value]) -> None:
         """Add the outputs of a node to the values."""
         where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
-        if bodies(node) and node.op_type not in CONTROL:
+        if bodies(node) and node.op_type not in CONTROL and not self._is_opaque(node):
             raise ModelError(f"{where} has a subgraph; of the operators that have one, {', '.join(CONTROL)} are read.")
         if node.domain == "ai.onnx.ml" and node.op_type.startswith(("TreeEnsemble", "SVM")):
             raise ModelError(f"{where} holds its weights as attributes and has no gradient; what is to be trained "
@@ -122,6 +128,8 @@ class Reader:
             return [Value(content.type, array=content.array, hint="" if self.is_function else node.output[0])]
         if (node.domain, node.op_type) in EXPANSIONS:
             return self._expand(node, inputs, attributes)
+        if self._is_opaque(node):
+            return self._read_opaque(node, inputs, where)
         schema = self._schema(node)
         check_required(schema, inputs, schema.name)
         if not schema.domain and not self.is_function:
@@ -139,6 +147,22 @@ class Reader:
         results = pass_straight_through(applied, self.reals) if self.straight_through else applied.outputs
         pairs = zip(node.output, results, strict=False)
         return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
+
+    def _is_opaque(self, node: NodeProto) -> bool:
+        """Whether a node is of a domain that ONNX leaves to others, and of an operator that nobody has declared."""
+        return (node.domain not in ONNX_DOMAINS and not defs.has(node.op_type, node.domain)
+                and (node.domain, node.op_type) not in EXPANSIONS)
+
+    def _read_opaque(self, node: NodeProto, inputs: Sequence[Value | None], where: str) -> list[Value | None]:
+        """The outputs of an operator that ONNX does not know."""
+        _check_closed(node, where)
+        types = [self.declared.get(name) for name in node.output]
+        schema, attributes = describe_opaque(node, self.opsets.get(node.domain, 1), types)
+        applied = make_node(schema, inputs, attributes, name=node.name, hints=node.output)
+        for name, v in zip(node.output, applied.outputs, strict=True):
+            check_size(v, where)
+            self.opaque[name] = v.type
+        return [v if name else None for name, v in zip(node.output, applied.outputs, strict=True)]
 
     def _schema(self, node: NodeProto) -> defs.OpSchema:
         if is_gradient_stop(node):
@@ -214,6 +238,17 @@ def _find_element(v: Value | None) -> Value | None:
     if v is None or not v.type.HasField("optional_type"):
         return v
     return v.node.inputs[0] if v.node is not None and v.node.op_type == "Optional" and v.node.inputs else None
+
+
+def _check_closed(node: NodeProto, where: str) -> None:
+    """Refuse a graph inside an opaque node that reads what is outside, as the values there may get other names."""
+    for body in bodies(node):
+        here = {n for g in walk_graphs(body) for n in [*(v.name for v in (*g.input, *g.initializer)),
+                                                       *(o for inner in g.node for o in inner.output)]}
+        read = (i for g in walk_graphs(body) for inner in g.node for i in inner.input)
+        if outside := [i for i in read if i and i not in here]:
+            raise ModelError(f"{where} has a graph that reads {outside[0]!r} from the graph around it, which the "
+                             f"graph of an operator that ONNX does not know must not; make it an initializer there.")
 
 
 def _with_rank(v: Value, declared: onnx.TypeProto) -> Value:

@@ -279,7 +279,7 @@ def _input_types(node: Node, i: int) -> Collection[str]:
 
 def _copy_node(node: Node, inputs: Sequence[Value | None], kind: int | None) -> Node:
     """The node with other inputs and, unless `kind` is None, with float attributes of that element type."""
-    attributes = node.attributes if kind is None else {k: _cast_attribute(node, k, v, kind)
+    attributes = node.attributes if kind is None or node.is_opaque else {k: _cast_attribute(node, k, v, kind)
                                                        for k, v in node.attributes.items()}
     return make_node(node.schema, inputs, attributes, n_outputs=len(node.outputs), name=node.name,
                      hints=[y.hint for y in node.outputs])

@@ -16,7 +16,7 @@ from ortpartial.rewrites import downgrade_opset, lower
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .device import CPU, C, Device, has_training, import_onnxruntime, runtime_version
 from .errors import load_error, newest_opset, run_error
-from .session_options import session_options
+from .session_options import register_custom_ops, session_options
 
 __all__ = ["Binding", "Session", "has_training", "runtime_version"]
 
@@ -98,6 +98,7 @@ class Session:
         if options is None:
             graph = model.graph if isinstance(model, ModelProto) else None
             options = session_options(self.threads, graph, memory_pattern=self._memory_pattern)
+        register_custom_ops(options, model)
         if isinstance(model, ModelProto):
             # Weights that are too large for one protobuf message stay in arrays, whose memory onnxruntime borrows.
             proto, self._external = split_external_data(lower(model))

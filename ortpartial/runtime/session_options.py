@@ -8,14 +8,19 @@ import sys
 from contextlib import suppress
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from onnx import GraphProto
+from onnx import GraphProto, ModelProto
 
-from ortpartial.model import walk_graphs
+from ortpartial.exceptions import ModelError
+from ortpartial.model import find_libraries, walk_graphs
 
 from .device import C, cores
 
-__all__ = ["session_options"]
+__all__ = ["register_custom_ops", "session_options"]
+
+#: The libraries of custom operators that session options have: one that is registered twice is an error.
+_REGISTERED: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 #: The number of nodes above which onnxruntime's optimization takes longer than a training gains by it: its passes and
 #: its search for memory to reuse are quadratic in it (3,000 nodes in a row: 0.8 s without, 19 s with).
@@ -72,6 +77,31 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_pattern = options.enable_mem_reuse = False
     return options
+
+
+def register_custom_ops(options: Any, model: ModelProto | bytes) -> None:
+    """Add the libraries that have the custom operators of a model to session options.
+
+    Parameters
+    ----------
+    options : onnxruntime.SessionOptions
+        The options; they are written to.
+    model : onnx.ModelProto or bytes
+        The model.
+
+    Raises
+    ------
+    ModelError
+        A library cannot be loaded.
+    """
+    registered = _REGISTERED.setdefault(options, set())
+    for path in find_libraries(model):
+        if path not in registered:
+            try:
+                options.register_custom_ops_library(path)
+            except Exception as e:
+                raise ModelError(f"The library of custom operators {path!r} cannot be loaded: {e}") from None
+            registered.add(path)
 
 
 def _has_convolutions(graph: GraphProto) -> bool:

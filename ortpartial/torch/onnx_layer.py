@@ -14,7 +14,16 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
-from ortpartial.model import Model, load, match_names, read, replace_weights, specialize
+from ortpartial.model import (
+    Model,
+    find_libraries,
+    load,
+    match_names,
+    read,
+    register_libraries,
+    replace_weights,
+    specialize,
+)
 from ortpartial.rewrites import to_inference_mode
 from ortpartial.runtime import Device, choose_threads, cores
 from ortpartial.training import ShapePolicy, program_bytes, select_for_fit
@@ -350,10 +359,12 @@ class OnnxLayer(torch.nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         # Sessions cannot be pickled; they are made again.
         state = {k: v for k, v in self.__dict__.items() if k not in ("_compiled", "_owners", "_loaded")}
-        return {**state, "_onnx": self._onnx.SerializeToString()}
+        return {**state, "_onnx": self._onnx.SerializeToString(), "_libraries": find_libraries(self._onnx)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_onnx": ModelProto.FromString(state["_onnx"])})
+        state = {"_libraries": (), **state, "_onnx": ModelProto.FromString(state["_onnx"])}
+        register_libraries(state["_onnx"], state.pop("_libraries"))
+        super().__setstate__(state)
         self._loaded = _without_state(load(self._onnx), self.state_names)
         self._reset()
 

@@ -15,7 +15,18 @@ from onnx import ModelProto, numpy_helper
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
 from ortpartial.learning import descend
-from ortpartial.model import Range, check_indices, holds_indices, index_ranges, load, match_names, read, write
+from ortpartial.model import (
+    Range,
+    check_indices,
+    find_libraries,
+    holds_indices,
+    index_ranges,
+    load,
+    match_names,
+    read,
+    register_libraries,
+    write,
+)
 from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
 from ortpartial.training import Names
@@ -316,9 +327,11 @@ class TrainingSession:
 
     def __getstate__(self) -> dict[str, Any]:
         # Sessions are made again, for the same shapes, since those of others are compiled for any shape.
-        return {"model": self._model, "device": self._device, "state": self.state, "shapes": list(self._steps)}
+        return {"model": self._model, "device": self._device, "state": self.state, "shapes": list(self._steps),
+                "libraries": find_libraries(self._model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        register_libraries(state["model"], state.get("libraries", ()))
         self._open(state["model"], state["device"])
         self._set(state["state"])
         self._steps = dict.fromkeys(state["shapes"])

@@ -1,0 +1,201 @@
+"""Opaque operators: those that ONNX does not know, of which a graph holds the nodes and a runtime knows the types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnx import AttributeProto, NodeProto, TypeProto, defs, helper
+
+from ortpartial.exceptions import GraphError, UnknownOperatorError
+
+from .schemas import attribute_value
+
+if TYPE_CHECKING:
+    from .values import Node
+
+__all__ = ["OpaqueSchema", "describe_opaque", "infer_opaque", "register_type_finder"]
+
+#: Finds the types of the outputs of a node that is not finished; rooms above fill it by `register_type_finder`.
+_FINDERS: list[Callable[[Node], Sequence[TypeProto]]] = []
+
+
+@dataclass(frozen=True)
+class OpaqueSchema:
+    """What one node says of an operator without a schema, in place of an ``onnx.defs.OpSchema``.
+
+    Parameters
+    ----------
+    domain, operator : str
+        Domain and name.
+    since_version : int
+        The version of the domain that the file imports.
+    n_inputs : int
+        The number of inputs, each of which may be left out.
+    named : tuple of bool
+        Of each output, whether the node has it: it always has the same ones, as nothing says which are optional.
+    kinds : tuple of (str, int)
+        Names and types of the attributes.
+    declared : tuple of bytes
+        The type of each output as far as the file declares it, as the bytes of a TypeProto.
+    """
+
+    domain: str
+    operator: str
+    since_version: int
+    n_inputs: int
+    named: tuple[bool, ...]
+    kinds: tuple[tuple[str, int], ...] = ()
+    declared: tuple[bytes, ...] = ()
+
+    has_function = has_context_dependent_function = deprecated = False
+
+    @property
+    def name(self) -> str:
+        """The name with its domain, so that nothing takes ``my.domain.Relu`` for Relu."""
+        return f"{self.domain}.{self.operator}"
+
+    @property
+    def inputs(self) -> list[defs.OpSchema.FormalParameter]:
+        """Formal parameters, each of a type of its own."""
+        option = defs.OpSchema.FormalParameterOption.Optional
+        return [defs.OpSchema.FormalParameter(f"input_{i}", f"T{i}", param_option=option)
+                for i in range(self.n_inputs)]
+
+    @property
+    def outputs(self) -> list[defs.OpSchema.FormalParameter]:
+        """Formal results: optional are those that the node does not have."""
+        option = defs.OpSchema.FormalParameterOption
+        return [defs.OpSchema.FormalParameter(f"output_{i}", f"U{i}",
+                                              param_option=option.Single if is_named else option.Optional)
+                for i, is_named in enumerate(self.named)]
+
+    @property
+    def attributes(self) -> dict[str, defs.OpSchema.Attribute]:
+        """The attributes that the node has, without defaults."""
+        kinds = {n: AttributeProto.AttributeType.Name(kind) for n, kind in self.kinds}
+        return {n: defs.OpSchema.Attribute(n, getattr(defs.OpSchema.AttrType, kind), required=False)
+                for n, kind in kinds.items()}
+
+    @property
+    def min_input(self) -> int:
+        """The least number of inputs."""
+        return 0
+
+    @property
+    def max_input(self) -> int:
+        """The largest number of inputs."""
+        return self.n_inputs
+
+    @property
+    def min_output(self) -> int:
+        """The least number of outputs."""
+        return len(self.named)
+
+
+def describe_opaque(node: NodeProto, version: int,
+                    declared: Sequence[TypeProto | None]) -> tuple[OpaqueSchema, dict[str, Any]]:
+    """A schema for the operator of a node, and the attributes of the node as Python values.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        A node of an operator that ONNX does not know.
+    version : int
+        The version of its domain.
+    declared : sequence of onnx.TypeProto or None
+        The types of its outputs that the file declares. Of a shape the rank alone is taken: exporters declare the sizes
+        of the batch that they traced.
+
+    Returns
+    -------
+    tuple of OpaqueSchema and dict of str to object
+
+    Examples
+    --------
+    >>> node = helper.make_node("Scale", ["x"], ["y"], domain="my.domain", by=2.0)
+    >>> schema, attributes = describe_opaque(node, 1, [None])
+    >>> schema.name, attributes
+    ('my.domain.Scale', {'by': 2.0})
+    """
+    schema = OpaqueSchema(node.domain, node.op_type, version, len(node.input), tuple(map(bool, node.output)),
+                          tuple((a.name, a.type) for a in node.attribute), tuple(map(_without_sizes, declared)))
+    return schema, {a.name: _attribute_value(a) for a in node.attribute}
+
+
+def _attribute_value(a: AttributeProto) -> Any:
+    """The value of an attribute; strings that are no text stay bytes."""
+    try:
+        for s in (a.s, *a.strings):
+            s.decode()
+    except UnicodeDecodeError:
+        return helper.get_attribute_value(a)
+    return attribute_value(a)
+
+
+def _without_sizes(kind: TypeProto | None) -> bytes:
+    """A type with unknown sizes."""
+    if kind is None:
+        return b""
+    bare = TypeProto()
+    bare.CopyFrom(kind)
+    for d in bare.tensor_type.shape.dim if bare.HasField("tensor_type") else ():
+        d.Clear()
+    return bare.SerializeToString(deterministic=True)
+
+
+def register_type_finder(finder: Callable[[Node], Sequence[TypeProto]]) -> None:
+    """Let a runtime find the types of operators that ONNX does not know.
+
+    Parameters
+    ----------
+    finder : callable
+        From a node, which has no outputs yet, to their types, without a shape where the rank is not known. A GraphError
+        says why it finds none.
+    """
+    _FINDERS[:] = [finder]
+
+
+def infer_opaque(node: Node, n_outputs: int) -> list[TypeProto]:
+    """The types of the outputs of an opaque node: what the runtime finds, and else what the file declares.
+
+    Parameters
+    ----------
+    node : Node
+        A node of an `OpaqueSchema`.
+    n_outputs : int
+        The number of its outputs.
+
+    Returns
+    -------
+    list of onnx.TypeProto
+
+    Raises
+    ------
+    UnknownOperatorError
+        Neither says what the type of an output is.
+    """
+    schema: Any = node.schema
+    types, reason = [TypeProto.FromString(b) for b in schema.declared] or [TypeProto()] * n_outputs, ""
+    try:
+        for finder in _FINDERS:
+            types = [_complete(a, b) for a, b in zip(finder(node), types, strict=True)]
+    except GraphError as e:
+        reason = f" ({e})"
+    if any(is_named and kind.WhichOneof("value") is None for is_named, kind in zip(schema.named, types, strict=True)):
+        raise UnknownOperatorError(
+            f"Neither ONNX nor the installed onnxruntime has an operator {schema.name} for these inputs{reason}, and "
+            f"the model declares no types of its outputs. If a library of custom operators has it, give its path by "
+            f"load(model, custom_ops_library=path). If other operators can compute it, say how by ortpartial.model."
+            f"register_expansion({schema.operator!r}, {schema.domain!r}, formula).")
+    return types
+
+
+def _complete(kind: TypeProto, declared: TypeProto) -> TypeProto:
+    """The type that a runtime has found, with the declared rank where it knows none."""
+    if kind.WhichOneof("value") is None:
+        return declared
+    tensor, other = kind.tensor_type, declared.tensor_type
+    is_ranked = not kind.HasField("tensor_type") or tensor.HasField("shape")
+    return kind if is_ranked or tensor.elem_type != other.elem_type else declared

@@ -1,0 +1,97 @@
+"""Libraries of custom operators, by the domains of the models that they were given for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx import ModelProto
+
+from ortpartial.exceptions import ModelError
+
+from .walk import walk_protos
+
+__all__ = ["ONNX_DOMAINS", "find_libraries", "register_libraries", "resolve_libraries"]
+
+#: Domains of which ONNX knows every operator.
+ONNX_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
+
+#: The paths of libraries by domain. They serve the whole process, like schemas that are registered in onnx.
+_LIBRARIES: dict[str, tuple[str, ...]] = {}
+
+
+def resolve_libraries(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """The absolute paths of one or several libraries.
+
+    Parameters
+    ----------
+    paths : path or sequence of path
+        The libraries.
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    ModelError
+        There is no such file.
+
+    Examples
+    --------
+    >>> resolve_libraries("missing.so")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ModelError: There is no library of custom operators 'missing.so'.
+    """
+    every = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if missing := [p for p in every if not Path(p).is_file()]:
+        raise ModelError(f"There is no library of custom operators {os.fspath(missing[0])!r}.")
+    return tuple(str(Path(p).resolve()) for p in every)
+
+
+def register_libraries(model: ModelProto, libraries: Sequence[str]) -> None:
+    """Let libraries serve the domains of a model that are neither ONNX's nor onnxruntime's own, in all sessions.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A model with operators of the libraries.
+    libraries : sequence of str
+        Absolute paths; those of a domain replace others that were given for it before, unless there are none.
+    """
+    if not libraries:
+        return
+    foreign = _find_domains(model)
+    _LIBRARIES.update(dict.fromkeys(foreign - {"com.microsoft"} or foreign, tuple(libraries)))
+
+
+def find_libraries(model: ModelProto | bytes) -> tuple[str, ...]:
+    """The libraries that were given for the domains of a model.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto or bytes
+        The model.
+
+    Returns
+    -------
+    tuple of str
+        Their absolute paths.
+
+    Examples
+    --------
+    >>> find_libraries(ModelProto())
+    ()
+    """
+    if not _LIBRARIES:
+        return ()
+    domains = sorted(_find_domains(model if isinstance(model, ModelProto) else ModelProto.FromString(model)))
+    return tuple(dict.fromkeys(path for d in domains for path in _LIBRARIES.get(d, ())))
+
+
+def _find_domains(model: ModelProto) -> set[str]:
+    """The domains of a model's operators that are not those of ONNX."""
+    steps = [g for info in model.training_info for g in (info.initialization, info.algorithm)]
+    return {node.domain for g in (model.graph, *model.functions, *steps) for node in walk_protos(g)} - ONNX_DOMAINS

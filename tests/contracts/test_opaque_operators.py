@@ -1,0 +1,191 @@
+"""Operators that ONNX does not know: read, run, trained behind, and an error where a gradient has to pass."""
+
+import importlib.util
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import InferenceSession, SessionOptions
+
+from ortpartial import OrtGradientForwardBackwardOptimizer, build, gradient_model, load, vjp
+from ortpartial.autodiff.registry import RULES
+from ortpartial.exceptions import ModelError, NoGradientError
+from ortpartial.runtime import has_training
+from ortpartial.training_info import TrainingSession, to_training_info
+
+#: It has operators of the domain ai.onnx.contrib, such as NegPos: min(x, 0) and max(x, 0).
+EXTENSIONS = importlib.util.find_spec("onnxruntime_extensions")
+needs_library = pytest.mark.skipif(EXTENSIONS is None, reason="onnxruntime-extensions, a library of custom operators, "
+                                                              "is not installed")
+ROWS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+TARGETS = np.random.default_rng(1).normal(size=(20, 2)).astype(np.float32)
+
+
+def weight(name, *shape):
+    rng = np.random.default_rng(sum(map(ord, name)))
+    return numpy_helper.from_array(rng.normal(size=shape).astype(np.float32) * 0.5, name)
+
+
+def between(*nodes, opset=21, initializers=(), declared=()):
+    """y = f(x W0) W1, where nodes compute z = f(h)."""
+    domains = {node.domain for node in nodes} - {""}
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "W0"], ["h"]), *nodes, helper.make_node("MatMul", ["z", "W1"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])],
+        [weight("W0", 4, 4), weight("W1", 4, 2), *initializers], value_info=declared)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset),
+                                                   *(helper.make_opsetid(d, 1) for d in domains)], ir_version=9)
+
+
+def distances(**settings):
+    """The distances to four points, by an operator of which onnxruntime infers no shape."""
+    node = helper.make_node("CDist", ["h", "points"], ["z"], "d", domain="com.microsoft", metric="euclidean")
+    return between(node, initializers=[weight("points", 4, 4)], **settings)
+
+
+def run(model, rows=ROWS, library=None):
+    options = SessionOptions()
+    if library:
+        options.register_custom_ops_library(library)
+    model = model.SerializeToString()
+    return InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": rows})[0]
+
+
+def test_it_is_read_with_the_types_that_the_runtime_finds():
+    model = load(distances())
+    assert model.values["z"].type_name == "float32[?x?]"
+    assert model.values["z"].node.op_type == "com.microsoft.CDist"
+    node = helper.make_node("Inverse", ["h"], ["z"], domain="com.microsoft")
+    assert load(between(node), batch=4).values["z"].shape == (4, 4)
+    assert load(between(node)).outputs["y"].shape == ("N", 2)
+
+
+def test_it_is_read_with_the_rank_that_the_file_declares():
+    """Its sizes are those of the rows that an exporter traced."""
+    node = helper.make_node("Nothing", ["h"], ["z"], domain="here")
+    model = between(node, declared=[helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 4])])
+    assert load(model).values["z"].type_name == "float32[?x?]"
+    with pytest.raises(ModelError, match=r"onnxruntime \S+ has no operator here.Nothing; if a library of custom "):
+        OrtGradientForwardBackwardOptimizer(load(model), ["W1"]).predict(ROWS)
+
+
+@pytest.mark.parametrize("engine", ["step", "epoch", *["agent"] * has_training()])
+def test_weights_behind_it_are_trained(engine):
+    model = distances()
+    optimizer = OrtGradientForwardBackwardOptimizer(model, ["W1"], max_iter=3, learning_rate=0.05, engine=engine,
+                                                    random_state=0)
+    np.testing.assert_array_equal(optimizer.predict(ROWS), run(model))
+    z = run(between_output(model, "z"))
+    graph = onnx.helper.make_graph([helper.make_node("MatMul", ["z", "W1"], ["y"])], "g",
+                                   [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N", 4])],
+                                   list(model.graph.output), [weight("W1", 4, 2)])
+    alone = OrtGradientForwardBackwardOptimizer(onnx.helper.make_model(graph, opset_imports=model.opset_import[:1]),
+                                                max_iter=3, learning_rate=0.05, engine=engine, random_state=0)
+    optimizer.fit(ROWS, TARGETS)
+    alone.fit(z, TARGETS)
+    np.testing.assert_allclose(optimizer.trained_coef_["W1"], alone.trained_coef_["W1"], rtol=1e-5)
+    np.testing.assert_array_equal(run(optimizer.get_trained_onnx()), optimizer.predict(ROWS))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(optimizer)).predict(ROWS), optimizer.predict(ROWS))
+
+
+def between_output(model, name):
+    """The model up to an inner tensor."""
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    del part.graph.output[:], part.graph.node[-1:]
+    part.graph.output.extend([helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
+    return part
+
+
+@pytest.mark.parametrize("weights", [None, ["W0"], ["points"]])
+def test_a_gradient_through_it_is_an_error_that_names_it(weights):
+    with pytest.raises(NoGradientError, match=r"<Node d: com.microsoft.CDist> has no gradient: .*ortpartial.vjp\("
+                                              r"'CDist', 'com.microsoft'\)"):
+        OrtGradientForwardBackwardOptimizer(distances(), weights)
+
+
+def test_a_rule_needs_no_schema(monkeypatch):
+    monkeypatch.setattr("ortpartial.autodiff.registry.RULES", RULES | {})
+
+    @vjp("Inverse", "com.microsoft")
+    def _(x, *, y, dy):
+        t = [y.transpose(1, 0), dy]
+        return -(t[0] @ t[1] @ t[0])
+
+    model = between(helper.make_node("Inverse", ["h"], ["z"], domain="com.microsoft"))
+    gradient = gradient_model(model, ["x"], cotangents="ones")
+    x = np.eye(4, dtype=np.float32) + 0.1 * ROWS[:4]
+    step, numeric = 1e-2, np.zeros((4, 4), np.float32)
+    for i in np.ndindex(4, 4):
+        d = np.zeros((4, 4), np.float32)
+        d[i] = step
+        numeric[i] = (run(model, x + d) - run(model, x - d)).sum() / (2 * step)
+    np.testing.assert_allclose(run(gradient, x), numeric, rtol=0.05, atol=0.05 * abs(numeric).max())
+
+
+def test_it_keeps_its_name_and_its_outputs():
+    """Neither a rewrite nor the emission takes it for the operator of ONNX that has the same name."""
+    quantize = [helper.make_node(f"{name}Linear", [x, "s", "o"], [y], domain="com.microsoft")
+                for name, x, y in (("Quantize", "h", "q"), ("Dequantize", "q", "z"))]
+    model = between(*quantize, initializers=[numpy_helper.from_array(np.float32(0.1), "s"),
+                                             numpy_helper.from_array(np.uint16(9), "o")])
+    loaded = load(model)
+    assert loaded.values["q"].type_name == "uint16[Nx4]"
+    built = build(loaded.inputs, loaded.outputs)
+    assert [(n.domain, n.op_type) for n in built.graph.node][1:3] == [(n.domain, n.op_type) for n in quantize]
+    np.testing.assert_array_equal(run(built), run(model))
+
+
+def test_a_training_in_a_file_keeps_it():
+    optimizer = OrtGradientForwardBackwardOptimizer(distances(), ["W1"], learning_rate=0.05, batch_size=20)
+    session = TrainingSession(to_training_info(optimizer))
+    losses = [session.step({"x": ROWS, "y_target": TARGETS})["loss"].item() for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    assert "CDist" in {node.op_type for node in session.inference_model().graph.node}
+
+
+@needs_library
+class TestLibrary:
+    """Operators of a library that onnxruntime has not by itself."""
+
+    @pytest.fixture
+    def library(self, monkeypatch):
+        monkeypatch.setattr("ortpartial.model.custom_ops._LIBRARIES", {})
+        return importlib.import_module("onnxruntime_extensions").get_library_path()
+
+    def model(self):
+        return between(helper.make_node("NegPos", ["h"], ["z", "p"], "n", domain="ai.onnx.contrib"))
+
+    def test_it_runs_in_every_session(self, library, tmp_path):
+        model = self.model()
+        with pytest.raises(ModelError, match=r"Node n \(NegPos, output 'z'\) cannot be .*custom_ops_library=path"):
+            load(model)
+        loaded = load(model, custom_ops_library=library)
+        assert loaded.values["p"].type_name == "float32[?x?]"
+        optimizer = OrtGradientForwardBackwardOptimizer(loaded, ["W1"], max_iter=3, random_state=0).fit(ROWS, TARGETS)
+        assert optimizer.train_losses_[-1] < optimizer.train_losses_[0]
+        expected = run(optimizer.get_trained_onnx(), library=library)
+        np.testing.assert_array_equal(optimizer.predict(ROWS), expected)
+        (tmp_path / "o.pickle").write_bytes(pickle.dumps((optimizer, loaded)))
+        np.save(tmp_path / "x.npy", ROWS)
+        code = ("import pickle, sys, numpy as np; o, m = pickle.load(open('o.pickle', 'rb')); "
+                "np.save('y.npy', o.predict(np.load('x.npy')))")
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)
+
+    def test_no_gradient(self, library):
+        with pytest.raises(NoGradientError, match=r"<Node n: ai.onnx.contrib.NegPos> has no gradient"):
+            OrtGradientForwardBackwardOptimizer(load(self.model(), custom_ops_library=library), ["W0"])
+
+    def test_a_library_that_is_missing(self, library, tmp_path):
+        with pytest.raises(ModelError, match=r"There is no library of custom operators 'nowhere.so'\."):
+            load(self.model(), custom_ops_library="nowhere.so")
+        (tmp_path / "text.so").write_text("no library")
+        model = between(helper.make_node("Inverse", ["h"], ["z"], domain="ai.onnx.contrib"))
+        with pytest.raises(ModelError, match=r"library of custom operators '.*text.so' cannot be loaded"):
+            load(model, custom_ops_library=tmp_path / "text.so")
