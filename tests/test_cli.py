@@ -24,9 +24,9 @@ from ortpartial.training_info.graphs import strip_training_info
 
 BLOCKED = """
 <ir_version: 9, opset_import: ["" : 21]>
-agraph (float[N, 8, 1] x, int64 n, int64 k) => (float[a, b, c, d] y)
+agraph (float[N, 8] x) => (float[a] y)
 <float[1] w = {2}, float[1] v = {3}, float e = {2}>
-{ h = Mul (x, w)  [spectrum] f = STFT (h, n, , k)  m = Mish (f) g = Floor (m) s = Add (g, m) y = Mul (s, v) }
+{ h = Mul (x, w)  [distinct] f = Unique (h)  m = Mish (f) g = Floor (m) s = Add (g, m) y = Mul (s, v) }
 """
 
 
@@ -92,13 +92,13 @@ def test_info_lists_blocking_nodes(at, capsys):
     assert main(["info", "blocked.onnx"]) == 1
     text = capsys.readouterr().out
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
-    assert rows["STFT"] == ["1", "none", "-"]
+    assert rows["Unique"] == ["1", "none", "-"]
     assert rows["Mish"] == ["1", "body", "step", "epoch"]
     assert rows["Floor"][:2] == ["1", "zero"]
     assert rows["Mul"][:2] == ["2", "rule"]
     assert "trained: 2 of 3 float initializers, 2 of 3 numbers\n" in text
-    assert "not by the agent: STFT (node 'spectrum'): no test covers its gradient." in text
-    assert text.endswith("blocked: STFT (node 'spectrum') has no gradient.\n")
+    assert "not by the agent: Unique (node 'distinct'): no test covers its gradient." in text
+    assert text.endswith("blocked: Unique (node 'distinct') has no gradient.\n")
     # A node before the first weight blocks nothing.
     assert main(["info", "blocked.onnx", "--weights", "v"]) == 0
     assert "blocked" not in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_info_of_a_model_without_weights(at, capsys):
         ("info linear.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
         ("gradient linear.onnx -o g.onnx --wrt W9", "The model has no tensor 'W9'"),
         ("gradient linear.onnx -o nowhere/g.onnx", "No such file or directory: 'nowhere/g.onnx'"),
-        ("gradient blocked.onnx -o g.onnx", "<Node spectrum: STFT> has no gradient"),
+        ("gradient blocked.onnx -o g.onnx", "<Node distinct: Unique> has no gradient"),
     ],
 )
 def test_errors_are_one_line(at, capsys, words, message):
@@ -166,7 +166,7 @@ def test_program(at):
 
     done = program("info", "blocked.onnx")
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("inputs\n  x  float32[Nx8x1]\n")
+    assert done.stdout.startswith("inputs\n  x  float32[Nx8]\n")
     done = program("gradient", "nothing.onnx", "-o", "g.onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1

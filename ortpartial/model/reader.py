@@ -47,8 +47,8 @@ Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[V
 #: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
 EXPANSIONS: dict[tuple[str, str], Expansion] = {}
 
-#: Operators of conditions, such as that of a number of axes.
-_COMPARISONS = frozenset({"And", "Cast", "Equal", "Greater", "Less", "Not", "Or"})
+#: Operators of conditions, such as that of a number of axes or of a size.
+_COMPARISONS = frozenset({"Add", "And", "Cast", "Equal", "Gather", "Greater", "Less", "Mul", "Not", "Or", "Sub"})
 
 Shape = tuple["int | str | None", ...]
 
@@ -296,6 +296,8 @@ def find_constant(v: Value) -> np.ndarray | None:
     x = v.node.inputs[0]
     if v.node.op_type == "Size" and x is not None and x.is_static:
         return np.asarray(prod(n for n in x.shape or () if isinstance(n, int)), np.int64)
+    if v.node.op_type == "Shape" and x is not None and x.is_static:
+        return np.asarray(x.shape, np.int64)[v.node.attribute("start") : v.node.attribute("end")]
     arrays = [find_constant(x) for x in v.node.reads] if v.node.op_type in _COMPARISONS else [None]
     if any(a is None for a in arrays):
         return None

@@ -255,17 +255,17 @@ def test_the_body_of_a_body():
 
 def test_no_rule_and_no_body_is_an_error_that_names_node_operator_and_way_out():
     x = variable("x", "float32", [2, 2])
-    (y,) = make_node(schema_of("DFT", "", OPSET), [x], {}, name="volume").outputs
+    y, *_ = make_node(schema_of("Unique", "", OPSET), [x], {}, name="volume").outputs
     with pytest.raises(NoGradientError) as e:
         grad(y, [x])
-    for part in ("volume", "DFT", "neither a rule nor a body", "ortpartial.vjp('DFT')", "weights_to_train"):
+    for part in ("volume", "Unique", "neither a rule nor a body", "ortpartial.vjp('Unique')", "weights_to_train"):
         assert part in str(e.value)
 
 
 def test_no_rule_is_needed_where_no_gradient_flows():
     x, w = variable("x", "float32", [2, 2]), variable("w", "float32", [])
-    (dw,) = grad(op.DFT(x) * w, [w])
-    assert "DFT" in node_types([x], [dw])
+    (dw,) = grad(op.Unique(x) * w, [w])
+    assert "Unique" in node_types([x], [dw])
 
 
 def test_an_output_whose_gradient_is_unknown_is_an_error():

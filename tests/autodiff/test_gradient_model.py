@@ -183,8 +183,8 @@ def test_operator_without_a_gradient():
     model = build([x], {"y": op.Hardmax(x), "z": op.Exp(x)})
     assert names(gradient_model(model, ["x"], ["z"]))[1] == ["x_grad"]
     model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 21]>
-        agraph (float[N, 8, 1] x, int64 n, int64 k) => (float[a, b, c, d] y) { y = STFT (x, n, , k) }""")
-    with pytest.raises(NoGradientError, match="operator STFT has neither a rule nor a body"):
+        agraph (float[N, 8] x) => (float[a] y) { y = Unique (x) }""")
+    with pytest.raises(NoGradientError, match="operator Unique has neither a rule nor a body"):
         gradient_model(model, ["x"])
 
 

@@ -34,27 +34,27 @@ def compute(outputs, **feeds):
 
 
 def test_a_rule_is_registered():
-    assert not has_rule("DFT")
+    assert not has_rule("Unique")
 
-    @vjp("DFT")
+    @vjp("Unique")
     def _(x, *, y, dy):
         return dy * x
 
-    assert has_rule("DFT")
-    x = variable("x", "float32", [2, 2])
-    assert node_types([x], grad(op.DFT(x), [x])) != []
+    assert has_rule("Unique")
+    x = variable("x", "float32", [2])
+    assert node_types([x], grad(op.Unique(x), [x])) != []
 
 
 def test_elementwise_takes_partial_derivatives():
-    elementwise("DFT", lambda x, y: 3 * x)
-    (dx,) = compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))
-    assert dx.tolist() == [[3, 0], [0, 3]]
+    elementwise("Unique", lambda x, y: 3 * x)
+    (dx,) = compute(lambda x: grad(op.Unique(x), [x]), x=np.arange(2.0))
+    assert dx.tolist() == [0, 3]
 
 
 def test_no_gradient_is_a_word():
-    no_gradient("DFT")
-    assert has_rule("DFT")
-    assert compute(lambda x: grad(op.DFT(x), [x]), x=np.eye(2))[0].tolist() == [[0, 0], [0, 0]]
+    no_gradient("Unique")
+    assert has_rule("Unique")
+    assert compute(lambda x: grad(op.Unique(x), [x]), x=np.arange(2.0))[0].tolist() == [0, 0]
 
 
 def test_attributes_come_by_name_with_the_defaults_of_the_specification():

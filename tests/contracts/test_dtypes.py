@@ -35,6 +35,8 @@ COMPARISONS = {
     "GatherND": lambda v: op.GatherND(v, np.array([[0, 1], [0, 1], [1, 1]])),
     "Slice": lambda v: op.Slice(v, [0], [8], [3], [2]),
     "Pad": lambda v: op.Pad(v, [0, 0, 1, 1, 0, 0, 1, 1], mode="reflect"),
+    "ScatterElements": lambda v: op.ScatterElements(v, np.array([0, 1, 1, 5]).reshape(1, 1, 1, 4),
+                                                    v[:1, :1, :1, :4] * 1.5, axis=3, reduction="max"),
 }
 
 

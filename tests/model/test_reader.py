@@ -103,3 +103,18 @@ def test_a_node_gives_the_outputs_of_the_file(name):
     model = load(proto)
     (built,) = build(model.inputs, model.outputs).graph.node
     assert list(built.output) == list(proto.graph.node[0].output)
+
+
+@pytest.mark.parametrize(("axes", "taken"), [("2,3", "Exp"), ("2", "Relu")])
+def test_a_branch_by_arithmetic_of_the_number_of_axes(axes, taken):
+    """As torch's TorchScript exporter writes Tensor.repeat_interleave; the other branch would hide the rank."""
+    model = text(f"""g (float[{axes}] x) => (float[a,b] y) {{
+        s = Shape(x)
+        n = Size(s)
+        two = Constant <value = int64 {{2}}> ()
+        rest = Sub(n, two)
+        zero = Constant <value = int64 {{0}}> ()
+        is_less = Less(rest, zero)
+        y = If (is_less) <then_branch = t () => (u) {{ u = Relu(x) }}, else_branch = e () => (v) {{ v = Exp(x) }}>
+    }}""")
+    assert [node.op_type for node in topological([load(model).outputs["y"]])] == [taken]

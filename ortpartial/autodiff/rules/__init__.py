@@ -18,8 +18,10 @@ from . import (
     resize,
     sampling,
     shape,
+    spectral,
     window,
 )
 
 __all__ = ["channels", "control", "einsum", "elementwise", "indexing", "linear", "losses", "microsoft", "ml",
-           "normalize", "quantization", "recurrent", "reduction", "regions", "resize", "sampling", "shape", "window"]
+           "normalize", "quantization", "recurrent", "reduction", "regions", "resize", "sampling", "shape", "spectral",
+           "window"]

@@ -6,7 +6,7 @@ from ortpartial.graph import Value, cast, ones_like, op, reshape_like, shape_of,
 
 from ..registry import no_gradient, vjp
 from .reduction import factors_vjp
-from .shape import concat_sizes, scatter_add, scatter_back, slice_shape
+from .shape import concat_sizes, in_float32, scatter_add, scatter_back, slice_shape
 
 # Elements that an index picks twice are summed by ScatterElements and never by ScatterND: with more than one thread,
 # onnxruntime (1.19.2 and 1.31.1 alike) loses additions in ScatterND(reduction="add") where indices are equal.
@@ -47,31 +47,31 @@ def _(x, k, *, ys, dy, axis):
 
 
 @vjp("ScatterElements")
-def _(x, indices, updates, *, y, dy, axis, reduction):
+def _(x, indices, updates, *, dy, axis, reduction):
     def pick(v):
         return op.GatherElements(v, indices, axis=axis)
 
     def place(v, u, reduction="none"):
         return op.ScatterElements(v, indices, u, axis=axis, reduction=reduction)
 
-    dx, du = scatter_vjp(x, updates, y, dy, reduction, pick, place)
+    dx, du = scatter_vjp(x, updates, dy, reduction, pick, place)
     return dx, None, du
 
 
 @vjp("ScatterND")
-def _(x, indices, updates, *, y, dy, reduction):
+def _(x, indices, updates, *, dy, reduction):
     def pick(v):
         return op.GatherND(v, indices)
 
     def place(v, u, reduction="none"):
         return op.ScatterND(v, indices, u, reduction=reduction)
 
-    dx, du = scatter_vjp(x, updates, y, dy, reduction, pick, place)
+    dx, du = scatter_vjp(x, updates, dy, reduction, pick, place)
     return dx, None, du
 
 
 def scatter_vjp(
-    x: Value, u: Value, y: Value, dy: Value, reduction: str, pick: Callable[[Value], Value], place: Callable[..., Value]
+    x: Value, u: Value, dy: Value, reduction: str, pick: Callable[[Value], Value], place: Callable[..., Value]
 ) -> tuple[Value, Value]:
     """Cotangents of x and of the updates u that are scattered into it; `pick` reads where `place` writes."""
     if reduction == "none":
@@ -84,6 +84,9 @@ def scatter_vjp(
             return place(ones_like(x), v, reduction="mul")
 
         return dy * product(u), factors_vjp(u, dy * x, product, lambda v: scatter_back(v, x, pick), pick)
+    # Computed again in float32: of float16, the runtime may compare a number before it was rounded with one after it.
+    x, u = in_float32(x), in_float32(u)
+    y = place(x, u, reduction=reduction)
     kept, came = cast(op.Equal(x, y), dy), cast(op.Equal(u, pick(y)), dy)
     share = dy / (kept + scatter_back(came, x, pick))
     return kept * share, came * pick(share)

@@ -134,8 +134,12 @@ def scatter_add(zeros: Value, places: Value, dy: Value, axis: int = 0) -> Value:
 
     On the CPU, onnxruntime (1.19.2 and 1.31.1 alike) does not add in float16, and sums of many numbers would lose bits.
     """
-    wide = [op.Cast(v, to=TensorProto.FLOAT) if dy.dtype.itemsize < 4 else v for v in (zeros, dy)]
-    return cast(op.ScatterElements(wide[0], places, wide[1], axis=axis, reduction="add"), dy)
+    return cast(op.ScatterElements(in_float32(zeros), places, in_float32(dy), axis=axis, reduction="add"), dy)
+
+
+def in_float32(v: Value) -> Value:
+    """v, of float32 where its dtype has fewer bits."""
+    return op.Cast(v, to=TensorProto.FLOAT) if v.dtype.itemsize < 4 else v
 
 
 @vjp("Pad")
