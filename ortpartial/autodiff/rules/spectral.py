@@ -44,7 +44,8 @@ def along_axis(v: Value, x: Value, along: Value) -> Value:
 
 @composed("STFT")
 def _(x, step, window=None, length=None, *, y, onesided):
-    n = to_vector(length) if length is not None else slice_shape(x, 1, 2) if window is None else slice_shape(window, 0, 1)
+    sized = x if window is None else op.Unsqueeze(window, [0])
+    n = slice_shape(sized, 1, 2) if length is None else to_vector(length)
     starts, places = (op.Range(0, op.Squeeze(v, [0]), 1) for v in (slice_shape(y, 1, 2), n))
     x = x if x.rank == 3 else op.Unsqueeze(x, [2])  # onnxruntime takes rows, which the TorchScript exporter writes
     frames = op.Gather(x, op.Unsqueeze(starts * cast(step, starts), [1]) + cast(places, starts), axis=1)
