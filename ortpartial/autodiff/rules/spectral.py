@@ -71,8 +71,9 @@ def axis_size(x: Value, along: Value) -> Value:
 def fit(x: Value, n: Value, along: Value) -> Value:
     """x with n elements along an axis, cropped or padded with zeros at its end."""
     size = axis_size(x, along)
-    known = n.array is not None and size.array is not None
-    if known and n.array == size.array:
-        return x
-    rest = constant(n.array - size.array) if known else n - size
+    rest = n - size
+    if n.array is not None and size.array is not None:
+        if n.array == size.array:
+            return x
+        rest = constant(n.array - size.array)
     return op.Pad(x, expand_pads(concat_sizes(constant([0]), rest), along, x)).stated([None] * x.rank)
