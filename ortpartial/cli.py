@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from .autodiff import explain_untrained, grad, gradient_model, gradient_support, nodes_between, resolve_weights
 from .estimator import OrtGradientForwardBackwardOptimizer, explain_output
-from .exceptions import ConvergenceError, ModelError, NoGradientError, OrtPartialError, SettingError
+from .exceptions import ModelError, NoGradientError, OrtPartialError, SettingError
 from .graph import Node, topological, walk_nodes
 from .model import Leaf, Model, count_modules, draw_tree, is_generated_name, load, place_initializers, write
 from .runtime import TRUSTED, find_untrusted
@@ -231,7 +231,7 @@ def _run(args: argparse.Namespace) -> int:
     with _Interruption() as interruption:
         steps = _train(args, session, data, validation, order, interruption)
         if args.output and steps:
-            _check_finite(session.state)
+            session.check_finite()
             write(session.inference_model() if args.strip else session.training_model(), args.output)
             print(f"{args.output}: the trained model{', without its training' if args.strip else ''}")
     return 130 if interruption.is_requested else 0
@@ -270,14 +270,6 @@ def _take_validation(source: str, data: dict[str, np.ndarray], session: Training
     if not 0 < share < 1:
         raise SettingError(f"--validation is a file, or a share of the rows between 0 and 1, not {source}.")
     return split_rows(data, share, rng)
-
-
-def _check_finite(state: Mapping[str, np.ndarray]) -> None:
-    """Raise an error where the last step, whose loss was finite, has left a weight that is not."""
-    for name, array in state.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ConvergenceError(f"{name!r} is not finite after the last step, and nothing is written; lower the "
-                                   f"learning rate, or scale the data.")
 
 
 def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, np.ndarray],

@@ -131,7 +131,8 @@ def test_info_of_a_model_without_weights(at, capsys):
         ("info broken.onnx", "'broken.onnx' is no ONNX model, or one that was cut short."),
         ("info linear.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
         ("gradient linear.onnx -o g.onnx --wrt W9", "The model has no tensor 'W9'"),
-        ("gradient linear.onnx -o nowhere/g.onnx", "No such file or directory: 'nowhere/g.onnx'"),
+        ("gradient linear.onnx -o nowhere/g.onnx",
+         "No such file or directory; create its folder first: 'nowhere/g.onnx'"),
         ("gradient blocked.onnx -o g.onnx", "<Node distinct: Unique> has no gradient"),
     ],
 )
@@ -309,7 +310,7 @@ def test_run_that_diverges_writes_nothing(training, capsys):
     assert run("--epochs 9 --batch 5 -o training.onnx") == 2
     assert re.search(r"The output 'loss' is (nan|inf) in step \d+ \(epoch \d\); lower", capsys.readouterr().err)
     assert run("--steps 1 -o training.onnx") == 2
-    assert re.search(r"'W\d' is not finite after the last step, and nothing is written", capsys.readouterr().err)
+    assert re.search(r"'W\d' is no longer finite, and nothing is written", capsys.readouterr().err)
     assert Path("training.onnx").read_bytes() == before
 
 
@@ -417,11 +418,11 @@ def test_export_in_training_mode(at, capsys):
     ("words", "message"),
     [
         ("run mlp.onnx data.npz", "training"),
-        ("run training.onnx nowhere.npz", "No such file"),
+        ("run training.onnx nowhere.npz", "There is no file 'nowhere.npz'; give an .npz or a .csv file of rows."),
         ("run training.onnx short.npz", "'short.npz' lacks 'y_target'; a step reads 'x', 'y_target'."),
         ("run training.onnx data.npz --steps 0", "--epochs, --steps and --batch are integers of at least 1."),
         ("run training.onnx data.npz --validation 2", "--validation is a file, or a share of the rows between 0 and 1"),
-        ("run training.onnx data.npz --validation no.npz", "No such file"),
+        ("run training.onnx data.npz --validation no.npz", "There is no file 'no.npz'"),
         ("export mlp.onnx -o out.onnx --loss none", "learning_loss: 'none' is not known."),
         ("export mlp.onnx -o out.onnx --eta0 -1", "eta0 is -1.0"),
         ("export mlp.onnx -o out.onnx --weights W9", "The weight 'W9' is no initializer of the model"),

@@ -678,6 +678,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         ------
         OSError
             The file cannot be written.
+        ConvergenceError
+            A weight has become NaN or infinite, and the file remains as it is; `get_trained_onnx` returns the model
+            all the same.
 
         Examples
         --------
@@ -726,6 +729,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             The name of the folder ends in ``.onnx``.
         OSError
             A file cannot be written; all former ones remain.
+        ConvergenceError
+            As in `save`; ``save_onnx_graph(bytes)`` returns the graphs all the same.
         """
         return self._state.save_graphs(folder)
 

@@ -13,7 +13,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import build, constant, to_dtype, variable
 from ortpartial.learning import BaseLearningRate, Schedule
-from ortpartial.model import restore_weights, write, write_folder
+from ortpartial.model import check_finite, restore_weights, write, write_folder
 from ortpartial.runtime import Session
 from ortpartial.training import Engine, TrainingSpec, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
@@ -96,6 +96,7 @@ class TrainingState:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained model to a file."""
+        check_finite(self.arrays, self.spec.model.arrays, "get_trained_onnx")
         write(self.to_model(), path)
 
     def save_graphs(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
@@ -107,6 +108,7 @@ class TrainingState:
         if root.suffix.lower() == ".onnx" and not root.is_dir():
             raise SettingError(f"save_onnx_graph writes several graphs into a folder, and {str(root)!r} is named like "
                                f"a file; write the trained model with save({str(root)!r}).")
+        check_finite(self.arrays, self.spec.model.arrays, "get_trained_onnx")
         return dict(write_folder(graphs, root))
 
     def _list_graphs(self) -> dict[str, ModelProto]:

@@ -15,12 +15,14 @@ from .specialize import specialize
 from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, to_real
 from .tree import Leaf, count_modules, draw_tree, place_initializers
 from .unused import remove_unused
+from .validation import available_memory
 from .walk import bodies, walk_graphs
-from .write import write, write_folder
+from .write import check_finite, write, write_folder
 
-__all__ = ["ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range", "bodies",
-           "can_pass_straight_through", "change_weights", "check_empty", "check_indices", "count_modules", "dequantize",
-           "draw_tree", "evaluate", "expand_body", "find_libraries", "holds_indices", "index_ranges",
-           "is_generated_name", "is_quantized", "load", "match_names", "offload_weights", "place_initializers",
-           "prepare", "read", "register_expansion", "register_libraries", "remove_unused", "replace_weights",
-           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]
+__all__ = ["ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range", "available_memory", "bodies",
+           "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices",
+           "count_modules", "dequantize", "draw_tree", "evaluate", "expand_body", "find_libraries", "holds_indices",
+           "index_ranges", "is_generated_name", "is_quantized", "load", "match_names", "offload_weights",
+           "place_initializers", "prepare", "read", "register_expansion", "register_libraries", "remove_unused",
+           "replace_weights", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs",
+           "write", "write_folder"]

@@ -15,7 +15,7 @@ from ortpartial.graph import Value
 
 from .walk import walk_protos
 
-__all__ = ["check_proto", "check_size"]
+__all__ = ["available_memory", "check_proto", "check_size"]
 
 #: Attributes whose whole numbers may be of any size; in others, one beyond 32 bits overflows inside onnx 1.23.2.
 _ANY_NUMBER = frozenset({"ends", "ignore_index", "starts", "value_int", "value_ints"})
@@ -176,13 +176,18 @@ def check_size(value: Value, what: str) -> None:
         raise ModelError(f"{what} has the shape {value.shape} with a negative size.")
     if math.prod(sizes) < 2**20 or not value.type.tensor_type.elem_type:
         return
-    if (needed := math.prod(sizes) * value.dtype.itemsize) > (memory := _memory()):
+    if (needed := math.prod(sizes) * value.dtype.itemsize) > (memory := available_memory()):
         raise ModelError(f"{what} has the shape {value.shape} and needs {needed / 2**30:.1f} GiB, where "
                          f"{memory / 2**30:.1f} GiB are available.")
 
 
-def _memory() -> int:
-    """The memory that this process may use, in bytes."""
+def available_memory() -> int:
+    """The memory that this process may use, in bytes.
+
+    Returns
+    -------
+    int
+    """
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         import resource  # not on Windows

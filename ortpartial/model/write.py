@@ -9,17 +9,20 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.external_data_helper import set_external_data
+
+from ortpartial.exceptions import ConvergenceError
 
 from . import external_data
 from .atomic import flush, flush_folder, make_folder, replace_file
 from .external_data import measure
 from .walk import walk_graphs
 
-__all__ = ["write", "write_folder"]
+__all__ = ["check_finite", "write", "write_folder"]
 
 #: External data begin at multiples of this number of bytes, so that a runtime can map them into memory.
 _ALIGNMENT = 2**16
@@ -88,6 +91,32 @@ def write_folder(protos: Mapping[str, ModelProto], folder: str | os.PathLike[str
     with nullcontext(root) if root.is_dir() else make_folder(root) as place:
         _write_all({place / names[n]: proto for n, proto in protos.items()})
     return {n: root / name for n, name in names.items()}
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray], instead: str) -> None:
+    """Refuse to write what a training has made NaN or infinite.
+
+    Parameters
+    ----------
+    arrays : dict of str to numpy.ndarray
+        What would be written, by name.
+    first : dict of str to numpy.ndarray
+        What the training started with. Where that is not finite, it is meant.
+    instead : str
+        The method that returns the model all the same.
+
+    Raises
+    ------
+    ConvergenceError
+
+    Examples
+    --------
+    >>> check_finite({"w": np.ones(2)}, {"w": np.zeros(2)}, "get_trained_onnx")
+    """
+    for n, a in arrays.items():
+        if a.dtype.kind == "f" and not np.isfinite(a).all() and np.isfinite(first[n]).all():
+            raise ConvergenceError(f"{n!r} is no longer finite, and nothing is written; lower the learning rate, or "
+                                   f"scale the data. {instead}() returns the model all the same.")
 
 
 def _write_all(protos: Mapping[Path, ModelProto]) -> None:

@@ -7,12 +7,12 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from ortpartial.exceptions import DataError
 
+from .npz import StoredArray, open_arrays
 from .session import TrainingSession
 
 __all__ = ["count_rows", "read_rows", "select_rows", "split_rows"]
@@ -39,7 +39,7 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     Raises
     ------
     DataError
-        The file has another format, lacks an input, or has different numbers of rows.
+        The file is not there, has another format, is damaged, lacks an input, or has different numbers of rows.
     OSError
         It cannot be read.
 
@@ -53,26 +53,31 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     {'x': [[1.0, 2.5], [3.0, 4.0]], 'y_target': [[5], [7]]}
     """
     path = Path(path)
-    arrays = _arrange(_read_columns(path), session) if path.suffix.lower() == ".csv" else _read_arrays(path)
+    if not path.exists():
+        raise DataError(f"There is no file {str(path)!r}; give an .npz or a .csv file of rows.")
+    if path.suffix.lower() != ".csv":
+        return _read_arrays(path, session)
+    arrays = _arrange(_read_columns(path), session)
+    _check(arrays, session, path)
+    return {n: arrays[n] for n in session.inputs}
+
+
+def _read_arrays(path: Path, session: TrainingSession) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name."""
+    with open_arrays(path, session.shapes) as arrays:
+        _check(arrays, session, path)
+        return {n: a.read() for n, a in arrays.items()}
+
+
+def _check(arrays: Mapping[str, np.ndarray | StoredArray], session: TrainingSession, path: Path) -> None:
+    """Raise an error where an input has no array, or the arrays have different numbers of rows."""
     names = session.inputs
     if missing := [n for n in names if n not in arrays]:
         raise DataError(f"{str(path)!r} lacks {missing[0]!r}; a step reads {', '.join(map(repr, names))}.")
-    data = {n: arrays[n] for n in names}
     try:
-        count_rows(data)
+        count_rows({n: arrays[n] for n in names})
     except DataError as e:
         raise DataError(f"{str(path)!r}: {e}") from None
-    return data
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name."""
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file)
-            return {n: archive[n] for n in archive.files}
-    except (ValueError, AttributeError, EOFError, BadZipFile):  # numpy's own message recommends unpickling the file.
-        raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers, and no .csv file.") from None
 
 
 def _read_columns(path: Path) -> dict[str, np.ndarray]:
@@ -133,7 +138,7 @@ def _arrange(columns: Rows, session: TrainingSession) -> dict[str, np.ndarray]:
     return arrays
 
 
-def count_rows(data: Rows) -> int:
+def count_rows(data: Mapping[str, np.ndarray | StoredArray]) -> int:
     """Count the rows of arrays.
 
     Parameters
@@ -155,7 +160,7 @@ def count_rows(data: Rows) -> int:
     >>> count_rows({"x": np.zeros((3, 2)), "y_target": np.zeros(3), "scale": np.array(0.5)})
     3
     """
-    sizes = {n: len(a) for n, a in data.items() if a.ndim}
+    sizes = {n: a.shape[0] for n, a in data.items() if a.shape}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{n!r} {size}" for n, size in sizes.items())
         raise DataError(f"The arrays have different numbers of rows: {listed}.")

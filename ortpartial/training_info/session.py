@@ -17,6 +17,7 @@ from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite,
 from ortpartial.learning import descend
 from ortpartial.model import (
     Range,
+    check_finite,
     check_indices,
     find_libraries,
     holds_indices,
@@ -309,6 +310,17 @@ class TrainingSession:
         """
         return strip_training_info(self.training_model())
 
+    def check_finite(self) -> None:
+        """Check that the training has not failed, before its state is written somewhere.
+
+        Raises
+        ------
+        ConvergenceError
+            A part of the state is NaN or infinite that was not when the session was opened; `training_model` returns
+            the model all the same.
+        """
+        check_finite(self.state, self._stored, "training_model")
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its current state, from which a new session goes on.
 
@@ -322,7 +334,10 @@ class TrainingSession:
         ------
         OSError
             The file cannot be written.
+        ConvergenceError
+            As for `check_finite`; the file remains as it is.
         """
+        self.check_finite()
         write(self.training_model(), path)
 
     def __getstate__(self) -> dict[str, Any]:

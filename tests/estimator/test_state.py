@@ -11,7 +11,7 @@ from models import linear, mlp, weights_of
 from trainings import ENGINES, W, X, Y, linear_engine, optimizer
 
 from ortpartial.estimator.state import TrainingState
-from ortpartial.exceptions import DataError, SettingError
+from ortpartial.exceptions import ConvergenceError, DataError, SettingError
 from ortpartial.learning.optimizers import LearningRateAdam
 from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.model import external_data, write
@@ -150,6 +150,20 @@ def test_save_over_the_model_that_is_trained(tmp_path, monkeypatch):
         o.save(path)
         assert (optimizer(path).predict(X) == o.predict(X)).all()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_failed_training_is_not_saved(tmp_path):
+    """Where a weight has become infinite without a loss that is, in the last step of a callback for example."""
+    o = optimizer(linear()).fit(X, Y)
+    o.save(tmp_path / "model.onnx")
+    files = o.save_onnx_graph(tmp_path / "graphs")
+    before = {p: p.read_bytes() for p in (tmp_path / "model.onnx", *files.values())}
+    o._engine.set("coef", np.full((4, 1), np.inf, np.float32))
+    for write_it, path in ((o.save, "model.onnx"), (o.save_onnx_graph, "graphs")):
+        with pytest.raises(ConvergenceError, match=r"'coef' is no longer finite, .* get_trained_onnx\(\) returns the"):
+            write_it(tmp_path / path)
+    assert {p: p.read_bytes() for p in before} == before
+    assert np.isinf(weights_of(o.get_trained_onnx())["coef"]).all()
 
 
 def test_a_folder_for_graphs_is_not_named_like_a_model(tmp_path):

@@ -65,7 +65,7 @@ def test_binary_columns(session):
 
 
 def test_errors_of_arrays(session):
-    X, y, _ = data(20)
+    X, y, _ = data(20, features=2)
     np.savez("data.npz", x=X, y_target=y)
     np.savez("uneven.npz", x=X, y_target=y[:3])
     np.savez("short.npz", x=X)

@@ -9,7 +9,7 @@ from models import assert_close, data, images, linear, mlp, net, weights_of
 from training_models import INFERENCE, WHOLE, by_hand, changed
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession, to_training_info
-from ortpartial.exceptions import DataError, ModelError, SettingError
+from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.optimizers import (
     LearningRateAdagrad,
@@ -332,6 +332,21 @@ def test_the_model_given_is_not_written_to():
     assert model.SerializeToString() == before
     session.state["w"][...] = 7
     assert session.state == {"w": 1}
+
+
+def test_a_failed_training_is_not_saved(tmp_path):
+    """What was saved before remains; the model is to be had all the same."""
+    X, y, _ = data()
+    session = TrainingSession(OrtGradientForwardBackwardOptimizer(mlp(), learning_rate=3e38).get_training_onnx())
+    session.save(tmp_path / "model.onnx")
+    before = (tmp_path / "model.onnx").read_bytes()
+    session.step({"x": X, "y_target": y})
+    with pytest.raises(ConvergenceError, match=r"'W\d' is no longer finite, and nothing is written; .* training_model"):
+        session.save(tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == before
+    failed = session.training_model()
+    TrainingSession(failed).save(tmp_path / "model.onnx")  # It has begun with these numbers, so that they are meant.
+    assert onnx.load(tmp_path / "model.onnx") == failed
 
 
 def test_what_is_saved_with_external_data(tmp_path, monkeypatch):
