@@ -154,6 +154,13 @@ class _Names:
                 t.CopyFrom(numpy_helper.from_array(array, n))
 
 
+def _needs_all_outputs(node: Node) -> bool:
+    """Whether onnxruntime refuses a node that lacks one of its outputs, although the schema calls them optional."""
+    if node.op_type == "BatchNormalization":
+        return bool(node.attributes.get("training_mode"))
+    return node.op_type == "EmbedLayerNormalization" and node.attributes.get("mask_index_type") != 0
+
+
 class _Graph:
     """One graph, of the model or of a body: merges nodes that compute the same, then names values and emits nodes.
 
@@ -292,8 +299,7 @@ class _Graph:
         """Emit one node: required outputs always, optional ones where they are read."""
         formal = node.schema.outputs
         optional = defs.OpSchema.FormalParameterOption.Optional
-        # BatchNormalization in training mode must have all its outputs, although the schema calls them optional.
-        all_of_them = node.op_type == "BatchNormalization" and node.attributes.get("training_mode")
+        all_of_them = _needs_all_outputs(node)
         emitted = [
             v in self.reached or all_of_them or formal[min(i, len(formal) - 1)].option != optional
             for i, v in enumerate(node.outputs)

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper, inliner
+from onnx import ModelProto, TensorProto, defs, helper, inliner
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
 
 from .folding import fold_constants
-from .upgrade import upgrade
+from .reader import EXPANSIONS
+from .upgrade import STANDARD, upgrade
 from .validation import check_proto
-from .walk import bodies, walk_graphs
+from .walk import bodies, walk_graphs, walk_protos
 
 __all__ = ["check_graph", "infer_types", "prepare", "set_sizes"]
 
@@ -43,6 +44,7 @@ def prepare(
     """
     light = ModelProto()
     light.CopyFrom(_without_data(proto))
+    _name_domains(light)
     for nodes in (*(g.node for g in walk_graphs(light.graph)), *(f.node for f in light.functions)):
         _add_named_inputs(nodes)
     check_proto(light)
@@ -66,6 +68,17 @@ def prepare(
         set_sizes(light.graph, batch)
     fold_constants(light.graph, opsets)
     return light.graph, opsets
+
+
+def _name_domains(model: ModelProto) -> None:
+    """Put operators of onnxruntime that it writes into the domain of ONNX, which has none of the name, into its own."""
+    nodes = [node for container in (model.graph, *model.functions) for node in walk_protos(container)]
+    misplaced = [node for node in nodes if node.domain in STANDARD and ("com.microsoft", node.op_type) in EXPANSIONS
+                 and not defs.has(node.op_type)]
+    for node in misplaced:
+        node.domain = "com.microsoft"
+    if misplaced and not any(o.domain == "com.microsoft" for o in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
 
 
 def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:

@@ -352,3 +352,20 @@ def test_later_versions_only_add():
                     assert {*wider[len(options):]} <= {optional}, op_type
                 assert before[2].items() <= after[2].items(), op_type
                 assert not any(required for n, (_, required, _) in after[2].items() if n not in before[2]), op_type
+
+
+def test_among_foreign_operators():
+    """They stay as they are, and what reads them is upgraded even where only the model says of which type it is."""
+    nodes = [helper.make_node("FusedMatMul", ["x", "x"], ["a"], domain="com.microsoft", transB=1),
+             helper.make_node("Clip", ["a"], ["b"], min=-1.0, max=1.0),
+             helper.make_node("SimplifiedLayerNormalization", ["b", "s"], ["c"], epsilon=0.01),
+             helper.make_node("Softmax", ["c"], ["y"], axis=1)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3, 3]) for name in "xy")
+    graph = helper.make_graph(nodes, "file", [x], [y], [numpy_helper.from_array(f(1, 2, 3), "s")])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[
+        helper.make_opsetid("", 10), helper.make_opsetid("com.microsoft", 1)])
+    feeds = {"x": normal(2, 3, 3)}
+    loaded = load(model)
+    assert loaded.values["a"].node.op_type == "FusedMatMul"
+    found = Session(build(loaded.inputs, loaded.outputs)).run(feeds)["y"]
+    np.testing.assert_allclose(found, run_file(model, feeds)["y"], rtol=1e-5)

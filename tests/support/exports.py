@@ -71,7 +71,9 @@ class Only(nn.Module):
         self.net = net
 
     def forward(self, x):
-        y = self.net(x)
+        # Without a mask, the positions of GPT-2 tell sequences apart, by an operator that torch's older exporter lacks.
+        mask = {"attention_mask": torch.ones_like(x)} if self.net.config.model_type == "gpt2" else {}
+        y = self.net(x, **mask)
         return y[0] if isinstance(y, tuple) else y if isinstance(y, torch.Tensor) else y.last_hidden_state
 
 
@@ -120,7 +122,7 @@ def make_module(name):
     return Only(net.get_encoder() if kind in ("Whisper", "Bart") else net), shape
 
 
-def exported(name, dynamo, dtype=torch.float32):
+def exported(name, dynamo, dtype=torch.float32, opset=18):
     """A module with parameters that differ from one another, its input, and the model that torch exports."""
     torch.manual_seed(0)
     net, shape = make_module(name)
@@ -139,7 +141,7 @@ def exported(name, dynamo, dtype=torch.float32):
     keep = {"optimize": False} if dynamo else {"training": TrainingMode.PRESERVE, "do_constant_folding": False}
     with TemporaryDirectory() as folder:
         torch.onnx.export(net, (x,), f"{folder}/net.onnx", dynamo=dynamo, input_names=["x"], output_names=["y"],
-                          opset_version=18, verbose=False, **keep)
+                          opset_version=opset, verbose=False, **keep)
         return net, x, onnx.load(f"{folder}/net.onnx")
 
 

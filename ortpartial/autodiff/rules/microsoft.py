@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, TypeProto, defs, helper
+from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
 
 from ortpartial.exceptions import NoGradientError, OrtPartialError
 from ortpartial.graph import Value, attribute_value, cast, constant, op
+from ortpartial.model import register_expansion
 
 from ..grad import composed
 from .linear import swap_last_axes
@@ -42,8 +43,11 @@ def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Calla
 
 
 #: Type variables of integer inputs, and of outputs that are float32 whatever the other types.
-_TYPES = {"key_padding_mask": "M", "mask_index": "M", "past_sequence_length": "M", "cache_indirection": "M",
-          "mean": "U", "inv_std_var": "U"}
+_TYPES = {
+    **dict.fromkeys(("cache_indirection", "input_ids", "key_padding_mask", "mask", "mask_index",
+                     "past_sequence_length", "position_ids", "segment_ids"), "M"),
+    "mean": "U", "inv_std_var": "U",
+}
 
 
 def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
@@ -84,7 +88,7 @@ def _inferred(formula: Callable[..., Any], attributes: dict[str, Any]) -> Callab
             ys = formula(*inputs, **settings)
             types = [None if y is None else y.type for y in ([ys] if isinstance(ys, Value) else ys)]
         except OrtPartialError:
-            first = context.get_input_type(0).tensor_type.elem_type
+            first = next(v.type.tensor_type.elem_type for v in inputs if v is not None and v.is_float)
             types = [TypeProto(tensor_type=TypeProto.Tensor(elem_type=first))]
         for i, kind in enumerate(types[: context.get_num_outputs()]):
             if kind is not None and context.has_output(i):
@@ -171,6 +175,44 @@ def QuickGelu(x, *, alpha):
 def SkipLayerNormalization(x, skip, gamma, beta=None, bias=None, *, epsilon):
     total = x + skip if bias is None else x + skip + bias
     return *op.LayerNormalization(total, gamma, beta, epsilon=epsilon, n_outputs=3), total
+
+
+@fused("input skip gamma bias?", "output mean? inv_std_var? input_skip_bias_sum?", epsilon=1e-12)
+def SkipSimplifiedLayerNormalization(x, skip, gamma, bias=None, *, epsilon):
+    total = x + skip if bias is None else x + skip + bias
+    y, r = normalize_by_squares(total, gamma, epsilon)
+    return y, None, r, total
+
+
+def normalize_by_squares(x: Value, scale: Value, epsilon: float, axis: int = -1) -> tuple[Value, Value]:
+    """x r scale and r = 1 / √(mean x² + ε), in float32 at least, as onnxruntime fuses it."""
+    wide = x if x.dtype == np.float64 else op.Cast(x, to=TensorProto.FLOAT)
+    root = op.Sqrt(op.ReduceMean(op.Pow(wide, 2.0), list(range(axis % x.rank, x.rank))) + epsilon)
+    return cast(wide / root, x) * scale, 1 / root
+
+
+def read_simplified(inputs: Sequence[Value], attributes: Mapping[str, Any], _: Sequence[bool]) -> list[Value | None]:
+    """SimplifiedLayerNormalization, which onnxruntime runs under a name of ONNX's domain that ONNX does not have."""
+    x, scale = inputs
+    return [*normalize_by_squares(x, scale, attributes.get("epsilon", 1e-5), attributes.get("axis", -1))]
+
+
+register_expansion("SimplifiedLayerNormalization", DOMAIN, read_simplified)
+
+
+@fused("input_ids segment_ids? word_embedding position_embedding segment_embedding? gamma beta mask? position_ids?",
+       "output mask_index? embedding_sum?", epsilon=1e-12, mask_index_type=int)
+def EmbedLayerNormalization(ids, segments, words, positions, kinds, gamma, beta, mask=None, places=None, *, epsilon):
+    total = op.Gather(words, ids)
+    if places is None:
+        total = total + op.Slice(positions, [0], slice_shape(ids, 1, 2), [0])
+    else:
+        total = total + op.Gather(positions, places)
+    if kinds is not None:
+        total = total + op.Gather(kinds, segments)
+    # Of the second output only the type counts: what reads it has no gradient by it.
+    lengths = op.ReduceSum(ids if mask is None else mask, [1], keepdims=0)
+    return op.LayerNormalization(total, gamma, beta, epsilon=epsilon), lengths, total
 
 
 # Attention.
