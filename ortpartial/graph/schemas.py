@@ -26,11 +26,9 @@ OPSET = 21
 def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
     """The schema of an operator at an opset; an operator younger than the opset has the schema of its first version."""
     try:
-        if domain:
-            return defs.get_schema(op_type, domain)
         if defs.has(op_type, version, domain):
             return defs.get_schema(op_type, version, domain)
-        return defs.get_schema(op_type, defs.onnx_opset_version(), domain)
+        return defs.get_schema(op_type, domain)
     except defs.SchemaError:
         raise UnknownOperatorError(_unknown(op_type, domain, version)) from None
 

@@ -7,6 +7,7 @@ from .folding import evaluate
 from .function_bodies import expand_body
 from .index_ranges import Range, check_empty, check_indices, holds_indices, index_ranges
 from .load import Model, load, read
+from .ml import ML_OPERATORS, compute_ml, expand_ml, read_ml_weights
 from .names import match_names
 from .prepare import prepare
 from .quantized_operators import dequantize
@@ -19,10 +20,11 @@ from .validation import available_memory
 from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
 
-__all__ = ["ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range", "available_memory", "bodies",
-           "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices",
-           "count_modules", "dequantize", "draw_tree", "evaluate", "expand_body", "find_libraries", "holds_indices",
-           "index_ranges", "is_generated_name", "is_quantized", "load", "match_names", "offload_weights",
-           "place_initializers", "prepare", "read", "register_expansion", "register_libraries", "remove_unused",
-           "replace_weights", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs",
-           "write", "write_folder"]
+__all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range",
+           "available_memory", "bodies", "can_pass_straight_through", "change_weights", "check_empty",
+           "check_finite", "check_indices", "compute_ml", "count_modules", "dequantize", "draw_tree",
+           "evaluate", "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges",
+           "is_generated_name", "is_quantized", "load", "match_names", "offload_weights",
+           "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion",
+           "register_libraries", "remove_unused", "replace_weights", "restore_weights", "specialize",
+           "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from .load import Model, list_initializers
+from .ml import read_ml_weights, write_ml_weights
 
 __all__ = ["change_weights", "offload_weights", "replace_weights", "restore_weights", "split_external_data"]
 
@@ -29,7 +30,7 @@ _DATA = [f.name for f in TensorProto.DESCRIPTOR.fields if f.name.endswith("_data
 
 
 def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
-    """A copy of a model with some initializers replaced and everything else unchanged.
+    """A copy of a model with some initializers, or weights that are attributes, replaced and all else unchanged.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
                 t.ClearField("data_location")
                 t.ClearField("external_data")
             t.raw_data = new.raw_data
+    write_ml_weights(copy, weights)
     return copy
 
 
@@ -182,6 +184,8 @@ def restore_weights(model: Model, weights: Mapping[str, np.ndarray] | None = Non
     True
     """
     left_out = {t.name for t in model.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    # Attributes hold what was read, which may decide about the meaning of others, until they are written.
+    left_out |= read_ml_weights(model.proto).keys()
     return replace_weights(model.proto, {**{n: model.arrays[n] for n in left_out}, **(weights or {})})
 
 

@@ -23,7 +23,7 @@ from .aliases import Alias, find_aliases, find_module_names
 from .custom_ops import find_libraries, register_libraries, resolve_libraries
 from .display import to_html, to_text
 from .external_files import read_external_data
-from .linear_models import expand_linear_models
+from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
@@ -48,7 +48,7 @@ class Model(Immutable):
     inputs, outputs : dict of str to Value
         The inputs and outputs of the graph.
     initializers : dict of str to Value
-        Its initializers: variables where `load` was told so, else constants.
+        Its initializers, and the weights that are attributes: variables where `load` was told so, else constants.
     arrays : dict of str to numpy.ndarray
         The content of the initializers.
     values : dict of str to Value
@@ -173,7 +173,7 @@ def read(source: ModelProto | bytes | str | os.PathLike[str],
         suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) else ""
         hint = f"; a {suffix} file is of another library: export its model to ONNX" if suffix in _FOREIGN else ""
         raise ModelError(f"{what} no ONNX model, or one that was cut short{hint}.")
-    return expand_linear_models(densify(read_external_data(model, folder)))
+    return densify(read_external_data(model, folder))
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
@@ -183,8 +183,9 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
-    Sparse initializers are read as dense ones, trained as dense weights and written as such. A LinearRegressor or
-    LinearClassifier of ai.onnx.ml, as of scikit-learn, is read and written as MatMul and Add.
+    Sparse initializers are read as dense ones, trained as dense weights and written as such. Weights that are
+    attributes of operators of ai.onnx.ml, as those of scikit-learn's models are, are initializers of the values, named
+    ``<output>.<attribute>``, and attributes of the same operators where they are written.
 
     Parameters
     ----------
@@ -233,10 +234,12 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         libraries = resolve_libraries(custom_ops_library)
     register_libraries(proto, libraries)
     graph, opsets = prepare(proto, batch)
-    arrays = loaded.arrays if loaded else {t.name: numpy_helper.to_array(t) for t in list_initializers(proto)}
+    arrays = loaded.arrays if loaded else _read_arrays(proto)
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
+    if loaded:  # A layer of torch holds the content of its weights itself.
+        initializers |= {n: variable(n, v.dtype, v.shape) for n, v in loaded.initializers.items() if n not in arrays}
     inputs = {}
     for i in graph.input:
         if i.name not in initializers:
@@ -277,6 +280,11 @@ def list_initializers(proto: ModelProto) -> list[TensorProto]:
     counts = Counter(t.name for t in every)
     n = len(proto.graph.initializer)
     return [*every[:n], *(t for t in every[n:] if counts[t.name] == 1)]
+
+
+def _read_arrays(proto: ModelProto) -> dict[str, np.ndarray]:
+    """The content of the initializers of a model, and of the weights that are attributes of its nodes."""
+    return {**{t.name: numpy_helper.to_array(t) for t in list_initializers(proto)}, **read_ml_weights(proto)}
 
 
 def _hint_export(source: object) -> str:

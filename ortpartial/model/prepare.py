@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, defs, helper, inliner
+from onnx import ModelProto, defs, helper, inliner
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
 
 from .folding import fold_constants
+from .ml import expand, read_ml_weights
 from .reader import EXPANSIONS
 from .upgrade import STANDARD, upgrade
 from .validation import check_proto
@@ -25,6 +26,8 @@ def prepare(
     proto: ModelProto, batch: int | Mapping[str, Sequence[int]] | None = None
 ) -> tuple[onnx.GraphProto, Mapping[str, int]]:
     """A graph with functions inlined and opset 21 or later, in which big initializers became inputs, and its opsets.
+
+    Operators of ai.onnx.ml that have weights are written as standard ones.
 
     Parameters
     ----------
@@ -64,6 +67,7 @@ def prepare(
     if version < OPSET:
         light = upgrade(light, version)
     opsets = {o.domain: o.version for o in light.opset_import}
+    expand(light.graph, opsets, read_ml_weights(proto))
     if batch is not None:
         set_sizes(light.graph, batch)
     fold_constants(light.graph, opsets)
@@ -109,7 +113,9 @@ def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
 
 def _without_data(proto: ModelProto) -> ModelProto:
     """The model with big initializers of floats declared as inputs, so that passes do not copy weights."""
-    light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=proto.opset_import, functions=proto.functions)
+    versions = {o.domain: o.version for o in proto.opset_import}  # skl2onnx 1.20.0 writes some twice.
+    imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=imports, functions=proto.functions)
     source, target = proto.graph, light.graph
     target.name = source.name or "graph"
     target.node.extend(source.node)
@@ -226,11 +232,6 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
     for g in (main, *inside):
         computed = [o for node in g.node for o in node.output if o in opaque]
         g.value_info.extend(helper.make_value_info(o, opaque[o]) for o in computed)
-    for node in model.graph.node:  # onnx 1.23.2 has no shape inference for them, and what follows would have no rank
-        if node.domain == "ai.onnx.ml" and node.op_type in ("Scaler", "Normalizer"):
-            node.CopyFrom(helper.make_node("Cast", node.input, node.output, to=TensorProto.FLOAT))
-        elif node.domain == "ai.onnx.ml" and node.op_type == "Imputer":
-            node.CopyFrom(helper.make_node("Identity", node.input, node.output))
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:

@@ -109,9 +109,6 @@ class Reader:
         where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
         if bodies(node) and node.op_type not in CONTROL and not self._is_opaque(node):
             raise ModelError(f"{where} has a subgraph; of the operators that have one, {', '.join(CONTROL)} are read.")
-        if node.domain == "ai.onnx.ml" and node.op_type.startswith(("TreeEnsemble", "SVM")):
-            raise ModelError(f"{where} holds its weights as attributes and has no gradient; what is to be trained "
-                             f"before or behind it has to be a model of its own.")
         if unknown := [i for i in node.input if i and i not in values]:
             raise ModelError(f"{where} reads {unknown[0]!r}, which nothing computes before it.")
         try:

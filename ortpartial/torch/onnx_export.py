@@ -24,6 +24,7 @@ from onnx import (
 from torch.onnx.symbolic_helper import parse_args
 
 from ortpartial.exceptions import ModelError
+from ortpartial.model import read_ml_weights
 
 from .custom_operator import find_layer
 
@@ -88,8 +89,9 @@ def make_function_proto(key: str, training: bool, opset: int) -> LayerFunctionPr
     layer = find_layer(key)
     compiled = layer._compile(training=training)
     model, leaves = layer._onnx, list(compiled.function.leaves)
-    if compiled.masks or compiled.statistics or layer._probe.dtype is not layer._dtype:
-        model = compiled.function.function.graph(fast=False)  # The file has it in inference mode, in its own dtype.
+    if compiled.masks or compiled.statistics or layer._probe.dtype is not layer._dtype or read_ml_weights(model):
+        # The file has it in inference mode, in its own dtype, and with weights that are attributes.
+        model = compiled.function.function.graph(fast=False)
     model = _convert_opset(inliner.inline_local_functions(model, convert_version=True), opset)
     outputs = list(compiled.function.function.outputs)
     constants = [t for t in model.graph.initializer if t.name not in leaves]

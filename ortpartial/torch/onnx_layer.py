@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
@@ -262,10 +262,12 @@ class OnnxLayer(torch.nn.Module):
         Returns
         -------
         onnx.ModelProto
-            Each initializer keeps its dtype in the file: the state of a layer after `double()` is rounded.
+            Each weight keeps its dtype in the file: the state of a layer after `double()` is rounded.
         """
         declared = {t.name: t.data_type for t in self._onnx.graph.initializer}
-        return replace_weights(self._onnx, {n: as_array(t, declared[n]) for n, t in self._tensors().items()})
+        # A weight that is an attribute is rounded to it when it is written.
+        return replace_weights(self._onnx, {n: as_array(t, declared.get(n, TensorProto.DOUBLE))
+                                            for n, t in self._tensors().items()})
 
     @property
     def engine_(self) -> str:

@@ -21,7 +21,16 @@ from ortpartial.learning import (
     drop_flushes,
     glorot_bounds,
 )
-from ortpartial.model import Model, load, prepare, remove_unused, restore_weights, walk_graphs
+from ortpartial.model import (
+    Model,
+    expand_ml,
+    load,
+    prepare,
+    read_ml_weights,
+    remove_unused,
+    restore_weights,
+    walk_graphs,
+)
 from ortpartial.training import Names, TrainingSpec, step_values
 
 from .graphs import strip_training_info
@@ -208,11 +217,12 @@ def _upgrade(proto: ModelProto, moving: Collection[str]) -> ModelProto:
     """A copy of the model without training information, of opset 21 or later."""
     stripped = strip_training_info(proto)
     if all(o.domain not in ("", "ai.onnx") or o.version >= OPSET for o in stripped.opset_import):
-        return stripped
+        return expand_ml(stripped)
     graph, opsets = prepare(stripped)
-    # The upgrade leaves initializers out and has them as inputs.
-    names = {t.name for t in graph.initializer}
+    # The upgrade leaves initializers out and has them as inputs, as it does with weights that are attributes.
+    names, attributes = {t.name for t in graph.initializer}, read_ml_weights(stripped)
     initializers = [t for t in stripped.graph.initializer if t.name not in names]
+    initializers += [numpy_helper.from_array(a, n) for n, a in attributes.items() if n not in names]
     inputs = [i for i in graph.input if i.name not in {t.name for t in initializers}]
     graph.ClearField("input")
     graph.input.extend(inputs)

@@ -1,19 +1,34 @@
-"""Gradients of the operators of ai.onnx.ml that scale and normalize rows."""
+"""Gradients of operators of ai.onnx.ml; in models that are read, most of them are standard operators by then."""
 
-from ortpartial.graph import cast, op
+from ortpartial.exceptions import NoGradientError
+from ortpartial.graph import op
+from ortpartial.model import ML_OPERATORS, compute_ml
 
 from ..grad import composed
+from ..registry import no_gradient
 
-_NORMS = {"L1": op.ReduceL1, "L2": op.ReduceL2, "MAX": op.ReduceMax}
-
-
-@composed("Normalizer", "ai.onnx.ml")
-def _(x, *, y, norm):
-    x = cast(x, y)
-    size = _NORMS[norm](x, [-1])
-    return x / op.Where(op.Equal(size, 0), 1, size)
+DOMAIN = "ai.onnx.ml"
 
 
-@composed("Scaler", "ai.onnx.ml")
-def _(x, *, y, offset, scale):
-    return (cast(x, y) - (offset or [0.0])) * (scale or [1.0])
+def _compose(*inputs, node):
+    outputs = compute_ml(node.schema, inputs, node.attributes)
+    if outputs is None:
+        raise NoGradientError(f"{node!r} has no gradient with these attributes: leave the weights before this node out "
+                              f"of weights_to_train.")
+    return outputs
+
+
+for _op_type in (n for n in ML_OPERATORS if not n.startswith("TreeEnsemble")):
+    composed(_op_type, DOMAIN)(_compose)
+
+
+@composed("ArrayFeatureExtractor", DOMAIN)
+def _(x, i):
+    """y = x[..., i], a row where x is a vector."""
+    y = op.Gather(x, op.Reshape(i, [-1]), axis=-1)
+    return op.Unsqueeze(y, [0]) if x.shape is not None and len(x.shape) == 1 else y
+
+
+# A gradient by the leaves does not come here: a TreeEnsemble that is read is a choice among its leaves.
+no_gradient("Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "LabelEncoder", "OneHotEncoder",
+            "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "ZipMap", domain=DOMAIN)

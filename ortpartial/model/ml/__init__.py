@@ -1,0 +1,5 @@
+"""Operators of ai.onnx.ml, whose weights are attributes: read as standard operators, and written back."""
+
+from .expansion import ML_OPERATORS, compute_ml, expand, expand_ml, read_ml_weights, write_ml_weights
+
+__all__ = ["ML_OPERATORS", "compute_ml", "expand", "expand_ml", "read_ml_weights", "write_ml_weights"]

@@ -1,0 +1,239 @@
+"""Expansion of operators of ai.onnx.ml: their weights, which are attributes, as initializers of standard operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import FLOATS, OPSET, Value, attribute_value, build, constant, defaults, op, schema_of, variable
+
+from ..walk import walk_graphs
+from .linear import LINEAR
+from .operator import MlOperator
+from .preprocessing import PREPROCESSING
+from .svm import SVM
+from .trees import TREES
+
+__all__ = ["ML_OPERATORS", "compute_ml", "expand", "expand_ml", "read_ml_weights", "write_ml_weights"]
+
+DOMAIN = "ai.onnx.ml"
+
+#: By name.
+ML_OPERATORS: dict[str, MlOperator] = {**LINEAR, **PREPROCESSING, **SVM, **TREES}
+
+
+def read_ml_weights(proto: ModelProto) -> dict[str, np.ndarray]:
+    """The weights that are attributes of the nodes of a model.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; its bodies and functions do not count.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        By name, ``<last output of the node>.<attribute>``.
+
+    Examples
+    --------
+    >>> from onnx import parser
+    >>> model = parser.parse_model('''<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 1]>
+    ... g (float[N, 2] x) => (float[N, 1] y) {
+    ...     y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0], intercepts = [3.0]> (x)
+    ... }''')
+    >>> {n: a.shape for n, a in read_ml_weights(model).items()}
+    {'y.coefficients': (2, 1), 'y.intercepts': (1,)}
+    """
+    named: dict[str, np.ndarray] = {}
+    version = _version(proto)
+    for node, operator in _list_nodes(proto.graph):
+        attributes = _read_attributes(node, version)
+        for what, array in (operator.read(attributes) or {}).items():
+            name = f"{_prefix(node)}.{what}"
+            if name in named or any(t.name == name for t in proto.graph.initializer):
+                raise ModelError(f"Two tensors are called {name!r}: a weight of node {node.name or '(unnamed)'} "
+                                 f"({node.op_type}) and another one; rename the output {_prefix(node)!r}.")
+            named[name] = array
+    return named
+
+
+def write_ml_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> None:
+    """Write weights into the attributes that they were read from.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; its nodes are written to.
+    weights : dict of str to numpy.ndarray
+        New content by name, of the same shape and dtype; names of no weight count for nothing.
+    """
+    version = _version(proto)
+    for node, operator in _list_nodes(proto.graph):
+        prefix = _prefix(node)
+        attributes = _read_attributes(node, version)
+        former = operator.read(attributes) or {}
+        new = {what: np.asarray(weights.get(f"{prefix}.{what}", a)).astype(a.dtype).reshape(a.shape)
+               for what, a in former.items()}
+        changed = {what: a for what, a in new.items() if not np.array_equal(a, former[what], equal_nan=True)}
+        if not changed:
+            continue
+        written = operator.write(attributes, changed)
+        kept = [a for a in node.attribute if a.name not in written]
+        del node.attribute[:]
+        node.attribute.extend([*kept, *(helper.make_attribute(n, v) for n, v in written.items())])
+
+
+def expand(graph: GraphProto, opsets: dict[str, int], stored: Collection[str]) -> None:
+    """Write each operator of ai.onnx.ml that has a gradient or weights as standard operators.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph, of opset 21 or later; it is written to, and so are the graphs inside it.
+    opsets : dict of str to int
+        Its opsets; written to.
+    stored : collection of str
+        The weights whose content is kept elsewhere: big ones become inputs.
+    """
+    for g in walk_graphs(graph):
+        if not any(_list_nodes(g)):
+            continue
+        opsets.setdefault("", OPSET)
+        nodes = [new for node in g.node for new in _expand_node(node, g, opsets, stored if g is graph else ())]
+        nodes = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del g.node[:]
+        g.node.extend(nodes)
+
+
+def expand_ml(proto: ModelProto) -> ModelProto:
+    """A model whose weights are initializers, where they were attributes.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model, of opset 21 or later where it has operators of ai.onnx.ml with weights; it is not written to.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The same object where there are none.
+    """
+    if not read_ml_weights(proto):
+        return proto
+    expanded = ModelProto()
+    expanded.CopyFrom(proto)
+    opsets = {o.domain: o.version for o in proto.opset_import}
+    expand(expanded.graph, opsets, ())
+    del expanded.opset_import[:]
+    expanded.opset_import.extend(helper.make_opsetid(d, v) for d, v in opsets.items())
+    return expanded
+
+
+def compute_ml(schema: defs.OpSchema, inputs: Sequence[Value | None],
+               attributes: Mapping[str, Any]) -> Sequence[Value | None] | None:
+    """What an operator of ai.onnx.ml computes, as an expression of standard operators.
+
+    Parameters
+    ----------
+    schema : onnx.defs.OpSchema
+        The operator, one of `ML_OPERATORS`.
+    inputs : sequence of Value
+        Its inputs.
+    attributes : dict of str to object
+        Its attributes.
+
+    Returns
+    -------
+    sequence of Value, or None
+        The outputs; None where attributes are not supported.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import Operators, variable
+    >>> y = Operators("ai.onnx.ml").Scaler(variable("x", "float32", ["N", 2]), scale=[2.0])
+    >>> compute_ml(y.node.schema, y.node.inputs, y.node.attributes)
+    [<Value Mul float32[Nx2]>]
+    """
+    operator = ML_OPERATORS[schema.name]
+    attributes = {**defaults(schema), **attributes, "version": schema.since_version}
+    arrays = operator.read(attributes)
+    if arrays is None:
+        return None
+    elem_type = operator.input_type(attributes)
+    casts = [op.Cast(x, to=elem_type) if elem_type else x for x in inputs if x is not None]
+    return operator.compute(attributes, casts, {what: constant(a) for what, a in arrays.items()})
+
+
+def _list_nodes(graph: GraphProto) -> Iterator[tuple[NodeProto, MlOperator]]:
+    """The nodes of a graph that `ML_OPERATORS` has, with their operators."""
+    for node in graph.node:
+        if node.domain == DOMAIN and node.op_type in ML_OPERATORS:
+            yield node, ML_OPERATORS[node.op_type]
+
+
+def _version(proto: ModelProto) -> int:
+    return next((o.version for o in proto.opset_import if o.domain == DOMAIN), 1)
+
+
+def _prefix(node: NodeProto) -> str:
+    """The name that those of weights begin with."""
+    return next((o for o in reversed(node.output) if o), node.name)
+
+
+def _read_attributes(node: NodeProto, version: int) -> dict[str, Any]:
+    """The attributes of a node and the defaults of others."""
+    schema = schema_of(node.op_type, DOMAIN, version)
+    return {**defaults(schema), **{a.name: attribute_value(a) for a in node.attribute}, "version": version}
+
+
+def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int],
+                 stored: Collection[str]) -> Iterator[NodeProto]:
+    """The nodes in place of one of `ML_OPERATORS`; their constants become initializers of the graph."""
+    operator = ML_OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
+    attributes = {} if operator is None else _read_attributes(node, opsets.get(DOMAIN, 1))
+    arrays = None if operator is None else operator.read(attributes)
+    if operator is None or arrays is None:
+        yield node
+        return
+    prefix = _prefix(node)
+    inputs, casts = [], []
+    elem_type = operator.input_type(attributes)
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type or TensorProto.FLOAT)
+    for i, name in enumerate(node.input):
+        settings: dict[str, Any] = {"op_type": "Cast", "to": elem_type} if elem_type else {"op_type": "Identity"}
+        casts.append(helper.make_node(inputs=[name], outputs=[f"{prefix}.input_{i}"], **settings))
+        inputs.append(variable(f"input_{i}", dtype, [None, None]))
+    weights = {what: variable(what, a.dtype, a.shape) for what, a in arrays.items()}
+    outputs = operator.compute(attributes, inputs, weights)
+    named = {o: v for o, v in zip(node.output, outputs, strict=False) if o and v is not None}
+    kept = {v.hint: v for v in inputs} | weights
+    expanded = build(kept, named, reserved=[*node.input]).graph
+    _name_inside(expanded, prefix, named)
+    for what, array in arrays.items():
+        name = f"{prefix}.{what}"
+        if name in stored and array.size > 64 and helper.np_dtype_to_tensor_dtype(array.dtype) in FLOATS:
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
+        else:
+            graph.initializer.append(numpy_helper.from_array(array, name))
+    graph.initializer.extend(expanded.initializer)
+    yield from casts
+    yield from expanded.node
+
+
+def _name_inside(graph: GraphProto, prefix: str, outputs: Collection[str]) -> None:
+    """Begin the names of a graph with a prefix, except for those of its outputs."""
+    def rename(names: Any) -> None:
+        names[:] = [n if n in outputs or not n else f"{prefix}.{n}" for n in names]
+
+    for g in walk_graphs(graph):
+        for node in g.node:
+            rename(node.input)
+            rename(node.output)
+        for v in (*g.initializer, *([] if g is graph else [*g.input, *g.output, *g.value_info])):
+            v.name = f"{prefix}.{v.name}"
