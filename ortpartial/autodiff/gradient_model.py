@@ -28,9 +28,10 @@ def gradient_model(
     """The gradient of an ONNX model as an ONNX model: ``Σ <cotangent, ∂output/∂name>`` for every name of `wrt`.
 
     Any runtime runs it: only operators of the ONNX standard are added to the model. Its inputs are those of the model,
-    then the initializers of `wrt`, then the cotangent ``<output>_grad`` of every differentiated output. Its outputs
-    are ``<name>_grad``, in the order of `wrt`. A cotangent or gradient has the shape of the tensor that it is named
-    after. Applied to its own result with another suffix, it returns the next order.
+    then the initializers of `wrt`, then the cotangent ``<output>_grad`` of every differentiated output, or
+    ``<output>_grad_in`` of one that is in `wrt` as well. Its outputs are ``<name>_grad``, in the order of `wrt`. A
+    cotangent or gradient has the shape of the tensor that it is named after. Applied to its own result with another
+    suffix, it returns the next order.
 
     Parameters
     ----------
@@ -88,7 +89,8 @@ def gradient_model(
     inputs = {**loaded.inputs, **{n: loaded.initializers[n] for n in weights}}
     seeds: dict[str, Value] = {}
     if cotangents == "input":
-        seeds = {f"{o}{suffix}": Value(loaded.outputs[o].type, hint=f"{o}{suffix}") for o in chosen}
+        seeds = {n: Value(loaded.outputs[o].type, hint=n) for o in chosen
+                 for n in [f"{o}{suffix}_in" if o in names else f"{o}{suffix}"]}
     results = _name_gradients(loaded, names, seeds, suffix)
     gradients = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], [*seeds.values()] or None)
     named = dict(zip(results, gradients, strict=True))

@@ -156,12 +156,24 @@ def test_control_flow():
         ({"wrt": []}, "wrt is empty"),
         ({"wrt": ["x"], "outputs": []}, "No output of the model holds real numbers"),
         ({}, "No float initializer of rank one or more leads to the outputs 'y'"),
-        ({"wrt": ["y"]}, "The name 'y_grad' of a gradient is taken; choose another suffix than '_grad'."),
     ],
 )
 def test_names_that_cannot_be(settings, message):
     with pytest.raises(ModelError, match=re.escape(message)):
         gradient_model(parser.parse_model(TEXT), **settings)
+
+
+def test_a_tensor_that_is_an_output_and_in_wrt():
+    """Its cotangent and its gradient, which the other outputs add to, have names of their own."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 21]> g (double[N] x) => (double[N] h, double[N] y)
+                               { h = Exp(x) y = Mul(h, h) }""")
+    first = gradient_model(model, ["h", "x"])
+    assert names(first) == (["x", "h_grad_in", "y_grad"], ["h_grad", "x_grad"])
+    x, h, dh, dy = np.array([0.5, 1]), np.exp([0.5, 1]), np.array([2.0, 3]), np.array([5.0, 7])
+    found, total = run(first, {"x": x, "h_grad_in": dh, "y_grad": dy}), dh + dy * 2 * h
+    assert_close(found, {"h_grad": total, "x_grad": total * h}, 1e-12)
+    second = gradient_model(first, ["h_grad_in"], ["h_grad"], suffix="_grad2")
+    assert names(second) == (["x", "h_grad_in", "y_grad", "h_grad_grad2"], ["h_grad_in_grad2"])
 
 
 def test_names_taken():
