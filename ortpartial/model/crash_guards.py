@@ -17,8 +17,8 @@ from .validation import LARGEST_WINDOW
 __all__ = ["check_node", "guard_inputs"]
 
 #: Operators that crash or hang on a tensor without elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
-NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "GRU", "LSTM", "RNN", "ReduceL1", "ReduceL2",
-                          "ReduceSumSquare"})
+NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "Einsum", "GRU", "LSTM", "RNN", "ReduceL1",
+                          "ReduceL2", "ReduceSumSquare", "TopK"})
 
 #: Those of them whose second input names axes, all of them where it is empty.
 _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare"})

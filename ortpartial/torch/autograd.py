@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.utils.dlpack import to_dlpack
 
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.runtime import C, Device, Session, TrainingAgent, TypedOrtValue
+from ortpartial.runtime import Buffer, C, Device, Session, TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
 from .layer_function import LayerFunction
@@ -44,9 +44,18 @@ class Placement:
 def _ortvalue(t: torch.Tensor) -> Any:
     """An OrtValue of the memory of a tensor, which it keeps alive; of a copy if the tensor is strided."""
     t = t if t.is_contiguous() else t.contiguous()
-    if t.dtype is torch.bool:  # onnxruntime 1.19 to 1.31 takes a bool of DLPack for a byte.
-        return C.OrtValue.from_dlpack(to_dlpack(t.view(torch.uint8)), True)
-    return C.OrtValue.from_dlpack(to_dlpack(t), False)
+    is_bool = t.dtype is torch.bool  # onnxruntime 1.19 to 1.31 takes a bool of DLPack for a byte.
+    try:
+        return C.OrtValue.from_dlpack(to_dlpack(t.view(torch.uint8) if is_bool else t), is_bool)
+    except RuntimeError:
+        if t.numel():
+            raise
+        return _empty_ortvalue(t)
+
+
+def _empty_ortvalue(t: torch.Tensor) -> Any:
+    """An OrtValue like a tensor without elements, which 1.19.2 takes for a strided one, as DLPack has it."""
+    return Buffer(t.detach().cpu().numpy(), Device.parse(t.device.type)).ortvalue
 
 
 def _tensor(ortvalue: Any, is_bool: bool = False) -> torch.Tensor:
@@ -90,7 +99,13 @@ class _TensorSession:
                 continue
             if not t.is_contiguous():
                 t = t.contiguous()
-            feeds[name] = ortvalue = borrow(to_dlpack(t.view(torch.uint8) if is_bool else t), is_bool)
+            try:
+                ortvalue = borrow(to_dlpack(t.view(torch.uint8) if is_bool else t), is_bool)
+            except RuntimeError:
+                if t.numel():
+                    raise
+                ortvalue = _empty_ortvalue(t)
+            feeds[name] = ortvalue
             if type(t) is Parameter:  # Parameters rarely move.
                 cache[name] = t.data_ptr(), t.shape, t.dtype, ortvalue
         outputs = self.session.run_ortvalues(feeds).to_dlpacks(_from_dlpack)
@@ -188,13 +203,26 @@ class _Call(torch.autograd.Function):
         ctx.gradient = gradient
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept)
+        ctx.shapes = None if outputs[0].numel() else _shapes_without_gradient(gradient.function, outputs, leaves)
         if nondifferentiable := gradient.function.nondifferentiable:
             ctx.mark_non_differentiable(*[outputs[i] for i in nondifferentiable])
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *dys: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if ctx.shapes is not None:
+            return None, None, *[None if m is None else torch.zeros_like(m, device=d) for m, d in ctx.shapes]
         return None, None, *ctx.gradient.backward(ctx.saved_tensors, dys, ctx.state)
+
+
+def _shapes_without_gradient(function: TensorFunction, outputs: Tensors, leaves: Tensors) -> list[Any] | None:
+    """What the leaves look like, whose gradient is 0 as the outputs have no elements; None if one has some.
+
+    No graph is run for it: those of a gradient sum over the rows, and 1.19.2 has no products of none.
+    """
+    if any(y.numel() for i, y in enumerate(outputs) if i not in function.nondifferentiable):
+        return None
+    return [(t.detach().to("meta") if t.requires_grad else None, t.device) for t in leaves]
 
 
 #: `apply` in C++. That of `Function`, in Python, prepares for functorch in 4 us, and refuses a `_Call` there.

@@ -16,6 +16,7 @@ from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import (
     Model,
+    check_empty,
     find_libraries,
     load,
     match_names,
@@ -329,6 +330,9 @@ class OnnxLayer(torch.nn.Module):
     def _compile_for(self, tensors: Sequence[torch.Tensor]) -> CompiledLayer:
         """The compiled layer for these inputs: for all shapes, or for their own."""
         shapes = tuple([t.shape for t in tensors])
+        if 0 in map(torch.Tensor.numel, tensors):
+            empty = {n: np.empty(shape) for n, shape in zip(self.input_names, shapes, strict=True) if 0 in shape}
+            check_empty(self._loaded.outputs.values(), empty)
         compiled = self._compiled.get(self._key(shapes))
         if compiled is not None:
             return compiled

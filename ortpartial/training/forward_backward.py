@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,21 @@ __all__ = ["OrtGradientForwardBackward"]
 
 #: Attributes that follow from the others and hold sessions.
 _SESSIONS = ("_agent", "_backward", "_cotangents", "_forward", "_kept", "engine_", "engine_reason_", "graphs")
+
+
+@dataclass(frozen=True)
+class _Empty:
+    """The state of a forward pass whose outputs have no elements: all gradients are 0.
+
+    No graph is run for them: it would sum over the rows, and 1.19.2 has no products of none.
+    """
+
+    inputs: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, outputs: Sequence[np.ndarray], inputs: Mapping[str, np.ndarray]) -> _Empty | None:
+        """The state, None where an output has elements."""
+        return None if any(y.size for y in outputs) else cls(inputs)
 
 
 class OrtGradientForwardBackward:
@@ -183,15 +199,17 @@ class OrtGradientForwardBackward:
         feeds = self._feeds(inputs)
         state: Any
         if self.engine_ == "agent":
-            outputs, state = self._agent.forward(feeds, self._weights, training=training)
+            ortvalues, state = self._agent.forward(feeds, self._weights, training=training)
             # The arrays are copied out: what the runtime allocated may be used again by its next run.
-            return [np.array(y.numpy()) for y in outputs], state
+            outputs = [np.array(y.numpy()) for y in ortvalues]
+            return outputs, _Empty.of(outputs, feeds) or state if training else None
         tensors = {**feeds, **self._weights}
         tensors.update(self._forward.run({n: tensors[n] for n in self._forward.inputs}))
         # Weights are not copied: `set_state` replaces arrays and never writes to them.
         # Outputs are, since they belong to the caller.
         state = {n: tensors[n].copy() if n in self.outputs else tensors[n] for n in self._kept} if training else None
-        return [tensors[o] for o in self.outputs], state
+        outputs = [tensors[o] for o in self.outputs]
+        return outputs, _Empty.of(outputs, feeds) or state if training else None
 
     def backward(
         self, output_gradients: Sequence[np.ndarray], state: Any
@@ -223,7 +241,10 @@ class OrtGradientForwardBackward:
         pairs = zip(self.outputs, output_gradients, strict=True)
         dys = [np.asarray(to_dtype(d, self._model.outputs[o].dtype, f"The gradient of {o!r}"), order="C")
                for o, d in pairs]
-        if self.engine_ == "agent":
+        if isinstance(state, _Empty):
+            like = {**self._weights, **state.inputs}
+            gradients = {n: np.zeros_like(like[n]) for n in [*self.weights_to_train, *self.inputs]}
+        elif self.engine_ == "agent":
             gradients = {n: np.array(g.numpy()) for n, g in self._agent.backward(dys, state).items()}
         else:
             feeds = {**state, **dict(zip(self._cotangents, dys, strict=True))}

@@ -929,3 +929,26 @@ def test_what_some_outputs_alone_would_read_and_is_not_kept(monkeypatch):
         gradients.append([a.grad, layer.v.grad])
     assert layer.w.grad.eq(0).all()
     assert all(map(torch.equal, *gradients))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_rows(engine):
+    """1.19.2 neither borrows a tensor without elements by DLPack nor has products that sum over none."""
+    x, mask = variable("x", "float32", ["N", 2]), variable("mask", "bool", ["N", 3])
+    w = constant(np.ones((2, 3), np.float32), hint="w")
+    layer = OnnxLayer(build([x, mask], {"y": op.Where(mask, op.Tanh(x @ w), 0.0)}), engine=engine)
+    t = torch.zeros((0, 2), requires_grad=True)
+    y = layer(t, torch.zeros((0, 3), dtype=torch.bool))
+    assert y.shape == (0, 3)
+    y.sum().backward()
+    assert t.grad.shape == (0, 2)
+    assert not layer.get_parameter("w").grad.any()
+    layer(torch.ones(1, 2), torch.ones((1, 3), dtype=torch.bool)).sum().backward()
+    assert layer.get_parameter("w").grad.all()
+
+
+def test_no_rows_where_an_operator_would_crash():
+    x, w = variable("x", "float32", ["T", "N", 2]), constant(np.ones((1, 8, 2), np.float32), hint="w")
+    layer = OnnxLayer(build([x], {"y": op.LSTM(x, w, constant(np.ones((1, 8, 2), np.float32)), hidden_size=2)[0]}))
+    with pytest.raises(DataError, match=r"^Input 'x' has no elements, which crashes <Node LSTM_node_0: LSTM>; leave"):
+        layer(torch.zeros(3, 0, 2))

@@ -264,6 +264,26 @@ def test_inputs_fit_their_dtype(dtype, values, message):
         layer.backward([[["a"]]], state)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_rows(engine):
+    x, w = variable("x", "float32", ["N", 2]), constant(np.ones((2, 3), np.float32), hint="w")
+    layer = OrtGradientForwardBackward(build([x], {"y": op.Tanh(x @ w)}), engine=engine)
+    (y,), state = layer.forward(np.zeros((0, 2), np.float32))
+    weights, inputs = layer.backward([np.zeros((0, 3))], state)
+    assert (y.shape, inputs["x"].shape, weights["w"].tolist()) == ((0, 3), (0, 2), [[0] * 3] * 2)
+
+
+@pytest.mark.parametrize(("make", "operator"), [
+    (lambda x: op.TopK(x, [1])[0], "TopK"),
+    (lambda x: op.Einsum(x, x, equation="ni,nj->ij"), "Einsum"),
+], ids=["TopK", "Einsum"])
+def test_no_rows_where_an_operator_would_crash(make, operator):
+    x, w = variable("x", "float32", ["N", 2]), constant(np.ones(2, np.float32), hint="w")
+    layer = OrtGradientForwardBackward(build([x], {"y": make(x * w)}), engine="step")
+    with pytest.raises(DataError, match=rf"^Input 'x' has no elements, which crashes <Node .*: {operator}>; leave"):
+        layer.forward(np.zeros((0, 2), np.float32))
+
+
 def test_errors_at_once():
     x, w = variable("x", "float32", ["N", 2, 2]), constant(np.ones((2, 2), np.float32), hint="w")
     with pytest.raises(NoGradientError, match="operator Unique has neither"):
