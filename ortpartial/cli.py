@@ -22,7 +22,17 @@ from .autodiff import explain_untrained, grad, gradient_model, gradient_support,
 from .estimator import OrtGradientForwardBackwardOptimizer, explain_output
 from .exceptions import ModelError, NoGradientError, OrtPartialError, SettingError
 from .graph import Node, topological, walk_nodes
-from .model import Leaf, Model, count_modules, draw_tree, is_generated_name, load, place_initializers, write
+from .model import (
+    QUANTIZERS,
+    Leaf,
+    Model,
+    count_modules,
+    draw_tree,
+    is_generated_name,
+    load,
+    place_initializers,
+    write,
+)
 from .runtime import TRUSTED, find_untrusted
 from .training import forward_graph
 from .training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
@@ -110,6 +120,7 @@ def _add_weights_option(command: argparse.ArgumentParser) -> None:
 
 def _add_info_options(command: argparse.ArgumentParser) -> None:
     _add_weights_option(command)
+    _add_straight_through_option(command)
     command.add_argument("--depth", type=int, help="levels of modules to show; default: as many as fit 60 lines")
 
 
@@ -117,8 +128,14 @@ def _add_output_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", type=Path, required=True, help="path of the model to write")
 
 
+def _add_straight_through_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--straight-through", action="store_true", default=None,
+                         help="pass gradients through the rounding of a quantization")
+
+
 def _add_gradient_options(command: argparse.ArgumentParser) -> None:
     _add_output_option(command)
+    _add_straight_through_option(command)
     command.add_argument("--wrt", nargs="+", metavar="NAME", help="tensors to differentiate with respect to; default: "
                                                                   "the weights")
     command.add_argument("--outputs", nargs="+", metavar="NAME", help="outputs to differentiate; default: all "
@@ -133,6 +150,7 @@ def _add_export_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--training", choices=("standard", "lowered"), default="standard",
                          help="with the training operators of the standard, or without them; default: standard")
     _add_weights_option(command)
+    _add_straight_through_option(command)
     command.add_argument("--loss", default="square_error", help="the loss function; default: square_error")
     command.add_argument("--rate", default="SGD", help="the update rule; default: SGD")
     command.add_argument("--eta0", type=float, help="the learning rate; default: that of the update rule")
@@ -165,7 +183,8 @@ def _add_run_options(command: argparse.ArgumentParser) -> None:
 
 def _gradient(args: argparse.Namespace) -> int:
     """Write the gradient of a model."""
-    model = gradient_model(args.model, args.wrt, args.outputs, cotangents=args.cotangents, suffix=args.suffix)
+    source = load(args.model, straight_through=args.straight_through)
+    model = gradient_model(source, args.wrt, args.outputs, cotangents=args.cotangents, suffix=args.suffix)
     write(model, args.output)
     inputs, outputs = (", ".join(v.name for v in values) for values in (model.graph.input, model.graph.output))
     print(f"{args.output}: {inputs} -> {outputs}")
@@ -174,7 +193,7 @@ def _gradient(args: argparse.Namespace) -> int:
 
 def _info(args: argparse.Namespace) -> int:
     """Print a model: its inputs, outputs, initializers and operators, and the reasons against training."""
-    model = load(args.model)
+    model = load(args.model, straight_through=args.straight_through)
     outputs = [n for n, v in model.outputs.items() if v.is_float]
     weights: list[str] = []
     refusals: list[str] = []
@@ -205,7 +224,8 @@ def _info(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     """Write a model with its training as `training_info`."""
-    optimizer = OrtGradientForwardBackwardOptimizer(args.model, args.weights, learning_loss=args.loss,
+    source = load(args.model, straight_through=args.straight_through)
+    optimizer = OrtGradientForwardBackwardOptimizer(source, args.weights, learning_loss=args.loss,
                                                     learning_rate=args.rate, train_mode=args.train_mode)
     if args.eta0 is not None:
         optimizer.set_params(learning_rate__eta0=args.eta0)
@@ -370,7 +390,8 @@ class _Interruption:
 def _find_blockers(model: Model, weights: Sequence[str], outputs: Sequence[str]) -> Iterator[str]:
     """The reasons why the weights cannot be trained: a sentence for each node without a gradient."""
     ys, ws = [model.outputs[o] for o in outputs], [model.initializers[w] for w in weights]
-    nodes = [node for node in walk_nodes(nodes_between(ys, set(ws), ())) if gradient_support(node) == "none"]
+    nodes = [node for node in walk_nodes(nodes_between(ys, set(ws), ())) if gradient_support(node) == "none"
+             and node.op_type not in QUANTIZERS]
     for node in nodes:
         where = f"node {node.name!r}" if node.name else f"the node of {node.outputs[0].hint!r}"
         yield f"{_operator(node)} ({where}) has no gradient."

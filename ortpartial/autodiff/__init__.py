@@ -14,7 +14,14 @@ from .rules.reduction import count_elements
 from .rules.shape import concat_sizes, slice_shape
 from .rules.sliding import Window, has_few_windows, im2col, spatial_sizes
 from .rules.window import crop, pad_input, read_transposed_window
-from .trainable import WeightSelection, explain_untrained, find_reached_weights, find_trainable, resolve_weights
+from .trainable import (
+    WeightSelection,
+    explain_untrained,
+    find_reached_weights,
+    find_trainable,
+    resolve_weights,
+    warn_of_rounding,
+)
 
 __all__ = [  # noqa: RUF022 - in groups
     # Differentiation.
@@ -37,6 +44,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "find_reached_weights",
     "find_trainable",
     "resolve_weights",
+    "warn_of_rounding",
     # Formulas of rules that rewrites are written with, too.
     "Window",
     "broadcast_channels",

@@ -19,7 +19,8 @@ from .grad import _carries, nodes_between
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings
 
-__all__ = ["WeightSelection", "explain_untrained", "find_reached_weights", "find_trainable", "resolve_weights"]
+__all__ = ["WeightSelection", "explain_untrained", "find_reached_weights", "find_trainable", "resolve_weights",
+           "warn_of_rounding"]
 
 #: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
 WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
@@ -144,7 +145,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     if weights is None:
         trainable = find_trainable(model.outputs[o] for o in outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:
-            _warn_of_rounding(model, outputs, trainable)
+            warn_of_rounding(model, outputs, trainable)
             return chosen
         raise ModelError(_explain_nothing(model, outputs))
     candidates = _find_candidates(model, outputs)
@@ -167,7 +168,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     return names
 
 
-def _warn_of_rounding(model: Model, outputs: Sequence[str], trainable: Collection[Value]) -> None:
+def warn_of_rounding(model: Model, outputs: Sequence[str], trainable: Collection[Value]) -> None:
     """Warn of weights that are not trained because a quantization rounds what is computed from them."""
     for node, reader in find_roundings([model.outputs[o] for o in outputs]):
         lost = find_trainable([x for x in node.inputs[:1] if x is not None]) - set(trainable)

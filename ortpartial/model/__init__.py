@@ -10,10 +10,10 @@ from .load import Model, load, read
 from .ml import ML_OPERATORS, compute_ml, expand_ml, read_ml_weights
 from .names import match_names
 from .prepare import prepare
-from .quantized_operators import dequantize
+from .quantized_operators import by_row, dequantize
 from .reader import register_expansion
 from .specialize import specialize
-from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, to_real
+from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, mark_straight_through, to_real
 from .tree import Leaf, count_modules, draw_tree, place_initializers
 from .unused import remove_unused
 from .validation import available_memory
@@ -21,10 +21,10 @@ from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
 
 __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range",
-           "available_memory", "bodies", "can_pass_straight_through", "change_weights", "check_empty",
-           "check_finite", "check_indices", "compute_ml", "count_modules", "dequantize", "draw_tree",
-           "evaluate", "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges",
-           "is_generated_name", "is_quantized", "load", "match_names", "offload_weights",
-           "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion",
-           "register_libraries", "remove_unused", "replace_weights", "restore_weights", "specialize",
-           "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]
+           "available_memory", "bodies", "by_row", "can_pass_straight_through", "change_weights", "check_empty",
+           "check_finite", "check_indices", "compute_ml", "count_modules", "dequantize", "draw_tree", "evaluate",
+           "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges", "is_generated_name",
+           "is_quantized", "load", "mark_straight_through", "match_names", "offload_weights", "place_initializers",
+           "prepare", "read", "read_ml_weights", "register_expansion", "register_libraries", "remove_unused",
+           "replace_weights", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write",
+           "write_folder"]

@@ -27,6 +27,7 @@ from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
+from .straight_through import is_marked
 from .validation import check_size
 from .walk import walk_graphs
 
@@ -54,7 +55,7 @@ class Model(Immutable):
     values : dict of str to Value
         Every tensor of the graph by its name.
     straight_through : bool
-        Whether gradients pass through QuantizeLinear and DequantizeLinear, as `load` was told.
+        Whether gradients pass through the rounding of a quantization, as `load` was told.
     file : mmap.mmap, optional
         The temporary file that holds the content of big initializers: see `offload_weights`.
     graph : onnx.GraphProto, optional
@@ -197,9 +198,11 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     variables : collection of str
         Initializers that will change: nothing that is built depends on their content.
     straight_through : bool, optional
-        Whether gradients pass through QuantizeLinear and the DequantizeLinear behind it unchanged where nothing is
-        clipped; else they are 0. By default, a `Model` keeps the setting that it was loaded with, so give the `Model`,
-        and not the file, to whatever trains or differentiates it. The input must be float32 or float64.
+        Whether gradients pass through the rounding of a quantization unchanged where nothing is clipped [1]_, and by
+        scales as in LSQ [2]_; else they end there with an error. By default, a `Model` keeps the setting that it was
+        loaded with, so give the `Model`, and not the file, to whatever trains or differentiates it; a file with a
+        training keeps that of its model. Operators: those of ONNX, and those of com.microsoft that onnxruntime's
+        quantization writes.
     names_from : torch.nn.Module or dict of str to array_like, optional
         The module that the model was exported from, or its ``state_dict()``: the names of its parameters become aliases
         of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do.
@@ -218,6 +221,12 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     ------
     ModelError
         The model cannot be read or upgraded; the message names the node.
+
+    References
+    ----------
+    .. [1] Y. Bengio, N. Léonard, A. Courville, "Estimating or Propagating Gradients Through Stochastic Neurons for
+       Conditional Computation", 2013.
+    .. [2] S. K. Esser et al., "Learned Step Size Quantization", ICLR 2020.
 
     Examples
     --------
@@ -248,7 +257,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
             inputs[i.name] = Value(i.type, hint=i.name)
             check_size(inputs[i.name], f"Input {i.name!r}")
     if straight_through is None:
-        straight_through = loaded is not None and loaded.straight_through
+        straight_through = loaded.straight_through if loaded else is_marked(proto)
     declared = list_declared(proto)
     opaque: dict[str, onnx.TypeProto] = {}
     for _ in range(2):  # Inference over the whole graph goes on behind opaque nodes once their types are known.

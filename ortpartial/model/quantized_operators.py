@@ -12,14 +12,14 @@ from ortpartial.graph import Value, constant, op, stop_gradient
 from .declaration import declare
 from .straight_through import stands_for, to_real
 
-__all__ = ["dequantize"]
+__all__ = ["by_row", "dequantize"]
 
 # Scales and zero points.
 
 
 def spread(v: Value, x: Value, axis: int, block_size: int = 0) -> Value:
     """A scale or zero point of each slice of x along an axis, or of each block of slices, beside x."""
-    if not v.rank:
+    if not v.rank or (v.shape == (1,) and x.rank):
         return v
     if not block_size:
         sizes = [1] * x.rank

@@ -11,18 +11,22 @@ import inspect
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import OPSET, Node, Value, cast, make_node, op, parameter, replace_gradient, schema_of
 
-__all__ = ["QUANTIZERS", "can_pass_straight_through", "is_quantized", "pass_straight_through", "stands_for", "to_real"]
+__all__ = ["QUANTIZERS", "can_pass_straight_through", "is_marked", "is_quantized", "mark_straight_through",
+           "pass_straight_through", "stands_for", "to_real"]
 
 #: From the real numbers that the inputs of an operator stand for to those that its outputs stand for.
 Formula = Callable[..., "Value | Sequence[Value | None] | None"]
 
 #: The formulas by domain and name of an operator.
 FORMULAS: dict[tuple[str, str], Formula] = {}
+
+#: The key of the metadata of a file whose gradients pass straight through.
+_MARK = "ortpartial.straight_through"
 
 #: Operators that round real numbers to those of a quantization.
 QUANTIZERS = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QuantizeLinear"})
@@ -102,11 +106,35 @@ def _apply_same(node: Node, inputs: Sequence[Any]) -> Sequence[Value | None]:
     schema = node.schema
     kinds = [schema.outputs[min(i, len(schema.outputs) - 1)].type_str for i in range(len(node.outputs))]
     same = [parameter(schema, i).type_str == kinds[0] for i in range(len(inputs))]
-    if node.bodies or not any(same):
+    if node.bodies or node.is_opaque or not any(same):
         return []
     arguments = [x if s else v for x, v, s in zip(inputs, node.inputs, same, strict=True)]
     xs = make_node(schema, arguments, node.attributes, n_outputs=len(node.outputs)).outputs
     return [x if kind == kinds[0] else None for x, kind in zip(xs, kinds, strict=True)]
+
+
+def mark_straight_through(proto: ModelProto) -> None:
+    """Let gradients of a model pass straight through rounding wherever it is loaded from its file.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; an entry is added to its metadata.
+
+    Examples
+    --------
+    >>> proto = ModelProto()
+    >>> mark_straight_through(proto)
+    >>> is_marked(proto)
+    True
+    """
+    if not is_marked(proto):
+        proto.metadata_props.add(key=_MARK, value="1")
+
+
+def is_marked(proto: ModelProto) -> bool:
+    """Whether a model is marked by `mark_straight_through`."""
+    return any(p.key == _MARK for p in proto.metadata_props)
 
 
 def can_pass_straight_through(node: Node) -> bool:

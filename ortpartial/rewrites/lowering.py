@@ -19,6 +19,7 @@ from ortpartial.graph import (
     Value,
     build,
     cast,
+    constant,
     defaults,
     make_node,
     op,
@@ -27,11 +28,11 @@ from ortpartial.graph import (
     topological,
     walk_nodes,
 )
-from ortpartial.model import Model, expand_body, load, walk_graphs
+from ortpartial.model import Model, by_row, expand_body, load, walk_graphs
 
 from .im2col import lower_average_pool, lower_col2im, lower_conv, lower_conv_transpose
 
-__all__ = ["LOWERINGS", "downgrade_opset", "lower"]
+__all__ = ["LOWERINGS", "downgrade_opset", "lower", "lower_quantized"]
 
 
 def spatial_axes(x: Value) -> list[int]:
@@ -131,6 +132,40 @@ def lower(model: ModelProto) -> ModelProto:
         count = len(lowered)
         outputs = rewrite(outputs, {}, change)
     return _build_like(model, loaded, outputs) if lowered else model
+
+
+def lower_quantized(model: ModelProto) -> ModelProto:
+    """The model with QLinearMatMul, of which onnxruntime 1.19.2 has no kernel for opset 21, in other operators.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Examples
+    --------
+    >>> from ortpartial.graph import constant, variable
+    >>> a, zero = variable("a", "int8", [2, 2]), constant(0, np.int8)
+    >>> y = op.QLinearMatMul(a, 0.5, zero, a, 0.5, zero, 0.5, zero)
+    >>> [node.op_type for node in lower_quantized(build([a], {"y": y})).graph.node]
+    ['MatMulInteger', 'Cast', 'Mul', 'Div', 'Mul', 'QuantizeLinear']
+    """
+
+    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        if node.op_type != "QLinearMatMul" or node.domain:
+            return None
+        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
+        product = cast(op.MatMulInteger(a, b, a_zero, b_zero), a_scale)
+        # In the order of the kernel's own arithmetic, which the last bit depends on.
+        real = product * ((by_row(a_scale) * b_scale) / by_row(y_scale))
+        return [op.QuantizeLinear(real, constant(np.ones((), real.dtype)), y_zero)]
+
+    loaded = load(model)
+    return _build_like(model, loaded, rewrite(list(loaded.outputs.values()), {}, change))
 
 
 def _build_like(model: ModelProto, loaded: Model, outputs: Sequence[Value]) -> ModelProto:

@@ -10,6 +10,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ortpartial.exceptions import ModelError
+from ortpartial.model import QUANTIZERS
 
 __all__ = ["AgentGraph", "AgentNode", "Shape", "read_shape"]
 
@@ -43,7 +44,11 @@ class AgentGraph:
         wrt = list(dict.fromkeys(wrt))
         self._check_wrt(graph, wrt)
         outputs = {o.name for o in graph.output}
-        self.active = self._find_varied(graph, wrt) & self._find_useful(graph, outputs)
+        varied = self._find_varied(graph, wrt)
+        self.active = varied & self._find_useful(graph, outputs)
+        #: Nodes of quantizations that round what needs a gradient.
+        self.roundings = [AgentNode(node, self) for node in graph.node
+                          if node.op_type in QUANTIZERS and node.input[0] in varied]
         self.active_nodes = [AgentNode(node, self) for node in graph.node
                              if self.active & {*_list_inputs(node)} and self.active & {*node.output}]
         self.constants = dict(_list_constants(graph))

@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import is_gradient_stop
+from ortpartial.model import QUANTIZERS
 
 from .agent_nodes import FLOATS, AgentGraph, AgentNode, Shape
 
@@ -264,7 +265,7 @@ def find_active(model: ModelProto, wrt: Sequence[str]) -> set[str]:
         onnxruntime-training differentiates a node wrongly; the message names it.
     """
     graph = AgentGraph(model, wrt)
-    for node in graph.active_nodes:
+    for node in [*graph.roundings, *graph.active_nodes]:
         if reason := _check_refused(node):
             raise ModelError(f"The agent cannot differentiate {node}: {reason}. Use engine='step' instead.")
     return graph.active
@@ -276,6 +277,8 @@ def _check_refused(node: AgentNode) -> str | None:
         return "graphs inside nodes have no gradient"
     if node.node.domain not in _ONNX:
         return f"it is an operator of {node.node.domain}, which no test covers"
+    if node.op_type in QUANTIZERS:
+        return "it rounds, and the agent loses the gradient"
     if is_gradient_stop(node.node):
         return "it stops the gradient, and the agent lets it through"
     return _REFUSED[node.op_type](node) if node.op_type in _REFUSED else None
@@ -397,5 +400,6 @@ def find_untrusted(
         graph = AgentGraph(model, [*weights, *input_grads])
     except ModelError as e:
         return [str(e)]
-    reasons = ((node, _check_refused(node) or _check_untested(node)) for node in graph.active_nodes)
+    nodes = [*graph.roundings, *graph.active_nodes]
+    reasons = ((node, _check_refused(node) or _check_untested(node)) for node in nodes)
     return [f"{node}: {reason}." for node, reason in reasons if reason]

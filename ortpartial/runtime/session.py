@@ -11,7 +11,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DeviceError
 from ortpartial.logs import compiling
 from ortpartial.model import match_names, split_external_data
-from ortpartial.rewrites import downgrade_opset, lower
+from ortpartial.rewrites import downgrade_opset, lower, lower_quantized
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .device import CPU, C, Device, has_training, import_onnxruntime, runtime_version
@@ -94,7 +94,7 @@ class Session:
                 return self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
 
     def _load(self, model: ModelProto | bytes, options: Any) -> Any:
-        """An `InferenceSession`, with two bugs of onnxruntime's optimizers worked around."""
+        """An `InferenceSession`, with what onnxruntime 1.19.2 fails on worked around."""
         if options is None:
             graph = model.graph if isinstance(model, ModelProto) else None
             options = session_options(self.threads, graph, memory_pattern=self._memory_pattern)
@@ -115,11 +115,16 @@ class Session:
             try:
                 return self._open(data, options, disabled)
             except Exception as e:
-                # 1.19.2 fuses a transposed product in float64 into a FusedMatMul that it has in float32 alone.
-                if "FusedMatMul" not in str(e):
+                # 1.19.2 fuses a transposed product in float64 into a FusedMatMul that it has in float32 alone, and a
+                # quantized one into a QLinearMatMul that it has up to opset 20.
+                fusions = {"FusedMatMul": "MatmulTransposeFusion",
+                           "kernel for QLinearMatMul(21)": "QDQSelectorActionTransformer"}
+                if not (named := [fusion for text, fusion in fusions.items() if text in str(e)]):
                     raise
-                return self._open(data, options, [*disabled, "MatmulTransposeFusion"])
+                return self._open(data, options, [*disabled, *named])
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
+            if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
+                return self._load(lower_quantized(model), options)
             if isinstance(model, ModelProto) and (newest := newest_opset(e)):
                 raise _UnsupportedOpset(newest) from None
             raise load_error(e, data) from None

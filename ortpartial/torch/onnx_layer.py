@@ -19,6 +19,7 @@ from ortpartial.model import (
     check_empty,
     find_libraries,
     load,
+    mark_straight_through,
     match_names,
     read,
     register_libraries,
@@ -81,8 +82,8 @@ class OnnxLayer(torch.nn.Module):
 
     Parameters
     ----------
-    model : onnx.ModelProto, bytes or path
-        The graph; it is not written to.
+    model : onnx.ModelProto, bytes, path or Model
+        The graph; it is not written to. Of a `Model`, the layer keeps ``straight_through``.
     trainable : str, sequence of str, or callable, optional
         The initializers that become parameters, which may be scalars: names, aliases and patterns, or a function of a
         name, a shape and a `Node`, as in `OrtGradientForwardBackwardOptimizer`; an empty sequence for none.
@@ -129,7 +130,7 @@ class OnnxLayer(torch.nn.Module):
 
     def __init__(
         self,
-        model: ModelProto | bytes | str | os.PathLike[str],
+        model: Model | ModelProto | bytes | str | os.PathLike[str],
         trainable: WeightSelection | None = None,
         engine: str = "auto",
         device: torch.device | str | None = None,
@@ -137,7 +138,7 @@ class OnnxLayer(torch.nn.Module):
         return_dict: bool = False,
     ):
         super().__init__()
-        self._onnx, self._engine, self._return_dict = to_inference_mode(read(model)), engine, return_dict
+        self._onnx, self._engine, self._return_dict = to_inference_mode(_read_proto(model)), engine, return_dict
         select_for_fit(engine)
         loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
@@ -390,6 +391,18 @@ class OnnxLayer(torch.nn.Module):
 
 def _format_shape(shape: Sequence[int | str | None] | None) -> str:
     return "" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
+
+
+def _read_proto(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
+    """The graph of a layer, marked where its gradients pass straight through rounding."""
+    if not isinstance(model, Model):
+        return read(model)
+    if not model.straight_through:
+        return model.proto
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    mark_straight_through(proto)
+    return proto
 
 
 def _without_state(model: Model, names: Collection[str]) -> Model:

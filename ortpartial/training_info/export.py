@@ -25,6 +25,7 @@ from ortpartial.model import (
     Model,
     expand_ml,
     load,
+    mark_straight_through,
     prepare,
     read_ml_weights,
     remove_unused,
@@ -153,6 +154,8 @@ def _export(
     first = spec.model.arrays  # those that `state.weights` takes the place of
     proto = _upgrade(restore_weights(spec.model, state.weights), spec.moving)
     _lift_initializers(proto.graph, spec.moving)
+    if spec.model.straight_through:
+        mark_straight_through(proto)
     spec = replace(spec, model=load(proto, variables=spec.moving), gradient=None)
     names = spec.names
     inputs, results = _write_step(spec, style, weighted)

@@ -100,7 +100,8 @@ def combine_graphs(model: ModelProto, entry: int = 0) -> ModelProto:
         graph by GraphCall (ONNX 1.7), each call is inlined, and only the initializers are taken from the inference
         graph itself.
     """
-    combined = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    combined = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions,
+                          metadata_props=model.metadata_props)
     graph, algorithm, inference = combined.graph, model.training_info[entry].algorithm, model.graph
     graph.name = algorithm.name or inference.name or "training"
     calls = any(is_call(node) for node in algorithm.node)

@@ -3,15 +3,21 @@
 import pickle
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from models import assert_close
 from onnx import parser
+from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
+from sklearn.datasets import load_digits
 
+from ortpartial import OrtGradientForwardBackward, TrainingSession, build, constant, gradient_model, load, op, variable
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import build, gradient_model, load
-from ortpartial.exceptions import NoGradientError
+from ortpartial.autodiff import explain_untrained, grad
+from ortpartial.exceptions import ModelError, ModelWarning, NoGradientError
+from ortpartial.learning import LearningRateAdam
 from ortpartial.runtime.session import Session
+from ortpartial.torch import OnnxLayer
 
 TEXT = """
 <ir_version: 9, opset_import: ["" : 19]>
@@ -22,6 +28,10 @@ agraph (float[N, 3] x) => (float[N, 2] y)
   c = QuantizeLinear<axis = 1> (w, t, u)  d = DequantizeLinear<axis = 1> (c, t, u)
   y = MatMul (b, d) }
 """
+
+#: With a bias behind the product.
+BIASED = TEXT.replace("{0, 0}>", "{0, 0}, float[2] k = {0.1, 0.2}>").replace("y = MatMul (b, d)",
+                                                                            "h = MatMul (b, d)  y = Add (h, k)")
 
 
 def data():
@@ -48,6 +58,40 @@ def test_gradient_is_that_of_torch():
     assert_close(found, {"x_grad": x.grad.numpy(), "w_grad": w.grad.numpy()}, 1e-6)
 
 
+@pytest.mark.parametrize("axis", [None, 1])
+def test_gradient_by_the_scale_is_that_of_learned_step_sizes(axis):
+    sizes = [0.02] if axis is None else [0.02, 0.01, 0.005]
+    x, zero = data(), np.array(3 if axis is None else [0] * 3, np.int8)
+    s = variable("s", "float32", np.shape(sizes if axis else 0.02))
+    v = variable("x", "float32", ["N", 3])
+    y = op.DequantizeLinear(op.QuantizeLinear(v, s, zero, axis=1), s, zero, axis=1)
+    loaded = load(build([v, s], {"y": y}), straight_through=True)
+    t, u = torch.tensor(x, requires_grad=True), torch.tensor(sizes, requires_grad=True)
+    if axis is None:
+        expected = torch._fake_quantize_learnable_per_tensor_affine(t, u, torch.tensor([3.0]), -128, 127, 1.0)
+    else:
+        expected = torch._fake_quantize_learnable_per_channel_affine(t, u, torch.zeros(3), axis, -128, 127, 1.0)
+    dy = np.random.default_rng(1).normal(size=x.shape).astype(np.float32)
+    expected.backward(torch.tensor(dy))
+    feeds = {"x": x, "s": np.array(sizes, np.float32).reshape(s.shape), "y_grad": dy}
+    results = Session(gradient_model(loaded, ["x", "s"])).run(feeds)
+    assert_close(results, {"x_grad": t.grad.numpy(), "s_grad": u.grad.numpy().reshape(s.shape)}, 1e-4)
+
+
+def test_scales_of_blocks_are_those_of_channels_in_another_shape():
+    x, sizes = data()[:, 0].reshape(10, 4), np.linspace(0.005, 0.02, 20, dtype=np.float32).reshape(10, 2)
+    v, s = variable("x", "float32", ["N", 4]), variable("s", "float32", ["N", 2])
+    zero = np.zeros((10, 2), np.int8)
+    y = op.DequantizeLinear(op.QuantizeLinear(v, s, zero, axis=1, block_size=2), s, zero, axis=1, block_size=2)
+    loaded = load(build([v, s], {"y": y * y}), straight_through=True)
+    t, u = torch.tensor(x.reshape(20, 2), requires_grad=True), torch.tensor(sizes.ravel(), requires_grad=True)
+    z = torch._fake_quantize_learnable_per_channel_affine(t, u, torch.zeros(20), 0, -128, 127, 1.0)
+    (z * z).sum().backward()
+    results = Session(gradient_model(loaded, ["x", "s"], cotangents="ones")).run({"x": x, "s": sizes})
+    expected = {"x_grad": t.grad.numpy().reshape(10, 4), "s_grad": u.grad.numpy().reshape(10, 2)}
+    assert_close(results, expected, 1e-4)
+
+
 def test_what_is_computed_is_the_same():
     model, X = parser.parse_model(TEXT), data()
     # Not y, since the runtime multiplies integers where it sees these operators before a MatMul.
@@ -63,6 +107,130 @@ def test_a_gradient_that_is_lost_is_an_error():
     for name, lost in (("x", "a"), ("w", "c")):
         with pytest.raises(NoGradientError, match=rf"\(output '{lost}'\) rounds.*straight_through=True"):
             gradient_model(model, [name])
+
+
+MLP = """<ir_version: 9, opset_import: ["" : 17]>
+agraph (float[N, 4] x) => (float[N, 1] y)
+<float[4, 3] v = {0.6, -0.4, 0.9, 1.1, 0.8, -0.3, -0.7, 0.2, 0.5, 0.1, -0.9, 0.4}, float[3] b = {0.1, 0.3, -0.2},
+ float[3, 1] w = {0.8, -0.6, 1.2}>
+{ g = MatMul (x, v)  h = Add (g, b)  r = Relu (h)  y = MatMul (r, w) }"""
+
+
+def write_dynamic(path):
+    """The model, and the path of what onnxruntime makes of it: DynamicQuantizeLinear, MatMulInteger, Cast and Mul."""
+    model = parser.parse_model(MLP)
+    onnx.save(model, path / "model.onnx")
+    quantize_dynamic(path / "model.onnx", path / "quantized.onnx")
+    return model, path / "quantized.onnx"
+
+
+def test_dynamic_quantization_has_the_gradient_of_the_floats(tmp_path):
+    model, path = write_dynamic(tmp_path)
+    X = np.array([[0.5, 0.2, -0.4, 0.3], [1, 0.6, 0.9, -0.2]], np.float32)
+    b = np.array([0.1, 0.3, -0.2], np.float32)
+    for source in (str(path), load(str(path))):
+        with pytest.raises(NoGradientError, match=r"DynamicQuantizeLinear.*rounds.*straight_through=True"):
+            gradient_model(source, ["x"])
+    assert {node.op_type for node in onnx.load(path).graph.node} >= {"DynamicQuantizeLinear", "MatMulInteger"}
+    expected, results = (Session(gradient_model(m, ["x", "b"], cotangents="ones")).run({"x": X, "b": b})
+                         for m in (model, load(str(path), straight_through=True)))
+    assert_close(results, expected, 0.02)
+
+
+class Calibration(CalibrationDataReader):
+    """The rows of one batch."""
+
+    def __init__(self, X):
+        self.batches = iter([{"x": X}])
+
+    def get_next(self):
+        return next(self.batches, None)
+
+
+@pytest.mark.parametrize("style", ["weights", "integers"])
+def test_static_quantization(style, tmp_path):
+    """With weights that stay floats in front of QuantizeLinear, all are trained; with integers there is nothing to."""
+    X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    onnx.save(parser.parse_model(MLP), tmp_path / "model.onnx")
+    extra = {"AddQDQPairToWeight": style == "weights"}
+    quantize_static(tmp_path / "model.onnx", path := tmp_path / "q.onnx", Calibration(2 * X), extra_options=extra)
+    if style == "integers":
+        with pytest.raises(ModelError, match=r"its weights are integers; quantize with .*AddQDQPairToWeight"):
+            Optimizer(load(path, straight_through=True))
+        return
+    with pytest.raises(ModelError, match=r"No float initializer.*QuantizeLinear>.*rounds.*straight_through=True"):
+        Optimizer(path)
+    assert set(Optimizer(load(path, straight_through=True)).weights_to_train) >= {"v", "w"}
+
+
+def test_digits_are_learned_through_rounding(tmp_path):
+    X, y = load_digits(return_X_y=True)
+    X, rng = (X[:600] / 16).astype(np.float32), np.random.default_rng(0)
+    x, weights = variable("x", "float32", ["N", 64]), {}
+    for name, shape in (("v", (64, 24)), ("w", (24, 10))):
+        weights[name] = constant((rng.normal(size=shape) * 0.2).astype(np.float32), hint=name)
+    onnx.save(build([x], {"scores": op.Relu(x @ weights["v"]) @ weights["w"]}), tmp_path / "model.onnx")
+    quantize_static(tmp_path / "model.onnx", tmp_path / "q.onnx", Calibration(2 * X), per_channel=True,
+                    extra_options={"AddQDQPairToWeight": True})
+    optimizer = Optimizer(load(tmp_path / "q.onnx", straight_through=True), learning_loss="cross_entropy",
+                          learning_rate=LearningRateAdam(0.01), max_iter=12, batch_size=50, random_state=0)
+    assert sorted(optimizer.weights_to_train) == ["v", "w"]
+    before = optimizer.score(X, y[:600])
+    optimizer.fit(X, y[:600])
+    assert optimizer.train_losses_[-1] < 0.3 * optimizer.train_losses_[0]
+    # What is trained is the quantized model.
+    assert before < 0.4 < 0.85 < optimizer.score(X, y[:600])
+
+
+def test_a_weight_behind_rounding_is_trained_and_others_are_warned_about():
+    with pytest.warns(ModelWarning, match="'w' will not be trained: .*output 'c'.*rounds"):
+        optimizer = Optimizer(parser.parse_model(BIASED))
+    assert optimizer.weights_to_train == ["k"]
+    assert "scale of a quantization" in explain_untrained(load(parser.parse_model(TEXT)), [], ["y"])["t"]
+    # Indices, masks and signs have no gradient by nature.
+    x = variable("x", "float32", ["N", 3])
+    whole = op.Cast(op.Cast(op.Round(x), to=6), to=1) + op.Floor(x)
+    (dx,) = grad(op.ReduceSum(whole * x, keepdims=0), [x])
+    np.testing.assert_array_equal(Session(build([x], {"dx": dx})).run({"x": data()})["dx"],
+                                  np.round(data()) + np.floor(data()))
+
+
+def test_every_door_takes_the_setting():
+    model, X = load(parser.parse_model(TEXT.replace("0.02", "0.05")), straight_through=True), data()
+    target = X @ np.array([[0.3, -0.2], [0.2, 0.4], [-0.6, 0.1]], np.float32)
+    expected = Session(gradient_model(model, ["x", "w"], cotangents="ones")).run({"x": X, "w": model.arrays["w"]})
+    layer, x = OnnxLayer(model), torch.tensor(X, requires_grad=True)
+    for copy in (layer, pickle.loads(pickle.dumps(layer))):
+        copy(x).sum().backward()
+        assert_close({"x_grad": x.grad.numpy(), "w_grad": copy.w.grad.numpy()}, expected, 1e-5)
+        x.grad = None
+    assert not any(p.key.startswith("ortpartial") for p in model.proto.metadata_props)
+    function = OrtGradientForwardBackward(model)
+    (y,), state = function.forward(X)
+    weights, inputs = function.backward([np.ones_like(y)], state)
+    assert_close({"x_grad": inputs["x"], "w_grad": weights["w"]}, expected, 1e-5)
+    settings = {"learning_rate": 0.02, "max_iter": 3, "batch_size": 40, "shuffle": False}
+    optimizer = Optimizer(model, **settings)
+    stored = [optimizer.get_training_onnx(style, init="model") for style in ("standard", "lowered")]
+    weights = optimizer.fit(X, target).get_state()[0]
+    for training in stored:
+        session = TrainingSession(training)
+        for _ in range(3):
+            session.step({"x": X, "y_target": target})
+        assert_close(session.state, {"w": weights}, 1e-5)
+    again = Optimizer.from_training_info(stored[0], **settings).fit(X, target)
+    assert_close({"w": again.get_state()[0]}, {"w": weights}, 1e-5)
+
+
+@pytest.mark.parametrize("door", [OnnxLayer, OrtGradientForwardBackward])
+def test_no_engine_loses_a_gradient(door):
+    """The agent of onnxruntime-training takes rounding for the end of a gradient, and returns zeros."""
+    def differentiate():
+        opened = door(parser.parse_model(BIASED), ["k"])
+        opened(torch.tensor(data(), requires_grad=True)).sum().backward()
+
+    with pytest.raises(NoGradientError, match="rounds"):
+        differentiate()
 
 
 def test_training():

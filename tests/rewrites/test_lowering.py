@@ -6,16 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 from table import rows
 from torch.nn import functional as F
 
-from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial import OrtGradientForwardBackwardOptimizer, load
 from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.rewrites.lowering import LOWERINGS, downgrade_opset, lower
+from ortpartial.rewrites.lowering import LOWERINGS, downgrade_opset, lower, lower_quantized
 from ortpartial.runtime.session import Session
 from ortpartial.testing import check_gradient
 
@@ -262,3 +262,19 @@ def test_models_without_float64_are_not_read():
     x, d = variable("x", "float32", ["N"]), variable("d", "float64", ["N"])
     model = build([x, d], {"y": op.HardSigmoid(x), "z": d + 1})
     assert lower(model) is model
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_quantized_product_is_that_of_the_kernel_of_opset_20(rows):
+    """In integers; onnxruntime 1.19.2 has no kernel for opset 21, which a model is upgraded to."""
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (uint8[N, 50] a) => (uint8[N, 4] y) <int8[50, 4] b = {{{', '.join(str(i * 7 % 201 - 100) for i in range(200))}}},
+     float s = {{0.02}}, float[4] t = {{0.01, 0.02, 0.03, 0.013}}, float u = {{1.7}}, uint8 z = {{100}},
+     int8[4] v = {{0, 0, 0, 0}}, uint8 w = {{128}}> {{ y = QLinearMatMul (a, s, z, b, t, v, u, w) }}"""
+    model = parser.parse_model(text)
+    a = np.random.default_rng(rows).integers(0, 256, (rows, 50)).astype(np.uint8)
+    expected = Session(model).run({"a": a})["y"]
+    upgraded = build((loaded := load(model)).inputs, loaded.outputs)
+    assert upgraded.opset_import[0].version == 21
+    for graph in (upgraded, lower_quantized(upgraded)):
+        np.testing.assert_array_equal(Session(graph).run({"a": a})["y"], expected)
