@@ -34,6 +34,7 @@ from ortpartial.graph import (
 from .crash_guards import check_node, guard_inputs
 from .custom_ops import ONNX_DOMAINS
 from .folding import evaluate, read_constant
+from .reductions import read_reduction
 from .sequences import read_element, sequence_elements
 from .straight_through import pass_straight_through
 from .validation import check_size
@@ -129,6 +130,8 @@ class Reader:
             return self._read_opaque(node, inputs, where)
         schema = self._schema(node)
         check_required(schema, inputs, schema.name)
+        if not schema.domain and (reduced := read_reduction(schema.name, inputs, attributes)) is not None:
+            return [reduced]
         if not schema.domain and not self.is_function:
             check_node(schema.name, inputs, attributes, where)
             inputs = guard_inputs(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
