@@ -1,7 +1,7 @@
 """Pytest plugin of `make proof`: `--proof FOLDER` writes a table of what the tests proved into the folder.
 
 Tests hand over what is to be reported by `record_property`: "operator", that of a case; "error", the largest of a
-model; "count", a sentence.
+model; "value", a row of the table of numbers out of range and its results and errors; "count", a sentence.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def table(reports_by_outcome: dict[str, list[pytest.TestReport]]) -> list[str]:
     """The lines of the report."""
     operators = defaultdict(lambda: {"passed": 0, "failed": 0, "skipped": []})
-    models, counts = [], []
+    models, counts, values = [], [], []
     for outcome, reports in reports_by_outcome.items():
         for report in reports:
             for key, value in report.user_properties:
@@ -37,6 +37,8 @@ def table(reports_by_outcome: dict[str, list[pytest.TestReport]]) -> list[str]:
                     operators[value][outcome] += 1
                 elif key == "error":
                     models.append(f"| {report.nodeid.partition('::')[2]} | {value:.1e} |")
+                elif key == "value":
+                    values.append("| {} | {} | {} |".format(*value))
                 elif key == "count":
                     counts.append(f"* {value}")
     rows = [f"| {name} | {o['passed']} | {o['failed']} | {len(o['skipped'])} | {'; '.join(sorted(set(o['skipped'])))} |"
@@ -47,4 +49,6 @@ def table(reports_by_outcome: dict[str, list[pytest.TestReport]]) -> list[str]:
             "|---|---|---|---|---|",
             *rows, "",
             "## Gradients of models, beside torch", "", "| model | largest relative error |", "|---|---|",
-            *sorted(models)]
+            *sorted(models), "",
+            "## Numbers out of range when a graph runs: no process dies", "",
+            "| operator and input | results | clear errors |", "|---|---|---|", *sorted(values)]

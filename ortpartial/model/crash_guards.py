@@ -1,4 +1,4 @@
-"""Crash guards: nodes that crash or hang onnxruntime, although they pass onnx's checker, are refused or guarded."""
+"""Crash guards: nodes that crash or hang onnxruntime, although they pass onnx's checker, are refused."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import OPSET, VIEWS, Value, constant, make_node, op, schema_of
+from ortpartial.graph import VIEWS, Node, Value
 
 from .validation import LARGEST_WINDOW
 
-__all__ = ["check_node", "guard_inputs"]
+__all__ = ["check_node"]
 
 #: Operators that crash or hang on a tensor without elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
 NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "Einsum", "GRU", "LSTM", "RNN", "ReduceL1",
@@ -23,13 +22,8 @@ NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "Eins
 #: Those of them whose second input names axes, all of them where it is empty.
 _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare"})
 
-#: Those of them whose second input names axes.
-_REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare"})
-
 #: Operators that give the numbers of their first input unchanged.
 _UNCHANGED = VIEWS | {"Cast"}
-
-_LARGEST = 2**31 - 1
 
 
 def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], where: str) -> None:
@@ -118,7 +112,7 @@ def _rois(x: Value, rois: Value, batch: Value | None = None, *_: Value) -> str |
 def _unpooled(x: Value, i: Value, shape: Value | None = None, *, kernel_shape: Sequence[int] = (),
               strides: Sequence[int] = (), pads: Sequence[int] = ()) -> str | None:
     if i.array is None:
-        return "has computed indices, and one out of range crashes the process; store them in the model."
+        return "has indices of unknown rank, which crashes the process; declare it." if i.shape is None else None
     if x.shape is not None and x.is_static and i.array.shape != x.shape:
         return f"has indices of the shape {i.array.shape}, where {x.shape} was expected."
     if not i.array.size:
@@ -155,101 +149,6 @@ _CHECKS: dict[str, Callable[..., str | None]] = {
 }
 
 
-# -- guards for inputs that are only known when the graph runs
-
-
-def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    """The inputs of a node with guards: numbers that would crash the process raise an error of onnxruntime instead.
-
-    A guard is a Gather from a table of one element, by the index 0, or 1 where a number would crash. onnxruntime checks
-    the index, and its error has the name of the Gather, which hence says what is wrong.
-
-    Parameters
-    ----------
-    op_type : str
-        Its operator, of the default domain.
-    inputs : sequence of Value or None
-        Its inputs.
-    attributes : dict of str to object
-        Its attributes.
-    name : str
-        The node as the error names it.
-
-    Returns
-    -------
-    list of Value or None
-    """
-    guard = _GUARDS.get(op_type)
-    return list(inputs) if guard is None else guard(list(inputs), attributes, name)
-
-
-def _guard_division(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    a, b = inputs
-    if a is not None and b is not None and _is_whole(b) and (bad := _find_bad_division(a, b)) is not None:
-        return [a, b + _fail_where(bad, b, f"{name} divides whole numbers by zero, or the least one by -1")]
-    return inputs
-
-
-def _guard_labels(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    x, t, *weights = inputs
-    if x is None or t is None or t.array is not None or not _is_whole(t):
-        return inputs
-    if count_classes(x) and find_source(t).node is None:
-        return inputs  # Labels straight from the user are checked on the host, which costs nothing here.
-    classes = op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type)
-    bad = op.Or(t < constant(0, t.dtype), t >= classes)
-    if (ignored := attributes.get("ignore_index")) is not None:
-        bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
-    return [x, t + _fail_where(bad, t, f"{name} has a label out of range"), *weights]
-
-
-def _guard_probabilities(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    (x,) = inputs
-    if x is None or not x.is_float:
-        return inputs
-    bad = op.Not(op.And(x >= 0, x <= 1))
-    return [x + _fail_where(bad, x, f"{name} has probabilities that are not in 0 to 1")]
-
-
-def _guard_diagonal(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    x, *diagonal = inputs
-    bound = lambda k: op.Min(op.Max(k, constant(-_LARGEST, np.int64)), constant(_LARGEST, np.int64))  # noqa: E731
-    return [x, *(k if k is None else bound(k) for k in diagonal)]
-
-
-#: Guards by operator: from inputs, attributes and a name for errors to the guarded inputs.
-_GUARDS: dict[str, Callable[[list[Any], Mapping[str, Any], str], list[Any]]] = {
-    "Bernoulli": _guard_probabilities,
-    "Div": _guard_division, "Mod": _guard_division,
-    "NegativeLogLikelihoodLoss": _guard_labels, "SoftmaxCrossEntropyLoss": _guard_labels,
-    "Trilu": _guard_diagonal,
-}
-
-
-def _find_bad_division(a: Value, b: Value) -> Value | None:
-    """Where a division of whole numbers would crash; None where constants show that it cannot."""
-    least = constant(np.array(np.iinfo(b.dtype).min, b.dtype))
-    may_overflow = b.dtype.kind == "i" and (b.array is None or bool((b.array == -1).any()))
-    if may_overflow and a.array is not None and not (a.array == least.array).any():
-        may_overflow = False
-    conditions = [op.Equal(b, constant(0, b.dtype))] if b.array is None else []
-    if may_overflow:
-        conditions.append(op.And(op.Equal(a, least), op.Equal(b, constant(-1, b.dtype))))
-    return None if not conditions else conditions[0] if len(conditions) == 1 else op.Or(*conditions)
-
-
-def _is_whole(v: Value) -> bool:
-    """Whether a value is a tensor of whole numbers."""
-    return bool(v.type.tensor_type.elem_type) and v.dtype.kind in "iu"
-
-
-def _fail_where(bad: Value, like: Value, name: str) -> Value:
-    """Zeros of the dtype of `like`; an error of onnxruntime that has this name where a condition holds."""
-    gather = schema_of("Gather", "", OPSET)
-    zeros = constant(np.zeros(1, like.dtype))
-    return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
-
-
 def count_classes(x: Value) -> int | None:
     """The number of classes that the scores of a loss are for, where it is known."""
     size = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
@@ -257,7 +156,14 @@ def count_classes(x: Value) -> int | None:
 
 
 def find_source(v: Value) -> Value:
-    """The value that a value is a view or a cast of."""
-    while v.node is not None and v.node.op_type in _UNCHANGED and v.node.inputs[0] is not None:
+    """The value that a value is a view or a cast of, without guards."""
+    while v.node is not None and (v.node.op_type in _UNCHANGED or _is_guard(v.node)) and v.node.inputs[0] is not None:
         v = v.node.inputs[0]
     return v
+
+
+def _is_guard(node: Node) -> bool:
+    """Whether a node adds the zero of a guard, an element of a table of one (run_time_guards.py)."""
+    zero = node.inputs[1].node if node.op_type == "Add" and node.inputs[1] is not None else None
+    table = zero.inputs[0] if zero is not None and zero.op_type == "Gather" else None
+    return table is not None and table.array is not None and table.array.shape == (1,) and not table.array.any()

@@ -15,6 +15,10 @@ from .crash_guards import NEVER_EMPTY, count_classes, find_source
 __all__ = ["Range", "check_empty", "check_indices", "holds_indices", "index_ranges"]
 
 
+#: The input that holds indices or labels, by operator.
+_INDICES = {**dict.fromkeys((*LABEL_LOSSES, "Gather", "GatherElements"), 1), "RoiAlign": 2}
+
+
 @dataclass(frozen=True)
 class Range:
     """The range of an input that holds indices or labels, and the label that is ignored."""
@@ -44,18 +48,20 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
     names = {v: n for n, v in inputs.items() if not v.is_float}
     ranges: dict[str, Range] = {}
     for node in topological(list(outputs)) if names else ():
-        if node.op_type not in (*LABEL_LOSSES, "Gather", "GatherElements") or node.inputs[1] is None:
-            continue
-        name, x = names.get(find_source(node.inputs[1])), node.inputs[0]
+        indices = node.inputs[_INDICES[node.op_type]] if node.op_type in _INDICES else None
+        name = None if indices is None else names.get(find_source(indices))
+        x = node.inputs[0]
         if name is None or x is None or x.shape is None:
             continue
         called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
-        labels, axis = node.op_type in LABEL_LOSSES, node.attribute("axis")
+        labels, rows = node.op_type in LABEL_LOSSES, node.op_type == "RoiAlign"
+        axis = 0 if rows else node.attribute("axis")
         size = count_classes(x) if labels else x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
         if not isinstance(size, int):
             continue
         ignored = node.attribute("ignore_index") if labels else None
-        new = Range("labels" if labels else "indices", 0 if labels else -size, size - 1, ignored, called)
+        low = 0 if labels or rows else -size
+        new = Range("labels" if labels else "indices", low, size - 1, ignored, called)
         if name not in ranges or new.high < ranges[name].high:
             ranges[name] = new
     return ranges

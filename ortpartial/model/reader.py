@@ -31,10 +31,11 @@ from ortpartial.graph import (
     widen_body,
 )
 
-from .crash_guards import check_node, guard_inputs
+from .crash_guards import check_node
 from .custom_ops import ONNX_DOMAINS
 from .folding import evaluate, read_constant
 from .reductions import read_reduction
+from .run_time_guards import guard_inputs
 from .sequences import read_element, sequence_elements
 from .straight_through import pass_straight_through
 from .validation import check_size
@@ -134,10 +135,11 @@ class Reader:
             return [reduced]
         if not schema.domain and not self.is_function:
             check_node(schema.name, inputs, attributes, where)
-            inputs = guard_inputs(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
         if (outputs := self._resolve(node, schema, inputs, attributes, values)) is not None:
             return outputs
         attributes |= self.bodies(node, inputs, attributes, values)
+        if not schema.domain and not self.is_function:
+            inputs = guard_inputs(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
         applied = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, fewest=len(node.output),

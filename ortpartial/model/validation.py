@@ -29,7 +29,7 @@ _POSITIVE = frozenset({"blocksize", "dilations", "group", "hidden_size", "kernel
 _WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "sampling_ratio", "strides"})
 LARGEST_WINDOW = 2**20
 
-_LARGEST = 2**31 - 1
+LARGEST_INT32 = 2**31 - 1
 _FUNCTION_DEPTH, _FUNCTION_NODES = 100, 1_000_000
 
 
@@ -106,7 +106,7 @@ def _check_attribute(node: NodeProto, a: AttributeProto) -> None:
     numbers = [a.i] if a.type == AttributeProto.INT else list(a.ints)
     if node.domain not in ("", "ai.onnx") or not numbers or a.name in _ANY_NUMBER:
         return
-    largest = LARGEST_WINDOW if a.name in _WINDOW else _LARGEST
+    largest = LARGEST_WINDOW if a.name in _WINDOW else LARGEST_INT32
     least = 1 if a.name in _POSITIVE or (node.op_type, a.name) in {("LRN", "size"), ("LpPool", "p")} else -largest
     if wrong := [n for n in numbers if not least <= n <= largest]:
         raise ModelError(f"{_describe(node)} has {a.name} of {wrong[0]}, where {least} to {largest} were expected.")
@@ -127,7 +127,8 @@ def _check_equation(node: NodeProto) -> None:
 def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:
     """Refuse a Loop without end: it has neither a trip count nor a condition that its body computes."""
     trips, condition = (*node.input, "", "")[:2]
-    if trips and ((count := _find_constant(container, trips)) is None or not count.size or count.flat[0] <= 2**40):
+    count = _find_constant(container, trips) if trips else None
+    if trips and (count is None or not count.size or count.flat[0] <= LARGEST_INT32):
         return
     if condition and ((first := _find_constant(container, condition)) is None or not first.all()):
         return
@@ -140,7 +141,7 @@ def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:
     following = [c for g in (body, container) if (c := _find_constant(g, name)) is not None]
     if is_handed_on or (following and following[0].all()):
         raise ModelError(f"{_describe(node)} can never end: it has no trip count, and its condition is always true. "
-                         f"Give it a trip count.")
+                         f"Give it a trip count up to {LARGEST_INT32}.")
 
 
 def _find_constant(container: GraphProto | FunctionProto, name: str) -> np.ndarray | None:

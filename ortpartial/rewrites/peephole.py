@@ -274,7 +274,7 @@ def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | No
     if x.shape is None or x.dtype != np.float32 or y.shape is None:
         return None
     blocks = _group_axes(x.shape, node.attribute("perm") or range(x.rank)[::-1])
-    leading = _count_elements(blocks.pop(0)[1]) if blocks[0][0] == 0 else 1
+    leading = _count_elements(blocks.pop(0)[1]) if blocks and blocks[0][0] == 0 else 1
     if len(blocks) != 3 or blocks[0][0] < blocks[1][0]:
         return None
     over, moved, run = (_count_elements(sizes) for _, sizes in blocks)

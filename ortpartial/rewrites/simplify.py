@@ -23,10 +23,10 @@ Rewrite = Callable[[Node, Sequence[Any]], "list[Value] | None"]
 
 #: Constants of at most so many elements are folded; most of them are sizes.
 _MAX_FOLDED = 64
-_FOLDABLE = frozenset({"Abs", "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather",
-                       "Greater", "Identity", "Less", "Max", "Min", "Mul", "Neg", "Not", "Pow", "Range", "Reciprocal",
-                       "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
-                       "Where"})
+_FOLDABLE = frozenset({"Abs", "Add", "And", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor",
+                       "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mul",
+                       "Neg", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceProd", "Reshape", "Slice", "Sqrt",
+                       "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"})
 
 
 def simplify(model: Model, *, dropout: bool = False) -> Model:

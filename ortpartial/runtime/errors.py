@@ -25,6 +25,9 @@ def clean_message(e: Exception) -> str:
     # A source location: the path, and the signature of the function up to its closing parenthesis.
     text = re.sub(r"/?\S*onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\)( const)?( \[with [^\]]*\])? ?", "",
                   text)
+    # A guard inside of the graph is a Gather whose name says what is wrong (ortpartial/model/run_time_guards.py).
+    text = re.sub(r"Gather node '(\S+ .+)': indices element out of data bounds, idx=1 must be within the inclusive "
+                  r"range \[-1,0\]", r"\1", text)
     if newer := re.search(r"Opset (\d+) is under development .* till opset (\d+)", text):
         text = f"the model has opset {newer[1]}, and the newest that it knows is {newer[2]}"
     return text.strip().rstrip(".") + "."

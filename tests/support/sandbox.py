@@ -1,7 +1,9 @@
 """A sandbox for models that may kill their process: load, build and step each in a child process.
 
 As a program, `python sandbox.py first last engine...` prints a line of JSON for every mutant from `first` to `last` and
-every engine; `python sandbox.py --models file engine...` does the same for the models pickled in a file.
+every engine; `python sandbox.py --models file engine...` does the same for the models pickled in a file, and `python
+sandbox.py --values names engine...` for the values of those rows of `run_time_values` whose names, divided by commas,
+are given.
 """
 
 import json
@@ -14,11 +16,12 @@ import sys
 import time
 import traceback
 import warnings
+from functools import partial
 
 import numpy as np
 
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer
-from ortpartial.exceptions import OrtPartialError
+from ortpartial.exceptions import GraphError, NoGradientError, OrtPartialError
 from ortpartial.runtime.device import has_training
 
 SECONDS, MEMORY = 20, 6 << 30
@@ -37,12 +40,12 @@ def step(model, feeds, targets, engine):
     return layer.backward([np.ones_like(y) for y in ys], state)
 
 
-def outcome(*arguments):
-    """How a step ends: a kind of outcome and a sentence."""
+def outcome(*arguments, run=step):
+    """How a run ends: a kind of outcome and a sentence."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            step(*arguments)
+            run(*arguments)
         except OrtPartialError as e:
             return CLEAR, f"{type(e).__name__}: {e}"
         except BaseException as e:
@@ -53,31 +56,53 @@ def outcome(*arguments):
 
 def in_child(*arguments, seconds=SECONDS, run=outcome):
     """The outcome in a child process with limited time and memory."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
+    return in_children(lambda: lambda values: run(*values), [arguments], seconds)[0]
+
+
+def in_children(prepare, values, seconds=SECONDS):
+    """The outcomes of values in a child process with limited time and memory; behind a value that ends it, in another.
+
+    `prepare` returns what gives the outcome of a value.
+    """
+    outcomes = []
+    while len(outcomes) < len(values):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
             os.close(reader)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.dup2(null, 2)
-            os.write(writer, pickle.dumps(tuple(str(v)[:1500] for v in run(*arguments))))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    ready, _, _ = select.select([reader], [], [], seconds)
-    if not ready:
-        os.kill(pid, signal.SIGKILL)
-    raw = os.read(reader, 1 << 16) if ready else b""
-    os.close(reader)
-    _, status = os.waitpid(pid, 0)
-    if not ready:
-        return HANG, f"after {seconds} s"
-    if os.WIFSIGNALED(status):
-        return KILLED, signal.Signals(os.WTERMSIG(status)).name
-    return pickle.loads(raw) if raw else (KILLED, "it ended without a word")
+            write_outcomes(prepare, values[len(outcomes) :], writer)
+        os.close(writer)
+        with os.fdopen(reader, "rb", buffering=0) as lines:
+            is_ready, line = True, b"-"
+            while len(outcomes) < len(values) and is_ready and line:
+                is_ready = bool(select.select([lines], [], [], seconds)[0])
+                line = lines.readline() if is_ready else b""
+                if line:
+                    outcomes.append(tuple(json.loads(line)))
+        if not is_ready:
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if not is_ready:
+            outcomes.append((HANG, f"after {seconds} s"))
+        elif not line:
+            name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "it ended without a word"
+            outcomes.append((KILLED, name))
+    return outcomes
+
+
+def write_outcomes(prepare, values, writer):
+    """In a child: write a line of JSON for the outcome of each value, and end."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        run = prepare()
+        for value in values:
+            os.write(writer, json.dumps([str(v)[:1500] for v in run(value)]).encode() + b"\n")
+    finally:
+        os._exit(0)
 
 
 def cases(arguments):
@@ -91,12 +116,82 @@ def cases(arguments):
         yield from mutants(int(arguments[0]), int(arguments[1]))
 
 
+def routes(row, engine):
+    """How a value reaches an operator: a name, and what runs a value."""
+    from run_time_values import feeds, model
+
+    def differentiable(open_model, computed):
+        try:
+            return open_model(model(row, computed=computed), None)
+        except (GraphError, NoGradientError):
+            return open_model(model(row, computed=computed, weight="behind"), ["w"])
+
+    def layer(computed):
+        opened = differentiable(partial(OrtGradientForwardBackward, engine=engine), computed)
+        return lambda value: run_layer(opened, feeds(value, computed=computed))
+
+    def training(computed):
+        settings = {"engine": engine, "max_iter": 1, "batch_size": 4, "learning_rate": 1e-9, "random_state": 0}
+        opened = differentiable(partial(OrtGradientForwardBackwardOptimizer, **settings), computed)
+        return lambda value: run_training(opened, feeds(value, computed=computed))
+
+    if engine != "epoch":
+        yield "input", lambda: layer(computed=False)
+    if row.valid.shape[:1] == (4,):
+        yield "input of fit", lambda: training(computed=False)
+    yield "computed", lambda: training(computed=True)
+
+
+def run_layer(layer, feeds):
+    ys, state = layer.forward(feeds)
+    layer.backward([np.ones_like(y) for y in ys], state)
+
+
+def run_training(optimizer, feeds):
+    try:
+        optimizer.predict(feeds)
+    finally:
+        optimizer.fit(feeds, np.zeros((4, 4), np.float32))
+
+
+def prepared(prepare):
+    """What gives the outcome of a value; the error of `prepare`, if it fails, is that of all values."""
+    opened = []
+
+    def run(value):
+        if not opened:
+            opened.append(prepare())
+        opened[0](value)
+
+    return lambda value: outcome(value, run=run)
+
+
+def print_values(names, engines):
+    """Print a line for each value, and behind them for the valid one once more: an error breaks nothing."""
+    from run_time_values import ROWS
+
+    for name, row in ROWS.items():
+        if names and name not in names:
+            continue
+        values = [*row.values(), row.valid]
+        for engine in engines:
+            for route, prepare in routes(row, engine):
+                outcomes = in_children(partial(prepared, prepare), values)
+                for value, (kind, text) in zip(values, outcomes, strict=True):
+                    case = f"{name}, {route}, {' '.join(str(value.tolist()).split())[:200]}"
+                    print(json.dumps([case, engine, kind, text]), flush=True)
+
+
 def main(arguments):
     # The children inherit what a first step initializes once per process.
     from models import data, linear
 
     X, y, _ = data(4)
     step(linear(), {"x": X}, {"y": ("square_error", y)}, "step")
+    if arguments[0] == "--values":
+        names, *engines = arguments[1:]
+        print_values(names.split(",") if names else (), [e for e in engines if e != "agent" or has_training()])
+        return
     for name, model, feeds, targets in cases(arguments):
         for engine in arguments[2:]:
             if engine == "agent" and not has_training():

@@ -1,0 +1,257 @@
+"""Run-time guards: numbers that are only known when a graph runs, and would crash or hang onnxruntime, end in an error.
+
+A guard is a Gather from a table of one element, by the index 0, or 1 where a number would crash. onnxruntime checks the
+index, and its error has the name of the Gather, which hence says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import OPSET, Subgraph, Value, build, constant, make_node, op, schema_of, topological
+
+from .crash_guards import count_classes, find_source
+from .folding import evaluate
+from .validation import LARGEST_INT32, LARGEST_WINDOW
+
+__all__ = ["guard_inputs"]
+
+#: An input, where its numbers would crash, and what is wrong with them then.
+Guard = tuple[int, Value, str]
+
+#: Inputs that hold indices, lengths or sizes, and in which numbers beyond 32 bits overflow (onnxruntime 1.19.2): Tile
+#: writes to foreign memory, Trilu reads it, and TopK gives other elements. Bounded by 32 bits they mean the same.
+_BOUNDED = {"Pad": 1, "Tile": 1, "TopK": 1, "Trilu": 1}
+
+
+def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    """The inputs of a node with guards: numbers that would crash the process raise an error of onnxruntime instead.
+
+    Parameters
+    ----------
+    op_type : str
+        Its operator, of the default domain.
+    inputs : sequence of Value or None
+        Its inputs.
+    attributes : dict of str to object
+        Its attributes, with the graphs among them.
+    name : str
+        The node as the error names it.
+
+    Returns
+    -------
+    list of Value or None
+
+    Raises
+    ------
+    ModelError
+        The numbers are known already, and would crash the process.
+    """
+    guarded: list[Any] = list(inputs)
+    i = _BOUNDED.get(op_type, 0)
+    if i and i < len(inputs) and (v := inputs[i]) is not None:
+        guarded[i] = _bound(v)
+    find = _GUARDS.get(op_type)
+    guard = None if find is None else find(guarded, attributes)
+    if guard is None:
+        return guarded
+    i, bad, problem = guard
+    if (known := _evaluate(bad)) is None:
+        guarded[i] = guarded[i] + _fail_where(bad, guarded[i], f"{name} {problem}")
+    elif known.any():
+        raise ModelError(f"{name} {problem}.")
+    if op_type == "MaxUnpool":
+        # onnxruntime 1.19.2 dies of indices whose rank it does not infer, as behind an operator that is a function.
+        places = guarded[i]
+        guarded[i] = op.Reshape(places, [0] * places.rank).stated(places.shape)
+    return guarded
+
+
+def _bound(v: Value) -> Value:
+    """Whole numbers bounded by those of 32 bits."""
+    if v.array is None:
+        return op.Min(op.Max(v, constant(-LARGEST_INT32, v.dtype)), constant(LARGEST_INT32, v.dtype))
+    bounded = np.clip(v.array, -LARGEST_INT32, LARGEST_INT32)
+    return v if (bounded == v.array).all() else constant(bounded)
+
+
+def _evaluate(bad: Value) -> np.ndarray | None:
+    """The array of a condition that depends on constants alone, else None."""
+    reads = [v for node in topological([bad]) for v in node.reads]
+    if any(v.node is None and v.array is None for v in reads):
+        return None
+    return evaluate(build([], {"bad": bad}), {})
+
+
+def _fail_where(bad: Value, like: Value, name: str) -> Value:
+    """Zeros of the dtype of `like`; an error of onnxruntime that has this name where a condition holds."""
+    gather = schema_of("Gather", "", OPSET)
+    zeros = constant(np.zeros(1, like.dtype))
+    return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
+
+
+# -- guards by operator: from inputs and attributes to a guard, or None where there is nothing to fear
+
+
+def _guard_division(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    a, b = inputs
+    if a is None or b is None or not _is_whole(b) or (bad := _find_bad_division(a, b)) is None:
+        return None
+    return 1, bad, "divides whole numbers by zero, or the least one by -1"
+
+
+def _find_bad_division(a: Value, b: Value) -> Value | None:
+    """Where a division of whole numbers would crash; None where constants show that it cannot."""
+    least = constant(np.array(np.iinfo(b.dtype).min, b.dtype))
+    may_overflow = b.dtype.kind == "i" and (b.array is None or bool((b.array == -1).any()))
+    if may_overflow and a.array is not None and not (a.array == least.array).any():
+        may_overflow = False
+    conditions = [op.Equal(b, constant(0, b.dtype))] if b.array is None else []
+    if may_overflow:
+        conditions.append(op.And(op.Equal(a, least), op.Equal(b, constant(-1, b.dtype))))
+    return None if not conditions else conditions[0] if len(conditions) == 1 else op.Or(*conditions)
+
+
+def _guard_labels(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    x, t, *_ = inputs
+    if x is None or t is None or t.array is not None or not _is_whole(t):
+        return None
+    if count_classes(x) and find_source(t).node is None:
+        return None  # Labels straight from the user are checked on the host, which costs nothing here.
+    bad = _is_outside(t, op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type))
+    if (ignored := attributes.get("ignore_index")) is not None:
+        bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
+    return 1, bad, "has a label out of range"
+
+
+def _guard_probabilities(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    (x,) = inputs
+    if x is None or not x.is_float:
+        return None
+    return 0, op.Not(op.And(x >= 0, x <= 1)), "has probabilities that are not in 0 to 1"
+
+
+def _guard_regions(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    """onnxruntime 1.19.2 reads foreign memory for a region of an image that is not there."""
+    x, _, images = inputs
+    return 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
+
+
+def _guard_unpooled(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    """onnxruntime 1.19.2 writes to foreign memory."""
+    x, places, *shape = inputs
+    if places.array is not None:
+        return None  # It was checked when the node was read.
+    if shape and shape[0] is not None:
+        sizes = shape[0]
+    else:
+        kernel = attributes.get("kernel_shape", ())
+        n = len(kernel)
+        steps, pads = attributes.get("strides") or [1] * n, attributes.get("pads") or [0] * 2 * n
+        more = [k - s - p - q for k, s, p, q in zip(kernel, steps, pads[:n], pads[n:], strict=False)]
+        sizes = _shape(x) * constant([1, 1, *steps]) + constant([0, 0, *more])
+    return 1, _is_outside(places, op.ReduceProd(sizes, [0])), "has indices of elements that its output lacks"
+
+
+def _guard_padding(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    """onnxruntime 1.19.2 reads foreign memory where more is mirrored than there is, or nothing is left to repeat."""
+    x, pads, *_, axes = (*inputs, None, None)[:4]
+    mode = attributes.get("mode", "constant")
+    if mode == "constant" or x.shape is None:
+        return None
+    sizes = _padded_sizes(x, pads, axes)
+    both = op.Reshape(pads, [2, -1])
+    left = sizes + op.Min(op.Gather(both, 0), 0) + op.Min(op.Gather(both, 1), 0)
+    most = op.Max(left - 1, 0) if mode == "reflect" else op.Where(left < 1, 0, LARGEST_INT32)
+    return 1, op.Reshape(both > most, [-1]), f"has pads that its input is too small for in mode {mode!r}"
+
+
+def _padded_sizes(x: Value, pads: Value, axes: Value | None) -> Value:
+    """The sizes of the axes that are padded, a constant where those that count are known."""
+    sizes = _shape(x) if axes is None else op.Gather(_shape(x), axes)
+    places = np.arange(x.rank) if axes is None else axes.array
+    if pads.array is None or places is None or pads.array.size != 2 * places.size or (abs(places) > x.rank - 1).any():
+        return sizes
+    shape = [(x.shape or ())[k] for k in places]
+    is_padded = [bool(before or behind) for before, behind in pads.array.reshape(2, -1).T]
+    if all(isinstance(n, int) for n, padded in zip(shape, is_padded, strict=True) if padded):
+        return constant([n if isinstance(n, int) else 1 for n in shape])
+    return sizes
+
+
+def _guard_columns(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    """onnxruntime 1.19.2 divides by the size of a block, and writes to foreign memory where an image is too small."""
+    x, image, block = inputs
+    r = next((n for v in (image, block) if v.shape and isinstance(n := v.shape[0], int)), 2)
+    steps, dilations = (constant(attributes.get(n) or [1] * r) for n in ("strides", "dilations"))
+    pads = attributes.get("pads") or [0] * 2 * r
+    around = constant([p + q - 1 for p, q in zip(pads[:r], pads[r:], strict=False)])
+    m, b = (op.Min(op.Max(v, 1), LARGEST_WINDOW) for v in (image, block))
+    room = m + around - (b - 1) * dilations
+    wrong = [op.Not(op.Equal(m, image)), op.Not(op.Equal(b, block)), room < 0,
+             op.Not(op.Equal(op.ReduceProd(op.Div(room, steps) + 1), _size(x, 2))),
+             op.Not(op.Equal(op.Mod(_size(x, 1), op.ReduceProd(b)), 0))]
+    bad = op.ReduceMax(op.Concat(*(op.Reshape(op.Cast(v, to=TensorProto.INT64), [-1]) for v in wrong), axis=0)) > 0
+    computed = [k for k in (2, 1) if inputs[k].array is None]
+    return (computed or [0])[0], bad, "has blocks and an image_shape that its input does not fit"
+
+
+def _guard_frames(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    """onnxruntime 1.19.2 and 1.31.1 divide by the length of a frame."""
+    _, _, window, length = (*inputs, None, None)[:4]
+    if length is not None:
+        return 3, length < constant(1, length.dtype), "has a frame_length that is not positive"
+    return None if window is None else (1, op.Equal(_size(window, 0), 0), "has a window without elements")
+
+
+def _guard_count(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+    """A Loop whose condition never changes ends by its count alone, which may take years."""
+    count, going = (*inputs, None, None)[:2]
+    body: Subgraph = attributes["body"]
+    following = body.outputs[0]
+    while following.node is not None and following.node.op_type == "Identity":
+        following = following.node.reads[0]
+    is_constant = following is body.inputs[1] or (following.array is not None and following.array.all())
+    if count is None or not is_constant:
+        return None
+    bad = count > constant(LARGEST_INT32, count.dtype)
+    return 0, bad if going is None else op.And(bad, going), "has a trip count that takes hours, and no other end"
+
+
+def _is_outside(i: Value, size: Value) -> Value:
+    """Where indices are negative, or not below a size."""
+    return op.Or(i < constant(0, i.dtype), i >= size)
+
+
+def _shape(x: Value) -> Value:
+    """The shape of a tensor, a constant where it is known."""
+    return constant(np.array(x.shape, np.int64)) if x.is_static else op.Shape(x)
+
+
+def _size(x: Value, axis: int) -> Value:
+    """The size of an axis, a constant where it is known."""
+    n = x.shape[axis] if x.shape and axis < len(x.shape) else None
+    return constant(n, np.int64) if isinstance(n, int) else op.Gather(op.Shape(x), constant(axis))
+
+
+def _is_whole(v: Value) -> bool:
+    """Whether a value is a tensor of whole numbers."""
+    return bool(v.type.tensor_type.elem_type) and v.dtype.kind in "iu"
+
+
+_GUARDS: dict[str, Callable[[Sequence[Any], Mapping[str, Any]], Guard | None]] = {
+    "Bernoulli": _guard_probabilities,
+    "Col2Im": _guard_columns,
+    "Div": _guard_division, "Mod": _guard_division,
+    "Loop": _guard_count,
+    "MaxUnpool": _guard_unpooled,
+    "NegativeLogLikelihoodLoss": _guard_labels, "SoftmaxCrossEntropyLoss": _guard_labels,
+    "Pad": _guard_padding,
+    "RoiAlign": _guard_regions,
+    "STFT": _guard_frames,
+}

@@ -1,0 +1,73 @@
+"""Run-time guards: numbers that would crash onnxruntime raise an error that names the node, others pass unchanged."""
+
+import numpy as np
+import onnx
+import pytest
+from run_time_values import ROWS, feeds, model
+
+from ortpartial import OrtGradientForwardBackward
+from ortpartial.exceptions import DataError, ModelError
+from ortpartial.model import load
+from ortpartial.training import forward_graph
+
+#: By row: numbers that crashed or hung a runtime, and what the error says.
+DANGEROUS = {
+    "Col2Im block_shape": ([2, 0], "Col2Im of 'r' has blocks and an image_shape that its input does not fit"),
+    "Col2Im image_shape": ([3, 5], "Col2Im of 'r' has blocks and an image_shape that its input does not fit"),
+    "Loop M": (2**31, "Loop of 'r' has a trip count that takes hours, and no other end"),
+    "Loop M with a condition": (2**62, "Loop of 'r' has a trip count that takes hours, and no other end"),
+    "MaxUnpool I": (np.full((1, 1, 4, 4), 16), "MaxUnpool of 'r' has indices of elements that its output lacks"),
+    "Pad pads reflect": ([0, 0, 0, 10**7], "Pad of 'r' has pads that its input is too small for in mode 'reflect'"),
+    "RoiAlign batch_indices": ([0, 0, 0, 10**6], "RoiAlign of 'r' has batch_indices that are no rows of its input"),
+    "RoiAlign batch_indices max": ([-1, 0, 0, 0], "RoiAlign of 'r' has batch_indices that are no rows of its input"),
+    "STFT frame_length": (0, "STFT of 'r' has a frame_length that is not positive"),
+    "Tile repeats": ([2, 2**62 + 1], "failed to run the graph|refuses an input"),
+}
+
+
+@pytest.mark.parametrize("name", DANGEROUS)
+def test_dangerous_numbers_raise_an_error(name):
+    numbers, message = DANGEROUS[name]
+    layer = OrtGradientForwardBackward(model(ROWS[name], computed=True, weight="behind"), ["w"], engine="step")
+    with pytest.raises((DataError, ModelError), match=message):
+        layer.forward(feeds(np.asarray(numbers, ROWS[name].valid.dtype), computed=True))
+    layer.forward(feeds(ROWS[name].valid, computed=True))
+
+
+@pytest.mark.parametrize("name", ["Col2Im block_shape", "Loop M", "MaxUnpool I", "Pad pads reflect", "Pad pads wrap",
+                                  "RoiAlign batch_indices", "Tile repeats", "TopK K"])
+def test_guards_do_not_change_numbers(name):
+    row = model(ROWS[name], computed=True)
+    arrays = feeds(ROWS[name].valid, computed=True)
+    (y,), _ = OrtGradientForwardBackward(row, engine="step").forward(arrays)
+    (expected,) = onnx.reference.ReferenceEvaluator(row).run(None, arrays)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def stored(name, numbers):
+    """The model of a row with these numbers for `i`, as an initializer."""
+    proto = model(ROWS[name], computed=False)
+    (i,) = [v for v in proto.graph.input if v.name == "i"]
+    proto.graph.input.remove(i)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(numbers, ROWS[name].valid.dtype), "i"))
+    return proto
+
+
+@pytest.mark.parametrize("name", ["Col2Im block_shape", "Pad pads reflect", "RoiAlign batch_indices", "Tile repeats"])
+def test_numbers_that_are_known_cost_nothing(name):
+    proto = stored(name, ROWS[name].valid)
+    kinds = [n.op_type for n in forward_graph(load(proto), []).graph.node]
+    assert sorted(kinds) == sorted(n.op_type for n in proto.graph.node)
+
+
+@pytest.mark.parametrize("name", ["Col2Im block_shape", "Col2Im image_shape", "Pad pads reflect", "STFT frame_length"])
+def test_dangerous_constants_are_refused(name):
+    numbers, message = DANGEROUS[name]
+    with pytest.raises(ModelError, match=message):
+        load(stored(name, numbers))
+
+
+def test_indices_of_images_are_checked_where_they_come_from():
+    layer = OrtGradientForwardBackward(model(ROWS["RoiAlign batch_indices"], computed=False), engine="step")
+    with pytest.raises(DataError, match=r"Input 'i' has indices from 0 to 1, where 0 to 0 were expected by .*RoiAlign"):
+        layer.forward(feeds(np.array([0, 0, 0, 1]), computed=False))
