@@ -17,6 +17,7 @@ from ortpartial.model import check_indices, holds_indices, index_ranges, match_n
 from ortpartial.training import TrainingSpec
 
 from .hints import hint_encoding, hint_labels, hint_shape
+from .missing_values import find_nullable
 
 __all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target", "list_columns"]
 
@@ -62,6 +63,7 @@ class DataAdapter:
                 loss.check_output(v.shape)
         self._ranges = index_ranges(self.inputs, outputs)
         self._indices = [n for n in self._ranges if holds_indices(self._ranges, n)]
+        self._nullable = find_nullable(outputs, self.inputs)
         self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
         self.fixed_batch = next((size for size in sizes if isinstance(size, int)), None)
@@ -75,7 +77,7 @@ class DataAdapter:
         """Arrays of the inputs that are read, and their number of rows."""
         if isinstance(X, Mapping):
             X = {n: a for n, a in X.items() if n in self.inputs or n not in self.spec.model.inputs}
-        arrays, rows = check_inputs(self.inputs, X, self._indices)
+        arrays, rows = check_inputs(self.inputs, X, self._indices, self._nullable)
         check_indices(self._ranges, arrays)
         for name, v in self.inputs.items():
             size = v.shape[0] if v.shape else None
@@ -178,15 +180,18 @@ class DataAdapter:
         return ran
 
 
-def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False) -> np.ndarray:
-    """An array of this dtype, contiguous, without NaN or infinity; `counts` refuses real numbers, as for indices."""
+def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nullable: bool = False) -> np.ndarray:
+    """An array of this dtype, contiguous, without infinity, and without NaN where it is not nullable.
+
+    `counts` refuses real numbers, as for indices.
+    """
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
     if hasattr(data, "nnz") and hasattr(data, "toarray"):  # of scipy.sparse, which need not be imported
         raise DataError(f"{what} is sparse, a {type(data).__name__}; give its toarray(), or, where that is larger than "
                         f"the memory, batches of it: a list-like of (X[i:j].toarray(), y[i:j]).")
     if table := list_columns(data):
-        return _stack_columns(table, dtype, what, counts)
+        return _stack_columns(table, dtype, what, counts, nullable)
     if hasattr(data, "detach") and hasattr(data, "cpu"):  # A tensor of torch, which may have a gradient or a device.
         data = data.detach().cpu()
     try:
@@ -204,8 +209,9 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False) -> np
                             f"{hint_encoding(wrong, what)}.") from None
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
         raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected{hint_encoding(data, what)}.")
-    if array.dtype.kind == "f" and not _is_finite(array):
-        raise DataError(f"{what} contains NaN or infinity; impute or drop those rows.")
+    if array.dtype.kind == "f" and not _is_finite(array, nullable):
+        unwanted = "infinity" if nullable else "NaN or infinity"
+        raise DataError(f"{what} contains {unwanted}; impute or drop those rows.")
     if counts and array.dtype.kind == "f" and dtype.kind != "f":
         raise DataError(f"{what} holds indices, as {array.dtype}; convert it, such as by astype({str(dtype)!r}).")
     if array.dtype != dtype and (misfit := describe_misfit(array, dtype)):
@@ -214,7 +220,7 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False) -> np
         raise DataError(f"{what} {misfit}{hint}.")
     with np.errstate(over="ignore"):
         cast = np.asarray(array, dtype=dtype, order="C")
-    if cast is not array and dtype.kind == "f" and array.dtype.kind in "fiu" and not _is_finite(cast):
+    if cast is not array and dtype.kind == "f" and array.dtype.kind in "fiu" and not _is_finite(cast, nullable):
         raise DataError(f"{what} holds numbers too large for {dtype}.")
     return cast
 
@@ -248,10 +254,10 @@ def list_columns(data: Any) -> dict[Any, Any] | None:
     return {n: data[n] for n in names}
 
 
-def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str, counts: bool) -> np.ndarray:
+def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str, *settings: bool) -> np.ndarray:
     """The columns of a table, stacked; each is checked by itself, so that an error names it."""
     whose = what[0].lower() + what[1:]
-    return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}", counts) for n, c in table.items()], axis=1)
+    return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}", *settings) for n, c in table.items()], axis=1)
 
 
 def _align_rank(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
@@ -260,13 +266,17 @@ def _align_rank(column: Any, declared: Sequence[int | str | None] | None) -> np.
     return array[:, None] if declared is not None and len(declared) == 2 and array.ndim == 1 else array
 
 
-def _is_finite(array: np.ndarray) -> bool:
-    """Whether there is neither NaN nor infinity, checked in chunks: a memory map may be larger than the memory."""
+def _is_finite(array: np.ndarray, nullable: bool) -> bool:
+    """Whether there is neither infinity nor NaN, if it is not nullable, checked in chunks.
+
+    A memory map may be larger than the memory.
+    """
     flat = array.reshape(-1) if array.flags.c_contiguous else np.atleast_1d(array)
-    return all(np.isfinite(flat[i : i + _CHUNK]).all() for i in range(0, len(flat), _CHUNK))
+    chunks = (flat[i : i + _CHUNK] for i in range(0, len(flat), _CHUNK))
+    return not any(np.isinf(c).any() if nullable else not np.isfinite(c).all() for c in chunks)
 
 
-def check_inputs(inputs: Mapping[str, Value], X: Any, indices: Collection[str] = ()
+def check_inputs(inputs: Mapping[str, Value], X: Any, indices: Collection[str] = (), nullable: Collection[str] = ()
                  ) -> tuple[dict[str, np.ndarray], int]:
     """Convert X to arrays of the inputs of a graph, by name.
 
@@ -279,6 +289,8 @@ def check_inputs(inputs: Mapping[str, Value], X: Any, indices: Collection[str] =
         shape (rows, ...) that its input declares.
     indices : collection of str
         The inputs that hold indices, for which real numbers are refused, even 1.0.
+    nullable : collection of str
+        The inputs that may hold NaN.
 
     Returns
     -------
@@ -306,7 +318,7 @@ def check_inputs(inputs: Mapping[str, Value], X: Any, indices: Collection[str] =
             raise DataError(f"The model has the inputs {', '.join(map(repr, inputs))}; give a dict of arrays by name.")
         X = {n: _align_rank(c, inputs[n].shape) for n, c in table.items() if n in inputs}
     match_names(inputs, X)
-    arrays = {n: _to_array(X[n], v.dtype, f"Input {n!r}", n in indices) for n, v in inputs.items()}
+    arrays = {n: _to_array(X[n], v.dtype, f"Input {n!r}", n in indices, n in nullable) for n, v in inputs.items()}
     for n, v in inputs.items():
         _check_shape(arrays[n].shape, v.shape, f"Input {n!r}")
     lengths = {n: len(a) for n, a in arrays.items()}

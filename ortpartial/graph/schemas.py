@@ -72,8 +72,10 @@ def attribute_value(proto: AttributeProto) -> Any:
         return value.decode("utf-8", "replace")
     if isinstance(value, TensorProto):
         return numpy_helper.to_array(value)
-    if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS):
-        return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
+    if proto.type == AttributeProto.STRINGS:
+        return tuple(v.decode("utf-8", "replace") for v in value)
+    if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS):
+        return tuple(value)
     return value
 
 

@@ -13,7 +13,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
 
 from .folding import fold_constants
-from .ml import expand, read_ml_weights
+from .ml import expand, list_ml_outputs
 from .reader import EXPANSIONS
 from .upgrade import STANDARD, upgrade
 from .validation import check_proto
@@ -67,7 +67,7 @@ def prepare(
     if version < OPSET:
         light = upgrade(light, version)
     opsets = {o.domain: o.version for o in light.opset_import}
-    expand(light.graph, opsets, read_ml_weights(proto))
+    expand(light.graph, opsets, list_ml_outputs(proto))
     if batch is not None:
         set_sizes(light.graph, batch)
     fold_constants(light.graph, opsets)

@@ -174,6 +174,35 @@ def test_the_weights_of_a_pipeline(tmp_path):
     assert [n.op_type for n in onnx.load_from_string(graphs["predict"]).graph.node] == ["Scaler", "LinearRegressor"]
 
 
+HOLES = np.where(np.arange(180).reshape(60, 3) % 7 == 0, np.nan, X).astype(np.float32)
+
+
+@pytest.mark.parametrize(("estimator", "y"), [
+    (ensemble.HistGradientBoostingRegressor(max_iter=3, min_samples_leaf=5), Y),
+    (ensemble.HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=5), TWO),
+    (ensemble.HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=5), THREE),
+    (make_pipeline(preprocessing.StandardScaler(), impute.SimpleImputer(), linear_model.Ridge()), Y),
+], ids=["boosting", "boosting, 2", "boosting, 3", "imputer"])
+def test_missing_values(estimator, y, monkeypatch):
+    # skl2onnx 1.20.0 hands over numbers of numpy and truth values, which onnx 1.23.2 refuses.
+    make_node = skl2onnx.common._container.make_node
+    monkeypatch.setattr(skl2onnx.common._container, "make_node", lambda *args, **attributes: make_node(
+        *args, **{n: (a.astype(int) if a.dtype == bool else a).tolist() if (a := np.asarray(v)).ndim else v
+                  for n, v in attributes.items()}))
+    is_classifier = y is not Y
+    model = skl2onnx.to_onnx(estimator.fit(HOLES, y), X[:1], target_opset={"": 17, "ai.onnx.ml": 3},
+                             options={"zipmap": False} if is_classifier else None)
+    loaded = load(model)
+    runs = (Session(m).run({"X": HOLES}).values() for m in (build(loaded.inputs, loaded.outputs), model))
+    assert_close(*runs)
+    target = 0.8 * np.eye(len(np.unique(y)), dtype=np.float32)[y] + 0.05 if is_classifier else 0.5 * y[:, None]
+    weights = [n for n in loaded.initializers if not n.endswith(".scale")]  # Its gradient would be that of NaN.
+    name = model.graph.output[-1].name
+    o = OrtGradientForwardBackwardOptimizer(model, learning_loss={name: "square_error"}, weights_to_train=weights,
+                                            max_iter=5, learning_rate=1e-3, random_state=0).fit(HOLES, target)
+    assert o.train_losses_[-1] < o.train_losses_[0]
+
+
 @pytest.mark.parametrize("name", ["scaler, linear", "svr, rbf", "forest"])
 def test_whatever_holds_a_trained_pipeline(name):
     """Pickles, the training in a file, and a layer of torch."""

@@ -18,7 +18,8 @@ from .preprocessing import PREPROCESSING
 from .svm import SVM
 from .trees import TREES
 
-__all__ = ["ML_OPERATORS", "compute_ml", "expand", "expand_ml", "read_ml_weights", "write_ml_weights"]
+__all__ = ["ML_OPERATORS", "compute_ml", "expand", "expand_ml", "list_ml_outputs", "read_ml_weights",
+           "write_ml_weights"]
 
 DOMAIN = "ai.onnx.ml"
 
@@ -88,6 +89,21 @@ def write_ml_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> No
         node.attribute.extend([*kept, *(helper.make_attribute(n, v) for n, v in written.items())])
 
 
+def list_ml_outputs(proto: ModelProto) -> set[str]:
+    """The outputs of nodes that the names of weights begin with.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; its bodies and functions do not count.
+
+    Returns
+    -------
+    set of str
+    """
+    return {_prefix(node) for node, _ in _list_nodes(proto.graph)}
+
+
 def expand(graph: GraphProto, opsets: dict[str, int], stored: Collection[str]) -> None:
     """Write each operator of ai.onnx.ml that has a gradient or weights as standard operators.
 
@@ -98,7 +114,7 @@ def expand(graph: GraphProto, opsets: dict[str, int], stored: Collection[str]) -
     opsets : dict of str to int
         Its opsets; written to.
     stored : collection of str
-        The weights whose content is kept elsewhere: big ones become inputs.
+        The outputs of nodes whose weights are kept elsewhere: big ones become inputs.
     """
     for g in walk_graphs(graph):
         if not any(_list_nodes(g)):
@@ -216,8 +232,8 @@ def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int],
     _name_inside(expanded, prefix, named)
     for what, array in arrays.items():
         name = f"{prefix}.{what}"
-        if name in stored and array.size > 64 and helper.np_dtype_to_tensor_dtype(array.dtype) in FLOATS:
-            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        if prefix in stored and array.size > 64 and kind in FLOATS:
             graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
         else:
             graph.initializer.append(numpy_helper.from_array(array, name))
