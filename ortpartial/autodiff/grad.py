@@ -11,7 +11,7 @@ from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast
 from ortpartial.model import expand_body
 
 from .registry import Gradients, Rule, has_rule, is_constant, register_rule, rule_of
-from .rounding import check_rounding
+from .rounding import check_rounding, rounds
 
 __all__ = ["composed", "grad"]
 
@@ -205,11 +205,10 @@ def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection
         inputs = gradient_reads(node)
         if not ready:
             stack.append((node, True))
-            if not is_constant(node):
+            if not _ends(node):
                 stack.extend((x.node, False) for x in inputs if x.node and x not in cut)
             continue
-        differentiable = not is_constant(node)
-        depends[id(node)] = differentiable and any(
+        depends[id(node)] = not _ends(node) and any(
             x in targets or (_carries(x) and x.node is not None and depends.get(id(x.node), False)) for x in inputs
         )
         if node.bodies and not depends[id(node)]:
@@ -217,6 +216,11 @@ def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection
         if depends[id(node)]:
             order.append(node)
     return order
+
+
+def _ends(node: Node) -> bool:
+    """Whether the gradient of a node is zero by nature; an opaque one of whole numbers computes indices or hashes."""
+    return is_constant(node) or (node.is_opaque and not rounds(node) and not any(map(_carries, node.outputs)))
 
 
 def _carries(x: Value) -> bool:

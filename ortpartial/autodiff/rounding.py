@@ -12,10 +12,14 @@ from ortpartial.model import QUANTIZERS, can_pass_straight_through
 
 from .registry import is_constant
 
-__all__ = ["check_rounding", "explain_rounding", "find_roundings"]
+__all__ = ["check_rounding", "explain_rounding", "find_roundings", "rounds"]
 
 #: Element types of sizes, indices and conditions, which are no numbers of a quantization.
 _DISCRETE = frozenset({TensorProto.BOOL, TensorProto.INT64})
+
+#: Element types of quantizations alone; opaque operators compute indices in those of 32 and 64 bits.
+_QUANTIZED = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4,
+                        TensorProto.UINT4})
 
 
 def check_rounding(order: Sequence[Node], outputs: Sequence[Value], targets: Collection[Value],
@@ -24,7 +28,7 @@ def check_rounding(order: Sequence[Node], outputs: Sequence[Value], targets: Col
 
     `order` has the nodes that depend on the targets differentiably.
     """
-    if not any(node.op_type in QUANTIZERS for node in order):
+    if not any(map(rounds, order)):
         return
     nodes, targets = set(order), set(targets)
     for node, reader in find_roundings(outputs, cut):
@@ -42,12 +46,18 @@ def find_roundings(outputs: Iterable[Value], cut: Collection[Value] = ()) -> lis
         v, reader = stack.pop()
         if v.node is None or v in cut or v.type.tensor_type.elem_type in _DISCRETE:
             continue
-        if v.node.op_type in QUANTIZERS and not (v.node.op_type == "DynamicQuantizeLinear" and v.is_float):
+        if rounds(v.node) and not (v.node.is_opaque and v.type.tensor_type.elem_type not in _QUANTIZED) and not (v.node.op_type == "DynamicQuantizeLinear" and v.is_float):
             roundings.setdefault(v.node, reader or v.node)
         if id(v.node) not in seen and not is_constant(v.node):
             seen.add(id(v.node))
             stack.extend((x, v.node) for x in gradient_reads(v.node))
     return list(roundings.items())
+
+
+def rounds(node: Node) -> bool:
+    """Whether a node rounds real numbers to those of a quantization; an opaque one does if its types say so."""
+    return node.op_type in QUANTIZERS or (node.is_opaque and any(
+        y.type.tensor_type.elem_type in _QUANTIZED for y in node.outputs))
 
 
 def explain_rounding(node: Node, reader: Node) -> str:

@@ -102,7 +102,8 @@ def _find_differentiated_gelus(nodes: Sequence[Node]) -> set[Node]:
     arguments = {(n.op_type, x) for n in nodes if n.op_type in ("Erf", "Tanh") for parent in parents(n)
                  for x in [*parent.reads, *(x for grandparent in parents(parent) for x in grandparent.reads)]}
     inner = {"none": "Erf", "tanh": "Tanh"}
-    return {n for n in nodes if n.op_type == "Gelu" and (inner[n.attribute("approximate")], n.inputs[0]) in arguments}
+    gelus = (n for n in nodes if n.op_type == "Gelu" and not n.domain)
+    return {n for n in gelus if (inner[n.attribute("approximate")], n.inputs[0]) in arguments}
 
 
 def _conv_to_gemm(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
