@@ -31,6 +31,9 @@ from .model import (
     is_generated_name,
     load,
     place_initializers,
+    read,
+    register_libraries,
+    resolve_libraries,
     write,
 )
 from .runtime import TRUSTED, find_untrusted
@@ -69,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parser().parse_args(argv)
     try:
+        if args.custom_ops is not None:
+            register_libraries(read(args.model), resolve_libraries(args.custom_ops))
         return args.run(args)
     except (OrtPartialError, OSError) as e:
         print(f"ortpartial: {' '.join(str(e).split())}", file=sys.stderr)
@@ -90,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=description, description=description)
         command.add_argument("model", type=Path, help="path of an ONNX model")
+        command.add_argument("--custom-ops", type=Path, metavar="LIBRARY", help="shared library of custom operators")
         command.set_defaults(run=run)
         return command
 

@@ -188,7 +188,7 @@ def test_version(capsys):
     assert e.value.code == 0
     first, second, *others = capsys.readouterr().out.splitlines()
     assert (first, second) == (f"ortpartial {ortpartial.__version__}", f"onnx {onnx.__version__}")
-    assert [line.split()[1] for line in others] == [runtime_version()]
+    assert [line.split()[1] for line in others if "extensions" not in line] == [runtime_version()]
 
 
 @pytest.mark.parametrize("style", ["standard", "lowered"])

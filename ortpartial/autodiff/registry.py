@@ -199,9 +199,10 @@ def gradient_support(node: Node) -> str:
     >>> [gradient_support(y.node) for y in (op.Exp(x), op.Mish(x), op.Floor(x))]
     ['rule', 'body', 'zero']
     """
-    domain, op_type = node.key
-    if has_rule(op_type, domain):
-        return "zero" if is_constant(node) else "rule"
+    if is_constant(node):
+        return "zero"
+    if find_rule(node) is not None:
+        return "rule"
     return "none" if expand_body(node) is None else "body"
 
 
@@ -210,11 +211,20 @@ def is_constant(node: Node) -> bool:
     return node.key in CONSTANT
 
 
+def find_rule(node: Node) -> Rule | None:
+    """The rule of a node's operator; None where it has none, or where the node has more than the rule knows of."""
+    rule = RULES.get(node.key)
+    return None if rule is None or (node.is_opaque and rule.attributes is not None) else rule
+
+
 def rule_of(node: Node) -> Rule:
     """The rule of a node's operator; raises where it has none."""
-    rule = RULES.get(node.key)
+    rule = find_rule(node)
     if rule is None:
         domain, op_type = node.key
+        if node.key in RULES:
+            raise NoGradientError(f"{node!r} has no gradient: it has inputs, outputs or attributes that the rule of "
+                                  f"{domain}.{op_type} does not know.")
         arguments = f"{op_type!r}, {domain!r}" if domain else repr(op_type)
         raise NoGradientError(
             f"{node!r} has no gradient: operator {domain + '.' if domain else ''}{op_type} has neither a rule nor a "

@@ -46,7 +46,8 @@ def find_roundings(outputs: Iterable[Value], cut: Collection[Value] = ()) -> lis
         v, reader = stack.pop()
         if v.node is None or v in cut or v.type.tensor_type.elem_type in _DISCRETE:
             continue
-        if rounds(v.node) and not (v.node.is_opaque and v.type.tensor_type.elem_type not in _QUANTIZED) and not (v.node.op_type == "DynamicQuantizeLinear" and v.is_float):
+        exact = v.is_float and (v.node.is_opaque or v.node.op_type == "DynamicQuantizeLinear")
+        if rounds(v.node) and not exact:
             roundings.setdefault(v.node, reader or v.node)
         if id(v.node) not in seen and not is_constant(v.node):
             seen.add(id(v.node))

@@ -46,8 +46,8 @@ class OpaqueSchema:
     since_version: int
     n_inputs: int
     named: tuple[bool, ...]
-    kinds: tuple[tuple[str, int], ...] = ()
-    declared: tuple[bytes, ...] = ()
+    kinds: tuple[tuple[str, int], ...]
+    declared: tuple[bytes, ...]
 
     has_function = has_context_dependent_function = deprecated = False
 
@@ -157,15 +157,13 @@ def register_type_finder(finder: Callable[[Node], Sequence[TypeProto]]) -> None:
     _FINDERS[:] = [finder]
 
 
-def infer_opaque(node: Node, n_outputs: int) -> list[TypeProto]:
+def infer_opaque(node: Node) -> list[TypeProto]:
     """The types of the outputs of an opaque node: what the runtime finds, and else what the file declares.
 
     Parameters
     ----------
     node : Node
         A node of an `OpaqueSchema`.
-    n_outputs : int
-        The number of its outputs.
 
     Returns
     -------
@@ -177,7 +175,7 @@ def infer_opaque(node: Node, n_outputs: int) -> list[TypeProto]:
         Neither says what the type of an output is.
     """
     schema: Any = node.schema
-    types, reason = [TypeProto.FromString(b) for b in schema.declared] or [TypeProto()] * n_outputs, ""
+    types, reason = [TypeProto.FromString(b) for b in schema.declared], ""
     try:
         for finder in _FINDERS:
             types = [_complete(a, b) for a, b in zip(finder(node), types, strict=True)]

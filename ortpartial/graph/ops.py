@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
-from ortpartial.exceptions import GraphError, UnknownOperatorError
+from ortpartial.exceptions import GraphError
 
 from .body_types import CONTROL
 from .casting import to_dtype
@@ -182,6 +182,8 @@ def make_node(
         attributes, types = CONTROL[schema.name](where, inputs, attributes)
         return attach_outputs(Node(schema, inputs, attributes, name), types, hints)
     node = Node(schema, inputs, attributes, name)
+    if node.is_opaque:
+        return attach_outputs(node, infer_opaque(node), hints)
     if n_outputs is None:
         variadic = schema.outputs and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
         n_outputs = int(attributes.get("num_outputs", 1)) if variadic else len(schema.outputs)
@@ -198,16 +200,14 @@ def _infer_types(node: Node, n_outputs: int, fewest: int, where: str) -> list[Ty
     attributes = node.protos()
     arrays = [None if v is None or v.array is None or v.array.size > SMALL else v.array for v in node.inputs]
     key = (
-        node.schema if node.is_opaque else (node.schema.name, node.schema.domain, node.schema.since_version), n_outputs,
+        node.schema.name, node.schema.domain, node.schema.since_version, n_outputs,
         tuple([None if v is None else v.type_key for v in node.inputs]),
         tuple([None if a is None else a.tobytes() for a in arrays]),
         b"".join([a.SerializeToString(deterministic=True) for a in attributes]),
     )
     if (outputs := _INFERRED.get(key)) is None:
         try:
-            outputs = infer_opaque(node, n_outputs) if node.is_opaque else _infer(node, n_outputs, arrays, attributes)
-        except UnknownOperatorError:
-            raise
+            outputs = _infer(node, n_outputs, arrays, attributes)
         except Exception as e:
             if fewest < n_outputs and node.schema.min_output < len(node.schema.outputs):
                 # Attention 24 and 25 refuse the outputs of a cache beside nonpad_kv_seqlen.

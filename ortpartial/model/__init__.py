@@ -1,7 +1,7 @@
 """Loading models: a file, bytes or a ModelProto becomes checked and upgraded values; and writing them."""
 
 from .aliases import Alias, AliasDict, is_generated_name
-from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries
+from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
 from .function_bodies import expand_body
@@ -26,5 +26,5 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges", "is_generated_name",
            "is_quantized", "load", "mark_straight_through", "match_names", "offload_weights", "place_initializers",
            "prepare", "read", "read_ml_weights", "register_expansion", "register_libraries", "remove_unused",
-           "replace_weights", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write",
-           "write_folder"]
+           "replace_weights", "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real",
+           "walk_graphs", "write", "write_folder"]

@@ -1,4 +1,4 @@
-"""Libraries of custom operators, by the domains of the models that they were given for."""
+"""Operators that ONNX does not know, and libraries that have them, by the domains of the models that they serve."""
 
 from __future__ import annotations
 
@@ -6,19 +6,46 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto, defs
 
 from ortpartial.exceptions import ModelError
 
 from .walk import walk_protos
 
-__all__ = ["ONNX_DOMAINS", "find_libraries", "register_libraries", "resolve_libraries"]
+__all__ = ["ONNX_DOMAINS", "find_libraries", "is_opaque", "register_libraries", "resolve_libraries"]
 
 #: Domains of which ONNX knows every operator.
 ONNX_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
 
 #: The paths of libraries by domain. They serve the whole process, like schemas that are registered in onnx.
 _LIBRARIES: dict[str, tuple[str, ...]] = {}
+
+
+def is_opaque(node: NodeProto) -> bool:
+    """Whether no schema describes a node: its operator is not declared, or not with all that the node has.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+
+    Returns
+    -------
+    bool
+        False for operators of ONNX's own domains, which it would have to know.
+
+    Examples
+    --------
+    >>> is_opaque(NodeProto(op_type="Inverse", domain="com.microsoft"))
+    True
+    """
+    if node.domain in ONNX_DOMAINS:
+        return False
+    if not defs.has(node.op_type, node.domain):
+        return True
+    schema = defs.get_schema(node.op_type, node.domain)
+    return (len(node.input) > schema.max_input or len(node.output) > schema.max_output
+            or not {a.name for a in node.attribute} <= set(schema.attributes))
 
 
 def resolve_libraries(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from onnx import ModelProto, defs, helper, inliner
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
 
+from .custom_ops import is_opaque
 from .folding import fold_constants
 from .ml import expand, list_ml_outputs
 from .reader import EXPANSIONS
@@ -102,6 +103,9 @@ def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
     """
     bare = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
     del bare.graph.value_info[:]
+    for node in (n for g in walk_graphs(bare.graph) for n in g.node if is_opaque(n)):
+        node.domain = "opaque"  # of which the checker knows nothing
+    bare.opset_import.add(domain="opaque", version=1)
     for v in [*bare.graph.input, *bare.graph.output]:
         if v.type.HasField("tensor_type"):
             v.type.tensor_type.shape.SetInParent()  # The checker asks for a shape, and we do not.

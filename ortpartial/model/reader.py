@@ -32,7 +32,7 @@ from ortpartial.graph import (
 )
 
 from .crash_guards import check_node
-from .custom_ops import ONNX_DOMAINS
+from .custom_ops import is_opaque
 from .folding import evaluate, read_constant
 from .reductions import read_reduction
 from .run_time_guards import guard_inputs
@@ -109,7 +109,7 @@ class Reader:
     def read_node(self, node: NodeProto, values: MutableMapping[str, Value]) -> None:
         """Add the outputs of a node to the values."""
         where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
-        if bodies(node) and node.op_type not in CONTROL and not self._is_opaque(node):
+        if bodies(node) and node.op_type not in CONTROL and not _is_opaque(node):
             raise ModelError(f"{where} has a subgraph; of the operators that have one, {', '.join(CONTROL)} are read.")
         if unknown := [i for i in node.input if i and i not in values]:
             raise ModelError(f"{where} reads {unknown[0]!r}, which nothing computes before it.")
@@ -127,7 +127,7 @@ class Reader:
             return [Value(content.type, array=content.array, hint="" if self.is_function else node.output[0])]
         if (node.domain, node.op_type) in EXPANSIONS:
             return self._expand(node, inputs, attributes)
-        if self._is_opaque(node):
+        if _is_opaque(node):
             return self._read_opaque(node, inputs, where)
         schema = self._schema(node)
         check_required(schema, inputs, schema.name)
@@ -149,11 +149,6 @@ class Reader:
         results = pass_straight_through(applied, self.reals) if self.straight_through else applied.outputs
         pairs = zip(node.output, results, strict=False)
         return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
-
-    def _is_opaque(self, node: NodeProto) -> bool:
-        """Whether a node is of a domain that ONNX leaves to others, and of an operator that nobody has declared."""
-        return (node.domain not in ONNX_DOMAINS and not defs.has(node.op_type, node.domain)
-                and (node.domain, node.op_type) not in EXPANSIONS)
 
     def _read_opaque(self, node: NodeProto, inputs: Sequence[Value | None], where: str) -> list[Value | None]:
         """The outputs of an operator that ONNX does not know."""
@@ -240,6 +235,11 @@ def _find_element(v: Value | None) -> Value | None:
     if v is None or not v.type.HasField("optional_type"):
         return v
     return v.node.inputs[0] if v.node is not None and v.node.op_type == "Optional" and v.node.inputs else None
+
+
+def _is_opaque(node: NodeProto) -> bool:
+    """Whether a node has neither a schema nor an expansion."""
+    return is_opaque(node) and (node.domain, node.op_type) not in EXPANSIONS
 
 
 def _check_closed(node: NodeProto, where: str) -> None:

@@ -10,6 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 
 from ortpartial.exceptions import GraphError, ModelError, RuntimeMissingError
 from ortpartial.graph import OPSET, SMALL, Node, Value, register_type_finder
+from ortpartial.model import find_libraries
 
 from .device import C, import_onnxruntime
 from .errors import clean_message
@@ -19,6 +20,9 @@ __all__ = ["find_types"]
 
 #: Where a node is computed: the size of an axis that has none, and the most elements of an input.
 _SIZE, _MOST = 2, 2**20
+
+#: The types by the nodes, the libraries that have their operators, and what the models declare.
+_FOUND: dict[tuple[bytes, tuple[str, ...], tuple[bytes, ...]], list[TypeProto]] = {}
 
 
 def find_types(node: Node) -> list[TypeProto]:
@@ -52,15 +56,25 @@ def find_types(node: Node) -> list[TypeProto]:
     >>> Value(kind).shape
     ('N', 3, 3)
     """
+    model = _alone(node, {})
+    schema: Any = node.schema
+    key = model.SerializeToString(deterministic=True), find_libraries(model), schema.declared
+    if key not in _FOUND:
+        _FOUND[key] = _find_types(node)
+    return _FOUND[key]
+
+
+def _find_types(node: Node) -> list[TypeProto]:
+    """What `find_types` finds of a node that is new."""
     schema: Any = node.schema
     names = [f"o{i}" if is_named else "" for i, is_named in enumerate(schema.named)]
     declared = dict(zip(names, map(TypeProto.FromString, schema.declared), strict=False))
     try:
-        types = _infer_types(node, [n for n in names if n])
+        types = _infer_types(node, declared)
         unranked = [n for n, kind in types.items() if _is_unranked(kind)]
-        ranks = _infer_ranks(node, unranked)
+        ranks = _infer_ranks(node, types, unranked)
         if any(n not in ranks and _is_unranked(declared.get(n, TypeProto()), missing=True) for n in unranked):
-            ranks = _compute_ranks(node, unranked) | ranks
+            ranks = _compute_ranks(node, types, unranked) | ranks
     except (ModelError, RuntimeMissingError) as e:
         raise GraphError(str(e)) from None
     for n, rank in ranks.items():
@@ -74,25 +88,31 @@ def _is_unranked(kind: TypeProto, missing: bool = False) -> bool:
     return not kind.tensor_type.HasField("shape") if is_tensor else missing and kind.WhichOneof("value") is None
 
 
-def _infer_types(node: Node, outputs: Sequence[str]) -> dict[str, TypeProto]:
-    """The types of outputs by name."""
-    return {o.name: _read_type(o.type, o.shape) for o in _load(_alone(node, outputs)).outputs_meta}
+def _infer_types(node: Node, declared: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
+    """The types of outputs by name; where an operator may give several, those that the model declares."""
+    try:
+        session = _load(_alone(node, {}))
+    except GraphError:
+        if not any(kind.tensor_type.elem_type for kind in declared.values()):
+            raise
+        session = _load(_alone(node, declared))
+    return {o.name: _read_type(o.type, o.shape) for o in session.outputs_meta}
 
 
-def _infer_ranks(node: Node, outputs: Sequence[str]) -> dict[str, int]:
+def _infer_ranks(node: Node, types: Mapping[str, TypeProto], outputs: Sequence[str]) -> dict[str, int]:
     """The ranks of outputs where inference knows them: onnxruntime lists no sizes for a scalar as for no shape."""
     if not outputs:
         return {}
-    model = _alone(node, outputs)
+    model = _alone(node, types)
     model.graph.node.extend(helper.make_node("Shape", [n], [f"{n}_shape"]) for n in outputs)
     model.graph.output.extend(ValueInfoProto(name=f"{n}_shape") for n in outputs)
-    lengths = {o.name: o.shape[0] for o in _load(model).outputs_meta if o.name not in outputs}
+    lengths = {o.name: o.shape[0] for o in _load(model).outputs_meta if o.name not in types}
     return {n: rank for n in outputs if isinstance(rank := lengths[f"{n}_shape"], int)}
 
 
-def _compute_ranks(node: Node, outputs: Sequence[str]) -> dict[str, int]:
+def _compute_ranks(node: Node, types: Mapping[str, TypeProto], outputs: Sequence[str]) -> dict[str, int]:
     """The ranks of outputs for some inputs; none where the node cannot be computed on them."""
-    model = _alone(node, outputs)
+    model = _alone(node, types)
     feeds = {f"i{i}": _draw(v) for i, v in enumerate(node.inputs) if v is not None}
     feeds = {i.name: feeds[i.name] for i in model.graph.input}
     if any(a is None for a in feeds.values()):
@@ -117,14 +137,17 @@ def _draw(v: Value) -> np.ndarray | None:
     return np.random.default_rng(0).standard_normal(shape).astype(v.dtype) if v.is_float else np.zeros(shape, v.dtype)
 
 
-def _alone(node: Node, outputs: Sequence[str]) -> ModelProto:
-    """A model of one node, with small constants as initializers."""
+def _alone(node: Node, types: Mapping[str, TypeProto]) -> ModelProto:
+    """A model of one node, with small constants as initializers, and outputs of these element types."""
     domain, operator = node.key
     schema: Any = node.schema
     proto = NodeProto(op_type=operator, domain=domain, name=node.name, attribute=node.protos())
     proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
     proto.output.extend(f"o{i}" if is_named else "" for i, is_named in enumerate(schema.named))
-    graph = GraphProto(name="alone", node=[proto], output=[ValueInfoProto(name=n) for n in outputs])
+    graph = GraphProto(name="alone", node=[proto], output=[ValueInfoProto(name=n) for n in proto.output if n])
+    for o in graph.output:
+        if o.name in types and (kind := types[o.name].tensor_type.elem_type):
+            o.type.tensor_type.elem_type = kind
     for i, v in enumerate(node.inputs):
         if v is not None and v.array is not None and v.array.size <= SMALL:
             graph.initializer.append(numpy_helper.from_array(v.array, f"i{i}"))

@@ -13,6 +13,7 @@ from onnxruntime import InferenceSession, SessionOptions
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, gradient_model, load, vjp
 from ortpartial.autodiff.registry import RULES
+from ortpartial.cli import main
 from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.runtime import has_training
 from ortpartial.training_info import TrainingSession, to_training_info
@@ -128,17 +129,99 @@ def test_a_rule_needs_no_schema(monkeypatch):
     np.testing.assert_allclose(run(gradient, x), numeric, rtol=0.05, atol=0.05 * abs(numeric).max())
 
 
-def test_it_keeps_its_name_and_its_outputs():
-    """Neither a rewrite nor the emission takes it for the operator of ONNX that has the same name."""
-    quantize = [helper.make_node(f"{name}Linear", [x, "s", "o"], [y], domain="com.microsoft")
-                for name, x, y in (("Quantize", "h", "q"), ("Dequantize", "q", "z"))]
-    model = between(*quantize, initializers=[numpy_helper.from_array(np.float32(0.1), "s"),
-                                             numpy_helper.from_array(np.uint16(9), "o")])
+def test_no_rewrite_takes_it_for_the_operator_of_onnx_that_has_its_name():
+    """And two equal nodes stay two, as one may be random."""
+    nodes = [helper.make_node("Pad", ["h", "pads"], [f"p{i}"], domain="com.microsoft") for i in range(2)]
+    model = between(*nodes, helper.make_node("Add", ["p0", "p1"], ["z"]),
+                    initializers=[numpy_helper.from_array(np.array([0, 1, 0, -1]), "pads")])
     loaded = load(model)
-    assert loaded.values["q"].type_name == "uint16[Nx4]"
     built = build(loaded.inputs, loaded.outputs)
-    assert [(n.domain, n.op_type) for n in built.graph.node][1:3] == [(n.domain, n.op_type) for n in quantize]
-    np.testing.assert_array_equal(run(built), run(model))
+    assert [(n.domain, n.op_type) for n in built.graph.node][1:3] == [("com.microsoft", "Pad")] * 2
+    optimizer = OrtGradientForwardBackwardOptimizer(model, ["W1"], max_iter=1)
+    np.testing.assert_array_equal(optimizer.fit(ROWS, TARGETS).predict(ROWS), run(optimizer.get_trained_onnx()))
+
+
+def parsed(body, opset=21, function=""):
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}, "com.microsoft": 1, "f": 1]> '
+                                    f'g (float[4, 4] x) => (float[4, 2] y) {{ {body} y = MatMul(z, W1) }} {function}')
+    model.graph.initializer.extend([weight("W0", 4, 4), weight("W1", 4, 2)])
+    return model
+
+
+INSIDE = {
+    "a branch": ("s = ReduceSum <keepdims = 0> (x)  c = Cast <to = 9> (s)  "
+                 "z = If (c) <then_branch = t () => (float[4, 4] u) { u = com.microsoft.Trilu(x) }, "
+                 "else_branch = e () => (float[4, 4] v) { w = com.microsoft.Trilu <upper = 0> (x)  v = Neg(w) }>", ""),
+    "a loop": ("n = Constant <value = int64 {3}> ()  z = Loop (n, , x) <body = b (int64 i, bool c, float[4, 4] a) => "
+               "(bool d, float[4, 4] o) { d = Identity(c)  k = com.microsoft.Trilu(x)  m = MatMul(a, W0)  "
+               "e = Add(m, k)  o = Tanh(e) }>", ""),
+    "a function": ("h = MatMul(x, W0)  q = f.low(x)  z = Mul(h, q)",
+                   '<domain: "f", opset_import: ["": OPSET, "com.microsoft": 1]> low (a) => (b) '
+                   "{ k = com.microsoft.Trilu <upper = 0> (a)  b = Neg(k) }"),
+}
+
+
+@pytest.mark.parametrize("opset", [14, 21])
+@pytest.mark.parametrize("where", INSIDE)
+def test_inside(where, opset):
+    body, function = INSIDE[where]
+    model = parsed(body, opset, function.replace("OPSET", str(opset)))
+    x = ROWS[:4]
+    weights = ["W1"] if where == "a branch" else ["W0", "W1"]
+    optimizer = OrtGradientForwardBackwardOptimizer(model, weights)
+    np.testing.assert_array_equal(optimizer.predict(x), run(model, x))
+    gradient = gradient_model(model, [weights[0]], cotangents="ones")
+    w = numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == weights[0]))
+    (analytic,) = InferenceSession(gradient.SerializeToString()).run(None, {"x": x, weights[0]: w})
+    d = np.random.default_rng(1).normal(size=w.shape).astype(np.float32)
+
+    def total(step):
+        moved = onnx.ModelProto.FromString(model.SerializeToString())
+        next(t for t in moved.graph.initializer if t.name == weights[0]).CopyFrom(
+            numpy_helper.from_array(w + np.float32(step) * d, weights[0]))
+        return run(moved, x).sum(dtype=np.float64)
+
+    assert (analytic * d).sum() == pytest.approx((total(1e-2) - total(-1e-2)) / 2e-2, rel=1e-2)
+
+
+def test_whole_numbers_end_a_gradient():
+    """Those of 8 bits are a quantization, and an error; those of 32 bits are indices."""
+    pool = [helper.make_node("Cast", ["h"], ["i"], to=TensorProto.INT32),
+            helper.make_node("MurmurHash3", ["i"], ["m"], "hash", domain="com.microsoft"),
+            helper.make_node("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["f", "h"], ["z"])]
+    optimizer = OrtGradientForwardBackwardOptimizer(between(*pool), ["W0"])  # by the other path
+    with pytest.raises(ModelError, match="No gradient leads from 'y' to the weight 'W0'"):
+        OrtGradientForwardBackwardOptimizer(between(*pool[:3], helper.make_node("Neg", ["f"], ["z"])), ["W0"])
+    assert optimizer.weights_to_train == ["W0"]
+    declared = [helper.make_tensor_value_info("q", TensorProto.UINT8, None)]
+    codes = [helper.make_node("Encode", ["h"], ["q"], "codes", domain="here"),
+             helper.make_node("Cast", ["q"], ["z"], to=TensorProto.FLOAT)]
+    with pytest.raises(NoGradientError, match=r"<Node codes: here.Encode> \(output 'q'\) rounds"):
+        gradient_model(between(*codes, declared=declared), ["W0"])
+
+
+def test_a_node_that_its_schema_does_not_cover_has_no_gradient():
+    """The rule of FastGelu knows of no second output."""
+    declared = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4]) for n in "zo"]
+    model = between(helper.make_node("FastGelu", ["h"], ["z", "o"], "gelu", domain="com.microsoft"), declared=declared)
+    assert load(model).values["z"].type_name == "float32[?x?]"
+    with pytest.raises(NoGradientError, match="it has inputs, outputs or attributes that the rule of"):
+        gradient_model(model, ["W0"])
+
+
+def test_a_graph_inside_it_stays_as_it_is():
+    branch = helper.make_graph([helper.make_node("Neg", ["a"], ["b"])], "inner",
+                               [helper.make_tensor_value_info("a", TensorProto.FLOAT, [4])],
+                               [helper.make_tensor_value_info("b", TensorProto.FLOAT, [4])])
+    node = helper.make_node("Search", ["h"], ["z"], domain="here", decoder=branch, words=["a", b"\xff"])
+    model = between(node, declared=[helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 4])])
+    loaded = pickle.loads(pickle.dumps(load(model)))
+    assert build(loaded.inputs, loaded.outputs).graph.node[1].attribute == sorted(node.attribute, key=lambda a: a.name)
+    branch.node[0].input[0] = "x"
+    node = helper.make_node("Search", ["h"], ["z"], domain="here", decoder=branch)
+    with pytest.raises(ModelError, match="has a graph that reads 'x' from the graph around it"):
+        load(between(node, declared=list(model.graph.value_info)))
 
 
 def test_a_training_in_a_file_keeps_it():
@@ -177,6 +260,13 @@ class TestLibrary:
                 "np.save('y.npy', o.predict(np.load('x.npy')))")
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
         np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)
+
+    def test_the_command_line(self, library, tmp_path, capsys):
+        path = str(tmp_path / "m.onnx")
+        onnx.save(self.model(), path)
+        assert main(["info", path]) == 2
+        assert main(["info", path, "--custom-ops", library, "--weights", "W1"]) == 0
+        assert "ai.onnx.contrib.NegPos      1  none      -" in capsys.readouterr().out
 
     def test_no_gradient(self, library):
         with pytest.raises(NoGradientError, match=r"<Node n: ai.onnx.contrib.NegPos> has no gradient"):

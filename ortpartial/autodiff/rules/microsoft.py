@@ -200,6 +200,16 @@ def read_simplified(inputs: Sequence[Value], attributes: Mapping[str, Any], _: S
 register_expansion("SimplifiedLayerNormalization", DOMAIN, read_simplified)
 
 
+def read_expand_dims(inputs: Sequence[Value], attributes: Mapping[str, Any], _: Sequence[bool]) -> list[Value | None]:
+    """ExpandDims, whose type inference in onnxruntime 1.19.2 ends the process for an axis in raw data."""
+    x, axis = inputs
+    return [op.Unsqueeze(x, [int(axis.array)] if axis.array is not None else op.Reshape(
+        op.Cast(axis, to=TensorProto.INT64), [1]))]
+
+
+register_expansion("ExpandDims", DOMAIN, read_expand_dims)
+
+
 @fused("input_ids segment_ids? word_embedding position_embedding segment_embedding? gamma beta mask? position_ids?",
        "output mask_index? embedding_sum?", epsilon=1e-12, mask_index_type=int)
 def EmbedLayerNormalization(ids, segments, words, positions, kinds, gamma, beta, mask=None, places=None, *, epsilon):
