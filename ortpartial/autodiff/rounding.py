@@ -51,7 +51,10 @@ def find_roundings(outputs: Iterable[Value], cut: Collection[Value] = ()) -> lis
             roundings.setdefault(v.node, reader or v.node)
         if id(v.node) not in seen and not is_constant(v.node):
             seen.add(id(v.node))
-            stack.extend((x, v.node) for x in gradient_reads(v.node))
+            # The walk goes on inside of bodies, and from there to what they capture.
+            inside = [y for body in v.node.bodies for y in body.outputs]
+            reads = [x for x in v.node.inputs if x is not None] if inside else gradient_reads(v.node)
+            stack.extend((x, v.node) for x in (*reads, *inside))
     return list(roundings.items())
 
 

@@ -11,7 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper
 
 from ortpartial.exceptions import GraphError
 
-from .gradient_stop import drop_straight_through, mark_gradient_stop
+from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
 from .schemas import OPSET
 from .traits import RANDOM
@@ -313,8 +313,8 @@ class _Graph:
         proto.attribute.extend(self.protos[node] if node in self.protos else node.protos())
         if node.bodies:
             self._emit_bodies(node, proto)
-        if node.op_type == "StopGradient":
-            mark_gradient_stop(proto)
+        if node.op_type in ("StopGradient", "StraightThrough"):
+            write_gradient_change(proto)
         self.nodes.append(proto)
         self.shared.version[proto.domain] = max(self.shared.version.get(proto.domain, 1), node.schema.since_version)
 

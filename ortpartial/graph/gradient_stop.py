@@ -14,10 +14,10 @@ from .ops import Operators, make_node
 from .rewriter import rewrite
 from .schemas import schema_of
 from .values import Node, Value
-from .walk import topological, walk_nodes
+from .walk import topological
 
-__all__ = ["drop_straight_through", "gradient_reads", "is_gradient_stop", "mark_gradient_stop", "replace_gradient",
-           "stop_gradient"]
+__all__ = ["drop_straight_through", "gradient_reads", "is_gradient_stop", "replace_gradient", "stop_gradient",
+           "write_gradient_change"]
 
 #: The domain of operators that every runtime knows by another name.
 DOMAIN = "ortpartial"
@@ -105,20 +105,26 @@ def gradient_reads(node: Node) -> tuple[Value, ...]:
 
 
 def drop_straight_through(values: Sequence[Value], cut: Collection[Value]) -> list[Value]:
-    """Expressions without StraightThrough, which compute the same."""
-    if not any(node.op_type == "StraightThrough" for node in walk_nodes(topological(values, cut))):
+    """Expressions without StraightThrough, which compute the same.
+
+    Those in bodies remain, as a gradient may read from there what leads to the second input.
+    """
+    passing = {node for node in topological(values, cut) if node.op_type == "StraightThrough"}
+    if not passing:
         return list(values)
 
     def drop(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
-        return [inputs[0]] if node.op_type == "StraightThrough" else None
+        return [inputs[0]] if node in passing else None
 
     return rewrite(values, {}, drop, list(cut))
 
 
-def mark_gradient_stop(proto: NodeProto) -> None:
-    """Turn a StopGradient of a graph that is being built into an Identity with a mark."""
+def write_gradient_change(proto: NodeProto) -> None:
+    """Turn a StopGradient of a graph that is being built into an Identity with a mark, a StraightThrough into one."""
+    if proto.op_type == "StopGradient":
+        proto.metadata_props.add(key=_MARK, value="1")
     proto.op_type, proto.domain = "Identity", ""
-    proto.metadata_props.add(key=_MARK, value="1")
+    del proto.input[1:]
 
 
 def is_gradient_stop(proto: NodeProto) -> bool:

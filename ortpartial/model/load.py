@@ -27,7 +27,7 @@ from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
-from .straight_through import is_marked
+from .straight_through import is_marked, mark_straight_through
 from .validation import check_size
 from .walk import walk_graphs
 
@@ -119,15 +119,16 @@ class Model(Immutable):
             self.file.madvise(mmap.MADV_DONTNEED)
 
 
-def read(source: ModelProto | bytes | str | os.PathLike[str],
+def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
          folder: str | os.PathLike[str] | None = None) -> ModelProto:
     """A ModelProto from a ModelProto (returned as it is), its bytes, or a path (external data included).
 
-    Sparse initializers become dense ones, and external data are read, in a copy.
+    Sparse initializers become dense ones, and external data are read, in a copy. What a `Model` was read from is marked
+    where gradients pass straight through rounding, so that `load` reads it in the same way.
 
     Parameters
     ----------
-    source : onnx.ModelProto, bytes or path
+    source : onnx.ModelProto, bytes, path or Model
         The model.
     folder : path, optional
         Where its external data are; by default in the folder of the path. Without either, a model that has some is
@@ -149,6 +150,8 @@ def read(source: ModelProto | bytes | str | os.PathLike[str],
         ...
     ortpartial.exceptions.ModelError: The 11 bytes given are no ONNX model, or one that was cut short.
     """
+    if isinstance(source, Model):
+        return read_marked(source)
     if isinstance(source, ModelProto):
         model, what = source, "The ModelProto given is"
     elif isinstance(source, (bytes, bytearray)):
@@ -175,6 +178,16 @@ def read(source: ModelProto | bytes | str | os.PathLike[str],
         hint = f"; a {suffix} file is of another library: export its model to ONNX" if suffix in _FOREIGN else ""
         raise ModelError(f"{what} no ONNX model, or one that was cut short{hint}.")
     return densify(read_external_data(model, folder))
+
+
+def read_marked(model: Model) -> ModelProto:
+    """The ModelProto that a Model was read from, marked where its gradients pass straight through rounding."""
+    if not model.straight_through:
+        return model.proto
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    mark_straight_through(proto)
+    return proto
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
@@ -237,7 +250,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     ['w']
     """
     loaded = source if isinstance(source, Model) else None
-    proto = loaded.proto if loaded else read(source, folder)  # type: ignore[arg-type]
+    proto = loaded.proto if loaded else read(source, folder)
     libraries = loaded.custom_ops_library if loaded else ()
     if custom_ops_library is not None:
         libraries = resolve_libraries(custom_ops_library)

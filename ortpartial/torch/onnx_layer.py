@@ -19,7 +19,6 @@ from ortpartial.model import (
     check_empty,
     find_libraries,
     load,
-    mark_straight_through,
     match_names,
     read,
     register_libraries,
@@ -138,7 +137,7 @@ class OnnxLayer(torch.nn.Module):
         return_dict: bool = False,
     ):
         super().__init__()
-        self._onnx, self._engine, self._return_dict = to_inference_mode(_read_proto(model)), engine, return_dict
+        self._onnx, self._engine, self._return_dict = to_inference_mode(read(model)), engine, return_dict
         select_for_fit(engine)
         loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
@@ -391,18 +390,6 @@ class OnnxLayer(torch.nn.Module):
 
 def _format_shape(shape: Sequence[int | str | None] | None) -> str:
     return "" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
-
-
-def _read_proto(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
-    """The graph of a layer, marked where its gradients pass straight through rounding."""
-    if not isinstance(model, Model):
-        return read(model)
-    if not model.straight_through:
-        return model.proto
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
-    mark_straight_through(proto)
-    return proto
 
 
 def _without_state(model: Model, names: Collection[str]) -> Model:

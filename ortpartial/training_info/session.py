@@ -16,6 +16,7 @@ from ortpartial.exceptions import DataError, GraphError, ModelError, SettingErro
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
 from ortpartial.learning import descend
 from ortpartial.model import (
+    Model,
     Range,
     check_finite,
     check_indices,
@@ -51,8 +52,8 @@ class TrainingSession:
 
     Parameters
     ----------
-    model : onnx.ModelProto, bytes or path
-        A model with training information; it is not written to.
+    model : onnx.ModelProto, bytes, path or Model
+        A model with training information; it is not written to. Of a `Model`, the session keeps ``straight_through``.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     folder : path, optional
@@ -89,7 +90,7 @@ class TrainingSession:
     [[1.0]]
     """
 
-    def __init__(self, model: ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu",
+    def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu",
                  folder: str | os.PathLike[str] | None = None):
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
@@ -129,12 +130,14 @@ class TrainingSession:
         self._declared = {i.name for g in (self._model.graph, *(t.algorithm for t in infos)) for i in g.input}
 
     @classmethod
-    def from_model(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> TrainingSession:
+    def from_model(
+        cls, model: Model | ModelProto | bytes | str | os.PathLike[str], **settings: Any
+    ) -> TrainingSession:
         """Make a session from a model; the same as the constructor.
 
         Parameters
         ----------
-        model : onnx.ModelProto, bytes or path
+        model : onnx.ModelProto, bytes, path or Model
             A model with training information.
         **settings : object
             As for the constructor.

@@ -7,7 +7,7 @@ import onnx
 import pytest
 import torch
 from models import assert_close
-from onnx import parser
+from onnx import ModelProto, parser
 from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 from sklearn.datasets import load_digits
 
@@ -218,6 +218,13 @@ def test_every_door_takes_the_setting():
         for _ in range(3):
             session.step({"x": X, "y_target": target})
         assert_close(session.state, {"w": weights}, 1e-5)
+    # A file that was written elsewhere has no mark.
+    bare = ModelProto.FromString(stored[0].SerializeToString())
+    del bare.metadata_props[:]
+    with pytest.raises(ModelError, match=r"training_info.0.*rounds.*straight_through=True"):
+        TrainingSession(bare)
+    session = TrainingSession(load(bare, straight_through=True))
+    assert_close(session.step({"x": X, "y_target": target}), {"loss": np.float32(optimizer.train_losses_[0])}, 1e-5)
     again = Optimizer.from_training_info(stored[0], **settings).fit(X, target)
     assert_close({"w": again.get_state()[0]}, {"w": weights}, 1e-5)
 
@@ -231,6 +238,42 @@ def test_no_engine_loses_a_gradient(door):
 
     with pytest.raises(NoGradientError, match="rounds"):
         differentiate()
+
+
+LOOP = """<ir_version: 9, opset_import: ["" : 19]>
+agraph (float[3] x, bool c) => (float[3] y) <float s = {0.02}, int8 z = {3}, int64 n = {3}, bool k = {1}> {
+  a = QuantizeLinear (x, s, z)
+  h = If (c) <then_branch = g () => (float[3] t) { t = DequantizeLinear (a, s, z) },
+              else_branch = e () => (float[3] f) { f = Identity (x) }>
+  y = Loop (n, k, h) <body = b (int64 i, bool l, float[3] p) => (bool m, float[3] r) {
+    m = Identity (l)  q = QuantizeLinear (p, s, z)  d = DequantizeLinear (q, s, z)  r = Mul (d, d) }>
+}"""
+
+
+@pytest.mark.parametrize("branch", [True, False])
+def test_branches_and_loops(branch):
+    model, x = parser.parse_model(LOOP), np.array([0.91, -0.73, 1.08], np.float32)
+    t = torch.tensor(x, requires_grad=True)
+    h = torch.fake_quantize_per_tensor_affine(t, 0.02, 3, -128, 127) if branch else t
+    for _ in range(3):
+        h = torch.fake_quantize_per_tensor_affine(h, 0.02, 3, -128, 127) ** 2
+    h.sum().backward()
+    with pytest.raises(NoGradientError, match="rounds"):
+        gradient_model(model, ["x"])
+    graph = gradient_model(load(model, straight_through=True), ["x"], cotangents="ones")
+    assert_close(Session(graph).run({"x": x, "c": np.array(branch)}), {"x_grad": t.grad.numpy()}, 1e-5)
+
+
+def test_integers_that_a_loop_carries_are_not_followed():
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]>
+    agraph (float[3] x) => (float[3] y) <float s = {0.02}, int8 z = {3}, int64 n = {3}, bool k = {1}> {
+      a = QuantizeLinear (x, s, z)
+      b = Loop (n, k, a) <body = g (int64 i, bool l, int8[3] p) => (bool m, int8[3] r) {
+        m = Identity (l)  r = Identity (p) }>
+      y = DequantizeLinear (b, s, z)
+    }""")
+    with pytest.raises(NoGradientError, match="Loop>, which reads the result, is not known"):
+        gradient_model(load(model, straight_through=True), ["x"])
 
 
 def test_training():
