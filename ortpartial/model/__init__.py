@@ -2,6 +2,8 @@
 
 from .aliases import Alias, AliasDict, is_generated_name
 from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
+from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries
+from .declaration import declare
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
 from .function_bodies import expand_body
@@ -22,9 +24,9 @@ from .write import check_finite, write, write_folder
 
 __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "Leaf", "Model", "Range",
            "available_memory", "bodies", "by_row", "can_pass_straight_through", "change_weights", "check_empty",
-           "check_finite", "check_indices", "compute_ml", "count_modules", "dequantize", "draw_tree", "evaluate",
-           "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges", "is_generated_name",
-           "is_quantized", "load", "mark_straight_through", "match_names", "offload_weights", "place_initializers",
-           "prepare", "read", "read_ml_weights", "register_expansion", "register_libraries", "remove_unused",
-           "replace_weights", "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real",
-           "walk_graphs", "write", "write_folder"]
+           "check_finite", "check_indices", "compute_ml", "count_modules", "declare", "dequantize", "draw_tree",
+           "evaluate", "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges",
+           "is_generated_name", "is_quantized", "load", "mark_straight_through", "match_names", "offload_weights",
+           "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion", "register_libraries",
+           "remove_unused", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
+           "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto
 
-from ortpartial.exceptions import GraphError
+from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph import OPSET, Node, Value, cast, make_node, op, parameter, replace_gradient, schema_of
 
 __all__ = ["QUANTIZERS", "can_pass_straight_through", "is_marked", "is_quantized", "mark_straight_through",
@@ -80,7 +80,7 @@ def pass_straight_through(node: Node, reals: MutableMapping[Value, Value]) -> li
     inputs = [v if v is None else reals[v] if v in reals else to_real(v) for v in node.inputs]
     try:
         xs = list(apply_formula(node, inputs))
-    except GraphError:
+    except (GraphError, NoGradientError):
         return ys  # It is not defined for real numbers, and no gradient passes.
     for i, x in enumerate(xs):
         if x is not None and ys[i].is_float:

@@ -154,20 +154,41 @@ def test_products_that_quantize_their_input():
     assert_close(results, {"x_grad": t.grad.numpy()}, 2e-2)  # dynamic ranges are rounded to 8 bits
 
 
-@pytest.mark.parametrize("node", ["DynamicQuantizeMatMul (x, w, s, z)",
-                                  "QAttention <num_heads = 1> (p, k, b, o, s, , i, z)"])
-def test_what_is_lost_is_named(node):
-    """Also where another operator, here one that ONNX does not know, reads the integers."""
+QKV = """<ir_version: 9, opset_import: ["": 19, "com.microsoft": 1]>
+g (float[2, 3, 4] x) => (float[2, 3, 4] y)
+<float s = {{0.02}}, int8 z = {{0}}, int8[4, 12] k = {{{}}}, float[12] b = {{{}}}> {{ {} }}"""
+
+
+@pytest.mark.parametrize("attributes", ["num_heads = 2", "num_heads = 2, unidirectional = 1"])
+def test_attention(attributes):
+    """QAttention, of which quantize_dynamic makes the Attention that onnxruntime.transformers fuses."""
+    rng = np.random.default_rng(0)
+    k, b = (", ".join(map(str, v)) for v in (rng.integers(-99, 99, 48), rng.normal(size=12)))
+    nodes = (f"p, o, i = DynamicQuantizeLinear (x)  "
+             f"y = com.microsoft.QAttention <{attributes}> (p, k, b, o, s, , i, z)",
+             f"w = DequantizeLinear (k, s, z)  y = com.microsoft.Attention <{attributes}> (x, w, b)")
+    quantized, floats = (parser.parse_model(QKV.format(k, b, n)) for n in nodes)
+    feeds = {n: rng.normal(size=(2, 3, 4)).astype(np.float32) for n in ("x", "y_grad")}
+    results, expected = (Session(gradient_model(m, ["x"])).run(feeds)
+                         for m in (load(quantized, straight_through=True), floats))
+    assert_close(results, expected, 3e-2)
+
+
+LOST = {
+    "DynamicQuantizeMatMul": "y = com.microsoft.DynamicQuantizeMatMul (x, w, s, z)",
+    # An operator that ONNX does not know.
+    "MulInteger": "p = QuantizeLinear (x, s, z)  m = com.microsoft.MulInteger (p, z, p, z)  y = Cast <to = 1> (m)",
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_lost_is_named(name):
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 19, "com.microsoft": 1]>
-    g (float[1, 2, 4] x) => (float[1, 2, 4] y)
-    <float s = {{0.01}}, int8 z = {{0}}, int8[4, 4] w = {{{', '.join('1' * 16)}}},
-     int8[4, 12] k = {{{', '.join('1' * 48)}}}, float[12] b = {{{', '.join('0' * 12)}}}> {{
-      p, o, i = DynamicQuantizeLinear (x)
-      y = com.microsoft.{node}
-    }}""")
-    op_type = "DynamicQuantizeLinear" if node.startswith("QAttention") else "DynamicQuantizeMatMul"
-    with pytest.raises(NoGradientError, match=f"{op_type}>.* rounds"):
+    g (float[2, 4] x) => (float[2, 4] y)
+    <float s = {{0.01}}, int8 z = {{0}}, int8[4, 4] w = {{{', '.join('1' * 16)}}}> {{ {LOST[name]} }}""")
+    is_known = name == "DynamicQuantizeMatMul"
+    with pytest.raises(NoGradientError, match=rf"{name if is_known else 'QuantizeLinear'}>.* rounds"):
         gradient_model(model, ["x"])
-    if node.startswith("QAttention"):
-        with pytest.raises(NoGradientError, match=r"QAttention.*which reads the result, is not known"):
+    if not is_known:
+        with pytest.raises(NoGradientError, match=f"{name}>, which reads the result, is not known"):
             gradient_model(load(model, straight_through=True), ["x"])

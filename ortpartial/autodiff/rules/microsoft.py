@@ -11,7 +11,7 @@ from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
 
 from ortpartial.exceptions import NoGradientError, OrtPartialError
 from ortpartial.graph import Value, attribute_value, cast, constant, op
-from ortpartial.model import register_expansion
+from ortpartial.model import declare, dequantize, register_expansion
 
 from ..grad import composed
 from .linear import swap_last_axes
@@ -265,6 +265,17 @@ def Attention(x, weights, bias=None, mask_index=None, past=None, attention_bias=
     y = attend(q, k, v, mask_index, attention_bias, scale, mask_filter_value, unidirectional)
     same = not qkv_hidden_sizes or qkv_hidden_sizes[1] == qkv_hidden_sizes[2]
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0) if same else None
+
+
+@declare("QAttention", "input weight bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? "
+         "past?", "output present?", num_heads=int, unidirectional=0, past_present_share_buffer=int, do_rotary=int,
+         mask_filter_value=float, scale=float)
+def _(x, weights, bias, x_scale, w_scale, mask_index=None, x_zero=None, w_zero=None, past=None, *, num_heads,
+      unidirectional, past_present_share_buffer, do_rotary, mask_filter_value, scale):
+    weights = dequantize(weights, w_scale, w_zero, axis=1)
+    return Attention(dequantize(x, x_scale, x_zero), weights, bias, mask_index, past, num_heads=num_heads,
+                     unidirectional=unidirectional, qkv_hidden_sizes=None, scale=scale, do_rotary=do_rotary,
+                     mask_filter_value=mask_filter_value, past_present_share_buffer=past_present_share_buffer)
 
 
 def third_of(n: Value) -> Value:
