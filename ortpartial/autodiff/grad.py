@@ -11,7 +11,7 @@ from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast
 from ortpartial.model import expand_body
 
 from .registry import Gradients, Rule, has_rule, is_constant, register_rule, rule_of
-from .rounding import check_rounding, rounds
+from .rounding import check_rounding, is_quantized_number
 
 __all__ = ["composed", "grad"]
 
@@ -219,8 +219,12 @@ def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection
 
 
 def _ends(node: Node) -> bool:
-    """Whether the gradient of a node is zero by nature; an opaque one of whole numbers computes indices or hashes."""
-    return is_constant(node) or (node.is_opaque and not rounds(node) and not any(map(_carries, node.outputs)))
+    """Whether the gradient of a node is zero by nature.
+
+    An opaque one of whole numbers computes indices or hashes, unless it reads numbers of a quantization.
+    """
+    return is_constant(node) or (node.is_opaque and not any(map(_carries, node.outputs))
+                                 and not any(map(is_quantized_number, (*node.reads, *node.outputs))))
 
 
 def _carries(x: Value) -> bool:

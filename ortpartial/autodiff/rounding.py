@@ -12,7 +12,7 @@ from ortpartial.model import QUANTIZERS, can_pass_straight_through
 
 from .registry import is_constant
 
-__all__ = ["check_rounding", "explain_rounding", "find_roundings", "rounds"]
+__all__ = ["check_rounding", "explain_rounding", "find_roundings", "is_quantized_number", "rounds"]
 
 #: Element types of sizes, indices and conditions, which are no numbers of a quantization.
 _DISCRETE = frozenset({TensorProto.BOOL, TensorProto.INT64})
@@ -60,8 +60,12 @@ def find_roundings(outputs: Iterable[Value], cut: Collection[Value] = ()) -> lis
 
 def rounds(node: Node) -> bool:
     """Whether a node rounds real numbers to those of a quantization; an opaque one does if its types say so."""
-    return node.op_type in QUANTIZERS or (node.is_opaque and any(
-        y.type.tensor_type.elem_type in _QUANTIZED for y in node.outputs))
+    return node.op_type in QUANTIZERS or (node.is_opaque and any(map(is_quantized_number, node.outputs)))
+
+
+def is_quantized_number(v: Value) -> bool:
+    """Whether a value has the type of the numbers of a quantization."""
+    return v.type.tensor_type.elem_type in _QUANTIZED
 
 
 def explain_rounding(node: Node, reader: Node) -> str:

@@ -2,7 +2,6 @@
 
 from .aliases import Alias, AliasDict, is_generated_name
 from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
-from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries
 from .declaration import declare
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
