@@ -66,7 +66,8 @@ class FitLoop:
         if self.settings.init == "random":
             first |= draw_weights(self.spec.model, self.spec.weights, self.rng)
         seed = self.rng.integers(-(2**31), 2**31, 2).tolist() if self.spec.train_mode else (0, 0)
-        self.engine.reset(first, seed)
+        with self.engine.turn.lock:
+            self.engine.reset(first, seed)
 
     def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any,
             notify: Callable[[], bool] = lambda: False) -> None:
@@ -217,15 +218,16 @@ class FitLoop:
         return X
 
     def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> str | None:
-        """Train on each of these rows once; return a message if the loss diverged."""
+        """Train on each of these rows once, in one turn; return a message if the loss diverged."""
         self._mean = None
-        if self._started is not data:  # A callback has trained on other rows.
-            self._start(data)
         order = rows[self.rng.permutation(rows.size)] if self.settings.shuffle else rows
-        snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
-        loss = self.engine.epoch(order, self.settings.batch_size)
-        if not self._is_finite(loss):
-            return self._replay(snapshot, order, loss)
+        with self.engine.turn.lock:
+            if self._started is not data:  # A callback has trained on other rows.
+                self._start(data)
+            snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
+            loss = self.engine.epoch(order, self.settings.batch_size)
+            if not self._is_finite(loss):
+                return self._replay(snapshot, order, loss)
         self._count_epoch(loss)
         return None
 
@@ -245,16 +247,17 @@ class FitLoop:
         return self._describe(loss, iteration)
 
     def _train_batches(self, batches: Iterable[Any]) -> str | None:
-        """Train on every batch once; return a message if the loss diverged."""
+        """Train on every batch once, each in a turn; return a message if the loss diverged."""
         mean = self._mean = WeightedMean()
         engine = self.engine
         for X, y, w in self.predictor.reader.read_batches(batches):
             data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
-            self._start(data)
-            loss = engine.epoch(np.arange(rows), self.predictor.data.fixed_batch or rows)
-            if not self._is_finite(loss):
-                engine.undo()
-                return self._describe(loss, engine.iteration + 1)
+            with engine.turn.lock:
+                self._start(data)
+                loss = engine.epoch(np.arange(rows), self.predictor.data.fixed_batch or rows)
+                if not self._is_finite(loss):
+                    engine.undo()
+                    return self._describe(loss, engine.iteration + 1)
             share = float(np.mean([rows.sum() for rows in count_elements(self.spec, data).values()]))
             mean.add(share * loss, share)
         self._count_epoch(mean.value)

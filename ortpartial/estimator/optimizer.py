@@ -34,6 +34,7 @@ from ortpartial.rewrites import (
     resolve_precision,
     to_inference_mode,
 )
+from ortpartial.runtime import Turn
 from ortpartial.training import (
     Engine,
     OrtGradientForwardBackward,
@@ -47,6 +48,7 @@ from .fit_loop import FitLoop, count_batches
 from .outputs import resolve_losses, warn_of_activations
 from .params import FitSettings, ModelSetting, Setting, check_flag, check_names, collect_params, replace_nested
 from .predictor import Predictor, interruptible
+from .prefetch import is_prefetching
 from .state import TrainingState
 from .tags import make_tags
 from .validation import DataAdapter
@@ -195,6 +197,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         The model, a setting, the device, an operator without a gradient or the installed runtime does not allow the
         training; raised by the constructor, not by `fit`.
 
+    Notes
+    -----
+    Threads may share an optimizer. `fit` and `partial_fit` wait until a training in another thread is over; predictions
+    and all that reads or sets the state have their turn between two epochs, or two batches of an iterable, and see the
+    state of one step. Copies, pickles and the children of a process share nothing.
+
     References
     ----------
     .. [1] L. Bottou, F. E. Curtis, J. Nocedal, "Optimization Methods for Large-Scale Machine Learning", SIAM Review
@@ -249,6 +257,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                           loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
                           train_mode=check_flag("train_mode", train_mode))
         resolve_precision(precision, loss_scale)
+        self._turn = Turn()  # to train: for a whole call of `fit`; the engine has one for each epoch or batch
         self._learned: Mapping[str, np.ndarray] = {}  # the weights that were trained and are not any more
         self._first: Mapping[str, np.ndarray] = {}  # what these are in the model
         self._batches = 0  # of the whole training, which fit plans where the schedule asks for it
@@ -439,13 +448,16 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             The `timeout` is over.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
-        seen = self._engine.iteration if self.warm_start else 0
-        if self._spec.rate_start and not self.warm_start:  # The optimizer, too, starts again.
-            self._adopt(replace(self._spec, rate_start=0))
-        self._plan(seen, X, y, X_val)
-        if y is not None:
-            self._balance(X, y)
-        self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
+        if self._loop.thread is not None:
+            _check_thread()
+        with self._turn.lock:
+            seen = self._engine.iteration if self.warm_start else 0
+            if self._spec.rate_start and not self.warm_start:  # The optimizer, too, starts again.
+                self._adopt(replace(self._spec, rate_start=0))
+            self._plan(seen, X, y, X_val)
+            if y is not None:
+                self._balance(X, y)
+            self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -470,9 +482,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             As in `fit`.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
-        if (seen := self._engine.iteration) >= self._batches:
-            self._plan(seen, X, y)
-        self._loop.partial_fit(X, y, sample_weight)
+        if self._loop.thread is not None:
+            _check_thread()
+        with self._turn.lock:
+            if (seen := self._engine.iteration) >= self._batches:
+                self._plan(seen, X, y)
+            self._loop.partial_fit(X, y, sample_weight)
         return self
 
     def _plan(self, seen: int, X: Any, y: Any, X_val: Any = None) -> None:
@@ -774,7 +789,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         outputs : list of numpy.ndarray
         state : object
         """
-        return self._forward_backward().forward(inputs, training)
+        with self._engine.turn.lock:
+            return self._forward_backward().forward(inputs, training)
 
     def backward(
         self, output_gradients: Sequence[np.ndarray], state: Any
@@ -806,11 +822,13 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if callable(self._arguments["weights_to_train"]):  # Functions written in a notebook cannot be pickled.
             state["_arguments"]["weights_to_train"] = self.weights_to_train
         model = change_weights(self._spec.model, self._first)
+        with self._engine.turn.lock:
+            snapshot = self._engine.snapshot()
         return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in _PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases,
                 "custom_ops_library": model.custom_ops_library, "rate_start": self._spec.rate_start,
-                "engine_state": self._engine.snapshot()}
+                "engine_state": snapshot}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         proto, arrays = state.pop("model")
@@ -823,7 +841,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         rate_start = state.pop("rate_start", 0)
         kept = {n: v for n, v in state.items() if n not in _DERIVED}
-        vars(self).update({"_batches": 0, "_learned": {}, "_first": {}, **kept})
+        vars(self).update({"_batches": 0, "_learned": {}, "_first": {}, "_turn": Turn(), **kept})
         self._arguments = {**arguments, "model": model}
         self._compose(replace(self._specify(change_weights(model, self._learned)), rate_start=rate_start), settings)
         self._engine.restore(snapshot)
@@ -883,6 +901,14 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return self
 
     def _change(self, params: Mapping[str, Any]) -> None:
+        """Change settings, between two trainings or in the thread that trains."""
+        if self._loop.thread not in (None, get_ident()):  # Settings of the loop change at any time, others are refused.
+            self._change_all(params)
+            return
+        with self._turn.lock:
+            self._change_all(params)
+
+    def _change_all(self, params: Mapping[str, Any]) -> None:
         """Change settings: those of the loop, then those of the update, the others by composing anew."""
         loop = {n: v for n, v in params.items() if n in _LOOP}
         update = {n: v for n, v in params.items() if n in ("learning_rate", "learning_penalty")}
@@ -919,11 +945,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     def _adopt(self, spec: TrainingSpec) -> None:
         """Go on from the current state with another update of the weights or other class weights, in all parts."""
-        self._spec, self._engine = spec, self._engine.continue_with(spec.counting_all())
-        self._data.spec = spec
-        for part in (self._loop, self._state):
-            part.spec, part.engine = spec, self._engine
-        self._predictor.spec, self._predictor.engine = spec.counting_all(), self._engine
+        with self._engine.turn.lock:
+            self._spec, self._engine = spec, self._engine.continue_with(spec.counting_all())
+            self._data.spec = spec
+            for part in (self._loop, self._state):
+                part.spec, part.engine = spec, self._engine
+            self._predictor.spec, self._predictor.engine = spec.counting_all(), self._engine
 
     def _recompose(self, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
         """Change settings that all graphs depend on, then those of the update, and continue from the current state."""
@@ -931,6 +958,11 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             raise SettingError(f"{next(iter(params))} belongs to the graphs that run now; change it before or after "
                                f"fit.")
         new = type(self)(**{**self.get_params(deep=False), **params})
+        with self._engine.turn.lock:
+            self._take_over(new, params, update)
+
+    def _take_over(self, new: Self, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
+        """Become another optimizer, and continue from the current state unless the model is another one."""
         if "model" not in params:
             new._batches, new._class_weights = self._batches, dict(self._class_weights)
             dropped = [n for n in self._spec.moving if n not in new._spec.moving]
@@ -943,7 +975,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                 if not (name == "_rng" and "random_state" in params):
                     setattr(new, name, getattr(self, name))
         new._change_update(update)
-        vars(self).update(vars(new))
+        new._engine.turn = self._engine.turn
+        vars(self).update({n: v for n, v in vars(new).items() if n != "_turn"})
 
     def _keep(self, learned: Mapping[str, np.ndarray]) -> None:
         """Take over what was learned: as constants of the graphs, unless a step changes them."""
@@ -971,6 +1004,13 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     def __sklearn_is_fitted__(self) -> bool:
         """Always: without `fit`, the weights are those of the model."""
         return True
+
+
+def _check_thread() -> None:
+    """Refuse to train in a thread that gives batches: the training that waits for them would wait for itself."""
+    if is_prefetching():
+        raise SettingError("A training waits for the batches that this thread gives, which therefore cannot train; "
+                           "train in a callback.")
 
 
 def _load(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> Model:

@@ -119,12 +119,13 @@ class Predictor:
         """Run a graph on all rows; batch by batch where the batch dimension is fixed."""
         rows = len(next(iter(feeds.values())))
         size = self.data.fixed_batch or rows
-        session = self._open(graph, size)
-        weights = {n: self.engine.get(n) for n in self.spec.moving if n in session.inputs}
+        with self.engine.turn.lock:
+            session = self._open(graph, size)
+            weights = {n: self.engine.get(n) for n in self.spec.moving if n in session.inputs}
         batches = []
         for start in range(0, rows, size):
             batch = {n: a[start : start + size] for n, a in feeds.items() if n in session.inputs}
-            batches.append(session.run({**batch, **weights}, self.engine.options))
+            batches.append(session.run({**batch, **weights}, self.engine.local.options))
         return batches[0] if len(batches) == 1 else {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
 
     def _open(self, graph: str, rows: int) -> Session:
@@ -149,8 +150,8 @@ def interruptible(part: Any, timeout: float | None, always: bool = False) -> Ite
     Parameters
     ----------
     part : object
-        Has an `engine`, which may be replaced meanwhile. The `options` of the engine are those of every run in the
-        context, also of runs that are not its own.
+        Has an `engine`, which may be replaced meanwhile. The options of the engine are those of every run of this
+        thread in the context, also of runs that are not its own.
     timeout : float or None
         In seconds. A context inside of another one has the timeout of the outer one.
     always : bool
@@ -160,15 +161,15 @@ def interruptible(part: Any, timeout: float | None, always: bool = False) -> Ite
     ------
     None
     """
-    if part.engine.options is not None or not (always or timeout):
+    if part.engine.local.options is not None or not (always or timeout):
         yield
         return
     with Interrupt(timeout) as interrupt:
-        part.engine.options = interrupt.options
+        part.engine.local.options = interrupt.options
         try:
             yield
         finally:
-            part.engine.options = None
+            part.engine.local.options = None
 
 
 def _concatenate(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from threading import local
 from typing import Any
 
-__all__ = ["prefetch"]
+__all__ = ["is_prefetching", "prefetch"]
 
 _END = object()
+
+_here = local()
+
+
+def is_prefetching() -> bool:
+    """Whether this is a thread that fetches batches, for which another one waits.
+
+    Returns
+    -------
+    bool
+    """
+    return hasattr(_here, "is_prefetching")
+
+
+def _mark() -> None:
+    _here.is_prefetching = True
 
 
 def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, None]:
@@ -31,7 +48,7 @@ def prefetch(batches: Iterable[Any], ahead: int = 2) -> Generator[Any, None, Non
     >>> list(prefetch(range(3)))
     [0, 1, 2]
     """
-    pool = ThreadPoolExecutor(1, "ortpartial prefetch")
+    pool = ThreadPoolExecutor(1, "ortpartial prefetch", initializer=_mark)
     try:
         iterator, is_over = iter(batches), False
 

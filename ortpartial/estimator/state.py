@@ -50,7 +50,8 @@ class TrainingState:
 
     def get(self, kind: str) -> list[np.ndarray]:
         """Copies of the arrays of a kind."""
-        return [self.engine.get(n) for n in self.list_names(kind)]
+        with self.engine.turn.lock:
+            return [self.engine.get(n) for n in self.list_names(kind)]
 
     def set(self, arrays: Sequence[Any], kind: str) -> None:
         """Overwrite the arrays of a kind: all of them, or none if one does not fit."""
@@ -58,9 +59,10 @@ class TrainingState:
         if len(arrays) != len(names):
             raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(arrays)} given; set_state takes "
                             f"what get_state({kind!r}) returns.")
-        checked = [_check_array(name, a, self.engine.get(name)) for name, a in zip(names, arrays, strict=True)]
-        for name, a in zip(names, checked, strict=True):
-            self.engine.set(name, a)
+        with self.engine.turn.lock:
+            checked = [_check_array(name, a, self.engine.get(name)) for name, a in zip(names, arrays, strict=True)]
+            for name, a in zip(names, checked, strict=True):
+                self.engine.set(name, a)
 
     @property
     def batches(self) -> int:
@@ -82,7 +84,8 @@ class TrainingState:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Copies of all initializers that a training changes, by name."""
-        return {n: self.engine.get(n) for n in self.spec.moving}
+        with self.engine.turn.lock:
+            return {n: self.engine.get(n) for n in self.spec.moving}
 
     def to_model(self) -> ModelProto:
         """The model with the current weights and running statistics."""
@@ -90,25 +93,30 @@ class TrainingState:
 
     def take_snapshot(self) -> TrainingSnapshot:
         """The state that `to_training_info` writes."""
-        *optimizer, iteration = self.get("optimizer")
-        seed = self.engine.get(self.spec.names.seed)
-        return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed)
+        with self.engine.turn.lock:
+            *optimizer, iteration = self.get("optimizer")
+            seed = self.engine.get(self.spec.names.seed)
+            return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained model to a file."""
-        check_finite(self.arrays, self.spec.model.arrays, "get_trained_onnx")
-        write(self.to_model(), path)
+        with self.engine.turn.lock:
+            check_finite(self.arrays, self.spec.model.arrays, "get_trained_onnx")
+            model = self.to_model()
+        write(model, path)
 
     def save_graphs(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Write the graphs in use to a folder, or return their bytes."""
-        graphs = self._list_graphs()
+        with self.engine.turn.lock:
+            graphs = self._list_graphs()
+            arrays = self.arrays
         if folder is bytes:
             return {n: g.SerializeToString() for n, g in graphs.items()}
         root = Path(folder)  # type: ignore[arg-type]
         if root.suffix.lower() == ".onnx" and not root.is_dir():
             raise SettingError(f"save_onnx_graph writes several graphs into a folder, and {str(root)!r} is named like "
                                f"a file; write the trained model with save({str(root)!r}).")
-        check_finite(self.arrays, self.spec.model.arrays, "get_trained_onnx")
+        check_finite(arrays, self.spec.model.arrays, "get_trained_onnx")
         return dict(write_folder(graphs, root))
 
     def _list_graphs(self) -> dict[str, ModelProto]:

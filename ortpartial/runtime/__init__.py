@@ -10,7 +10,8 @@ from .session import Binding, Session
 from .session_options import session_options
 from .threads import choose_threads
 from .training_agent import TrainingAgent, TypedOrtValue
+from .turns import Turn
 
 __all__ = ["CPU", "TRUSTED", "Binding", "Buffer", "C", "Device", "Interrupt", "ProcessGroup", "Session",
-           "TrainingAgent", "TypedOrtValue", "as_numpy", "choose_threads", "cores", "find_untrusted", "has_training",
-           "runtime_version", "session_options"]
+           "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "choose_threads", "cores", "find_untrusted",
+           "has_training", "runtime_version", "session_options"]

@@ -311,7 +311,7 @@ class OnnxLayer(torch.nn.Module):
         if key not in self._compiled:
             others = [k for k in self._compiled if k[0] and k[1:] == key[1:]]
             if shapes and len(others) >= ShapePolicy.MOST:  # Only where no layer serves all shapes.
-                del self._compiled[others[0]]
+                self._compiled.pop(others[0], None)  # Another thread may have removed it.
             _, training, dtype, device, stream = key
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None

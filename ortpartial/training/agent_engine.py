@@ -88,13 +88,13 @@ class _AgentProgram(Program):
         loss = self.loss_binding
         for name, y in zip(self.outputs, outputs, strict=True):
             loss.bind_ortvalue_input(name, y)
-        loss.run(self.engine.options)
+        loss.run(self.engine.local.options)
         output_gradients = loss.ortvalues()
         gradients = self.agent.backward([output_gradients[n] for n in self.output_gradients], state)
         if self.penalty_runs:
-            self.penalty_runs[side](self.engine.options)
+            self.penalty_runs[side](self.engine.local.options)
         binding, run = self.update_bindings[side]
         for w, g in gradients.items():
             binding.bind_ortvalue_input(self.gradients[w], g)
-        run(self.engine.options)
+        run(self.engine.local.options)
         return float(self.loss)

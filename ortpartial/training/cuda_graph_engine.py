@@ -200,9 +200,9 @@ class _CapturedProgram:
         self.seed.fill(engine.seed.numpy())
         self.positions[engine.side].fill(np.zeros((), np.int64))
         for _ in range(n):
-            if engine.options is not None and engine.options.terminate:  # A replay does not look at it.
+            if engine.local.options is not None and engine.local.options.terminate:  # A replay does not look at it.
                 raise ModelError("The training was told to end.")
-            self.runs[engine.side](engine.options)
+            self.runs[engine.side](engine.local.options)
             engine.side ^= 1
             engine.iteration += 1
         return self.losses[engine.side].numpy()[:n]

@@ -137,7 +137,8 @@ class DataParallelEngine(Engine):
 
     def synchronize(self) -> None:
         """Take over weights, states and iteration of the first process."""
-        self.restore(self.broadcast(self.snapshot()))
+        with self.turn.lock:
+            self.restore(self.broadcast(self.snapshot()))
 
     def continue_with(self, spec: TrainingSpec) -> Engine:
         """An engine that goes on from here in the same processes, with another spec of the same states."""
@@ -187,7 +188,7 @@ class DataParallelEngine(Engine):
                 self.sums.fill(np.zeros(self.sums.shape, self.sums.dtype))
             self.group.all_reduce(self.sums)
             k[...] = self.iteration + 1
-            self._updates[self.side](self.options)
+            self._updates[self.side](self.local.options)
             self._add_loss(mean)
             self.side ^= 1
             self.iteration += 1
@@ -218,5 +219,5 @@ class _SumsProgram(Program):
         self.sums = engine.sums
 
     def __call__(self, side: int) -> float:
-        self.bindings[side].run(self.engine.options)
+        self.bindings[side].run(self.engine.local.options)
         return float(self.sums.numpy()[-2])

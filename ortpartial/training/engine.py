@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
-from ortpartial.runtime import CPU, Binding, Buffer, Device, Session
+from ortpartial.runtime import CPU, Binding, Buffer, Device, Session, Turn
 
 from .counting import count_rows, find_weighting
 from .names import Names
@@ -155,6 +156,13 @@ class Program(ABC):
         """Run the step on the batch, from this set of buffers to the other; return the loss."""
 
 
+class _Local(threading.local):
+    """What belongs to the thread that runs."""
+
+    #: Given to every run; an `Interrupt` sets its own.
+    options: Any = None
+
+
 class Engine(ABC):
     """Weights, optimizer states and the loop over the batches of an epoch.
 
@@ -177,8 +185,9 @@ class Engine(ABC):
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
         self.iteration = 0
-        #: Given to every run of a step; an `Interrupt` sets its own.
-        self.options: Any = None
+        #: The threads that share the weights take turns: an epoch of rows, a batch of others, a prediction.
+        self.turn = Turn()
+        self.local = _Local()
         first = {w: spec.model.arrays[w] for w in spec.moving}
         zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in spec.states.items()}
         sides = [{**{w: Buffer(np.array(a, order="C"), spec.device) for w, a in {**first, **spec.scaling}.items()},
@@ -271,7 +280,7 @@ class Engine(ABC):
         if spec.rate_start != self.spec.rate_start:
             snapshot["arrays"] = {n: a for n, a in snapshot["arrays"].items() if n not in self.spec.states}
         engine.restore(snapshot)
-        engine.reason, engine.options = self.reason, self.options
+        engine.reason, engine.turn, engine.local = self.reason, self.turn, self.local
         Engine.start(engine, self._data)  # Processes stay connected.
         return engine
 

@@ -94,5 +94,5 @@ class _EpochProgram:
         for name in self.data:
             binding.bind_input(name, self.rows.arrays[name])
         binding.bind_input(self.order, batches)
-        binding.run(self.engine.options)
+        binding.run(self.engine.local.options)
         return binding.ortvalues()[self.names.loss].numpy()

@@ -24,7 +24,7 @@ from ortpartial.model import (
     match_names,
     specialize,
 )
-from ortpartial.runtime import Session, TrainingAgent
+from ortpartial.runtime import Session, TrainingAgent, Turn
 
 from .engine_selection import select_for_backward
 from .gradient_cut import GradientCut, GraphFunction
@@ -34,7 +34,7 @@ __all__ = ["OrtGradientForwardBackward"]
 
 
 #: Attributes that follow from the others and hold sessions.
-_SESSIONS = ("_agent", "_backward", "_cotangents", "_forward", "_kept", "engine_", "engine_reason_", "graphs")
+_SESSIONS = ("_turn", "_agent", "_backward", "_cotangents", "_forward", "_kept", "engine_", "engine_reason_", "graphs")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Empty:
 
 
 class OrtGradientForwardBackward:
-    """Forward and backward passes of an ONNX graph, for a training loop of the caller's own.
+    """Forward and backward passes of an ONNX graph, for a training loop of the caller's own, in any thread.
 
     Parameters
     ----------
@@ -112,6 +112,7 @@ class OrtGradientForwardBackward:
 
     def _open(self) -> None:
         """Open the sessions of the engine that is asked for."""
+        self._turn = Turn()
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
         self.engine_, self.engine_reason_ = select_for_backward(self._engine, forward, self.weights_to_train)
         if self.engine_ == "agent":
@@ -199,9 +200,10 @@ class OrtGradientForwardBackward:
         feeds = self._feeds(inputs)
         state: Any
         if self.engine_ == "agent":
-            ortvalues, state = self._agent.forward(feeds, self._weights, training=training)
-            # The arrays are copied out: what the runtime allocated may be used again by its next run.
-            outputs = [np.array(y.numpy()) for y in ortvalues]
+            with self._turn.lock:
+                ortvalues, state = self._agent.forward(feeds, self._weights, training=training)
+                # The arrays are copied out: what the runtime allocated may be used again by its next run.
+                outputs = [np.array(y.numpy()) for y in ortvalues]
             return outputs, _Empty.of(outputs, feeds) or state if training else None
         tensors = {**feeds, **self._weights}
         tensors.update(self._forward.run({n: tensors[n] for n in self._forward.inputs}))
@@ -245,7 +247,8 @@ class OrtGradientForwardBackward:
             like = {**self._weights, **state.inputs}
             gradients = {n: np.zeros_like(like[n]) for n in [*self.weights_to_train, *self.inputs]}
         elif self.engine_ == "agent":
-            gradients = {n: np.array(g.numpy()) for n, g in self._agent.backward(dys, state).items()}
+            with self._turn.lock:
+                gradients = {n: np.array(g.numpy()) for n, g in self._agent.backward(dys, state).items()}
         else:
             feeds = {**state, **dict(zip(self._cotangents, dys, strict=True))}
             arrays = self._backward.run({n: feeds[n] for n in self._backward.inputs}).values()
@@ -260,7 +263,8 @@ class OrtGradientForwardBackward:
         -------
         list of numpy.ndarray
         """
-        return [self._weights[w].copy() for w in self.weights_to_train]
+        weights = self._weights  # Another thread may replace them.
+        return [weights[w].copy() for w in self.weights_to_train]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
         """Overwrite the weights.
@@ -277,8 +281,10 @@ class OrtGradientForwardBackward:
         """
         if len(state) != len(self.weights_to_train):
             raise DataError(f"There are {len(self.weights_to_train)} weights and {len(state)} arrays.")
+        weights = {}
         for name, array in zip(self.weights_to_train, state, strict=True):
-            if np.shape(array) != self._weights[name].shape:
-                raise DataError(f"Weight {name!r} has shape {self._weights[name].shape}, the array {np.shape(array)}.")
-            # A new array, since a pending forward may still read the old one.
-            self._weights[name] = np.array(to_dtype(array, self._weights[name].dtype, f"Weight {name!r}"))
+            former = self._weights[name]
+            if np.shape(array) != former.shape:
+                raise DataError(f"Weight {name!r} has shape {former.shape}, the array {np.shape(array)}.")
+            weights[name] = np.array(to_dtype(array, former.dtype, f"Weight {name!r}"))
+        self._weights = weights  # New ones, since a pending forward, or one in another thread, may read the old ones.

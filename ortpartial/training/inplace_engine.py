@@ -83,7 +83,7 @@ class _InplaceProgram(Program):
 
     def __call__(self, side: int) -> float:
         engine, names = self.engine, self.names
-        self.binding.run(engine.options)
+        self.binding.run(engine.local.options)
         gradients = self.binding.ortvalues()
         del gradients[names.loss]
         if not (np.isfinite(self.loss) and all(_is_finite(np.from_dlpack(v)) for v in gradients.values())):

@@ -48,5 +48,5 @@ class _StepProgram(Program):
         self.runs = [binding.run for binding in self.bindings]
 
     def __call__(self, side: int) -> float:
-        self.runs[side](self.engine.options)
+        self.runs[side](self.engine.local.options)
         return float(self.loss)

@@ -30,7 +30,7 @@ from ortpartial.model import (
     write,
 )
 from ortpartial.rewrites import rewrite_model, rewrite_step
-from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
+from ortpartial.runtime import Binding, Buffer, Device, Session, Turn, as_numpy, choose_threads
 from ortpartial.training import Names
 
 from .checker import check_training_info, initialization
@@ -48,7 +48,7 @@ class TrainingSession:
 
     The state is the initializers that a binding changes. It starts with the values stored in the model; `initialize`
     sets it to the outputs of the initializations. A step runs the algorithms of all entries in turn, each with the
-    state that the one before has left.
+    state that the one before has left. Threads that share a session take turns.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class TrainingSession:
 
     def _open(self, model: ModelProto, device: Device) -> None:
         """Start with the state that a model stores."""
-        self._model, self._device = model, device
+        self._model, self._device, self._turn = model, device, Turn()
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         #: The steps by the shapes of inputs; None where they are yet to be made again after a pickle.
         self._steps: dict[Any, _BoundSteps | None] = {}
@@ -161,6 +161,11 @@ class TrainingSession:
             rng = np.random.default_rng(seed)
         except (TypeError, ValueError):
             raise SettingError(f"seed is None or a whole number of at least 0, not {seed!r}.") from None
+        with self._turn.lock:
+            self._initialize(seed, rng)
+
+    def _initialize(self, seed: int | None, rng: np.random.Generator) -> None:
+        """Run the initializations, each of which sees what those before have set."""
         self._set(self._stored)
         for info in self._model.training_info:
             binding = pairs(info.initialization_binding)
@@ -201,8 +206,9 @@ class TrainingSession:
             An input is missing or unknown, has the wrong type or shape, or holds labels or indices out of range.
         """
         arrays = self._check(feeds)
-        outputs = self._steps_for(arrays).run(self.steps_taken % self._turns, arrays)
-        self.steps_taken += 1
+        with self._turn.lock:
+            outputs = self._steps_for(arrays).run(self.steps_taken % self._turns, arrays)
+            self.steps_taken += 1
         return {n: outputs[n] for n in self.outputs}
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -226,12 +232,13 @@ class TrainingSession:
             As for `step`.
         """
         arrays = self._check(feeds)
-        if not self._evaluations:
-            self._evaluations = [self._evaluation(i) for i in range(len(self._model.training_info))]
         outputs: dict[str, np.ndarray] = {}
-        for session in self._evaluations:
-            state = {n: self._current(n).numpy() for n in session.inputs if n in self._rings}
-            outputs.update(session.run({**state, **{n: a for n, a in arrays.items() if n in session.inputs}}))
+        with self._turn.lock:
+            if not self._evaluations:
+                self._evaluations = [self._evaluation(i) for i in range(len(self._model.training_info))]
+            for session in self._evaluations:
+                state = {n: self._current(n).numpy() for n in session.inputs if n in self._rings}
+                outputs.update(session.run({**state, **{n: a for n, a in arrays.items() if n in session.inputs}}))
         return {n: outputs[n] for n in self.outputs}
 
     def _evaluation(self, entry: int) -> Session:
@@ -287,7 +294,8 @@ class TrainingSession:
     @property
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the initializers that a binding changes, by name."""
-        return {n: self._current(n).numpy().copy() for n in self._rings}
+        with self._turn.lock:
+            return {n: self._current(n).numpy().copy() for n in self._rings}
 
     def training_model(self) -> ModelProto:
         """The model with its current state and its training information.

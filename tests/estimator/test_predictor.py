@@ -156,9 +156,9 @@ def test_a_predictor_without_an_optimizer():
 def test_a_context_in_another_one_has_its_timeout():
     part = SimpleNamespace(engine=linear_engine())
     with interruptible(part, None):
-        assert part.engine.options is None
+        assert part.engine.local.options is None
     with interruptible(part, 60.0):
-        options = part.engine.options
+        options = part.engine.local.options
         with interruptible(part, 1e-9, always=True):
-            assert part.engine.options is options
-    assert part.engine.options is None
+            assert part.engine.local.options is options
+    assert part.engine.local.options is None

@@ -6,12 +6,13 @@ import pickle
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from models import linear, mlp, torch_mlp, two_in_two_out, weights_of
+from models import data, linear, mlp, torch_mlp, two_in_two_out, weights_of
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
@@ -952,3 +953,18 @@ def test_no_rows_where_an_operator_would_crash():
     layer = OnnxLayer(build([x], {"y": op.LSTM(x, w, constant(np.ones((1, 8, 2), np.float32)), hidden_size=2)[0]}))
     with pytest.raises(DataError, match=r"^Input 'x' has no elements, which crashes <Node LSTM_node_0: LSTM>; leave"):
         layer(torch.zeros(3, 0, 2))
+
+
+@pytest.mark.parametrize("engine", ["step", pytest.param("agent", marks=pytest.mark.agent)])
+def test_a_layer_of_several_threads(engine):
+    """Each gets the gradients of its own rows; the first call of each compiles."""
+    layer, X = OnnxLayer(mlp(), engine=engine), data(30)[0]
+
+    def work(layer, rows):
+        x = torch.tensor(X[:rows], requires_grad=True)
+        return torch.autograd.grad(layer(x).sum(), [x, *layer.parameters()])
+
+    expected = {rows: work(OnnxLayer(mlp(), engine=engine), rows) for rows in (3, 7, 20, 30)}
+    with ThreadPoolExecutor(8) as pool:
+        for rows, gradients in pool.map(lambda rows: (rows, work(layer, rows)), [*expected] * 50):
+            assert all(torch.equal(a, b) for a, b in zip(gradients, expected[rows], strict=True))
