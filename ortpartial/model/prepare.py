@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, defs, helper, inliner
+from onnx import FunctionProto, ModelProto, defs, helper, inliner
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
@@ -60,12 +60,8 @@ def prepare(
         # And for the types of what is inside of bodies.
         _, *inside = walk_graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
         light.graph.value_info.extend(v for g in inside for v in [*g.input, *g.output, *g.value_info])
-        try:
-            light = inliner.inline_local_functions(light, convert_version=True)
-        except Exception as e:
-            raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
-    version = next((o.version for o in light.opset_import if o.domain in ("", "ai.onnx")), OPSET)
-    if version < OPSET:
+        light = _inline(light)
+    if (version := _opset(light)) < OPSET:
         light = upgrade(light, version)
     opsets = {o.domain: o.version for o in light.opset_import}
     expand(light.graph, opsets, list_ml_outputs(proto))
@@ -73,6 +69,39 @@ def prepare(
         set_sizes(light.graph, batch)
     fold_constants(light.graph, opsets)
     return light.graph, opsets
+
+
+def _inline(model: ModelProto) -> ModelProto:
+    """The model without functions, those of another opset converted by onnx or, as it takes no opaque nodes, here."""
+    try:
+        return inliner.inline_local_functions(model, convert_version=True)
+    except Exception as e:
+        nodes = [node for function in model.functions for node in walk_protos(function)]
+        if any(a.ref_attr_name for node in nodes for a in node.attribute):  # what it stands for is not known yet
+            raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
+    newest = max([OPSET, *(_opset(m) for m in (model, *model.functions))])
+    for f in model.functions:
+        graph = onnx.GraphProto(name=f.name, node=f.node, input=[onnx.ValueInfoProto(name=n) for n in f.input],
+                                output=[onnx.ValueInfoProto(name=n) for n in f.output])
+        body = _to_opset(ModelProto(graph=graph, opset_import=f.opset_import), newest)
+        del f.node[:], f.opset_import[:]
+        f.node.extend(body.graph.node)
+        f.opset_import.extend(body.opset_import)
+    return inliner.inline_local_functions(_to_opset(model, newest))
+
+
+def _opset(model: ModelProto | FunctionProto) -> int:
+    """The opset of ONNX's own domain that a model or a function imports."""
+    return next((o.version for o in model.opset_import if o.domain in STANDARD), OPSET)
+
+
+def _to_opset(model: ModelProto, newest: int) -> ModelProto:
+    """The model in an opset from that on which the library reads, since which no operator has another meaning."""
+    model = upgrade(model, version) if (version := _opset(model)) < OPSET else model
+    for imported in model.opset_import:
+        if imported.domain in STANDARD:
+            imported.version = newest
+    return model
 
 
 def _name_domains(model: ModelProto) -> None:
