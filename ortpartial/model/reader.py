@@ -36,7 +36,7 @@ from .custom_ops import is_opaque
 from .folding import evaluate, read_constant
 from .reductions import read_reduction
 from .run_time_guards import guard_inputs
-from .sequences import read_element, sequence_elements
+from .sequences import Elements, Joins, find_joins, read_element, sequence_elements, stack_appended
 from .straight_through import pass_straight_through
 from .validation import check_size
 from .walk import bodies, walk_graphs
@@ -89,13 +89,17 @@ class Reader:
     is_function: bool = False
     #: The types that the file declares, of which those of opaque nodes are read.
     declared: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
-    #: The tensors of sequences, where they are known.
-    sequences: dict[Value, list[Value]] = field(default_factory=dict)
+    #: The tensors of sequences, as far as they are known.
+    sequences: dict[Value, Elements] = field(default_factory=dict)
+    #: How sequences are joined, by name.
+    joins: dict[str, Joins | None] = field(default_factory=dict)
     #: The types of what opaque nodes compute, by name.
     opaque: dict[str, onnx.TypeProto] = field(default_factory=dict)
 
     def read(self, graph: GraphProto, values: MutableMapping[str, Value]) -> list[Value]:
         """The outputs of a graph; `values` holds what it may read by name, and gets all that it computes."""
+        if not self.joins and any(node.op_type == "Loop" for node in graph.node):
+            self.joins.update(find_joins(graph))
         for t in graph.initializer:
             if t.name not in values:
                 stored = self.initializers.get(t.name)
@@ -144,9 +148,17 @@ class Reader:
         hints = () if self.is_function else node.output
         applied = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, fewest=len(node.output),
                             hints=hints)
-        if not schema.domain and (elements := sequence_elements(schema.name, inputs, attributes)) is not None:
-            self.sequences[applied.outputs[0]] = elements
-        results = pass_straight_through(applied, self.reals) if self.straight_through else applied.outputs
+        results: Sequence[Value] = applied.outputs
+        if schema.name == "Loop" and not schema.domain:
+            joins = [self.joins.get(name) for name in node.output]
+            results, stacks = stack_appended(applied, self.sequences, joins)
+            self.sequences.update(stacks)
+        elif not schema.domain:
+            elements = sequence_elements(schema.name, inputs, attributes, self.sequences)
+            if elements is not None:
+                self.sequences[applied.outputs[0]] = elements
+        if self.straight_through:
+            results = pass_straight_through(applied, self.reals)
         pairs = zip(node.output, results, strict=False)
         return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
 
