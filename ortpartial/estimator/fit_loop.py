@@ -228,7 +228,8 @@ class FitLoop:
             loss = self.engine.epoch(order, self.settings.batch_size)
             if not self._is_finite(loss):
                 return self._replay(snapshot, order, loss)
-        self._count_epoch(loss)
+        self.train_losses.append(loss)  # Without a method of its own: an epoch may take microseconds.
+        self.n_iter += 1
         return None
 
     def _replay(self, snapshot: Any, order: np.ndarray, loss: float) -> str:
@@ -260,16 +261,13 @@ class FitLoop:
                     return self._describe(loss, engine.iteration + 1)
             share = float(np.mean([rows.sum() for rows in count_elements(self.spec, data).values()]))
             mean.add(share * loss, share)
-        self._count_epoch(mean.value)
+        self.train_losses.append(mean.value)
+        self.n_iter += 1
         return None
 
     def _is_finite(self, loss: float) -> bool:
         """Whether a loss and all weights are finite numbers."""
         return bool(np.isfinite(loss)) and self.engine.is_finite()
-
-    def _count_epoch(self, loss: float) -> None:
-        self.train_losses.append(loss)
-        self.n_iter += 1
 
     def _describe(self, loss: float, iteration: int) -> str:
         """The message about a loss that diverged."""

@@ -137,15 +137,15 @@ def test_settings_change_in_two_threads():
     """A model that is composed anew takes over every step that was taken."""
     o = optimizer(learning_rate=0.001)
     run_together(repeat(100, o.partial_fit, X, Y),
-                 lambda: [o.set_params(learning_rate=0.001 + i / 1e6) for i in range(5)],
-                 lambda: [change_engine(o, e) for e in ("step", "epoch", "step")])
+                 lambda: [change(o, learning_rate=0.001 + i / 1e6) for i in range(5)],
+                 lambda: [change(o, engine=e) for e in ("step", "epoch", "step")])
     assert o.get_state("optimizer")[-1] == 200
 
 
-def change_engine(o, engine):
+def change(o, **setting):
     while True:
         try:
-            o.engine = engine
+            o.set_params(**setting)
             return
         except SettingError:  # It trains just now.
             pass
