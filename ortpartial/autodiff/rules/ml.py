@@ -1,4 +1,4 @@
-"""Gradients of operators of ai.onnx.ml; in models that are read, most of them are standard operators by then."""
+"""Gradients of operators of ai.onnx.ml, most of which are standard operators once they have been read."""
 
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import op

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, OPSET, Value, attribute_value, build, constant, defaults, op, schema_of, variable
@@ -120,7 +120,8 @@ def expand(graph: GraphProto, opsets: dict[str, int], stored: Collection[str]) -
         if not any(_list_nodes(g)):
             continue
         opsets.setdefault("", OPSET)
-        nodes = [new for node in g.node for new in _expand_node(node, g, opsets, stored if g is graph else ())]
+        types = {v.name: v.type.tensor_type for v in (*g.input, *g.value_info)}
+        nodes = [new for node in g.node for new in _expand_node(node, g, opsets, stored if g is graph else (), types)]
         nodes = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del g.node[:]
         g.node.extend(nodes)
@@ -180,8 +181,9 @@ def compute_ml(schema: defs.OpSchema, inputs: Sequence[Value | None],
     arrays = operator.read(attributes)
     if arrays is None:
         return None
-    elem_type = operator.input_type(attributes)
-    casts = [op.Cast(x, to=elem_type) if elem_type else x for x in inputs if x is not None]
+    kinds = [(x, x.type.tensor_type.elem_type) for x in inputs if x is not None]
+    casts = [x if operator.input_type(attributes, kind) in (0, kind)
+             else op.Cast(x, to=operator.input_type(attributes, kind)) for x, kind in kinds]
     return operator.compute(attributes, casts, {what: constant(a) for what, a in arrays.items()})
 
 
@@ -207,8 +209,8 @@ def _read_attributes(node: NodeProto, version: int) -> dict[str, Any]:
     return {**defaults(schema), **{a.name: attribute_value(a) for a in node.attribute}, "version": version}
 
 
-def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int],
-                 stored: Collection[str]) -> Iterator[NodeProto]:
+def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int], stored: Collection[str],
+                 types: Mapping[str, Any]) -> Iterator[NodeProto]:
     """The nodes in place of one of `ML_OPERATORS`; their constants become initializers of the graph."""
     operator = ML_OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {} if operator is None else _read_attributes(node, opsets.get(DOMAIN, 1))
@@ -217,19 +219,13 @@ def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int],
         yield node
         return
     prefix = _prefix(node)
-    inputs, casts = [], []
-    elem_type = operator.input_type(attributes)
-    dtype = helper.tensor_dtype_to_np_dtype(elem_type or TensorProto.FLOAT)
-    for i, name in enumerate(node.input):
-        settings: dict[str, Any] = {"op_type": "Cast", "to": elem_type} if elem_type else {"op_type": "Identity"}
-        casts.append(helper.make_node(inputs=[name], outputs=[f"{prefix}.input_{i}"], **settings))
-        inputs.append(variable(f"input_{i}", dtype, [None, None]))
+    inputs, casts = _write_inputs(node, operator, attributes, types)
     weights = {what: variable(what, a.dtype, a.shape) for what, a in arrays.items()}
     outputs = operator.compute(attributes, inputs, weights)
     named = {o: v for o, v in zip(node.output, outputs, strict=False) if o and v is not None}
     kept = {v.hint: v for v in inputs} | weights
     expanded = build(kept, named, reserved=[*node.input]).graph
-    _name_inside(expanded, prefix, named)
+    _name_inside(expanded, node.name or prefix, prefix, named)
     for what, array in arrays.items():
         name = f"{prefix}.{what}"
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -242,13 +238,31 @@ def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int],
     yield from expanded.node
 
 
-def _name_inside(graph: GraphProto, prefix: str, outputs: Collection[str]) -> None:
-    """Begin the names of a graph with a prefix, except for those of its outputs."""
+def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Mapping[str, Any],
+                  types: Mapping[str, Any]) -> tuple[list[Value], list[NodeProto]]:
+    """The inputs of a node as an operator takes them, and the nodes that convert them."""
+    inputs, casts, prefix = [], [], _prefix(node)
+    for i, name in enumerate(node.input):
+        declared = types.get(name, TypeProto.Tensor())
+        if operator.reads_rows and len(declared.shape.dim) == 1:
+            casts.append(helper.make_node("Flatten", [name], [f"{prefix}.row_{i}"], axis=-1))
+            name = f"{prefix}.row_{i}"
+        elem_type = operator.input_type(attributes, declared.elem_type)
+        settings: dict[str, Any] = {"op_type": "Cast", "to": elem_type} if elem_type else {"op_type": "Identity"}
+        casts.append(helper.make_node(inputs=[name], outputs=[f"{prefix}.input_{i}"], **settings))
+        dtype = helper.tensor_dtype_to_np_dtype(elem_type or TensorProto.FLOAT)
+        inputs.append(variable(f"input_{i}", dtype, [None, None]))
+    return inputs, casts
+
+
+def _name_inside(graph: GraphProto, name: str, prefix: str, outputs: Collection[str]) -> None:
+    """Let the names of the nodes of a graph begin with that of the file, and those of tensors with a prefix."""
     def rename(names: Any) -> None:
         names[:] = [n if n in outputs or not n else f"{prefix}.{n}" for n in names]
 
     for g in walk_graphs(graph):
         for node in g.node:
+            node.name = f"{name}.{node.name}"
             rename(node.input)
             rename(node.output)
         for v in (*g.initializer, *([] if g is graph else [*g.input, *g.output, *g.value_info])):

@@ -50,6 +50,6 @@ def _classify(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[
 
 
 LINEAR = {
-    "LinearClassifier": MlOperator(_read_classifier, _classify, _write),
-    "LinearRegressor": MlOperator(_read_regressor, _regress, _write),
+    "LinearClassifier": MlOperator(_read_classifier, _classify, _write, reads_rows=True),
+    "LinearRegressor": MlOperator(_read_regressor, _regress, _write, reads_rows=True),
 }

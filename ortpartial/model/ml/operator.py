@@ -22,7 +22,7 @@ def _flatten(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
     return {n: a.ravel().tolist() for n, a in arrays.items()}
 
 
-def _to_float(attributes: Attributes) -> int:
+def _to_float(attributes: Attributes, elem_type: int) -> int:
     """The type of inputs of most operators, which compute in float32."""
     return int(TensorProto.FLOAT)
 
@@ -40,13 +40,17 @@ class MlOperator:
     write : callable
         From the attributes and the weights that changed to the attributes that change.
     input_type : callable
-        From the attributes to the element type that inputs are cast to; 0 for none.
+        From the attributes and the element type of an input, 0 if it is not known, to the one that it is cast to, 0 for
+        its own.
+    reads_rows : bool
+        Whether a vector is a row for it, and its outputs those of one row.
     """
 
     read: Callable[[Attributes], dict[str, np.ndarray] | None]
     compute: Callable[[Attributes, Sequence[Value], Mapping[str, Value]], Sequence[Value | None]]
     write: Callable[[Attributes, Arrays], dict[str, Any]] = _flatten
-    input_type: Callable[[Attributes], int] = _to_float
+    input_type: Callable[[Attributes, int], int] = _to_float
+    reads_rows: bool = False
 
 
 def post_transform(scores: Value, transform: str, width: int) -> Value:

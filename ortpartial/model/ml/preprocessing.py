@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from ortpartial.graph import Value, op
+from ortpartial.graph import Value, cast, op
 
 from .operator import Attributes, MlOperator
 
@@ -19,11 +19,18 @@ def _read_scaler(attributes: Attributes) -> dict[str, np.ndarray]:
 
 
 def _scale(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[str, Value]) -> list[Value]:
-    """y = (x - offset) scale."""
+    """y = (x - offset) scale, in the dtype of x."""
     y = inputs[0]
     if "offset" in weights:
-        y = y - weights["offset"]
-    return [y * weights["scale"] if "scale" in weights else y]
+        y = y - cast(weights["offset"], y)
+    if "scale" in weights:
+        y = y * cast(weights["scale"], y)
+    return [y if y.dtype == np.float32 else op.Cast(y, to=TensorProto.FLOAT)]
+
+
+def _keep_double(attributes: Attributes, elem_type: int) -> int:
+    """A double remains one where numbers such as dates may cancel."""
+    return int(TensorProto.DOUBLE if elem_type == TensorProto.DOUBLE else TensorProto.FLOAT)
 
 
 def normalize(x: Value, norm: str) -> Value:
@@ -66,7 +73,7 @@ def _join(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[str,
 PREPROCESSING = {
     "FeatureVectorizer": MlOperator(lambda a: {} if a.get("inputdimensions") else None, _join),
     "Imputer": MlOperator(_read_imputer, _impute,
-                          input_type=lambda a: TensorProto.INT64 if _is_whole(a) else TensorProto.FLOAT),
+                          input_type=lambda a, _: TensorProto.INT64 if _is_whole(a) else TensorProto.FLOAT),
     "Normalizer": MlOperator(lambda a: {}, lambda a, inputs, weights: [normalize(inputs[0], a["norm"])]),
-    "Scaler": MlOperator(_read_scaler, _scale),
+    "Scaler": MlOperator(_read_scaler, _scale, input_type=_keep_double),
 }

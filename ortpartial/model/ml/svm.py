@@ -57,7 +57,7 @@ def _squared_distances(attributes: Attributes, x: Value, vectors: Value) -> Valu
     flat = np.array(attributes["support_vectors"], np.float32)
     middle = flat.reshape(-1, *(vectors.shape or ())[1:]).mean(axis=0)
     x, vectors = x - middle, vectors - middle
-    squares = op.ReduceSumSquare(x, [1]) - 2 * (x @ vectors.T) + op.ReduceSumSquare(vectors, [1]).T
+    squares = op.ReduceSum(x * x, [1]) - 2 * (x @ vectors.T) + op.ReduceSum(vectors * vectors, [1]).T
     return op.Max(squares, 0.0)
 
 
@@ -85,8 +85,19 @@ def _regress(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[s
 # -- SVMClassifier
 
 
+def _read_linear_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
+    """The weights without support vectors, one after another; of rho, onnxruntime reads the first number."""
+    classes = len(attributes.get("classlabels_ints") or attributes.get("classlabels_strings") or ())
+    coefficients, rho = (np.asarray(attributes.get(n, ()), np.float32) for n in ("coefficients", "rho"))
+    # Of two classes, onnxruntime takes the second if any score is positive.
+    is_usual = classes > 2 and len(rho) and len(coefficients) and not len(coefficients) % classes
+    return {"coefficients": coefficients, "rho": rho} if is_usual else None
+
+
 def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
-    """The weights; coefficients are (classes - 1, vectors)."""
+    """The weights; coefficients are (classes - 1, vectors), one row after another."""
+    if not attributes.get("vectors_per_class"):
+        return _read_linear_classifier(attributes)
     classes, vectors = len(attributes.get("vectors_per_class") or ()), sum(attributes.get("vectors_per_class") or ())
     pairs = classes * (classes - 1) // 2
     arrays = {n: np.asarray(attributes.get(n, ()), np.float32) for n in ("coefficients", "rho", "prob_a", "prob_b")}
@@ -126,7 +137,12 @@ def _vote(attributes: Attributes, scores: Value) -> Value:
 
 
 def _classify(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[str, Value]) -> list[Value]:
-    """The label by votes, and the scores of pairs; or the probabilities of classes."""
+    """The label by votes, and the scores of pairs; or the probabilities of classes, or their scores of a product."""
+    if not attributes.get("vectors_per_class"):
+        classes = len(attributes.get("classlabels_ints") or attributes["classlabels_strings"])
+        scores = inputs[0] @ op.Reshape(weights["coefficients"], [classes, -1]).T + op.Slice(weights["rho"], [0], [1])
+        label = to_labels(attributes, op.ArgMax(scores, axis=1, keepdims=0))
+        return [label, post_transform(scores, attributes["post_transform"], classes)]
     scores = _compare(attributes, inputs[0], weights)
     label = to_labels(attributes, _vote(attributes, scores))
     classes, transform = len(attributes["vectors_per_class"]), attributes["post_transform"]
@@ -177,6 +193,6 @@ def _add_up(values: Iterable[Value]) -> Value:
 
 
 SVM = {
-    "SVMClassifier": MlOperator(_read_classifier, _classify, _write),
-    "SVMRegressor": MlOperator(_read_regressor, _regress, _write),
+    "SVMClassifier": MlOperator(_read_classifier, _classify, _write, reads_rows=True),
+    "SVMRegressor": MlOperator(_read_regressor, _regress, _write, reads_rows=True),
 }

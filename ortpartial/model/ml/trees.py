@@ -225,6 +225,11 @@ def _write_classifier(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
     return _write(attributes, {"leaves": leaves + shifts[ensemble.trees], "base_values": base - shifts.sum()})
 
 
+def _keep_type(attributes: Attributes, elem_type: int) -> int:
+    """What is compared with thresholds is not rounded before."""
+    return 0
+
+
 # -- TreeEnsemble
 
 
@@ -276,13 +281,12 @@ def _sum_ensemble(attributes: Attributes, inputs: Sequence[Value], weights: Mapp
     return [post_transform(scores, _TRANSFORMS[attributes["post_transform"]], targets)]
 
 
-def _split_type(attributes: Attributes) -> int:
+def _split_type(attributes: Attributes, elem_type: int) -> int:
     return int(helper.np_dtype_to_tensor_dtype(attributes["nodes_splits"].dtype))
 
 
 TREES = {
-    "TreeEnsemble": MlOperator(_read_ensemble, _sum_ensemble, _write_ensemble, _split_type),
-    # What is compared is not rounded before.
-    "TreeEnsembleClassifier": MlOperator(_read_classifier, _classify, _write_classifier, lambda a: 0),
-    "TreeEnsembleRegressor": MlOperator(_read, _regress, _write, lambda a: 0),
+    "TreeEnsemble": MlOperator(_read_ensemble, _sum_ensemble, _write_ensemble, _split_type, reads_rows=True),
+    "TreeEnsembleClassifier": MlOperator(_read_classifier, _classify, _write_classifier, _keep_type, reads_rows=True),
+    "TreeEnsembleRegressor": MlOperator(_read, _regress, _write, _keep_type, reads_rows=True),
 }

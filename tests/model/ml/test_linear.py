@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 from ml_nodes import X, check_node, ml_model
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
+from onnx.parser import parse_model
 
-from ortpartial import load
-from ortpartial.graph import build
+from ortpartial import grad, load
+from ortpartial.exceptions import ModelError
+from ortpartial.graph import build, op
+from ortpartial.runtime import Session
 
 TRANSFORMS = ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"]
 CLASSIFIED = {"label": TensorProto.INT64, "y": TensorProto.FLOAT}
@@ -49,6 +52,41 @@ def test_what_is_left_alone(attributes, targets):
     """One row of coefficients for two classes, which versions of onnxruntime read otherwise, and sizes that differ."""
     loaded = load(ml_model("LinearClassifier", CLASSIFIED, **attributes))
     assert [n.op_type for n in build(loaded.inputs, loaded.outputs).graph.node] == ["LinearClassifier"]
+
+
+def test_a_vector_is_a_row():
+    model = parse_model("""<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]> g (float[3] x) => (float[M, 1] y) {
+        y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0]> (x) }""")
+    check_node(model, X[0])
+
+
+@pytest.mark.parametrize("body", [
+    """g (float[N, 3] x) => (float[N, 1] y) { y = here.f(x) }
+    <domain: "here", opset_import: ["": 17, "ai.onnx.ml": 1]> f (x) => (y) {
+        z = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x)
+        y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0]> (z) }""",
+    """g (float[N, 3] x) => (float[N, 3] y) {
+        n = Constant <value_int = 3> () going = Constant <value = bool {1}> ()
+        y = Loop (n, going, x) <body = b (int64 i, bool g, float[N, 3] s) => (bool h, float[N, 3] t) {
+            h = Identity(g) t = ai.onnx.ml.Scaler <offset = [1.0], scale = [0.5]> (s) }> }""",
+], ids=["function", "body"])
+def test_inside(body):
+    """In functions and bodies, weights are constants, and gradients pass."""
+    model = parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1, "here": 1]> {body}""")
+    loaded = check_node(model)
+    assert not loaded.arrays
+    x = loaded.inputs["x"]
+    (dx,) = grad(op.ReduceSum(loaded.outputs["y"]), [x])
+    expected = [2, 4, 6] if "LinearRegressor" in body else [0.125] * 3
+    assert Session(build([x], {"dx": dx})).run({"x": X})["dx"].tolist() == [expected] * 7
+
+
+def test_names_that_clash():
+    model = ml_model("LinearRegressor", {"y": TensorProto.FLOAT}, coefficients=[1.0, 2.0, 3.0])
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "y.coefficients"))
+    with pytest.raises(ModelError, match=r"Two tensors are called 'y.coefficients': a weight of node \(unnamed\) "
+                                         r"\(LinearRegressor\) and another one; rename the output 'y'."):
+        load(model)
 
 
 def test_the_model_given_is_not_written_to():

@@ -20,6 +20,12 @@ def test_scaler(n):
     check_node(model, weights={"y.offset": lambda a: a + 1, "y.scale": lambda a: 2 * a})
 
 
+def test_scaler_of_doubles():
+    """Numbers such as dates, of which float32 would leave nothing but their mean."""
+    model = ml_model("Scaler", Y, kind=TensorProto.DOUBLE, offset=[1.6e9], scale=[0.5])
+    check_node(model, X.astype(np.float64) + 1.6e9, {"y.offset": lambda a: a + 1024, "y.scale": lambda a: 2 * a})
+
+
 @pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
 def test_normalizer(norm):
     check_node(ml_model("Normalizer", Y, norm=norm), np.where(np.arange(7)[:, None] == 2, 0, X).astype(np.float32))

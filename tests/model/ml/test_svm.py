@@ -66,6 +66,19 @@ def test_classifier(sizes, is_probability, transform):
         check_node(model, weights=dict.fromkeys(loaded.arrays, shift), tol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["LINEAR", "RBF"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_linear_classifier(classes, kind):
+    """Without support vectors, the kernel does not count; of two classes, the label would be a question of signs."""
+    model = ml_model("SVMClassifier", CLASSIFIED, coefficients=RNG.normal(size=3 * classes).tolist(), rho=[0.1],
+                     kernel_type=kind, kernel_params=KERNELS[kind], classlabels_ints=[5, 3, 7][:classes])
+    loaded = load(model)
+    if classes == 2:
+        assert [n.op_type for n in build(loaded.inputs, loaded.outputs).graph.node] == ["SVMClassifier"]
+    else:
+        check_node(model, weights=dict.fromkeys(loaded.arrays, shift))
+
+
 def test_classes_as_text():
     model = ml_model("SVMClassifier", {"label": TensorProto.STRING, "y": TensorProto.FLOAT}, rho=[0.1],
                      coefficients=RNG.normal(size=6).tolist(), vectors_per_class=[3, 3],
