@@ -112,6 +112,8 @@ class Reader:
 
     def read_node(self, node: NodeProto, values: MutableMapping[str, Value]) -> None:
         """Add the outputs of a node to the values."""
+        if not node.output:
+            return  # A custom operator may have none, and nothing depends on it.
         where = f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r})"
         if bodies(node) and node.op_type not in CONTROL and not _is_opaque(node):
             raise ModelError(f"{where} has a subgraph; of the operators that have one, {', '.join(CONTROL)} are read.")
@@ -216,6 +218,8 @@ class Reader:
     def _finish(self, name: str, v: Value, inputs: Sequence[Value | None], where: str) -> Value:
         """An output with the shape that inference over the whole graph finds."""
         v = with_inferred_shape(v, v.node.op_type if v.node is not None else "", inputs, self.types.get(name))
+        if self.opaque and name in self.declared:  # What is behind an opaque node may have no rank.
+            v = _with_rank(v, self.declared[name])
         check_size(v, where)
         return v
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from .session_options import register_custom_ops, session_options
 
 __all__ = ["find_types"]
 
-#: Where a node is computed: the size of an axis that has none, and the most elements of an input.
-_SIZE, _MOST = 2, 2**20
+#: Where a node is computed: the first size to try for axes that have none, how many of the static sizes beside them are
+#: tried next, and the most elements of an input.
+_SIZE, _TRIALS, _MOST = 2, 4, 2**20
 
 #: The types by the nodes, the libraries that have their operators, and what the models declare.
 _FOUND: dict[tuple[bytes, tuple[str, ...], tuple[bytes, ...]], list[TypeProto]] = {}
@@ -113,23 +115,27 @@ def _infer_ranks(node: Node, types: Mapping[str, TypeProto], outputs: Sequence[s
 def _compute_ranks(node: Node, types: Mapping[str, TypeProto], outputs: Sequence[str]) -> dict[str, int]:
     """The ranks of outputs for some inputs; none where the node cannot be computed on them."""
     model = _alone(node, types)
-    feeds = {f"i{i}": _draw(v) for i, v in enumerate(node.inputs) if v is not None}
-    feeds = {i.name: feeds[i.name] for i in model.graph.input}
-    if any(a is None for a in feeds.values()):
-        return {}
     try:
         session = import_onnxruntime().InferenceSession(model.SerializeToString(), _options(model),
                                                         providers=["CPUExecutionProvider"])
-        return {n: np.ndim(a) for n, a in zip(outputs, session.run(outputs, feeds), strict=True)}
-    except Exception:  # The numbers mean nothing, and the operator may say so: then the rank stays unknown.
+    except Exception:  # There is no kernel for it.
         return {}
+    static = {n for v in node.inputs if v is not None for n in v.shape or () if isinstance(n, int)}
+    for size in [_SIZE, *sorted(static - {_SIZE})[:_TRIALS]]:
+        feeds = {f"i{i}": _draw(v, size) for i, v in enumerate(node.inputs) if v is not None}
+        feeds = {i.name: feeds[i.name] for i in model.graph.input}
+        if any(a is None for a in feeds.values()):
+            return {}
+        with suppress(Exception):  # The numbers mean nothing, and the operator may say so.
+            return {n: np.ndim(a) for n, a in zip(outputs, session.run(outputs, feeds), strict=True)}
+    return {}
 
 
-def _draw(v: Value) -> np.ndarray | None:
+def _draw(v: Value, size: int) -> np.ndarray | None:
     """Some content for an input: zeros where it holds no real numbers; None where it is too large or no tensor."""
     if v.array is not None or not v.type.tensor_type.elem_type or v.shape is None:
         return v.array
-    shape = [d if isinstance(d, int) else _SIZE for d in v.shape]
+    shape = [d if isinstance(d, int) else size for d in v.shape]
     if np.prod(shape, dtype=float) > _MOST:
         return None
     if v.type.tensor_type.elem_type == TensorProto.STRING:

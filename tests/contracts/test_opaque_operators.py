@@ -75,6 +75,14 @@ def test_it_is_read_with_the_rank_that_the_file_declares():
         OrtGradientForwardBackwardOptimizer(load(model), ["W1"]).predict(ROWS)
 
 
+def test_what_is_behind_it_has_the_declared_rank():
+    node = helper.make_node("Nothing", ["h"], ["z"], domain="here")
+    model = between(node, helper.make_node("Sink", ["z"], [], domain="here"),
+                    declared=[helper.make_tensor_value_info("z", TensorProto.FLOAT, None)])
+    assert load(model).values["z"].shape is None
+    assert load(model).outputs["y"].shape == (None, None)
+
+
 @pytest.mark.parametrize("engine", ["step", "epoch", *["agent"] * has_training()])
 def test_weights_behind_it_are_trained(engine):
     model = distances()
