@@ -10,7 +10,8 @@ from ortpartial.runtime.type_finder import _read_type, find_types
 
 
 def node(op_type, *inputs, declared=None, **attributes):
-    proto = helper.make_node(op_type, [f"i{i}" for i in range(len(inputs))], ["y"], domain="com.microsoft", **attributes)
+    names = [f"i{i}" for i in range(len(inputs))]
+    proto = helper.make_node(op_type, names, ["y"], domain="com.microsoft", **attributes)
     schema, values = describe_opaque(proto, 1, [declared])
     return Node(schema, inputs, values)
 
