@@ -59,6 +59,25 @@ def test_gradient(at, capsys, words, settings):
     assert capsys.readouterr().out == f"grad.onnx: {names[0]} -> {names[1]}\n"
 
 
+def test_quantized_models(at, capsys):
+    """What rounding would lose is named, and passes through it where asked to."""
+    x, w = variable("x", "float32", ["N", 2]), constant(np.eye(2, dtype=np.float32), hint="w")
+    zero = np.array(0, np.int8)
+    rounded = [op.DequantizeLinear(op.QuantizeLinear(v, 0.1, zero), 0.1, zero) for v in (x, w)]
+    onnx.save(build([x], {"y": rounded[0] @ rounded[1]}), "quantized.onnx")
+    assert main(["gradient", "quantized.onnx", "-o", "grad.onnx", "--wrt", "x"]) == 2
+    assert "QuantizeLinear> (output 'QuantizeLinear_0') rounds" in capsys.readouterr().err
+    assert main(["gradient", "quantized.onnx", "-o", "grad.onnx", "--wrt", "x", "--straight-through"]) == 0
+    assert main(["info", "quantized.onnx"]) == 1
+    assert "rounds, and no gradient passes through it" in capsys.readouterr().out
+    assert main(["info", "quantized.onnx", "--straight-through"]) == 0
+    assert "trained: 1 of 2 float initializers" in capsys.readouterr().out
+    words = "export quantized.onnx -o training.onnx --init model --straight-through"
+    assert main(words.split()) == 0
+    np.savez("data.npz", x=np.eye(2, dtype=np.float32), y_target=np.ones((2, 2), np.float32))
+    assert main(["run", "training.onnx", "data.npz", "-o", "trained.onnx", "--epochs", "3"]) == 0
+
+
 def test_info(at, capsys):
     assert main(["info", "mlp.onnx"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -5,7 +5,7 @@ from .body_types import CONTROL, body_inputs
 from .build import build
 from .casting import describe_misfit, to_dtype
 from .control_flow import cond, loop, scan, widen_body
-from .gradient_stop import gradient_reads, is_gradient_stop, replace_gradient, stop_gradient
+from .gradient_stop import drop_straight_through, gradient_reads, is_gradient_stop, replace_gradient, stop_gradient
 from .opaque import OpaqueSchema, describe_opaque, register_type_finder
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
 from .pickling import NodeList
@@ -20,8 +20,8 @@ from .walk import find_boundary, find_inputs, find_reached, topological, walk_ba
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES",
            "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph", "Value", "attach_outputs",
            "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "constant", "counter",
-           "defaults", "describe_misfit", "describe_opaque", "find_boundary", "find_inputs", "find_reached",
-           "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node", "make_rewriter", "ones_like",
-           "onnx_type", "op", "parameter", "register_type_finder", "replace_gradient", "reshape_like", "rewrite",
-           "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable",
-           "walk_back", "walk_nodes", "widen_body", "zeros_like"]
+           "defaults", "describe_misfit", "describe_opaque", "drop_straight_through", "find_boundary", "find_inputs",
+           "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node",
+           "make_rewriter", "ones_like", "onnx_type", "op", "parameter", "register_type_finder", "replace_gradient",
+           "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype", "topological",
+           "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import Value, constant, op, stop_gradient
+from ortpartial.graph import Value, cast, constant, op, stop_gradient
 
 from .declaration import declare
 from .straight_through import stands_for, to_real
@@ -56,11 +56,15 @@ def quantize(x: Value, scale: Value, zero: Value | None, q: Value, axis: int = 0
 
     .. [1] S. K. Esser et al., "Learned Step Size Quantization", ICLR 2020.
     """
-    u = x / spread(scale, x, axis, block_size)
-    if zero is not None and not _is_zero(zero):
-        u = u + spread(zero, x, axis, block_size)
     info, margin = (ml_dtypes.iinfo(q.dtype), 0.5) if _is_whole(q) else (ml_dtypes.finfo(q.dtype), 0.0)
-    return op.Clip(u, float(info.min) - margin, float(info.max) + margin)
+    ends: list[Value] = [constant(np.float32(end)) for end in (float(info.min) - margin, float(info.max) + margin)]
+    scale = spread(scale, x, axis, block_size)
+    if zero is None or _is_zero(zero):
+        low, high = (end * scale for end in ends)
+        return x * cast(op.And(x >= low, x <= high), x) / scale
+    zero = spread(zero, x, axis, block_size)
+    low, high = ((end - zero) * scale for end in ends)
+    return x * cast(op.And(x >= low, x <= high), x) / scale + zero
 
 
 def _is_whole(q: Value) -> bool:

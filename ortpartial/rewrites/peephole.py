@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_tanh, pad_input, spatial_sizes
-from ortpartial.graph import Node, Value, constant, op, rewrite, topological
+from ortpartial.graph import Node, Value, constant, drop_straight_through, op, rewrite, topological
 
 __all__ = ["apply_peepholes"]
 
@@ -55,7 +55,7 @@ def apply_peepholes(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list
     """
     # Nodes are computed in the order in which they are made, which is kept.
     order = sorted(range(len(outputs)), key=lambda i: v.node.serial if (v := outputs[i]).node else -1)
-    roots = [outputs[i] for i in order]
+    roots = drop_straight_through([outputs[i] for i in order], cut)
     region = Region(roots, cut)
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
@@ -316,7 +316,18 @@ _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
     "Reshape": float, "Squeeze": float, "Unsqueeze": float}
 #: The patterns of each operator; the first that matches is applied.
+def _cancel_scale(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+    """(x s) / s as x: a gradient that passes through dequantization, then through quantization by the same scale."""
+    product, divisor = region.node_of(inputs[0]), inputs[1]
+    if product is None or product.op_type != "Mul" or divisor.array is None or not divisor.array.all():
+        return None
+    x, factor = product.inputs
+    is_same = factor is not None and factor.array is not None and np.array_equal(factor.array, divisor.array)
+    return x if is_same and x is not None and x.shape is not None and x.shape == node.outputs[0].shape else None
+
+
 _PATTERNS: dict[str, list[Pattern]] = {
-    "Add": [_factor_out, _fuse_bias], "Cast": [_mask_by_hard_sigmoid], "Conv": [_conv_to_gemm], "Gelu": [_expand_gelu],
+    "Add": [_factor_out, _fuse_bias], "Cast": [_mask_by_hard_sigmoid], "Conv": [_conv_to_gemm], "Div": [_cancel_scale],
+    "Gelu": [_expand_gelu],
     "Gemm": [_fold_factor, _gemm_by_column], "MatMul": [_fold_factor],
     "ReduceMean": [_mean_of_squares, _mean_of_products], "Sub": [_factor_out], "Transpose": [_move_right]}

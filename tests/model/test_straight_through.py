@@ -195,6 +195,15 @@ def test_a_weight_behind_rounding_is_trained_and_others_are_warned_about():
                                   np.round(data()) + np.floor(data()))
 
 
+def test_scales_are_trained_by_name():
+    model, X = load(parser.parse_model(TEXT), straight_through=True), data()
+    target = X @ np.array([[0.3, -0.2], [0.2, 0.4], [-0.6, 0.1]], np.float32)
+    optimizer = Optimizer(model, ["t"], learning_rate=1e-6, max_iter=20, random_state=0).fit(X, target)
+    assert optimizer.train_losses_[-1] < optimizer.train_losses_[0]
+    (scales,) = optimizer.get_state()
+    assert (scales != model.arrays["t"]).all()
+
+
 def test_every_door_takes_the_setting():
     model, X = load(parser.parse_model(TEXT.replace("0.02", "0.05")), straight_through=True), data()
     target = X @ np.array([[0.3, -0.2], [0.2, 0.4], [-0.6, 0.1]], np.float32)

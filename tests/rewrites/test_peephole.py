@@ -311,3 +311,14 @@ def test_a_factor_of_0_is_not_folded():
     a, b = variable("a", "float32", (2, 3)), variable("b", "float32", (3, 2))
     y = op.Gemm(constant(np.zeros((2, 3), np.float32)) * a, b)
     assert apply_peepholes([y]) == [y]
+
+
+@pytest.mark.parametrize(("scale", "shape", "cancels"), [
+    (0.02, ["N", 3], True), ([0.1, 0.2, 0.3], ["N", 3], True), ([[0.1, 0.2, 0.3]], [3], False),
+    ([0.1, 0.0, 0.3], [3], False),
+])
+def test_a_scale_cancels_out_where_it_changes_no_shape(scale, shape, cancels):
+    """As in the gradient of a dequantization behind a quantization."""
+    x, scale = variable("x", "float32", shape), constant(np.array(scale, np.float32))
+    (y,) = apply_peepholes([x * scale / scale])
+    assert (y == x) == cancels
