@@ -7,7 +7,7 @@ from .external_data import change_weights, offload_weights, replace_weights, res
 from .folding import evaluate
 from .function_bodies import expand_body
 from .index_ranges import Range, check_empty, check_indices, holds_indices, index_ranges
-from .load import Model, load, read
+from .load import Model, load, read, register_upgrade_check
 from .ml import ML_OPERATORS, compute_ml, expand_ml, read_ml_weights
 from .names import match_names
 from .prepare import prepare
@@ -27,5 +27,5 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "evaluate", "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges",
            "is_generated_name", "is_quantized", "load", "mark_straight_through", "match_names", "offload_weights",
            "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion", "register_libraries",
-           "remove_unused", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
+           "register_upgrade_check", "remove_unused", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
            "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Immutable, NodeList, Value, constant, variable
+from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
 from .aliases import Alias, find_aliases, find_module_names
 from .custom_ops import find_libraries, register_libraries, resolve_libraries
@@ -28,14 +28,19 @@ from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
 from .straight_through import is_marked, mark_straight_through
+from .upgrade import STANDARD
 from .validation import check_size
 from .walk import walk_graphs
 
-__all__ = ["Model", "load", "read"]
+__all__ = ["Model", "load", "read", "register_upgrade_check"]
 
 #: Endings of the files of other libraries.
 _FOREIGN = frozenset({".bin", ".ckpt", ".h5", ".joblib", ".keras", ".pb", ".pickle", ".pkl", ".pt", ".pth",
                       ".safetensors", ".tflite"})
+
+
+#: Checks of models that were upgraded; rooms above fill it by `register_upgrade_check`.
+_UPGRADE_CHECKS: list[Callable[[Model], None]] = []
 
 
 @dataclass(frozen=True)
@@ -287,8 +292,33 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         names = find_module_names(arrays, names_from)
         named = {a.initializer for a in names.values()}
         aliases = {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
-    return Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
-                 find_libraries(proto))
+    model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
+                  find_libraries(proto))
+    if loaded is None and _is_old(proto):
+        for check in _UPGRADE_CHECKS:
+            check(model)
+    return model
+
+
+def _is_old(proto: ModelProto) -> bool:
+    """Whether the model or one of its functions is of an opset that was upgraded."""
+    imports = [*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)]
+    return any(o.domain in STANDARD and o.version < OPSET for o in imports)
+
+
+def register_upgrade_check(check: Callable[[Model], None]) -> None:
+    """Let each model that was upgraded from an older opset be checked before `load` returns it.
+
+    Parameters
+    ----------
+    check : callable
+        It raises a ModelError for a model that does not compute what its file computes.
+
+    Examples
+    --------
+    >>> register_upgrade_check(lambda model: None)
+    """
+    _UPGRADE_CHECKS.append(check)
 
 
 def list_declared(proto: ModelProto) -> dict[str, onnx.TypeProto]:

@@ -11,7 +11,8 @@ from .session_options import session_options
 from .threads import choose_threads
 from .training_agent import TrainingAgent, TypedOrtValue
 from .turns import Turn
+from .upgrade_check import compare_with_file
 
 __all__ = ["CPU", "TRUSTED", "Binding", "Buffer", "C", "Device", "Interrupt", "ProcessGroup", "Session",
-           "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "choose_threads", "cores", "find_untrusted",
-           "has_training", "runtime_version", "session_options"]
+           "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "choose_threads", "compare_with_file", "cores",
+           "find_untrusted", "has_training", "runtime_version", "session_options"]

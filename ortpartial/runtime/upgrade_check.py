@@ -1,0 +1,262 @@
+"""Upgrade check: a model that was upgraded from an older opset computes what onnxruntime computes from its file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from ortpartial.exceptions import ModelError, OrtPartialError
+from ortpartial.graph import OPSET, Value, build, find_reached
+from ortpartial.logs import logger
+from ortpartial.model import Model, bodies, index_ranges, register_upgrade_check
+
+from .device import C, import_onnxruntime
+from .errors import clean_message
+from .interrupt import Interrupt
+from .session import Session
+from .session_options import register_custom_ops, session_options
+
+__all__ = ["compare_with_file"]
+
+#: What a model may have for the check that `load` makes without being asked: elements of weights, nodes, elements of a
+#: tensor, and products of weights and places of an input where they are used; and the seconds that a loop may take.
+_WEIGHTS, _NODES, _ELEMENTS, _PRODUCTS, _SECONDS = 2**20, 500, 2**20, 2**28, 0.5
+
+#: Sizes for axes that have none, but for the first axis: a network may be too deep for a small image, and a Reshape
+#: may ask for another size.
+_SIZES, _ROWS = (4, 32, 1), 2
+
+#: Differences that rounding explains, relative to the largest element.
+_TOLERANCES = {"float64": 1e-6, "float32": 1e-4}
+_TOLERANCE = 2e-2
+
+Arrays = Mapping[str, Any]
+
+
+def compare_with_file(model: Model, inputs: Arrays | None = None, seconds: float | None = None) -> None:
+    """Compare the outputs of a model with those that onnxruntime computes from its file.
+
+    Parameters
+    ----------
+    model : Model
+        The model; `model.proto` is what its file holds.
+    inputs : mapping of str to numpy.ndarray, optional
+        The inputs to compare at; by default numbers are drawn.
+    seconds : float, optional
+        The longest time that a run may take.
+
+    Raises
+    ------
+    ModelError
+        They differ; the message names the first node that does. Or one of the two does not run on these inputs.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> from ortpartial.model import load
+    >>> x = variable("x", "float32", ["N", 3])
+    >>> compare_with_file(load(build([x], {"y": op.Softmax(x)})))
+    """
+    compared = _Comparison(model, seconds)
+    feeds, ours = compared.run_model(inputs)
+    file = compared.run_file(feeds)
+    if not all(_is_close(found, file[name]) for name, found in ours.items()) and (difference := compared.find(feeds)):
+        raise ModelError(difference)
+
+
+def _check_cheap(model: Model) -> None:
+    """Check a model that was read, if it is small; in silence where it does not run on numbers that are drawn."""
+    if not _is_cheap(model):
+        return
+    start = time.monotonic()
+    try:
+        # Waiting for the thread that watches a deadline may take longer than the check of a small graph.
+        has_loops = any(bodies(node) for node in model.proto.graph.node)
+        compare_with_file(model, seconds=_SECONDS if has_loops else None)
+    except _NotComparedError as e:
+        logger.debug("the upgrade of %r was not checked: %s", model.proto.graph.name, e)
+    else:
+        logger.debug("checked the upgrade of %r in %.3f s", model.proto.graph.name, time.monotonic() - start)
+
+
+def _is_cheap(model: Model) -> bool:
+    """Whether the model is so small that a run takes no time."""
+    weights = sum(a.size for a in model.arrays.values())
+    if weights > _WEIGHTS or len(model.proto.graph.node) > _NODES:
+        return False
+    places = max((prod(_fill(v)[2:]) for v in model.inputs.values()), default=1)
+    return weights * places <= _PRODUCTS and all(prod(_fill(v)) <= _ELEMENTS for v in model.values.values())
+
+
+def _fill(v: Value) -> list[int]:
+    """The shape of a tensor, with a size for each axis that has none."""
+    return [n if isinstance(n, int) else _SIZES[0] for n in (v.shape or ())]
+
+
+class _NotComparedError(ModelError):
+    """The model or its file does not run on the inputs."""
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A model and its file, run on the same inputs, without the optimizations that round otherwise."""
+
+    model: Model
+    seconds: float | None
+
+    def run_model(self, inputs: Arrays | None) -> tuple[Arrays, Arrays]:
+        """The inputs at which the model runs, and its outputs.
+
+        The model runs before the file, as the guards in it raise an error where the file would crash the process.
+        """
+        variables = {n: v for n, v in self.model.initializers.items() if v.array is None}
+        outputs = {n: v for n, v in self.model.outputs.items() if _is_tensor(v)}
+        stored = {n: self.model.arrays[n] for n in variables}
+        session = None
+        for feeds in _draw_inputs(self.model) if inputs is None else [inputs]:
+            try:
+                if session is None:
+                    session = self._open(build({**self.model.inputs, **variables}, outputs))
+                return feeds, self._run(session, {**feeds, **stored})
+            except OrtPartialError as e:
+                problem = str(e)
+        raise _NotComparedError(f"The model does not run on the inputs that it is compared at: {problem}")
+
+    def run_file(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
+        """What onnxruntime computes from the file: its outputs, or tensors by their names."""
+        proto = self.model.proto
+        if outputs is not None:
+            proto = ModelProto.FromString(proto.SerializeToString())
+            del proto.graph.output[:]
+            proto.graph.output.extend(ValueInfoProto(name=n) for n in outputs)
+        names = [o.name for o in proto.graph.output]
+        try:
+            options = _plain_options()
+            register_custom_ops(options, proto)
+            # No `Session`, which would read the model once more to lower it.
+            session = import_onnxruntime().InferenceSession(proto.SerializeToString(), options,
+                                                            providers=["CPUExecutionProvider"])
+            if self.seconds is None:
+                return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+            with Interrupt(self.seconds) as interrupt:
+                return dict(zip(names, session.run(names, dict(feeds), interrupt.options), strict=True))
+        except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
+            raise _NotComparedError(f"onnxruntime does not run the file on the inputs that it is compared at: "
+                                    f"{clean_message(e)}") from None
+
+    def find(self, feeds: Arrays) -> str | None:
+        """What differs at the first node that computes something else from the same inputs; None where none does.
+
+        Nodes of discontinuous operators, such as ArgMax, may make much of the rounding of those before them.
+        """
+        values, nodes = self.model.values, self.model.proto.graph.node
+        names = [o for node in nodes for o in node.output if o in values and _is_tensor(values[o])]
+        try:
+            arrays = {**self.model.arrays, **feeds, **self.run_file(feeds, names)}
+        except _NotComparedError as e:
+            logger.debug("outputs of %r differ after its upgrade: %s", self.model.proto.graph.name, e)
+            return None
+        for node in nodes:
+            outputs = {o: values[o] for o in node.output if o in names}
+            before = {n: v for n, v in values.items() if n in arrays and n not in node.output and v.array is None}
+            if any(v.node is not None and v.node.is_random for v in outputs.values()):
+                continue  # An opaque one, which may be random, is never upgraded.
+            for name, found in self._recompute(outputs, before, arrays).items():
+                if not _is_close(found, arrays[name]):
+                    return self._describe(node, name, found, arrays[name])
+        return None
+
+    def _recompute(self, outputs: Mapping[str, Value], before: Mapping[str, Value], arrays: Arrays) -> Arrays:
+        """The outputs of a node, computed from what the file has before it; none where they cannot be."""
+        reached = find_reached(outputs.values(), before.values())
+        inputs = {v: n for n, v in before.items() if v in reached}
+        outputs = {n: v for n, v in outputs.items() if v not in inputs}
+        try:
+            session = self._open(build({n: v for v, n in inputs.items()}, outputs))
+            return self._run(session, {n: arrays[n] for n in inputs.values()}) if outputs else {}
+        except OrtPartialError:
+            return {}
+
+    def _describe(self, node: NodeProto, name: str, found: Any, expected: Any) -> str:
+        versions = [o.version for o in self.model.proto.opset_import if o.domain in ("", "ai.onnx")]
+        return (f"Node {node.name or '(unnamed)'} ({node.op_type}, output {name!r}) computes something else at opset "
+                f"{OPSET} than at opset {min(versions, default=OPSET)}, that of the file: its output differs by "
+                f"{_difference(found, expected):.3g}. Export the model at opset {OPSET} or later, and report the node.")
+
+    def _open(self, model: ModelProto) -> Session:
+        return Session(model, options=_plain_options())
+
+    def _run(self, session: Session, feeds: Arrays) -> Arrays:
+        feeds = {n: a for n, a in feeds.items() if n in session.inputs}
+        if self.seconds is None:
+            return session.run(feeds)
+        with Interrupt(self.seconds) as interrupt:
+            return session.run(feeds, interrupt.options)
+
+
+def _plain_options() -> Any:
+    """Options of a session that runs once, on one thread."""
+    options = session_options(1, memory_pattern=False)
+    options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+def _is_tensor(v: Value) -> bool:
+    return bool(v.type.tensor_type.elem_type)
+
+
+def _draw_inputs(model: Model) -> Iterator[dict[str, Any]]:
+    """Inputs for a model, for several sizes of the axes that have none."""
+    ranges = index_ranges(model.inputs, list(model.outputs.values()))
+    shapes = [v.shape for v in model.inputs.values()]
+    is_static = all(isinstance(n, int) for shape in shapes for n in (shape or ("?",)))
+    for size in _SIZES[:1] if is_static else _SIZES:
+        rng, feeds = np.random.default_rng(0), {}
+        sizes: dict[Any, int] = {}
+        for name, v in model.inputs.items():
+            shape = [n if isinstance(n, int) else sizes.setdefault(n or (name, axis), size if axis else _ROWS)
+                     for axis, n in enumerate(v.shape or ())]
+            feeds[name] = _draw(rng, v, shape, ranges[name].high if name in ranges else 1)
+        yield feeds
+
+
+def _draw(rng: np.random.Generator, v: Value, shape: list[int], largest: int) -> np.ndarray:
+    """Real numbers around 0, whole ones from 0 to the largest, bytes of any value, True and False, or the text "a"."""
+    if v.type.tensor_type.elem_type == TensorProto.STRING:
+        return np.full(shape, "a", object)
+    if v.is_float:
+        return rng.standard_normal(shape).astype(v.dtype)
+    if v.dtype in (np.uint8, np.int8) and largest == 1:
+        return rng.integers(np.iinfo(v.dtype).min, np.iinfo(v.dtype).max, shape, v.dtype, endpoint=True)
+    return rng.integers(0, largest, shape, endpoint=True).astype(v.dtype)
+
+
+def _is_close(found: Any, expected: Any) -> bool:
+    """Whether two tensors are equal but for rounding."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.dtype != expected.dtype or found.shape != expected.shape or found.dtype.kind in "OUSb":
+        return bool(np.array_equal(found, expected))
+    finite = expected[np.isfinite(expected)] if expected.dtype.kind == "f" else expected
+    largest = np.abs(finite.astype(np.float64)).max(initial=0)
+    tolerance = 0 if expected.dtype.kind in "iu" else _TOLERANCES.get(expected.dtype.name, _TOLERANCE)
+    return _difference(found, expected) <= tolerance * largest
+
+
+def _difference(found: Any, expected: Any) -> float:
+    """The largest difference of two tensors; infinite for other shapes, texts, and numbers of which one is none."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape or expected.dtype.kind in "OUS":
+        return inf
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        differences = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
+    return float(np.nan_to_num(differences, nan=inf, posinf=inf).max(initial=0))
+
+
+register_upgrade_check(_check_cheap)
