@@ -57,6 +57,9 @@ class Rule:
 RULES: dict[tuple[str, str], Rule] = {}
 CONSTANT: set[tuple[str, str]] = set()
 
+#: Domains of operators that read and write the layouts of onnxruntime, in which weights have another order.
+LAYOUTS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
+
 
 def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the vector-Jacobian product of an operator.
@@ -225,6 +228,10 @@ def rule_of(node: Node) -> Rule:
         if node.key in RULES:
             raise NoGradientError(f"{node!r} has no gradient: it has inputs, outputs or attributes that the rule of "
                                   f"{domain}.{op_type} does not know.")
+        if domain in LAYOUTS:
+            raise NoGradientError(f"{node!r} has no gradient: onnxruntime has put it into the memory layout of one "
+                                  f"machine, as it does at ORT_ENABLE_ALL; save the optimized model at "
+                                  f"ORT_ENABLE_EXTENDED instead, or train the original.")
         arguments = f"{op_type!r}, {domain!r}" if domain else repr(op_type)
         raise NoGradientError(
             f"{node!r} has no gradient: operator {domain + '.' if domain else ''}{op_type} has neither a rule nor a "

@@ -27,5 +27,5 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "evaluate", "expand_body", "expand_ml", "find_libraries", "holds_indices", "index_ranges",
            "is_generated_name", "is_quantized", "load", "mark_straight_through", "match_names", "offload_weights",
            "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion", "register_libraries",
-           "register_upgrade_check", "remove_unused", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
-           "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]
+           "register_upgrade_check", "remove_unused", "replace_weights", "resolve_libraries", "restore_weights",
+           "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]

@@ -61,21 +61,27 @@ def upgrade(model: ModelProto, version: int) -> ModelProto:
         The opset is below 7, and onnx's converter fails; or no later operator does what one of the model does.
     """
     if version < FIRST:
+        _write(model, version)
         try:
             model = version_converter.convert_version(model, FIRST)
         except Exception as e:
             reason = str(e).strip().splitlines()[-1]
             raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {reason}") from None
-        version = FIRST
-    writers = {op_type: write for op_type, (last, write) in WRITERS.items() if version <= last}
-    context = _Context(model, version)
-    for graph in reversed([*walk_graphs(model.graph)]):  # bodies before the nodes that hold them
-        if any(node.op_type in writers and node.domain in STANDARD for node in graph.node):
-            _rewrite(graph, writers, context)
+    _write(model, max(version, FIRST))
     for imported in model.opset_import:
         if imported.domain in STANDARD:
             imported.version = OPSET
     return model
+
+
+def _write(model: ModelProto, version: int) -> None:
+    """Write anew the nodes of an opset whose operators have changed; below opset 7, those that onnx gets wrong."""
+    writers = {op_type: write for op_type, (last, write) in WRITERS.items()
+               if version <= last and (version < FIRST) == (last < FIRST)}
+    context = _Context(model, version)
+    for graph in reversed([*walk_graphs(model.graph)]):  # bodies before the nodes that hold them
+        if any(node.op_type in writers and node.domain in STANDARD for node in graph.node):
+            _rewrite(graph, writers, context)
 
 
 def _rewrite(graph: GraphProto, writers: Mapping[str, Callable[[_Writer], None]], context: _Context) -> None:
@@ -228,6 +234,16 @@ _until(19, "DFT")(lambda w: w.move("axis"))
 _until(10, "Scatter")(lambda w: w.finish("ScatterElements", *w.node.input))
 _until(15, "RoiAlign")(lambda w: w.finish("RoiAlign", *w.node.input,
                                           coordinate_transformation_mode="output_half_pixel"))
+
+
+@_until(6, "PRelu")
+def _(w: _Writer) -> None:
+    """With a slope for each channel, the second axis, whatever the number of axes."""
+    x, slope = w.node.input
+    rank = w.rank(x)
+    if w.rank(slope) == 1 and rank is not None and rank > 2:
+        slope = w.add("Unsqueeze", slope, axes=list(range(1, rank - 1)))
+    w.finish("PRelu", x, slope)
 
 
 @_until(10, "Pad")

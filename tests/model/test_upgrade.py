@@ -259,6 +259,14 @@ def test_gradient(op_type):
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
+def test_before_opset_7():
+    """A slope for each channel, which onnx's converter would let stand for those of the last axis."""
+    loaded = load(file_of("PRelu", 6, [X[:, :, :3, :3], f(0.1, 0.2, 0.3)], {}))
+    found = Session(build(loaded.inputs, loaded.outputs)).run({"x0": X[:, :, :3, :3]})["y0"]
+    x = X[:, :, :3, :3]
+    np.testing.assert_allclose(found, np.where(x < 0, f(0.1, 0.2, 0.3).reshape(3, 1, 1) * x, x), rtol=1e-6)
+
+
 def test_in_a_body():
     """Graphs inside of nodes are upgraded as well."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)

@@ -14,7 +14,7 @@ from onnxruntime.capi import _pybind_state
 from table import cotangent
 from torch import nn
 
-from ortpartial import build, gradient_model, load, variable
+from ortpartial import build, constant, gradient_model, load, op, variable
 from ortpartial.autodiff.registry import RULES
 from ortpartial.autodiff.rules import microsoft
 from ortpartial.exceptions import ModelError, NoGradientError
@@ -267,6 +267,19 @@ def test_optimized_models(name):
         grads.append(Session(g).run({"x": x.numpy(), **{n: weights[n] for n in shared}}))
     same = [n for n in shared if before[n].shape == after[n].shape and (before[n] == after[n]).all()]
     assert_close(grads[1], {f"{n}_grad": grads[0][f"{n}_grad"] for n in ["x", *same]}, 1e-4)
+
+
+def test_layouts_of_a_machine():
+    """What onnxruntime writes at its last level predicts, and a gradient says how to save the model."""
+    x, w = variable("x", "float32", ["N", 3, 8, 8]), constant(np.ones((16, 3, 3, 3), np.float32), hint="w")
+    model = build([x], {"y": op.Conv(x, w, pads=[1, 1, 1, 1])})
+    found = optimized(model, GraphOptimizationLevel.ORT_ENABLE_ALL)
+    if not any(n.domain == "com.microsoft.nchwc" for n in found.graph.node):
+        pytest.skip("onnxruntime has no other layout on this machine")
+    feeds, loaded = {"x": np.ones((2, 3, 8, 8), np.float32)}, load(found)
+    assert_close(Session(build(loaded.inputs, loaded.outputs)).run(feeds), Session(model).run(feeds), 1e-6)
+    with pytest.raises(NoGradientError, match="save the optimized model at ORT_ENABLE_EXTENDED instead, or"):
+        gradient_model(found, ["x"])
 
 
 def test_the_agent_refuses():
