@@ -199,9 +199,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     Notes
     -----
-    Threads may share an optimizer. `fit` and `partial_fit` wait until a training in another thread is over; predictions
-    and all that reads or sets the state have their turn between two epochs, or two batches of an iterable, and see the
-    state of one step. Copies, pickles and the children of a process share nothing.
+    Threads may share an optimizer. `fit` and `partial_fit` wait until a training in another thread is over, and only
+    then their `timeout` begins; predictions and all that reads or sets the state have their turn between two epochs, or
+    two batches of an iterable, and see the state of one step. Copies, pickles and the children of a process share
+    nothing.
 
     References
     ----------

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, numpy_helper
@@ -158,6 +160,10 @@ def _find_constant(container: GraphProto | FunctionProto, name: str) -> np.ndarr
 # -- checks of single tensors
 
 
+#: Where the kernel tells the memory that a container may use, by the version of its control groups.
+_CONTAINER = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
 def check_size(value: Value, what: str) -> None:
     """Refuse a tensor of negative sizes, or one that is larger than the memory of the machine.
 
@@ -189,11 +195,13 @@ def available_memory() -> int:
     -------
     int
     """
-    try:
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = []
+    with suppress(AttributeError, ImportError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         import resource  # not on Windows
 
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        return physical if limit == resource.RLIM_INFINITY else min(physical, limit)
-    except (ImportError, AttributeError, ValueError):
-        return 2**40
+        limits += [n for n in resource.getrlimit(resource.RLIMIT_AS)[:1] if n != resource.RLIM_INFINITY]
+    for path in _CONTAINER:
+        with suppress(OSError, ValueError):  # ValueError: there is no limit, "max".
+            limits.append(int(Path(path).read_text()))
+    return min(limits, default=2**40)

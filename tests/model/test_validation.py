@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.graph.ops import op, variable
+from ortpartial.model import validation
 from ortpartial.model.load import load
 from ortpartial.model.validation import check_size
 from ortpartial.runtime.session import Session
@@ -177,3 +178,12 @@ def test_size_of_what_is_not_known():
     check_size(variable("x", "float32", ["N", None, 10]), "x")
     check_size(variable("x", "float32", None), "x")
     Session(forward_graph(load(linear()), []))  # and a common model is left in peace
+
+
+def test_the_memory_of_a_container(tmp_path, monkeypatch):
+    (tmp_path / "limit").write_text("1073741824\n")
+    (tmp_path / "unlimited").write_text("max\n")
+    monkeypatch.setattr(validation, "_CONTAINER", [tmp_path / "unlimited", tmp_path / "nowhere"])
+    assert validation.available_memory() > 2**30
+    monkeypatch.setattr(validation, "_CONTAINER", [tmp_path / "unlimited", tmp_path / "limit"])
+    assert validation.available_memory() == 2**30
