@@ -120,7 +120,7 @@ class FitLoop:
             with self._training():
                 divergence = self._train_rows(data, np.arange(rows))
         if divergence:
-            self._report(divergence, 4)  # the caller of the optimizer's method
+            self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
 
     def _hold_out(self, data: Mapping[str, np.ndarray], rows: int, X_val: Any, y_val: Any
                   ) -> tuple[np.ndarray, Any]:

@@ -409,7 +409,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     # -- training
 
-    @check_keywords
+    @check_keywords()
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Self:
         """Train for `max_iter` epochs, from the first weights unless `warm_start`.
 
@@ -461,6 +461,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
         return self
 
+    @check_keywords("max_iter")
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on these rows, or batches, from the current weights and states.
 

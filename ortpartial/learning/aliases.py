@@ -119,24 +119,25 @@ class NamedSettings:
                             f"{args[len(first)]!r} is one more; name its setting{example}.")
 
 
-def check_keywords(method: Method) -> Method:
+def check_keywords(*unread: str) -> Callable[[Method], Method]:
     """Decorate a method, so that a keyword which is a setting of its object is answered with how to give it.
 
     Parameters
     ----------
-    method : callable
-        The method of an object with `get_params`.
+    *unread : str
+        Settings that the method does not read, so that they are not meant.
 
     Returns
     -------
     callable
+        The decorator of a method of an object with `get_params`.
 
     Examples
     --------
     >>> class Estimator:
     ...     def get_params(self):
     ...         return {"max_iter": 1}
-    ...     @check_keywords
+    ...     @check_keywords()
     ...     def fit(self, X):
     ...         pass
     >>> Estimator().fit([], epochs=3)
@@ -144,19 +145,22 @@ def check_keywords(method: Method) -> Method:
         ...
     TypeError: fit takes no 'epochs'; did you mean the setting 'max_iter', as in set_params(max_iter=...)?
     """
-    names = frozenset(inspect.signature(method).parameters)
+    def decorate(method: Method) -> Method:
+        names = list(inspect.signature(method).parameters)
 
-    @functools.wraps(method)
-    def checked(self: Any, *args: Any, **keywords: Any) -> Any:
-        if unknown := [n for n in keywords if n not in names]:
-            settings = list(self.get_params())
-            meant = suggest(unknown[0], settings, list_aliases(settings)).strip("'")
-            hint = f"did you mean the setting {meant!r}, as in set_params({meant}=...)?" if meant else (
-                f"its arguments are {', '.join(list(inspect.signature(method).parameters)[1:])}.")
-            raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
-        return method(self, *args, **keywords)
+        @functools.wraps(method)
+        def checked(self: Any, *args: Any, **keywords: Any) -> Any:
+            if unknown := [n for n in keywords if n not in names]:
+                settings = [n for n in self.get_params() if n not in unread]
+                meant = suggest(unknown[0], settings, list_aliases(settings)).strip("'")
+                hint = f"did you mean the setting {meant!r}, as in set_params({meant}=...)?" if meant else (
+                    f"its arguments are {', '.join(names[1:])}.")
+                raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
+            return method(self, *args, **keywords)
 
-    return cast(Method, checked)
+        return cast(Method, checked)
+
+    return decorate
 
 
 def list_aliases(names: Iterable[str]) -> dict[str, str]:

@@ -122,3 +122,5 @@ def test_settings_given_to_fit():
         o.fit(X, X[:, :1], batch_size=3)
     with pytest.raises(TypeError, match="fit takes no 'zzz'; its arguments are X, y, sample_weight, X_val, y_val"):
         o.fit(X, X[:, :1], zzz=3)
+    with pytest.raises(TypeError, match="partial_fit takes no 'epochs'; its arguments are X, y, sample_weight"):
+        o.partial_fit(X, X[:, :1], epochs=3)
