@@ -134,8 +134,13 @@ def _slice(x: Value, slices: dict[int, slice]) -> Value:
             raise ValueError("The step of a slice is not 0.")
         start = (0 if step > 0 else _LAST) if k.start is None else k.start
         end = (_LAST if step > 0 else _FIRST) if k.stop is None else k.stop
-        if step < 0 and isinstance(size, int) and not isinstance(start, Value) and start < -size:
-            start = end = 0  # Nothing is left of the first element, where ONNX begins with it.
+        if step < 0 and not isinstance(start, Value) and start < -1:
+            # Nothing is left of the first element, where ONNX begins with it.
+            if not isinstance(size, int):
+                first = start + op.Shape(x, start=axis, end=axis + 1)
+                start, end = op.Max(first, 0), op.Where(first < 0, 0, end)
+            elif start < -size:
+                start = end = 0
         steps.append(step)
         starts.append(start)
         ends.append(end)

@@ -55,7 +55,7 @@ class Value(Arithmetic, Immutable):
     Values are immutable and typed at construction. They support Python's arithmetic, so ``a * b + 1`` is the
     expression ``Add(Mul(a, b), 1)``, and the indexing, methods and functions of numpy: ``x[:, -1].mean()``,
     ``np.exp(x)``. A value without a node is an input (`variable`) or, with an array, a `constant`. ``==`` compares
-    identity, as values are keys of dicts; ``op.Equal`` compares elements.
+    identity, as values are keys of dicts, but beside arrays of numpy; ``op.Equal`` compares elements.
 
     Parameters
     ----------
@@ -139,8 +139,12 @@ class Value(Arithmetic, Immutable):
         return id(self.node), self.index if self.inner is None else self.inner
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same output of the same node (not an element-wise comparison)."""
-        return self is other or (isinstance(other, Value) and self.node is not None and self._key == other._key)
+        """Whether both are the same output of the same node; beside an array or a scalar of numpy, `op.Equal`."""
+        if self is other:
+            return True
+        if isinstance(other, (np.ndarray, np.generic)):  # `array == value` is np.equal, which numpy asks of the value.
+            return self._op.Equal(self, other)
+        return isinstance(other, Value) and self.node is not None and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)

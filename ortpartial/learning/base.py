@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import Value, ones_like, op
+from ortpartial.graph import Value, cast, ones_like, op
 
 from .aliases import NamedSettings
 from .validation import PieceType, check_number, resolve_piece
@@ -147,6 +147,10 @@ def weighted_mean(elements: Value, w: Value | None = None, counts: Value | None 
     >>> [node.op_type for node in build([rows], [weighted_mean(rows)]).graph.node]
     ['ReduceMean']
     """
+    if elements.dtype.itemsize == 2 and (w is not None or counts is not None):
+        # Half precision counts up to 65504, and whole numbers up to 2048, or 256 in bfloat16.
+        others = (None if v is None else v.astype(np.float32) for v in (w, counts))
+        return cast(weighted_mean(elements.astype(np.float32), *others), elements)
     sizes = inner_sizes(elements)
     if counts is not None or (w is not None and w.rank > 1):
         share = 1 / _sum_counts(elements, w, counts, range(elements.rank))

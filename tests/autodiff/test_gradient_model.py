@@ -176,6 +176,21 @@ def test_a_tensor_that_is_an_output_and_in_wrt():
     assert names(second) == (["x", "h_grad_in", "y_grad", "h_grad_grad2"], ["h_grad_in_grad2"])
 
 
+def test_pool_and_unpool():
+    """SegNet: what was largest goes back to where it was."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 21]>
+        g (float[N, 3, H, W] x) => (float[N, 3, A, B] y) {
+            p, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) h = Exp(p) s = Shape(x)
+            y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (h, i, s) }""")
+    x = torch.randn(2, 3, 5, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    h, i = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+    y = torch.nn.functional.max_unpool2d(torch.exp(h), i, 2, output_size=x.shape[2:])
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    y.backward(dy)
+    found = run(gradient_model(model, ["x"]), {"x": x.detach().numpy(), "y_grad": dy.numpy()})
+    assert_close(found, {"x_grad": x.grad.numpy()}, 1e-6)
+
+
 def test_names_taken():
     first = gradient_model(linear(), ["coef"])
     with pytest.raises(ModelError, match=r"The name 'coef_grad' of a gradient is taken; choose another suffix"):

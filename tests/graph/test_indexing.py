@@ -94,3 +94,6 @@ def test_nothing_is_left_of_the_first_element():
     x = variable("x", "float32", [4, 5, 6])
     for key in (np.s_[-6:-8:-1], np.s_[:, -6::-2], np.s_[-4::-1]):
         np.testing.assert_array_equal(evaluate(build([x], {"y": x[key]}), {"x": A})["y"], A[key])
+    x = variable("x", "float32", ["M", "N", 6])
+    for key in (np.s_[-6:-8:-1], np.s_[:, -6::-2], np.s_[-4::-1, -2:-4:-1], np.s_[::-1, -1::-1], np.s_[-3::-1, :-3:-1]):
+        np.testing.assert_array_equal(evaluate(build([x], {"y": x[key]}), {"x": A})["y"], A[key])

@@ -60,6 +60,14 @@ def test_equality_is_identity():
     assert len({y, y.node.outputs[0]}) == 1
 
 
+def test_equality_beside_an_array_is_of_the_elements():
+    """On both sides: numpy hands `array == value` to the value as np.equal."""
+    x, a = x_(), np.ones(3, np.float32)
+    for y in (x == a, a == x, x == a[0], a[0] == x):
+        assert (y.node.op_type, set(y.node.inputs) & {x}) == ("Equal", {x})
+    assert (x == 1, 1 == x, x in [None, 1, x], x in [None, 1]) == (False, False, True, False)  # noqa: SIM300 - both sides
+
+
 def test_a_value_has_no_truth_value():
     with pytest.raises(TypeError, match=r"<Value Greater bool\[Nx3\]> has no truth value before .*; use op.Where"):
         bool(x_() > 0)

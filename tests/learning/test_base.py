@@ -79,6 +79,16 @@ def test_mean_from_sums_of_parts(rng, weights):
     np.testing.assert_allclose(run(slice(None)), [a @ b, b.sum()], rtol=1e-14)
 
 
+@pytest.mark.parametrize("shape", [["N"], ["N", 1]])
+def test_half_precision_counts_far(shape):
+    """The sum of 70000 weights is infinite in float16, which left a loss and gradients of 0."""
+    rows, w = (variable(n, "float16", shape) for n in ("rows", "w"))
+    mean = weighted_mean(rows, w)
+    assert mean.dtype == np.float16
+    ones = np.ones([70000, *shape[1:]], np.float16)
+    assert evaluate(build([rows, w], [mean]), {"rows": 3 * ones, "w": ones})["output_0"] == 3
+
+
 def test_mean_is_one_node():
     assert operators(weighted_mean) == ["ReduceMean"]
     assert operators(lambda x: weighted_mean(x, x)) == ["ReduceSum", "Equal", "Where", "Div", "Mul", "ReduceSum"]
