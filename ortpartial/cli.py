@@ -21,7 +21,7 @@ from tqdm import tqdm
 from .autodiff import explain_untrained, grad, gradient_model, gradient_support, nodes_between, resolve_weights
 from .estimator import OrtGradientForwardBackwardOptimizer, explain_output
 from .exceptions import ModelError, NoGradientError, OrtPartialError, SettingError
-from .graph import Node, topological, walk_nodes
+from .graph import Node, drop_straight_through, topological, walk_nodes
 from .model import (
     QUANTIZERS,
     Leaf,
@@ -29,6 +29,7 @@ from .model import (
     count_modules,
     draw_tree,
     is_generated_name,
+    is_quantized,
     load,
     place_initializers,
     read,
@@ -446,9 +447,10 @@ def _format_initializers(model: Model, weights: Collection[str], outputs: Sequen
 
 def _format_table(model: Model, refusals: Sequence[str]) -> Iterator[str]:
     """The lines of a table of operators: their number, their kind of gradient, and the engines that train them."""
-    nodes = list(walk_nodes(topological(list(model.outputs.values()))))
+    nodes = list(walk_nodes(topological(drop_straight_through(list(model.outputs.values())))))
     counts = Counter(map(_operator, nodes))
-    gradients = {_operator(node): gradient_support(node) for node in nodes}
+    gradients = {_operator(node): "rule" if model.straight_through and is_quantized(node) else gradient_support(node)
+                 for node in nodes}
     refused = _group_by_operator(refusals)
     # A refusal that names no operator, such as one of the opset, concerns the whole graph.
     no_agent = not refused.keys() <= counts.keys()

@@ -104,7 +104,7 @@ def gradient_reads(node: Node) -> tuple[Value, ...]:
     return node.reads[1:] if node.op_type == "StraightThrough" else node.reads
 
 
-def drop_straight_through(values: Sequence[Value], cut: Collection[Value]) -> list[Value]:
+def drop_straight_through(values: Sequence[Value], cut: Collection[Value] = ()) -> list[Value]:
     """Expressions without StraightThrough, which compute the same.
 
     Those in bodies remain, as a gradient may read from there what leads to the second input.

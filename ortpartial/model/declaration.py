@@ -83,9 +83,9 @@ def _infer(formula: Formula, place: int | None, default: int, attributes: Mappin
     element = default if reference is None else reference.tensor_type.elem_type
     bare = TypeProto(tensor_type=TypeProto.Tensor(elem_type=element))
     settings: dict[str, Any] = {"y": Value(bare)}
-    for n, default in attributes.items():
+    for n, value in attributes.items():
         a = context.get_attribute(n)
-        settings[n] = attribute_value(a) if a is not None else None if default in _KINDS else default
+        settings[n] = attribute_value(a) if a is not None else None if value in _KINDS else value
     keywords = [n for n, p in inspect.signature(formula).parameters.items() if p.kind is p.KEYWORD_ONLY]
     try:
         ys = formula(*map(_as_float, kinds), **{n: settings[n] for n in keywords})

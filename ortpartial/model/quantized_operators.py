@@ -21,6 +21,8 @@ def spread(v: Value, x: Value, axis: int, block_size: int = 0) -> Value:
     """A scale or zero point of each slice of x along an axis, or of each block of slices, beside x."""
     if not v.rank or (v.shape == (1,) and x.rank):
         return v
+    if not -x.rank <= axis < x.rank:
+        raise GraphError(f"The axis {axis} of a quantization is none of {x!r}.")
     if not block_size:
         sizes = [1] * x.rank
         sizes[axis] = -1
@@ -69,7 +71,7 @@ def quantize(x: Value, scale: Value, zero: Value | None, q: Value, axis: int = 0
 
 def _is_whole(q: Value) -> bool:
     """Whether q holds integers, and not numbers of float8."""
-    return q.dtype.kind in "iu" or "int" in q.dtype.name
+    return "int" in q.dtype.name
 
 
 # ONNX.

@@ -1,4 +1,4 @@
-"""StopGradient: the value passes, the gradient does not, in an expression and in a file."""
+"""StopGradient: the value passes, the gradient does not, in an expression and in a file; StraightThrough."""
 
 import numpy as np
 import onnx
@@ -8,8 +8,8 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.autodiff.gradient_model import gradient_model
 from ortpartial.autodiff.trainable import find_trainable, resolve_weights
 from ortpartial.graph.build import build
-from ortpartial.graph.control_flow import cond, scan
-from ortpartial.graph.gradient_stop import stop_gradient
+from ortpartial.graph.control_flow import cond, loop, scan
+from ortpartial.graph.gradient_stop import replace_gradient, stop_gradient
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
 from ortpartial.rewrites.peephole import apply_peepholes
@@ -96,3 +96,24 @@ def test_rewrites_keep_it(change):
     (dx,) = grad(y, [model.inputs["x"]])
     A = np.arange(6.0).reshape(3, 2)
     np.testing.assert_array_equal(run(build(model.inputs, {"dx": dx}), x=A)["dx"], A)
+
+
+def test_a_replaced_gradient_is_computed_by_the_backward_half_alone():
+    x = variable("x", "float32", [3])
+    y = replace_gradient(op.Round(x), x * x) * 2
+    assert types(build([x], {"y": y})) == ["Round", "Mul"]
+    (dx,) = grad(op.ReduceSum(y, keepdims=0), [x])
+    a = np.array([0.4, -1.7, 2.6], np.float32)
+    results = run(build([x], {"y": y, "dx": dx}), x=a)
+    np.testing.assert_allclose(results["y"], 2 * np.round(a))
+    np.testing.assert_allclose(results["dx"], 4 * a, rtol=1e-6)
+
+
+def test_a_gradient_that_is_replaced_in_a_loop_reads_what_leads_to_it():
+    x = variable("x", "float32", [3])
+    y = loop(lambda i, going, v: (None, replace_gradient(op.Round(v), op.Sin(v)) + 1), 3, x)
+    (dx,) = grad(op.ReduceSum(y, keepdims=0), [x])
+    a = np.array([0.4, -1.7, 2.6], np.float32)
+    results = run(build([x], {"y": y, "dx": dx}), x=a)
+    np.testing.assert_allclose(results["y"], np.round(a) + 3)
+    np.testing.assert_allclose(results["dx"], np.cos(a) * np.cos(np.round(a) + 1) * np.cos(np.round(a) + 2), rtol=1e-5)
