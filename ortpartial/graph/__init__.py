@@ -11,17 +11,17 @@ from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, vari
 from .pickling import NodeList
 from .rewriter import make_rewriter, rewrite
 from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, parameter, schema_of
-from .shape_inference import forget_zero_sizes
+from .shape_inference import MISTAKEN_DEFAULTS, forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
 from .traits import FLOATS, LABEL_LOSSES, PRODUCTS, RANDOM, VIEWS, WITH_BODIES
 from .values import Immutable, Node, Subgraph, Value, counter
 from .walk import find_boundary, find_inputs, find_reached, topological, walk_back, walk_nodes
 
-__all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS", "WITH_BODIES",
-           "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph", "Value", "attach_outputs",
-           "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "constant", "counter",
-           "defaults", "describe_misfit", "describe_opaque", "drop_straight_through", "find_boundary", "find_inputs",
-           "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node",
-           "make_rewriter", "ones_like", "onnx_type", "op", "parameter", "register_type_finder", "replace_gradient",
-           "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype", "topological",
-           "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]
+__all__ = ["CONTROL", "FLOATS", "Immutable", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "Node", "NodeList", "OPSET",
+           "OpaqueSchema", "Operators", "PRODUCTS", "RANDOM", "SMALL", "Subgraph", "VIEWS", "Value", "WITH_BODIES",
+           "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "constant",
+           "counter", "defaults", "describe_misfit", "describe_opaque", "drop_straight_through", "find_boundary",
+           "find_inputs", "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop",
+           "make_node", "make_rewriter", "ones_like", "onnx_type", "op", "parameter", "register_type_finder",
+           "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype",
+           "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]

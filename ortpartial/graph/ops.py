@@ -28,7 +28,7 @@ from .schemas import (
     parameter,
     schema_of,
 )
-from .shape_inference import fix_shapes
+from .shape_inference import MISTAKEN_DEFAULTS, fix_shapes
 from .values import Node, Value
 
 __all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "variable"]
@@ -173,7 +173,7 @@ def make_node(
     # Inputs left out at the end are dropped: an empty name there kills onnxruntime 1.19 to 1.31 now and then.
     arguments = arguments[: next((i for i in range(len(arguments), 0, -1) if arguments[i - 1] is not None), 0)]
     check_required(schema, arguments, where)
-    attributes = {k: v for k, v in attributes.items() if v is not None}
+    attributes = {**MISTAKEN_DEFAULTS.get(schema.name, {}), **{k: v for k, v in attributes.items() if v is not None}}
     if attributes and (unknown := set(attributes) - set(schema.attributes)):
         names = ", ".join(sorted(schema.attributes)) or "none"
         raise GraphError(f"{where} has no attribute {sorted(unknown)[0]!r}; its attributes are: {names}.")

@@ -7,7 +7,10 @@ from typing import Any
 
 from onnx import TensorShapeProto, TypeProto
 
-__all__ = ["fix_shapes", "forget_zero_sizes"]
+__all__ = ["MISTAKEN_DEFAULTS", "fix_shapes", "forget_zero_sizes"]
+
+#: Defaults that inference mistakes where they are not written, in onnx 1.23.2 and onnxruntime 1.19.2 to 1.31.1.
+MISTAKEN_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"STFT": {"onesided": 1}}
 
 #: Operators whose first output has the shape of the first input.
 _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, defs, helper, inliner
+from onnx import FunctionProto, ModelProto, NodeProto, defs, helper, inliner
 
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import FLOATS, OPSET, forget_zero_sizes
+from ortpartial.graph import FLOATS, MISTAKEN_DEFAULTS, OPSET, forget_zero_sizes
 
 from .custom_ops import is_opaque
 from .folding import fold_constants
@@ -51,6 +52,7 @@ def prepare(
     _name_domains(light)
     for nodes in (*(g.node for g in walk_graphs(light.graph)), *(f.node for f in light.functions)):
         _add_named_inputs(nodes)
+        _sort(nodes)
     check_proto(light)
     if light.functions:
         # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
@@ -166,12 +168,7 @@ def _without_data(proto: ModelProto) -> ModelProto:
 
 
 def _add_named_inputs(nodes: Any) -> None:
-    """Make the tensors that a Gradient names in attributes further inputs, so that passes rename them, too.
-
-    A Gradient may stand before the nodes that compute them: the standard orders nodes by their inputs alone.
-    """
-    here: set[str] = set()
-    late = False
+    """Make the tensors that a Gradient names in attributes further inputs, so that passes rename them, too."""
     for node in nodes:
         if node.op_type == "Gradient" and node.domain == "ai.onnx.preview.training":
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -180,31 +177,29 @@ def _add_named_inputs(nodes: Any) -> None:
                 raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names {len(named)} tensors in xs and zs, "
                                  f"and has {len(node.input)} inputs; one for each was expected.")
             node.input.extend([*named, attributes.get("y", b"").decode()])
-            late = late or not here.issuperset({*node.input} & {o for n in nodes for o in n.output})
-        here.update(node.output)
-    if late:
-        _sort(nodes)
 
 
 def _sort(nodes: Any) -> None:
-    """Sort the nodes of a graph topologically, unless they form a cycle."""
-    computed = {o for node in nodes for o in node.output if o}
-    place: dict[tuple[str, ...], int] = {}
-    done: set[str] = set()
-    waiting = list(nodes)
-    while waiting:
-        left = []
-        for node in waiting:
-            inside = (n for b in bodies(node) for g in walk_graphs(b) for n in g.node)
-            if done.issuperset(computed & {i for n in (node, *inside) for i in n.input}):
-                done.update(node.output)
-                place[tuple(node.output)] = len(place)
-            else:
-                left.append(node)
-        if len(left) == len(waiting):
-            return
-        waiting = left
-    nodes.sort(key=lambda node: place[tuple(node.output)])
+    """Sort the nodes of a graph topologically, unless they form a cycle.
+
+    onnxruntime sorts them itself, and its converter to float16 appends the casts of inputs. A Gradient may stand before
+    the nodes that compute what it names: the standard orders nodes by their inputs alone.
+    """
+    computed_by = {o: k for k, node in enumerate(nodes) for o in node.output if o}
+    reads = [sorted({computed_by[i] for i in _read_names(node) if i in computed_by}) for node in nodes]
+    if all(j < k for k, before in enumerate(reads) for j in before):
+        return
+    try:
+        order = list(TopologicalSorter(dict(enumerate(reads))).static_order())
+    except CycleError:
+        return
+    places = {tuple(nodes[k].output): i for i, k in enumerate(order)}
+    nodes.sort(key=lambda node: places[tuple(node.output)])
+
+
+def _read_names(node: NodeProto) -> set[str]:
+    """The names that a node reads, with the graphs inside it."""
+    return {i for n in (node, *(n for b in bodies(node) for n in walk_protos(b))) for i in n.input}
 
 
 def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:
@@ -265,6 +260,10 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
     for g in (main, *inside):
         computed = [o for node in g.node for o in node.output if o in opaque]
         g.value_info.extend(helper.make_value_info(o, opaque[o]) for o in computed)
+    for node in walk_protos(model.graph):
+        written = {a.name for a in node.attribute}
+        mistaken = MISTAKEN_DEFAULTS.get(node.op_type, {})
+        node.attribute.extend(helper.make_attribute(n, v) for n, v in mistaken.items() if n not in written)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:

@@ -21,6 +21,15 @@ from .session_options import register_custom_ops, session_options
 __all__ = ["Binding", "Session", "has_training", "runtime_version"]
 
 
+#: What errors of loading say, and the optimizer of onnxruntime that they come from.
+_FAILING_FUSIONS = {
+    "FusedMatMul": "MatmulTransposeFusion",  # 1.19.2 fuses a transposed product in float64 into one of float32
+    "kernel for QLinearMatMul(21)": "QDQSelectorActionTransformer",  # 1.19.2 fuses one that it has up to opset 20
+    # 1.31.1 gives a shape the name that it has in a model which was optimized before
+    "Attempt to replace the existing tensor": "MatMulAddFusion",
+}
+
+
 class _UnsupportedOpset(Exception):
     """A graph has a newer opset than `newest`, the newest one that the runtime knows."""
 
@@ -115,13 +124,10 @@ class Session:
             try:
                 return self._open(data, options, disabled)
             except Exception as e:
-                # 1.19.2 fuses a transposed product in float64 into a FusedMatMul that it has in float32 alone, and a
-                # quantized one into a QLinearMatMul that it has up to opset 20.
-                fusions = {"FusedMatMul": "MatmulTransposeFusion",
-                           "kernel for QLinearMatMul(21)": "QDQSelectorActionTransformer"}
-                if not (named := [fusion for text, fusion in fusions.items() if text in str(e)]):
+                failing = [name for text, name in _FAILING_FUSIONS.items() if text in str(e)]
+                if not failing:
                     raise
-                return self._open(data, options, [*disabled, *named])
+                return self._open(data, options, [*disabled, *failing])
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
             if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
                 return self._load(lower_quantized(model), options)

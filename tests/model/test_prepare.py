@@ -89,3 +89,20 @@ def test_every_operator_with_a_body_is_known():
     schemas = [s for s in onnx.defs.get_all_schemas() if not s.domain]
     found = {s.name for s in schemas if any(a.type in graphs for a in s.attributes.values())}
     assert found == WITH_BODIES
+
+
+def test_nodes_in_any_order():
+    """As onnxruntime runs them, and as its converter to float16 leaves them: the casts of inputs come last."""
+    body = "<body = b (int64 i, bool c, float[N] s) => (bool d, float[N] t) { d = Identity(c) t = Mul(s, k) }>"
+    model = text(f"""g (float[N] x) => (float[N] y) {{
+        y = Add(u, h)
+        u = Loop {body} (n, , h)
+        k = Exp(h)
+        h = Cast <to = 1> (x)
+        n = Constant <value = int64 {{2}}> ()
+    }}""")
+    written = model.SerializeToString(deterministic=True)
+    graph, _ = passes.prepare(model)
+    assert [n.op_type for n in graph.node] == ["Cast", "Constant", "Exp", "Loop", "Add"]
+    assert load(model).outputs["y"].shape == ("N",)
+    assert model.SerializeToString(deterministic=True) == written

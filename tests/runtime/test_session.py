@@ -7,7 +7,7 @@ import pytest
 
 from ortpartial.exceptions import DataError
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import op, variable
+from ortpartial.graph.ops import constant, op, variable
 from ortpartial.runtime.buffer import Buffer, as_numpy
 from ortpartial.runtime.session import Binding, Session
 
@@ -204,3 +204,14 @@ def test_binding_names_the_tensor_that_does_not_fit(session):
     binding.bind_output("y", Buffer.empty((4, 3), np.float64))
     with pytest.raises(DataError, match="Unexpected output data type"):
         binding.run()
+
+
+def test_names_that_an_optimizer_has_given_before():
+    """MatMulAddFusion of onnxruntime 1.31.1 takes them for new ones, in models that it wrote itself."""
+    rng = np.random.default_rng(0)
+    w, b = (constant(rng.normal(size=s).astype(np.float32)) for s in ((4, 4), 4))
+    rows, steps = constant([6, 4], hint="gemm_input_shape"), constant([2, 3, 4], hint="gemm_output_shape")
+    x = variable("x", "float32", [2, 3, 4])
+    y = op.Reshape(op.Gemm(op.Reshape(x @ w + b, rows), w, b), steps) @ w + b
+    model = build([x], {"y": y, "z": op.Reshape(x @ w @ w + b, rows)})
+    assert Session(model).run({"x": rng.normal(size=(2, 3, 4)).astype(np.float32)})["y"].shape == (2, 3, 4)

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from onnx import parser
 from table import OLD, assert_as_torch, real, rows
 
+from ortpartial.autodiff.grad import grad
+from ortpartial.graph.build import build
 from ortpartial.graph.ops import op
-from ortpartial.testing import check_gradient
+from ortpartial.model.load import load
+from ortpartial.testing import check_gradient, evaluate
 
 INVERSE_OF_REAL = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no inverse transform to real numbers")
 
@@ -66,3 +70,23 @@ def test_inverse_of_real_numbers(n):
         return torch.fft.irfft(torch.view_as_complex(x), n=n)[..., None]
 
     assert_as_torch(lambda x: op.DFT(x, n, onesided=1, inverse=1), torch_f, [real(2, 5, 2)], rtol=1e-5)
+
+
+def test_a_spectrum_is_onesided_by_default():
+    """Inference, in onnx 1.23.2 and in onnxruntime, takes it for a twosided one."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 12, 1] x, float[4] w) => (float[2, 5, 3, 2] y) {
+            step = Constant <value_int = 2> ()
+            s = STFT(x, step, w)
+            y = Mul(s, s)
+        }""")
+    loaded = load(model)
+    assert loaded.outputs["y"].shape == (2, 5, 3, 2)
+    (dx,) = grad(loaded.outputs["y"], [loaded.inputs["x"]])
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(2, 12, 1)).astype(np.float32), "w": np.hanning(4).astype(np.float32)}
+    (found,) = evaluate(build(loaded.inputs, {"dx": dx}), feeds).values()
+    x = torch.tensor(feeds["x"][..., 0], requires_grad=True)
+    spectrum = torch.stft(x, 4, 2, window=torch.tensor(feeds["w"]), center=False, return_complex=True)
+    (expected,) = torch.autograd.grad(torch.view_as_real(spectrum).square().sum(), [x])
+    np.testing.assert_allclose(found[..., 0], expected, rtol=1e-4, atol=1e-5)
