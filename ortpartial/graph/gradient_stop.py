@@ -29,9 +29,10 @@ _MARK = "ortpartial.stop_gradient"
 def _register(op_type: str, inputs: str) -> None:
     """Declare an operator whose output has the type and the shape of its first input."""
     formal = defs.OpSchema.FormalParameter
+    tensors = sorted(t for t in defs.get_schema("Identity").inputs[0].types if t.startswith("tensor"))
     schema = defs.OpSchema(
         op_type, DOMAIN, 1, inputs=[formal(n, "T") for n in inputs], outputs=[formal("Y", "T")],
-        type_constraints=[("T", sorted(defs.get_schema("Identity", 1).inputs[0].types), "")],
+        type_constraints=[("T", tensors, "")],
     )
     schema.set_type_and_shape_inference_function(_infer)
     defs.register_schema(schema)

@@ -113,8 +113,10 @@ def lower(model: ModelProto) -> ModelProto:
     >>> [node.op_type for node in lower(build([x], {"y": op.Mean(x, x)})).graph.node]
     ['Sum', 'Div']
     """
-    nodes = (node for graph in walk_graphs(model.graph) for node in graph.node)
-    if not any(node.op_type in LOWERINGS and not node.domain for node in nodes) or not _has_float64(model):
+    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node
+             if node.op_type in LOWERINGS and not node.domain]
+    is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
+    if not nodes or not (is_batchwise or _has_float64(model)):
         return model
     try:
         loaded = load(model)
@@ -175,7 +177,10 @@ def _build_like(model: ModelProto, loaded: Model, outputs: Sequence[Value]) -> M
 
 def _lower_node(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
     """The outputs of a node in other operators; None where it is left as it is."""
-    if node.op_type not in LOWERINGS or node.domain or node.outputs[0].dtype != np.float64:
+    if node.op_type not in LOWERINGS or node.domain:
+        return None
+    # A layout of recurrent operators with the batch first has no kernel in any dtype.
+    if node.outputs[0].dtype != np.float64 and not node.attributes.get("layout"):
         return None
     try:
         outputs = _apply(LOWERINGS[node.op_type], node, inputs)

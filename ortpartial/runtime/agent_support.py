@@ -33,6 +33,8 @@ _OPSETS, _TESTED_OPSET, _IR = range(12, 22), 18, 10
 
 _ONNX = ("", "ai.onnx")
 
+_HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
 #: None, or the reason why a node must not be differentiated.
 _Check = Callable[[AgentNode], "str | None"]
 
@@ -281,6 +283,9 @@ def _check_refused(node: AgentNode) -> str | None:
         return "it rounds, and the agent loses the gradient"
     if is_gradient_stop(node.node):
         return "it stops the gradient, and the agent lets it through"
+    types = node.graph.types
+    if any(types[n].elem_type in _HALF for n in (*node.node.input, *node.node.output) if n in types):
+        return "onnxruntime-training 1.19.2 fails in half precision, and MaxPool ends the process"
     return _REFUSED[node.op_type](node) if node.op_type in _REFUSED else None
 
 

@@ -206,3 +206,12 @@ def test_what_is_built_is_valid():
     x, w = x_(), variable("w", "float32", [3, 2])
     y = op.Softmax(op.LayerNormalization(x @ w, constant(np.ones(2, np.float32))), axis=1)
     onnx.checker.check_model(build([x, w], {"y": y}), full_check=True)
+
+
+def test_attention_that_reads_a_cache_writes_it():
+    """onnxruntime 1.31.1 refuses to read past keys without the present ones."""
+    x, past = variable("x", "float32", [1, 1, 2, 2]), variable("past", "float32", [1, 1, 3, 2])
+    attention = Operators(opset=23).Attention
+    y, *_ = attention(x, x, x, None, past, past, n_outputs=3)
+    assert [len(n.output) for n in build([x, past], [y]).graph.node] == [3]
+    assert [len(n.output) for n in build([x], [attention(x, x, x)]).graph.node] == [1]

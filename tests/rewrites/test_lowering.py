@@ -278,3 +278,18 @@ def test_quantized_product_is_that_of_the_kernel_of_opset_20(rows):
     assert upgraded.opset_import[0].version == 21
     for graph in (upgraded, lower_quantized(upgraded)):
         np.testing.assert_array_equal(Session(graph).run({"a": a})["y"], expected)
+
+
+@pytest.mark.parametrize("op_type", ["GRU", "LSTM", "RNN"])
+def test_recurrence_with_the_batch_first(op_type):
+    """Layout 1, for which onnxruntime has no kernel in any dtype."""
+    rng, gates = np.random.default_rng(0), {"GRU": 3, "LSTM": 4, "RNN": 1}[op_type]
+    a = rng.normal(size=(2, 4, 3)).astype(np.float32)
+    w, r = (constant(rng.normal(size=(1, gates * 5, n)).astype(np.float32)) for n in (3, 5))
+    x = variable("x", "float32", a.shape)
+    recurrence = partial(getattr(op, op_type), hidden_size=5)
+    first, _ = recurrence(x, w, r, layout=1, n_outputs=2)
+    steps, _ = recurrence(op.Transpose(x, perm=[1, 0, 2]), w, r, n_outputs=2)
+    model = build([x], {"y": op.Squeeze(first, [2]), "z": op.Transpose(op.Squeeze(steps, [1]), perm=[1, 0, 2])})
+    y, z = Session(model).run({"x": a}).values()
+    np.testing.assert_allclose(y, z, rtol=1e-5, atol=1e-6)

@@ -281,3 +281,12 @@ def test_a_stopped_gradient_is_refused():
     (reason,) = find_untrusted(model)
     assert "stops the gradient" in reason
     assert find_untrusted(graph(lambda x: op.Exp(x) * op.Identity(op.Sin(x)), ("N",))) == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_refused(dtype):
+    """MaxPool of float16 ends the process, and most operators fail."""
+    x = variable("x", dtype, [1, 1, 4, 4])
+    model = build([x], {"y": op.Exp(x * x)})
+    with pytest.raises(ModelError, match=r"fails in half precision.* Use engine='step'"):
+        find_active(prepare_for_agent(model), ["x"])

@@ -231,7 +231,7 @@ def _(x, *, dy):
 
 @vjp("CastLike")
 def _(x, like, *, dy):
-    return cast(dy, x)
+    return cast(dy, x) if x.is_float else None
 
 
 no_gradient("Sign", "Floor", "Ceil", "Round", "IsNaN", "IsInf")
