@@ -17,8 +17,8 @@ from .traits import FLOATS, LABEL_LOSSES, PRODUCTS, RANDOM, VIEWS, WITH_BODIES
 from .values import Immutable, Node, Subgraph, Value, counter
 from .walk import find_boundary, find_inputs, find_reached, topological, walk_back, walk_nodes
 
-__all__ = ["CONTROL", "FLOATS", "Immutable", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "Node", "NodeList", "OPSET",
-           "OpaqueSchema", "Operators", "PRODUCTS", "RANDOM", "SMALL", "Subgraph", "VIEWS", "Value", "WITH_BODIES",
+__all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS",
+           "WITH_BODIES", "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph", "Value",
            "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "constant",
            "counter", "defaults", "describe_misfit", "describe_opaque", "drop_straight_through", "find_boundary",
            "find_inputs", "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop",
