@@ -144,8 +144,8 @@ class Reader:
         if (outputs := self._resolve(node, schema, inputs, attributes, values)) is not None:
             return outputs
         attributes |= self.bodies(node, inputs, attributes, values)
-        if not schema.domain and not self.is_function:
-            inputs = guard_inputs(schema.name, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
+        if not self.is_function:
+            inputs = _guard(node, inputs, attributes)
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
         applied = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, fewest=len(node.output),
@@ -169,7 +169,7 @@ class Reader:
         _check_closed(node, where)
         types = [self.declared.get(name) for name in node.output]
         schema, attributes = describe_opaque(node, self.opsets.get(node.domain, 1), types)
-        applied = make_node(schema, inputs, attributes, name=node.name, hints=node.output)
+        applied = make_node(schema, _guard(node, inputs, attributes), attributes, name=node.name, hints=node.output)
         for name, v in zip(node.output, applied.outputs, strict=True):
             check_size(v, where)
             self.opaque[name] = v.type
@@ -267,6 +267,12 @@ def _check_closed(node: NodeProto, where: str) -> None:
         if outside := [i for i in read if i and i not in here]:
             raise ModelError(f"{where} has a graph that reads {outside[0]!r} from the graph around it, which the "
                              f"graph of an operator that ONNX does not know must not; make it an initializer there.")
+
+
+def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Any]:
+    """The inputs of a node, guarded against numbers that would crash the process."""
+    op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    return guard_inputs(op_type, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
 
 
 def _with_rank(v: Value, declared: onnx.TypeProto) -> Value:

@@ -6,7 +6,7 @@ index, and its error has the name of the Gather, which hence says what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,12 @@ __all__ = ["guard_inputs"]
 #: An input, where its numbers would crash, and what is wrong with them then.
 Guard = tuple[int, Value, str]
 
+#: From inputs and attributes to guards.
+Find = Callable[[Sequence[Any], Mapping[str, Any]], Iterator[Guard]]
+
 #: Inputs that hold indices, lengths or sizes, and in which numbers beyond 32 bits overflow (onnxruntime 1.19.2): Tile
 #: writes to foreign memory, Trilu reads it, and TopK gives other elements. Bounded by 32 bits they mean the same.
-_BOUNDED = {"Pad": 1, "Tile": 1, "TopK": 1, "Trilu": 1}
+_BOUNDED = {"Pad": 1, "Tile": 1, "TopK": 1, "Trilu": 1, "com.microsoft.Pad": 1, "com.microsoft.Trilu": 1}
 
 
 def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
@@ -35,7 +38,7 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mappi
     Parameters
     ----------
     op_type : str
-        Its operator, of the default domain.
+        Its operator, behind its domain and a dot where that is not ONNX's own.
     inputs : sequence of Value or None
         Its inputs.
     attributes : dict of str to object
@@ -53,22 +56,21 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mappi
         The numbers are known already, and would crash the process.
     """
     guarded: list[Any] = list(inputs)
+    if any(v is not None and not v.type.tensor_type.elem_type for v in inputs) and "." in op_type:
+        return guarded  # Its type may be that of a sequence, or not known.
     i = _BOUNDED.get(op_type, 0)
     if i and i < len(inputs) and (v := inputs[i]) is not None:
         guarded[i] = _bound(v)
     find = _GUARDS.get(op_type)
-    guard = None if find is None else find(guarded, attributes)
-    if guard is None:
-        return guarded
-    i, bad, problem = guard
-    if (known := _evaluate(bad)) is None:
-        guarded[i] = guarded[i] + _fail_where(bad, guarded[i], f"{name} {problem}")
-    elif known.any():
-        raise ModelError(f"{name} {problem}.")
+    for i, bad, problem in () if find is None else find(guarded, attributes):
+        if (known := _evaluate(bad)) is None:
+            guarded[i] = guarded[i] + _fail_where(bad, guarded[i], f"{name} {problem}")
+        elif known.any():
+            raise ModelError(f"{name} {problem}.")
     if op_type == "MaxUnpool":
         # onnxruntime 1.19.2 dies of indices whose rank it does not infer, as behind an operator that is a function.
-        places = guarded[i]
-        guarded[i] = op.Reshape(places, [0] * places.rank).stated(places.shape)
+        places = guarded[1]
+        guarded[1] = op.Reshape(places, [0] * places.rank).stated(places.shape)
     return guarded
 
 
@@ -95,14 +97,13 @@ def _fail_where(bad: Value, like: Value, name: str) -> Value:
     return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
 
 
-# -- guards by operator: from inputs and attributes to a guard, or None where there is nothing to fear
+# -- guards by operator
 
 
-def _guard_division(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_division(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     a, b = inputs
-    if a is None or b is None or not _is_whole(b) or (bad := _find_bad_division(a, b)) is None:
-        return None
-    return 1, bad, "divides whole numbers by zero, or the least one by -1"
+    if a is not None and b is not None and _is_whole(b) and (bad := _find_bad_division(a, b)) is not None:
+        yield 1, bad, "divides whole numbers by zero, or the least one by -1"
 
 
 def _find_bad_division(a: Value, b: Value) -> Value | None:
@@ -117,36 +118,36 @@ def _find_bad_division(a: Value, b: Value) -> Value | None:
     return None if not conditions else conditions[0] if len(conditions) == 1 else op.Or(*conditions)
 
 
-def _guard_labels(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_labels(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     x, t, *_ = inputs
     if x is None or t is None or t.array is not None or not _is_whole(t):
-        return None
+        return
     if count_classes(x) and find_source(t).node is None:
-        return None  # Labels straight from the user are checked on the host, which costs nothing here.
-    bad = _is_outside(t, op.Cast(op.Gather(op.Shape(x), constant(1)), to=t.type.tensor_type.elem_type))
+        return  # Labels straight from the user are checked on the host, which costs nothing here.
+    bad = _is_outside(t, op.Gather(op.Shape(x), constant(1)))
     if (ignored := attributes.get("ignore_index")) is not None:
         bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
-    return 1, bad, "has a label out of range"
+    yield 1, bad, "has a label out of range"
 
 
-def _guard_probabilities(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_probabilities(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     (x,) = inputs
     if x is None or not x.is_float:
-        return None
-    return 0, op.Not(op.And(x >= 0, x <= 1)), "has probabilities that are not in 0 to 1"
+        return
+    yield 0, op.Not(op.And(x >= 0, x <= 1)), "has probabilities that are not in 0 to 1"
 
 
-def _guard_regions(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_regions(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     """onnxruntime 1.19.2 reads foreign memory for a region of an image that is not there."""
     x, _, images = inputs
-    return 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
+    yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
 
 
-def _guard_unpooled(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_unpooled(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     """onnxruntime 1.19.2 writes to foreign memory."""
     x, places, *shape = inputs
     if places.array is not None:
-        return None  # It was checked when the node was read.
+        return  # It was checked when the node was read.
     if shape and shape[0] is not None:
         sizes = shape[0]
     else:
@@ -155,20 +156,20 @@ def _guard_unpooled(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Gua
         steps, pads = attributes.get("strides") or [1] * n, attributes.get("pads") or [0] * 2 * n
         more = [k - s - p - q for k, s, p, q in zip(kernel, steps, pads[:n], pads[n:], strict=False)]
         sizes = _shape(x) * constant([1, 1, *steps]) + constant([0, 0, *more])
-    return 1, _is_outside(places, op.ReduceProd(sizes, [0])), "has indices of elements that its output lacks"
+    yield 1, _is_outside(places, op.ReduceProd(sizes, [0])), "has indices of elements that its output lacks"
 
 
-def _guard_padding(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_padding(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     """onnxruntime 1.19.2 reads foreign memory where more is mirrored than there is, or nothing is left to repeat."""
     x, pads, *_, axes = (*inputs, None, None)[:4]
     mode = attributes.get("mode", "constant")
     if mode == "constant" or x.shape is None:
-        return None
+        return
     sizes = _padded_sizes(x, pads, axes)
     both = op.Reshape(pads, [2, -1])
     left = sizes + op.Min(op.Gather(both, 0), 0) + op.Min(op.Gather(both, 1), 0)
     most = op.Max(left - 1, 0) if mode == "reflect" else op.Where(left < 1, 0, LARGEST_INT32)
-    return 1, op.Reshape(both > most, [-1]), f"has pads that its input is too small for in mode {mode!r}"
+    yield 1, op.Reshape(both > most, [-1]), f"has pads that its input is too small for in mode {mode!r}"
 
 
 def _padded_sizes(x: Value, pads: Value, axes: Value | None) -> Value:
@@ -184,7 +185,7 @@ def _padded_sizes(x: Value, pads: Value, axes: Value | None) -> Value:
     return sizes
 
 
-def _guard_columns(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_columns(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     """onnxruntime 1.19.2 divides by the size of a block, and writes to foreign memory where an image is too small."""
     x, image, block = inputs
     r = next((n for v in (image, block) if v.shape and isinstance(n := v.shape[0], int)), 2)
@@ -198,18 +199,19 @@ def _guard_columns(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guar
              op.Not(op.Equal(op.Mod(_size(x, 1), op.ReduceProd(b)), 0))]
     bad = op.ReduceMax(op.Concat(*(op.Reshape(op.Cast(v, to=TensorProto.INT64), [-1]) for v in wrong), axis=0)) > 0
     computed = [k for k in (2, 1) if inputs[k].array is None]
-    return (computed or [0])[0], bad, "has blocks and an image_shape that its input does not fit"
+    yield (computed or [0])[0], bad, "has blocks and an image_shape that its input does not fit"
 
 
-def _guard_frames(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_frames(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     """onnxruntime 1.19.2 and 1.31.1 divide by the length of a frame."""
     _, _, window, length = (*inputs, None, None)[:4]
     if length is not None:
-        return 3, length < constant(1, length.dtype), "has a frame_length that is not positive"
-    return None if window is None else (1, op.Equal(_size(window, 0), 0), "has a window without elements")
+        yield 3, length < constant(1, length.dtype), "has a frame_length that is not positive"
+    elif window is not None:
+        yield 1, op.Equal(_size(window, 0), 0), "has a window without elements"
 
 
-def _guard_count(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard | None:
+def _guard_count(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     """A Loop whose condition never changes ends by its count alone, which may take years."""
     count, going = (*inputs, None, None)[:2]
     body: Subgraph = attributes["body"]
@@ -218,14 +220,63 @@ def _guard_count(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Guard 
         following = following.node.reads[0]
     is_constant = following is body.inputs[1] or (following.array is not None and following.array.all())
     if count is None or not is_constant:
-        return None
+        return
     bad = count > constant(LARGEST_INT32, count.dtype)
-    return 0, bad if going is None else op.And(bad, going), "has a trip count that takes hours, and no other end"
+    yield 0, bad if going is None else op.And(bad, going), "has a trip count that takes hours, and no other end"
+
+
+# -- guards of operators of other domains, all of which onnxruntime 1.31.1 checks itself
+
+
+def _guard_below(position: int, find_size: Callable[..., Value | None]) -> Find:
+    """A guard of indices below a size, which a function of inputs and attributes finds."""
+
+    def find(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+        indices = inputs[position] if position < len(inputs) else None
+        if indices is not None and (size := find_size(*inputs, **attributes)) is not None:
+            yield position, _is_outside(indices, size), f"has indices that are out of range as input {position}"
+
+    return find
+
+
+def _guard_crops(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+    x, regions, images, *_ = inputs
+    yield 1, op.IsNaN(regions), "has regions that are not numbers"
+    yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
+
+
+def _guard_lengths(position: int) -> Find:
+    def find(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+        mask = inputs[position] if position < len(inputs) else None
+        if mask is not None and mask.shape is not None and len(mask.shape) == 1:
+            yield position, mask < constant(0, mask.dtype), "has lengths of sequences that are negative"
+
+    return find
+
+
+def _guard_cache(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+    query, _, _, _, _, lengths, total, *_ = inputs
+    yield 6, op.Cast(total, to=TensorProto.INT64) < _size(query, 1), "has a total_sequence_length below that of query"
+    yield 5, _is_outside(lengths, op.Cast(total, to=TensorProto.INT64)), "has seqlens_k that are out of range"
+
+
+def _count_positions(x: Value, positions: Value, table: Value, *_: Any, **__: Any) -> Value | None:
+    """The positions of a table of angles that the first of some tokens may have, or each of them."""
+    if positions.shape is None or x.shape is None:
+        return None
+    rows = _size(table, 0)
+    return rows if len(positions.shape) == 2 else rows - _size(x, len(x.shape) - 2) + 1
+
+
+def _count_blocks(*_: Any, K: int = 0, block_size: int = 1, **__: Any) -> Value:
+    return constant(-(-K // block_size))
 
 
 def _is_outside(i: Value, size: Value) -> Value:
     """Where indices are negative, or not below a size."""
-    return op.Or(i < constant(0, i.dtype), i >= size)
+    i = i if i.dtype == np.int64 else op.Cast(i, to=TensorProto.INT64)
+    # GreaterOrEqual is a function, behind which onnxruntime 1.19.2 infers no ranks, and dies of some operators then.
+    return op.Or(i < constant(0), op.Not(i < size))
 
 
 def _shape(x: Value) -> Value:
@@ -244,14 +295,24 @@ def _is_whole(v: Value) -> bool:
     return bool(v.type.tensor_type.elem_type) and v.dtype.kind in "iu"
 
 
-_GUARDS: dict[str, Callable[[Sequence[Any], Mapping[str, Any]], Guard | None]] = {
+_GUARDS: dict[str, Find] = {
     "Bernoulli": _guard_probabilities,
     "Col2Im": _guard_columns,
     "Div": _guard_division, "Mod": _guard_division,
     "Loop": _guard_count,
     "MaxUnpool": _guard_unpooled,
     "NegativeLogLikelihoodLoss": _guard_labels, "SoftmaxCrossEntropyLoss": _guard_labels,
-    "Pad": _guard_padding,
+    "Pad": _guard_padding, "com.microsoft.Pad": _guard_padding,
     "RoiAlign": _guard_regions,
     "STFT": _guard_frames,
+    "ai.onnx.ml.ArrayFeatureExtractor": _guard_below(1, lambda x, *_, **__: _size(x, x.rank - 1)),
+    "com.microsoft.Attention": _guard_lengths(3), "com.microsoft.QAttention": _guard_lengths(5),
+    "com.microsoft.MultiHeadAttention": _guard_lengths(4),
+    "com.microsoft.CropAndResize": _guard_crops,
+    "com.microsoft.EmbedLayerNormalization": _guard_below(8, lambda *x, **_: _size(x[3], 0)),
+    "com.microsoft.GroupQueryAttention": _guard_cache,
+    "com.microsoft.MatMulNBits": _guard_below(4, _count_blocks),
+    "com.microsoft.NGramRepeatBlock": _guard_below(0, lambda _, scores, **__: _size(scores, 1)),
+    "com.microsoft.RotaryEmbedding": _guard_below(1, _count_positions),
+    "com.microsoft.WordConvEmbedding": _guard_below(0, lambda *x, **_: _size(x[3], 0)),
 }

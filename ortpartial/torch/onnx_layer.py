@@ -17,7 +17,9 @@ from ortpartial.exceptions import DataError
 from ortpartial.model import (
     Model,
     check_empty,
+    check_indices,
     find_libraries,
+    index_ranges,
     load,
     match_names,
     read,
@@ -333,6 +335,9 @@ class OnnxLayer(torch.nn.Module):
         if 0 in map(torch.Tensor.numel, tensors):
             empty = {n: np.empty(shape) for n, shape in zip(self.input_names, shapes, strict=True) if 0 in shape}
             check_empty(self._loaded.outputs.values(), empty)
+        if self._ranges:
+            by_name = dict(zip(self.input_names, tensors, strict=True))
+            check_indices(self._ranges, {n: by_name[n].detach().cpu().numpy() for n in self._ranges})
         compiled = self._compiled.get(self._key(shapes))
         if compiled is not None:
             return compiled
@@ -359,6 +364,7 @@ class OnnxLayer(torch.nn.Module):
 
     def _reset(self) -> None:
         self._compiled, self._owners = {}, _Owners()
+        self._ranges = index_ranges(self._loaded.inputs, self._loaded.outputs.values())
         self._handle = register_layer(self)
         register_translations()
 

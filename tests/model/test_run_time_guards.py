@@ -12,6 +12,7 @@ from ortpartial.training import forward_graph
 
 #: By row: numbers that crashed or hung a runtime, and what the error says.
 DANGEROUS = {
+    "ArrayFeatureExtractor Y": ([0, -(2**31)], "ArrayFeatureExtractor of 'r0' has indices that are out of range"),
     "Col2Im block_shape": ([2, 0], "Col2Im of 'r' has blocks and an image_shape that its input does not fit"),
     "Col2Im image_shape": ([3, 5], "Col2Im of 'r' has blocks and an image_shape that its input does not fit"),
     "Loop M": (2**31, "Loop of 'r' has a trip count that takes hours, and no other end"),
@@ -21,6 +22,13 @@ DANGEROUS = {
     "RoiAlign batch_indices": ([0, 0, 0, 10**6], "RoiAlign of 'r' has batch_indices that are no rows of its input"),
     "RoiAlign batch_indices max": ([-1, 0, 0, 0], "RoiAlign of 'r' has batch_indices that are no rows of its input"),
     "STFT frame_length": (0, "STFT of 'r' has a frame_length that is not positive"),
+    "com.microsoft.CropAndResize batch_indices": ([0, 0, 10**6], "CropAndResize of 'r0' has batch_indices that are no"),
+    "com.microsoft.GroupQueryAttention seqlens_k": ([-5], "GroupQueryAttention of 'r0' has seqlens_k that are out of"),
+    "com.microsoft.GroupQueryAttention total_sequence_length": (0, "GroupQueryAttention of 'r0' has"),
+    "com.microsoft.MatMulNBits g_idx": (np.full(32, 2**31 - 1), "MatMulNBits of 'r0' has indices that are out of rang"),
+    "com.microsoft.MultiHeadAttention key_padding_mask": ([4, -(10**6)], "has lengths of sequences that are negative"),
+    "com.microsoft.RotaryEmbedding position_ids": ([[0, 1, 2, 10**6]], "RotaryEmbedding of 'r0' has indices that are"),
+    "com.microsoft.WordConvEmbedding Sequence": (np.full((2, 3), 2**31 - 1), "WordConvEmbedding of 'r0' has indices"),
     "Tile repeats": ([2, 2**62 + 1], "failed to run the graph|refuses an input"),
 }
 

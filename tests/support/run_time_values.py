@@ -21,7 +21,7 @@ INDICES = (-1, -4, -5, 3, 4, 5, 10**6, -(10**6), 2**31 - 1, 2**31, -(2**31), 2**
 SIZES = (0, -1, -2, 1, 3, 5, 2**31, 2**33, 2**40, 2**62, 2**63 - 1, -(2**31), -(2**40), -(2**63), 2**32 + 1, 2**62 + 1,
          2**63 + 2 - 2**64)
 AXES = (-1, -2, -3, 0, 1, 2, 99, 2**31, 2**62, -(2**31), 2**63 - 1, -(2**63))
-REALS = (np.nan, np.inf, -np.inf, 0.0, -1.0, 0.5, 1e-30, 1e5, 3e9, -3e9, 1e19, -1e19, 1e30, -1e30)
+REALS = (np.nan, np.inf, -np.inf, 0.0, -1.0, 0.5, 1e-30, 1e4, 3e9, -3e9, 1e19, -1e19, 1e30, -1e30)
 BOOLS = (True, False)
 
 
@@ -271,6 +271,8 @@ ROWS: dict[str, Row] = {
                         e=reals(2)),
     "Pad pads constant": pad("constant"), "Pad pads reflect": pad("reflect"), "Pad pads edge": pad("edge"),
     "Pad pads wrap": pad("wrap"),
+    "Pad pads reflect of opset 11": row('r = Pad<mode = "reflect">(h, i)', ints(1, 1, 1, 1), SIZES, [0, 0, 0, 10**7],
+                                        opset=11),
     "Pad axes": row("r = Pad(h, p, , i)", ints(0, 1), AXES, p=ints(1, 1, 1, 1)),
     "Pow Y": row("q = Pow(n, i) f = Cast<to = 1>(q) r = Mul(h, f)", ints(1, 1, 2, 3), INDICES, n=ints(0, 2, 3, -4)),
     "QuantizeLinear y_scale": row("q = QuantizeLinear(x, i) f = Cast<to = 1>(q) r = Mul(h, f)", one(1, np.float32),
@@ -310,6 +312,8 @@ ROWS: dict[str, Row] = {
                                       INDICES, b=REGIONS),
     "RoiAlign batch_indices max": picture('r = RoiAlign<mode = "max", output_height = 2>(a, b, i)', ints(0, 0, 0, 0),
                                           INDICES, b=REGIONS),
+    "RoiAlign batch_indices of opset 10": picture(
+        "r = RoiAlign<output_height = 2, output_width = 2>(a, b, i)", ints(0, 0, 0, 0), INDICES, opset=10, b=REGIONS),
     "RoiAlign rois": picture("r = RoiAlign<output_height = 2, output_width = 2>(a, i, b)",
                              REGIONS, REALS, *FAR, b=ints(0, 0, 0, 0)),
     "RoiAlign rois max": picture('r = RoiAlign<mode = "max", output_height = 2, output_width = 2>(a, i, b)',
@@ -347,6 +351,7 @@ ROWS: dict[str, Row] = {
                              "max_skip_count = 0, ngram_counts = [0], ngram_indexes = [0, 1], pool_int64s = [2, 3]>(i) "
                              "e = ReduceSum<keepdims = 0>(t) r = Mul(h, e)", FOUR, INDICES),
     "Tile repeats": row("r = Tile(h, i)", ints(2, 1), SIZES),
+    "Tile repeats of opset 9": row("r = Tile(h, i)", ints(2, 1), SIZES, opset=9),
     "TopK K": row("r, k = TopK(h, i)", ints(2), SIZES),
     "TopK X": row("a = Mul(h, i) r, k = TopK(a, n)", reals(4, 4), REALS, n=ints(2)),
     "TopK X of many": row("a = Tile(i, t) r, k = TopK(a, n)", reals(4, 4), REALS, n=ints(600), t=ints(1, 300)),
@@ -359,12 +364,93 @@ ROWS: dict[str, Row] = {
     "Where condition": row("r = Where(i, h, x)", np.ones((4, 4), bool), BOOLS),
 }
 
+def foreign(call, valid, hostile, *more, domain="com.microsoft", outputs="r0", **stored):
+    """A row of an operator that onnxruntime alone has; it gets nothing that depends on the weight."""
+    return row(f"{outputs} = {domain}.{call} f = Cast<to = 1>(r0) e = ReduceSum<keepdims = 0>(f) r = Mul(h, e)", valid,
+               hostile, *more, **stored)
+
+
+def embedding(position, valid, hostile):
+    names = ["ids", "parts", "E", "E", "E", "g", "g", "", "places"]
+    names[position] = "i"
+    stored = {"ids": ints([0, 1], [2, 3], dtype=np.int32), "parts": ints([0, 1], [0, 1], dtype=np.int32),
+              "E": reals(4, 8), "g": reals(8), "places": ints([0, 1], [0, 1], dtype=np.int32)}
+    return foreign(f"EmbedLayerNormalization({', '.join(names)})", valid, hostile, outputs="r0, m", **stored)
+
+
+def without(name):
+    """The inputs of CropAndResize but one."""
+    stored = {"a0": reals(1, 1, 4, 4), "b": reals(3, 4), "k": ints(0, 0, 0, dtype=np.int32),
+              "s": ints(2, 2, dtype=np.int32)}
+    del stored[name]
+    return stored
+
+
+PAIRS = ints([0, 1], [2, 3], dtype=np.int32)
+ROWS |= {
+    "ArrayFeatureExtractor Y": foreign("ArrayFeatureExtractor(a0, i)", ints(0, 1), INDICES, domain="ai.onnx.ml",
+                                       a0=reals(4, 4)),
+    "LabelEncoder X": foreign("LabelEncoder<keys_int64s = [0, 1], values_floats = [1.0, 2.0]>(i)", ints(0, 1), INDICES,
+                              domain="ai.onnx.ml"),
+    "OneHotEncoder X": foreign("OneHotEncoder<cats_int64s = [0, 1]>(i)", ints(0, 1), INDICES, domain="ai.onnx.ml"),
+    "com.microsoft.Attention mask_index": foreign(
+        "Attention<num_heads = 1>(q, W, b, i)", ints(4, 3, dtype=np.int32), INDICES, q=reals(2, 4, 16), W=reals(16, 48),
+        b=reals(48)),
+    "com.microsoft.Attention mask_index of starts": foreign(
+        "Attention<num_heads = 1>(q, W, b, i)", ints(4, 3, 0, 1, dtype=np.int32), INDICES, q=reals(2, 4, 16),
+        W=reals(16, 48), b=reals(48)),
+    "com.microsoft.CropAndResize rois": foreign("CropAndResize(a0, i, k, s)", reals(3, 4), REALS, **without("b")),
+    "com.microsoft.CropAndResize batch_indices": foreign("CropAndResize(a0, b, i, s)", ints(0, 0, 0, dtype=np.int32),
+                                                         INDICES, **without("k")),
+    "com.microsoft.CropAndResize crop_size": foreign("CropAndResize(a0, b, k, i)", ints(2, 2, dtype=np.int32), SIZES,
+                                                     **without("s")),
+    "com.microsoft.EmbedLayerNormalization input_ids": embedding(0, PAIRS, INDICES),
+    "com.microsoft.EmbedLayerNormalization segment_ids": embedding(1, PAIRS, INDICES),
+    "com.microsoft.EmbedLayerNormalization mask": embedding(7, PAIRS, INDICES),
+    "com.microsoft.EmbedLayerNormalization position_ids": embedding(8, PAIRS, INDICES),
+    "com.microsoft.ExpandDims axis": foreign("ExpandDims(a0, i)", one(1, np.int32), (*AXES, -4, 3, 4), a0=reals(4, 4)),
+    "com.microsoft.GatherND indices": foreign("GatherND(a0, i)", ints([0, 1]), INDICES, a0=reals(4, 4)),
+    "com.microsoft.GroupQueryAttention seqlens_k": foreign(
+        "GroupQueryAttention<num_heads = 1, kv_num_heads = 1>(q, q, q, c, c, i, t)", ints(2, dtype=np.int32), INDICES,
+        outputs="r0, p0, p1", q=reals(1, 1, 16), c=reals(1, 1, 4, 16), t=one(3, np.int32)),
+    "com.microsoft.GroupQueryAttention seqlens_k of a prompt": foreign(
+        "GroupQueryAttention<num_heads = 1, kv_num_heads = 1>(q, q, q, , , i, t)", ints(3, dtype=np.int32), INDICES,
+        outputs="r0, p0, p1", q=reals(1, 4, 16), t=one(4, np.int32)),
+    "com.microsoft.GroupQueryAttention total_sequence_length": foreign(
+        "GroupQueryAttention<num_heads = 1, kv_num_heads = 1>(q, q, q, , , k, i)", one(4, np.int32), (*INDICES, 0),
+        outputs="r0, p0, p1", q=reals(1, 4, 16), k=ints(3, dtype=np.int32)),
+    "com.microsoft.MatMulNBits g_idx": foreign(
+        "MatMulNBits<K = 32, N = 4, bits = 4, block_size = 32>(a0, B, s, , i)", np.zeros(32, np.int32), INDICES,
+        a0=reals(2, 32), B=np.ones((4, 1, 16), np.uint8), s=reals(4)),
+    "com.microsoft.MaxpoolWithMask M": foreign("MaxpoolWithMask<kernel_shape = [2, 2]>(a0, i)",
+                                               np.ones((1, 1, 4, 4), np.int32), INDICES, a0=reals(1, 1, 4, 4)),
+    "com.microsoft.MultiHeadAttention key_padding_mask": foreign(
+        "MultiHeadAttention<num_heads = 1>(q, q, q, , i)", ints(4, 3, dtype=np.int32), INDICES, q=reals(2, 4, 16)),
+    "com.microsoft.NGramRepeatBlock input_ids": foreign("NGramRepeatBlock<ngram_size = 2>(i, s)", ints([0, 1, 0]),
+                                                        INDICES, s=reals(1, 4)),
+    "com.microsoft.Pad pads": foreign('Pad<mode = "reflect">(a0, i)', ints(1, 1, 1, 1), SIZES, [0, 0, 0, 10**7],
+                                      a0=reals(4, 4)),
+    "com.microsoft.Range limit": foreign("Range(z, i, d)", one(4, np.int32), INDICES, z=one(0, np.int32),
+                                         d=one(1, np.int32)),
+    "com.microsoft.Range delta": foreign("Range(z, l, i)", one(1, np.int32), (*INDICES, 0), z=one(0, np.int32),
+                                         l=one(4, np.int32)),
+    "com.microsoft.RotaryEmbedding position_ids": foreign("RotaryEmbedding<num_heads = 1>(a0, i, c, c)",
+                                                          ints([0, 1, 2, 3]), INDICES, a0=reals(1, 4, 16),
+                                                          c=reals(4, 8)),
+    "com.microsoft.RotaryEmbedding position_ids of the first": foreign(
+        "RotaryEmbedding<num_heads = 1>(a0, i, c, c)", ints(0), INDICES, a0=reals(1, 4, 16), c=reals(4, 8)),
+    "com.microsoft.Trilu k": foreign("Trilu(a0, i)", one(1), INDICES, a0=reals(4, 4)),
+    "com.microsoft.WordConvEmbedding Sequence": foreign(
+        "WordConvEmbedding(i, W, b, E)", ints([1, 2, 3], [1, 2, 0], dtype=np.int32), INDICES, W=reals(4, 1, 2, 3),
+        b=reals(4), E=reals(5, 3)),
+}
+
 #: Inputs of whole numbers or truth values that no operator reads as an index, a length or a size, by reason.
 HARMLESS = {
     **dict.fromkeys(("And", "BitShift X", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Not", "Or", "Xor"),
                     "computed element by element"),
     **dict.fromkeys(("ConvInteger", "MatMulInteger", "QLinearConv"), "multiplied and added up"),
-    **dict.fromkeys(("CategoryMapper", "ArrayFeatureExtractor"), "an operator of onnxruntime that has no gradient"),
+    "CategoryMapper": "looked up, as by LabelEncoder",
     "ImageDecoder": "an operator that neither runtime has",
 }
 
@@ -379,7 +465,8 @@ def model(row: Row, *, computed: bool, weight: str = "before") -> onnx.ModelProt
     if weight == "behind":
         first, last = "", "z0 = Add(x, total) y = Mul(z0, w)"
     pick = "i = Gather(i_rows, first)" if computed else ""
-    text = (f'<ir_version: 8, opset_import: ["" : {row.opset}]> g (float[4,4] x) => (float[4,4] y) '
+    text = (f'<ir_version: 8, opset_import: ["" : {row.opset}, "com.microsoft" : 1, '
+            f'"ai.onnx.ml" : 3]> g (float[4,4] x) => (float[4,4] y) '
             f"{{ {first} {pick} {row.body} r_sum = ReduceSum<keepdims = 0>(r) total = Reshape(r_sum, scalar) {last} }}")
     proto = onnx.parser.parse_model(text)
     shape = ["N", *row.shape] if computed else row.shape

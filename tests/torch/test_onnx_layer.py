@@ -968,3 +968,14 @@ def test_a_layer_of_several_threads(engine):
     with ThreadPoolExecutor(8) as pool:
         for rows, gradients in pool.map(lambda rows: (rows, work(layer, rows)), [*expected] * 50):
             assert all(torch.equal(a, b) for a, b in zip(gradients, expected[rows], strict=True))
+
+
+def test_labels_out_of_range_are_an_error():
+    """onnxruntime 1.19.2 reads foreign memory for them."""
+    x, t = variable("x", "float32", ["N", 3]), variable("t", "int64", ["N"])
+    w = constant(np.ones((1, 3), np.float32), hint="w")
+    layer = OnnxLayer(build([x, t], {"y": op.SoftmaxCrossEntropyLoss(x * w, t)}))
+    rows = torch.ones(2, 3)
+    assert layer(rows, torch.tensor([0, 2])).isfinite()
+    with pytest.raises(DataError, match="Input 't' has labels from 0 to 1099511627776, where 0 to 2 were expected"):
+        layer(rows, torch.tensor([0, 2**40]))
