@@ -238,13 +238,18 @@ class Node(Immutable):
         """The attributes as ONNX stores them, but for the bodies, whose names `build` gives."""
         if not self.attributes:
             return []
-        kinds = self.schema.attributes
-        return [
-            helper.make_attribute(k, numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v,
-                                  attr_type=getattr(kinds[k].type, "value"))  # noqa: B009 - unknown to onnx's stubs
-            for k, v in sorted(self.attributes.items())
-            if not isinstance(v, Subgraph)
-        ]
+        return [self._proto(k, v) for k, v in sorted(self.attributes.items()) if not isinstance(v, Subgraph)]
+
+    def _proto(self, name: str, value: Any) -> AttributeProto:
+        """An attribute as ONNX stores it."""
+        kind = self.schema.attributes[name].type
+        stored = numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+        try:
+            return helper.make_attribute(name, stored, attr_type=getattr(kind, "value"))  # noqa: B009 - not in the stubs
+        except (AssertionError, TypeError, ValueError):
+            wanted = str(kind).rpartition(".")[2]
+            raise GraphError(f"The attribute {name!r} of {self.op_type} is of type {wanted}, and {value!r} was "
+                             f"given.") from None
 
     def __repr__(self) -> str:
         return f"<Node {self.name or '(unnamed)'}: {self.op_type}>"

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from table import rows
 
+from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, constant, op, variable
 from ortpartial.graph.build import build
 from ortpartial.testing import evaluate
@@ -95,3 +96,9 @@ def test_what_is_known_of_a_shape_is_stated():
 )
 def test_repr(value, expected):
     assert repr(value) == expected
+
+
+def test_an_attribute_of_another_type_is_named():
+    x = variable("x", "float32", ["N"])
+    with pytest.raises(GraphError, match=r"The attribute 'axis' of Softmax is of type INT, and 'last' was given\."):
+        op.Softmax(x, axis="last")

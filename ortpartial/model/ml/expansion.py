@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper
 
-from ortpartial.exceptions import ModelError
+from ortpartial.exceptions import GraphError, ModelError
 from ortpartial.graph import FLOATS, OPSET, Value, attribute_value, build, constant, defaults, op, schema_of, variable
 
 from ..walk import walk_graphs
@@ -54,7 +55,7 @@ def read_ml_weights(proto: ModelProto) -> dict[str, np.ndarray]:
     version = _version(proto)
     for node, operator in _list_nodes(proto.graph):
         attributes = _read_attributes(node, version)
-        for what, array in (operator.read(attributes) or {}).items():
+        for what, array in (_read_arrays(node, operator, attributes) or {}).items():
             name = f"{_prefix(node)}.{what}"
             if name in named or any(t.name == name for t in proto.graph.initializer):
                 raise ModelError(f"Two tensors are called {name!r}: a weight of node {node.name or '(unnamed)'} "
@@ -77,7 +78,7 @@ def write_ml_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> No
     for node, operator in _list_nodes(proto.graph):
         prefix = _prefix(node)
         attributes = _read_attributes(node, version)
-        former = operator.read(attributes) or {}
+        former = _read_arrays(node, operator, attributes) or {}
         new = {what: np.asarray(weights.get(f"{prefix}.{what}", a)).astype(a.dtype).reshape(a.shape)
                for what, a in former.items()}
         changed = {what: a for what, a in new.items() if not np.array_equal(a, former[what], equal_nan=True)}
@@ -209,19 +210,36 @@ def _read_attributes(node: NodeProto, version: int) -> dict[str, Any]:
     return {**defaults(schema), **{a.name: attribute_value(a) for a in node.attribute}, "version": version}
 
 
+def _read_arrays(node: NodeProto, operator: MlOperator, attributes: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+    """The weights of a node, None where it is left as it is."""
+    with _naming(node):
+        return operator.read(attributes)
+
+
+@contextmanager
+def _naming(node: NodeProto) -> Iterator[None]:
+    """Name the node whose attributes are malformed."""
+    try:
+        yield
+    except (AttributeError, GraphError, IndexError, KeyError, TypeError, ValueError) as e:
+        raise ModelError(f"Node {node.name or '(unnamed)'} ({node.op_type}, output {_prefix(node)!r}) has attributes "
+                         f"that are missing or do not fit together: {e}") from None
+
+
 def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int], stored: Collection[str],
                  types: Mapping[str, Any]) -> Iterator[NodeProto]:
     """The nodes in place of one of `ML_OPERATORS`; their constants become initializers of the graph."""
     operator = ML_OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {} if operator is None else _read_attributes(node, opsets.get(DOMAIN, 1))
-    arrays = None if operator is None else operator.read(attributes)
+    arrays = None if operator is None else _read_arrays(node, operator, attributes)
     if operator is None or arrays is None:
         yield node
         return
     prefix = _prefix(node)
-    inputs, casts = _write_inputs(node, operator, attributes, types)
     weights = {what: variable(what, a.dtype, a.shape) for what, a in arrays.items()}
-    outputs = operator.compute(attributes, inputs, weights)
+    with _naming(node):
+        inputs, casts = _write_inputs(node, operator, attributes, types)
+        outputs = operator.compute(attributes, inputs, weights)
     named = {o: v for o, v in zip(node.output, outputs, strict=False) if o and v is not None}
     kept = {v.hint: v for v in inputs} | weights
     expanded = build(kept, named, reserved=[*node.input]).graph

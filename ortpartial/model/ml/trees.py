@@ -70,6 +70,8 @@ class _Ensemble:
             width = 1
         if rows.min() < 0 or not 0 <= columns.min() <= columns.max() < width or len(place) >= 2**24:
             return None
+        if len(place) * width > max(2**24, 4 * len(rows)):
+            return None  # Most leaves have no weight for most targets, and would have one.
         trees = np.unique(leaf_trees, return_inverse=True)[1]
         return cls(kind, leaf_trees, leaf_nodes, trees, rows, columns, width)
 
@@ -78,8 +80,8 @@ class _Ensemble:
         """The places of the stored weights among all that there may be."""
         return self.rows * self.width + self.columns
 
-    def covers_classes(self) -> bool:
-        """Whether every row reaches a weight of every class."""
+    def covers_targets(self) -> bool:
+        """Whether every row reaches a weight of every target."""
         counts = np.zeros((self.trees.max() + 1, self.width), int)
         stored = np.unique(self.every_place)
         np.add.at(counts, (self.trees[stored // self.width], stored % self.width), 1)
@@ -116,12 +118,22 @@ def _read(attributes: Attributes) -> dict[str, np.ndarray] | None:
     if ensemble is None:
         return None
     values = _read_floats(attributes, f"{ensemble.kind}_weights")
+    if len(values) != len(ensemble.rows):
+        raise ValueError(f"there are {len(values)} weights for {len(ensemble.rows)} places")
     leaves = np.zeros((len(ensemble.trees), ensemble.width), np.float32)
     np.add.at(leaves, (ensemble.rows, ensemble.columns), values)
     base = _read_floats(attributes, "base_values").astype(np.float32)
     if len(base) not in (0, ensemble.width):
         return None
     return {"leaves": leaves, "base_values": base} if len(base) else {"leaves": leaves}
+
+
+def _read_regressor(attributes: Attributes) -> dict[str, np.ndarray] | None:
+    """The weights, unless onnxruntime leaves base values out where a row reaches no weight of a target."""
+    arrays, ensemble = _read(attributes), _Ensemble.of(attributes)
+    if arrays is None or ensemble is None:
+        return None
+    return arrays if "base_values" not in arrays or ensemble.covers_targets() else None
 
 
 def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
@@ -132,7 +144,7 @@ def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
         return None
     if ensemble.width == 1:  # What versions of onnxruntime do with these differs.
         return None if transform == "PROBIT" or (transform == "LOGISTIC" and _is_positive(attributes)) else arrays
-    is_usual = "base_values" in arrays or ensemble.covers_classes() or _is_positive(attributes)
+    is_usual = "base_values" in arrays or ensemble.covers_targets() or _is_positive(attributes)
     return arrays if ensemble.width > 2 and is_usual else None
 
 
@@ -198,7 +210,7 @@ def _write(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
     leaves, places = arrays["leaves"].ravel(), ensemble.every_place
     others = np.delete(leaves, places)
     is_complete = not others.any() and len(np.unique(places)) == len(places)
-    if not is_complete or (kind == "class" and not ensemble.covers_classes()):
+    if not is_complete or (kind == "class" and not ensemble.covers_targets()):
         places = np.arange(len(leaves))
         rows = places // ensemble.width
         written |= {f"{kind}_treeids": ensemble.leaf_trees[rows].tolist(),
@@ -288,5 +300,5 @@ def _split_type(attributes: Attributes, elem_type: int) -> int:
 TREES = {
     "TreeEnsemble": MlOperator(_read_ensemble, _sum_ensemble, _write_ensemble, _split_type, reads_rows=True),
     "TreeEnsembleClassifier": MlOperator(_read_classifier, _classify, _write_classifier, _keep_type, reads_rows=True),
-    "TreeEnsembleRegressor": MlOperator(_read, _regress, _write, _keep_type, reads_rows=True),
+    "TreeEnsembleRegressor": MlOperator(_read_regressor, _regress, _write, _keep_type, reads_rows=True),
 }

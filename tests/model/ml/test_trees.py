@@ -8,6 +8,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ortpartial import load
+from ortpartial.exceptions import ModelError
 from ortpartial.graph import build
 from ortpartial.runtime import Session
 
@@ -90,6 +91,15 @@ def test_three_classes(transform, base):
     check_node(model, weights={"y.leaves": negate})
 
 
+def test_targets_that_are_not_reached():
+    """onnxruntime leaves out the base value of such a target, which no sum of leaves does."""
+    attributes = leaves("target", [0.1, 0.2, 0.3, 0.4, -0.1, -0.2, -0.3], [0, 1])
+    attributes = {n: a[:5] if n.startswith("target") else a for n, a in attributes.items()}
+    loaded = load(ml_model("TreeEnsembleRegressor", {"y": TensorProto.FLOAT}, n_targets=2, base_values=[0.5, 0.6],
+                           **attributes))
+    assert [n.op_type for n in build(loaded.inputs, loaded.outputs).graph.node] == ["TreeEnsembleRegressor"]
+
+
 @pytest.mark.parametrize("settings", [{"aggregate_function": "MIN"}, {"aggregate_function": "MAX"}])
 def test_what_is_left_alone(settings):
     loaded = load(ml_model("TreeEnsembleRegressor", {"y": TensorProto.FLOAT}, n_targets=1, **settings,
@@ -125,6 +135,17 @@ def test_tree_ensemble(targets, aggregate, dtype):
     except Exception:
         return
     check_node(model, x, {"y.leaf_weights": negate})
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("target_treeids", [0, 0, 1]), ("target_weights", [0.1]), ("nodes_modes", ["LEAF"]), ("target_ids", "x"),
+])
+def test_malformed(name, value):
+    attributes = {**leaves("target", [0.1, 0.2, 0.3, 0.4], [0]), name: value}
+    model = ml_model("TreeEnsembleRegressor", {"y": TensorProto.FLOAT}, n_targets=1, **attributes)
+    with pytest.raises(ModelError, match=r"Node \(unnamed\) \(TreeEnsembleRegressor, output 'y'\) has attributes that "
+                                         r"are missing or do not fit together: "):
+        load(model)
 
 
 def test_schema_of_the_version_that_is_imported():
