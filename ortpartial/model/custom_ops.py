@@ -119,6 +119,8 @@ def find_libraries(model: ModelProto | bytes) -> tuple[str, ...]:
 
 
 def _find_domains(model: ModelProto) -> set[str]:
-    """The domains of a model's operators that are not those of ONNX."""
+    """The domains of a model's operators that are neither those of ONNX nor functions of the model."""
+    functions = {(f.domain, f.name) for f in model.functions}
     steps = [g for info in model.training_info for g in (info.initialization, info.algorithm)]
-    return {node.domain for g in (model.graph, *model.functions, *steps) for node in walk_protos(g)} - ONNX_DOMAINS
+    nodes = (node for g in (model.graph, *model.functions, *steps) for node in walk_protos(g))
+    return {node.domain for node in nodes if (node.domain, node.op_type) not in functions} - ONNX_DOMAINS

@@ -8,14 +8,15 @@ import sys
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession, SessionOptions
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, build, gradient_model, load, vjp
+from ortpartial import OnnxLayer, OrtGradientForwardBackwardOptimizer, build, composed, gradient_model, load, op, vjp
 from ortpartial.autodiff.registry import RULES
 from ortpartial.cli import main
 from ortpartial.exceptions import ModelError, NoGradientError
-from ortpartial.runtime import has_training
+from ortpartial.runtime import Session, has_training
 from ortpartial.training_info import TrainingSession, to_training_info
 
 #: It has operators of the domain ai.onnx.contrib, such as NegPos: min(x, 0) and max(x, 0).
@@ -268,6 +269,26 @@ class TestLibrary:
                 "np.save('y.npy', o.predict(np.load('x.npy')))")
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
         np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)
+
+    def test_a_composition_is_its_gradient(self, library, monkeypatch):
+        monkeypatch.setattr("ortpartial.autodiff.registry.RULES", RULES | {})
+        composed("NegPos", "ai.onnx.contrib")(lambda x: (op.Min(x, 0), op.Max(x, 0)))
+        twice = helper.make_node("Sub", ["p", "n"], ["z"])  # |h|
+        node = helper.make_node("NegPos", ["h"], ["n", "p"], domain="ai.onnx.contrib")
+        gradients = [gradient_model(m, ["W0"], cotangents="ones")
+                     for m in (load(between(node, twice), custom_ops_library=library),
+                               between(helper.make_node("Abs", ["h"], ["z"])))]
+        w = numpy_helper.to_array(weight("W0", 4, 4))
+        ours, expected = (Session(g).run({"x": ROWS, "W0": w})["W0_grad"] for g in gradients)
+        np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+    def test_trainings_and_layers_find_it(self, library):
+        loaded = load(self.model(), custom_ops_library=library)
+        optimizer = OrtGradientForwardBackwardOptimizer(loaded, ["W1"], batch_size=20)
+        session = pickle.loads(pickle.dumps(TrainingSession(to_training_info(optimizer))))
+        assert session.step({"x": ROWS, "y_target": TARGETS})["loss"] > 0
+        layer = pickle.loads(pickle.dumps(OnnxLayer(self.model(), ["W1"])))
+        np.testing.assert_array_equal(layer(torch.tensor(ROWS)).detach(), run(self.model(), library=library))
 
     def test_the_command_line(self, library, tmp_path, capsys):
         path = str(tmp_path / "m.onnx")
