@@ -78,9 +78,10 @@ def _inline(model: ModelProto) -> ModelProto:
     try:
         return inliner.inline_local_functions(model, convert_version=True)
     except Exception as e:
-        nodes = [node for function in model.functions for node in walk_protos(function)]
-        if any(a.ref_attr_name for node in nodes for a in node.attribute):  # what it stands for is not known yet
-            raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
+        error = ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}")
+    nodes = [node for function in model.functions for node in walk_protos(function)]
+    if any(a.ref_attr_name for node in nodes for a in node.attribute):  # what it stands for is not known yet
+        raise error
     newest = max([OPSET, *(_opset(m) for m in (model, *model.functions))])
     for f in model.functions:
         graph = onnx.GraphProto(name=f.name, node=f.node, input=[onnx.ValueInfoProto(name=n) for n in f.input],
@@ -89,7 +90,10 @@ def _inline(model: ModelProto) -> ModelProto:
         del f.node[:], f.opset_import[:]
         f.node.extend(body.graph.node)
         f.opset_import.extend(body.opset_import)
-    return inliner.inline_local_functions(_to_opset(model, newest))
+    try:
+        return inliner.inline_local_functions(_to_opset(model, newest))
+    except Exception:
+        raise error from None
 
 
 def _opset(model: ModelProto | FunctionProto) -> int:

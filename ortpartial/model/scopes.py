@@ -60,7 +60,7 @@ def find_readers(graph: GraphProto) -> dict[str, list[tuple[NodeProto, int]]]:
     origin = {t.name: t.name for g in graphs for t in g.initializer}
     readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
     for node in (node for g in graphs for node in g.node):
-        if node.op_type == "Identity" and node.input[0] in origin:
+        if node.op_type == "Identity" and not node.domain and node.input[0] in origin:
             origin[node.output[0]] = origin[node.input[0]]
             continue
         for i, name in enumerate(node.input):

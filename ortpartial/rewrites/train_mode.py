@@ -250,12 +250,13 @@ def _convertible(graphs: Sequence[Any], outputs: Collection[str]) -> Iterator[No
     """Those among the nodes of a graph, or of a function, and of its bodies."""
     nodes: list[NodeProto] = [node for g in graphs for node in g.node]
     constants = {t.name: t for g in graphs for t in getattr(g, "initializer", ())}
+    read = {*outputs, *(i for node in nodes for i in node.input), *(o.name for g in graphs[1:] for o in g.output)}
+    nodes = [node for node in nodes if node.domain in ("", "ai.onnx")]
     for node in nodes:
         if node.op_type == "Constant":
             constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
         elif node.op_type == "Identity" and node.input[0] in constants:  # torch's exporter merges equal initializers.
             constants[node.output[0]] = constants[node.input[0]]
-    read = {*outputs, *(i for node in nodes for i in node.input), *(o.name for g in graphs[1:] for o in g.output)}
     for node in nodes:
         if node.op_type == "Dropout" and len(node.input) > 2:
             mode = constants.get(node.input[2])

@@ -150,6 +150,19 @@ def test_no_rewrite_takes_it_for_the_operator_of_onnx_that_has_its_name():
     np.testing.assert_array_equal(optimizer.fit(ROWS, TARGETS).predict(ROWS), run(optimizer.get_trained_onnx()))
 
 
+@pytest.mark.parametrize("name", ["Dropout", "Einsum", "Identity", "If", "Loop", "MatMul", "Relu", "Transpose"])
+def test_a_name_of_onnx_in_another_domain(name):
+    node = helper.make_node(name, ["h", "W2", "on"], ["z"], domain="here", axis=1)
+    model = between(node, initializers=[weight("W2", 4, 4), numpy_helper.from_array(np.array(True), "on")],
+                    declared=[helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 4])])
+    optimizer = OrtGradientForwardBackwardOptimizer(model, ["W1"])
+    assert onnx.NodeProto.FromString(node.SerializeToString()) == optimizer.get_trained_onnx().graph.node[1]
+    gradient = gradient_model(model, ["W1"])
+    assert [list(n.input[1:]) for n in gradient.graph.node if n.domain == "here"] == [["W2", "on"]]
+    with pytest.raises(NoGradientError, match=f"here.{name}"):
+        gradient_model(model, ["W2"])
+
+
 def parsed(body, opset=21, function=""):
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}, "com.microsoft": 1, "f": 1]> '
                                     f'g (float[4, 4] x) => (float[4, 2] y) {{ {body} y = MatMul(z, W1) }} {function}')
