@@ -13,7 +13,7 @@ import numpy as np
 
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
-from ortpartial.model import check_indices, holds_indices, index_ranges, match_names
+from ortpartial.model import check_indices, find_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
 
 from .hints import hint_encoding, hint_labels, hint_shape
@@ -62,7 +62,7 @@ class DataAdapter:
             if v.shape is not None:
                 loss.check_output(v.shape)
         self._ranges = index_ranges(self.inputs, outputs)
-        self._indices = [n for n in self._ranges if holds_indices(self._ranges, n)]
+        self._indices = find_indices(self.inputs, outputs)
         self._nullable = find_nullable(outputs, self.inputs)
         self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]

@@ -12,11 +12,15 @@ from ortpartial.graph import LABEL_LOSSES, Value, topological
 
 from .crash_guards import NEVER_EMPTY, count_classes, find_source
 
-__all__ = ["Range", "check_empty", "check_indices", "holds_indices", "index_ranges"]
+__all__ = ["Range", "check_empty", "check_indices", "find_indices", "index_ranges"]
 
 
 #: The input that holds indices or labels, by operator.
 _INDICES = {**dict.fromkeys((*LABEL_LOSSES, "Gather", "GatherElements"), 1), "RoiAlign": 2}
+
+#: Operators that read elements by indices, their second input where `_INDICES` does not say another one.
+_INDEXED = frozenset({"ArrayFeatureExtractor", "Gather", "GatherElements", "GatherND", "MaxUnpool", "RoiAlign",
+                      "ScatterElements", "ScatterND"})
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,24 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
     return ranges
 
 
-def holds_indices(ranges: Mapping[str, Range], name: str) -> bool:
-    """Whether an input holds indices, for which real numbers are a mistake; labels may come as real numbers."""
-    return name in ranges and ranges[name].what == "indices"
+def find_indices(inputs: Mapping[str, Value], outputs: Collection[Value]) -> frozenset[str]:
+    """Those inputs of whole numbers that are indices, of any range, by their names; real numbers are none.
+
+    Parameters
+    ----------
+    inputs : dict of str to Value
+        Inputs of a graph.
+    outputs : collection of Value
+        What is computed from them.
+
+    Returns
+    -------
+    frozenset of str
+    """
+    names = {v: n for n, v in inputs.items() if not v.is_float}
+    nodes = [node for node in topological(list(outputs)) if node.op_type in _INDEXED] if names else []
+    read = [node.inputs[_INDICES.get(node.op_type, 1)] for node in nodes]
+    return frozenset(names[source] for x in read if x is not None and (source := find_source(x)) in names)
 
 
 def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray]) -> None:

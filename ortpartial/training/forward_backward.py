@@ -18,7 +18,7 @@ from ortpartial.model import (
     Model,
     check_empty,
     check_indices,
-    holds_indices,
+    find_indices,
     index_ranges,
     load,
     match_names,
@@ -112,6 +112,7 @@ class OrtGradientForwardBackward:
 
     def _open(self) -> None:
         """Open the sessions of the engine that is asked for."""
+        self._indices = find_indices(self._model.inputs, self._model.outputs.values())
         self._turn = Turn()
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
         self.engine_, self.engine_reason_ = select_for_backward(self._engine, forward, self.weights_to_train)
@@ -172,8 +173,8 @@ class OrtGradientForwardBackward:
 
     def _convert(self, name: str, values: Any) -> np.ndarray:
         """An input in the dtype that the graph declares, which has to hold its numbers."""
-        counts = holds_indices(self._ranges, name)
-        return to_dtype(values, self._model.inputs[name].dtype, f"Input {name!r}", counts=counts)
+        dtype = self._model.inputs[name].dtype
+        return to_dtype(values, dtype, f"Input {name!r}", counts=name in self._indices)
 
     def forward(self, inputs: Any, training: bool = True) -> tuple[list[np.ndarray], Any]:
         """Run the graph, and keep what `backward` needs.

@@ -20,8 +20,8 @@ from ortpartial.model import (
     Range,
     check_finite,
     check_indices,
+    find_indices,
     find_libraries,
-    holds_indices,
     index_ranges,
     load,
     match_names,
@@ -117,8 +117,10 @@ class TrainingSession:
         infos = self._model.training_info
         steps = [list_computed(build_step(self._model, i), info) for i, info in enumerate(infos)]
         self._ranges: dict[str, Range] = {}
+        self._indices: frozenset[str] = frozenset()
         for i, (inputs, outputs) in enumerate(steps):
             self._ranges |= index_ranges(inputs, outputs.values())
+            self._indices |= find_indices(inputs, outputs.values())
             self._ranges |= read_labels(infos[i].algorithm, f"training_info[{i}]")
         self._types = {n: v for inputs, _ in steps for n, v in inputs.items() if n not in self._stored}
         self.inputs = list(self._types)
@@ -270,7 +272,7 @@ class TrainingSession:
         array, dtype = np.asarray(values), self._types[name].dtype
         if array.dtype == dtype:
             return array
-        return to_dtype(array, dtype, f"The input {name!r}", counts=holds_indices(self._ranges, name))
+        return to_dtype(array, dtype, f"The input {name!r}", counts=name in self._indices)
 
     def _steps_for(self, arrays: Mapping[str, np.ndarray]) -> _BoundSteps:
         """The steps for inputs of these shapes alone, or for all shapes when there have been many."""

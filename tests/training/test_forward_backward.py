@@ -1,5 +1,6 @@
 """Outputs and gradients equal those of torch's autograd, however many forwards are pending."""
 
+import pickle
 import re
 
 import numpy as np
@@ -262,6 +263,16 @@ def test_inputs_fit_their_dtype(dtype, values, message):
     assert y == 1
     with pytest.raises(DataError, match=r"^The gradient of 'y' is <U1, where float32 was expected\."):
         layer.backward([[["a"]]], state)
+
+
+def test_real_numbers_are_no_indices_of_any_range():
+    x, i = variable("x", "float32", ["K", 2]), variable("i", "int64", ["N"])
+    w = constant(np.ones((2, 1), np.float32), hint="w")
+    layer = OrtGradientForwardBackward(build([x, i], {"y": op.Gather(x, op.Unsqueeze(i, [1])) @ w}), engine="step")
+    for f in (layer, pickle.loads(pickle.dumps(layer))):
+        with pytest.raises(DataError, match=r"^Input 'i' holds -1\.0, of float64, where whole numbers were expected"):
+            f.forward([np.ones((3, 2)), [-1.0]])
+        assert f.forward([np.ones((3, 2)), [-1]])[0][0] == [[2]]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
