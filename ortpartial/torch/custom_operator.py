@@ -147,6 +147,7 @@ def onnx_layer(leaves: list[torch.Tensor], layer: str, training: bool, wanted: l
     -------
     list of torch.Tensor
     """
+    find_layer(layer)._check_inputs(leaves)
     function = _compile(layer, training).function
     return (function.traceable_gradient(_needs(leaves, wanted)) if wanted else function).run(leaves)
 

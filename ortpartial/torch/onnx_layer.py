@@ -332,12 +332,8 @@ class OnnxLayer(torch.nn.Module):
     def _compile_for(self, tensors: Sequence[torch.Tensor]) -> CompiledLayer:
         """The compiled layer for these inputs: for all shapes, or for their own."""
         shapes = tuple([t.shape for t in tensors])
-        if 0 in map(torch.Tensor.numel, tensors):
-            empty = {n: np.empty(shape) for n, shape in zip(self.input_names, shapes, strict=True) if 0 in shape}
-            check_empty(self._loaded.outputs.values(), empty)
-        if self._ranges:
-            by_name = dict(zip(self.input_names, tensors, strict=True))
-            check_indices(self._ranges, {n: by_name[n].detach().cpu().numpy() for n in self._ranges})
+        if self._ranges or 0 in map(torch.Tensor.numel, tensors):
+            self._check_inputs(tensors)
         compiled = self._compiled.get(self._key(shapes))
         if compiled is not None:
             return compiled
@@ -346,6 +342,12 @@ class OnnxLayer(torch.nn.Module):
                 shapes, 1, lambda: self._size_of(shapes))):
             return compiled
         return self._compile(shapes)
+
+    def _check_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse inputs on which an operator would crash: without elements, or indices out of range."""
+        by_name = dict(zip(self.input_names, tensors, strict=False))
+        check_empty(self._loaded.outputs.values(), {n: np.empty(t.shape) for n, t in by_name.items() if not t.numel()})
+        check_indices(self._ranges, {n: by_name[n].detach().cpu().numpy() for n in self._ranges})
 
     def _size_of(self, shapes: tuple[Any, ...]) -> int:
         """Bytes that a compiled layer for these shapes takes."""

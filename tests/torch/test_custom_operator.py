@@ -6,7 +6,7 @@ import torch._dynamo.testing
 from models import mlp, two_in_two_out
 from torch import nn
 
-from ortpartial.exceptions import ModelError
+from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.torch.custom_operator import describe_call, onnx_layer
@@ -95,6 +95,15 @@ def test_operator(training):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_inputs_that_would_crash():
+    """Where the operator runs, as sizes and indices are not known when it is compiled."""
+    w = constant(torch.ones(1, 4, 2).numpy(), hint="w")
+    x = variable("x", "float32", ["T", "N", 2])
+    layer = OnnxLayer(build([x], {"y": op.RNN(x, w[:, :2], w[:, 2:4], hidden_size=2)[0][:, 0]})).eval()
+    with pytest.raises(DataError, match=r"^Input 'x' has no elements, which crashes <Node RNN"):
+        onnx_layer([torch.zeros(3, 0, 2), *layer.parameters()], layer._handle, False, [])
+
+
 def test_shapes_that_are_computed():
     """The gradient recomputes what it cannot declare the shape of."""
     torch._dynamo.reset()
