@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, NodeProto, defs, helper, inliner
+from onnx import ModelProto, NodeProto, defs, helper, inliner
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, MISTAKEN_DEFAULTS, OPSET, forget_zero_sizes
@@ -17,7 +17,7 @@ from .custom_ops import is_opaque
 from .folding import fold_constants
 from .ml import expand, list_ml_outputs
 from .reader import EXPANSIONS
-from .upgrade import STANDARD, upgrade
+from .upgrade import STANDARD, mark_opset, upgrade
 from .validation import check_proto
 from .walk import bodies, walk_graphs, walk_protos
 
@@ -54,17 +54,11 @@ def prepare(
         _add_named_inputs(nodes)
         _sort(nodes)
     check_proto(light)
+    versions = {o.version for m in (light, *light.functions) for o in m.opset_import if o.domain in STANDARD}
     if light.functions:
-        # The converter drops functions, so they are inlined first (onnx 1.23.2); those of another opset, converted.
-        # The conversion looks for the types of initializers among those of values, and nowhere else.
-        stored = light.graph.initializer
-        light.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
-        # And for the types of what is inside of bodies.
-        _, *inside = walk_graphs(onnx.shape_inference.infer_shapes(light).graph if _has_bodies(light) else light.graph)
-        light.graph.value_info.extend(v for g in inside for v in [*g.input, *g.output, *g.value_info])
         light = _inline(light)
-    if (version := _opset(light)) < OPSET:
-        light = upgrade(light, version)
+    if len(versions) > 1 or min(versions, default=OPSET) < OPSET:
+        light = upgrade(light)
     opsets = {o.domain: o.version for o in light.opset_import}
     expand(light.graph, opsets, list_ml_outputs(proto))
     if batch is not None:
@@ -74,40 +68,19 @@ def prepare(
 
 
 def _inline(model: ModelProto) -> ModelProto:
-    """The model without functions, those of another opset converted by onnx or, as it takes no opaque nodes, here."""
+    """The model without functions; nodes from a function of another opset say of which one, for the upgrade."""
+    if not any(o.domain in STANDARD for o in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("", OPSET))
+    version = next(o.version for o in model.opset_import if o.domain in STANDARD)
+    for function in model.functions:
+        for imported in function.opset_import:
+            if imported.domain in STANDARD and imported.version != version:
+                mark_opset(walk_protos(function), imported.version)
+                imported.version = version  # onnx would convert the function otherwise
     try:
-        return inliner.inline_local_functions(model, convert_version=True)
+        return inliner.inline_local_functions(model)
     except Exception as e:
-        error = ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}")
-    nodes = [node for function in model.functions for node in walk_protos(function)]
-    if any(a.ref_attr_name for node in nodes for a in node.attribute):  # what it stands for is not known yet
-        raise error
-    newest = max([OPSET, *(_opset(m) for m in (model, *model.functions))])
-    for f in model.functions:
-        graph = onnx.GraphProto(name=f.name, node=f.node, input=[onnx.ValueInfoProto(name=n) for n in f.input],
-                                output=[onnx.ValueInfoProto(name=n) for n in f.output])
-        body = _to_opset(ModelProto(graph=graph, opset_import=f.opset_import), newest)
-        del f.node[:], f.opset_import[:]
-        f.node.extend(body.graph.node)
-        f.opset_import.extend(body.opset_import)
-    try:
-        return inliner.inline_local_functions(_to_opset(model, newest))
-    except Exception:
-        raise error from None
-
-
-def _opset(model: ModelProto | FunctionProto) -> int:
-    """The opset of ONNX's own domain that a model or a function imports."""
-    return next((o.version for o in model.opset_import if o.domain in STANDARD), OPSET)
-
-
-def _to_opset(model: ModelProto, newest: int) -> ModelProto:
-    """The model in an opset from that on which the library reads, since which no operator has another meaning."""
-    model = upgrade(model, version) if (version := _opset(model)) < OPSET else model
-    for imported in model.opset_import:
-        if imported.domain in STANDARD:
-            imported.version = newest
-    return model
+        raise ModelError(f"The functions of the model cannot be inlined: {_last_line(e)}") from None
 
 
 def _name_domains(model: ModelProto) -> None:
@@ -226,10 +199,6 @@ def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) 
     names = {d.dim_param for d in first if d.dim_param}
     for d in [*first, *(d for k in kinds for d in k.shape.dim if d.dim_param in names)]:
         d.dim_value = batch
-
-
-def _has_bodies(model: ModelProto) -> bool:
-    return any(bodies(node) for node in model.graph.node)
 
 
 def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +27,7 @@ from ortpartial.graph import OPSET, attribute_value, defaults, schema_of
 
 from .walk import walk_graphs, walk_protos
 
-__all__ = ["STANDARD", "upgrade"]
+__all__ = ["STANDARD", "mark_opset", "upgrade"]
 
 #: The names of the domain of ONNX's own operators.
 STANDARD = frozenset({"", "ai.onnx"})
@@ -36,8 +36,26 @@ STANDARD = frozenset({"", "ai.onnx"})
 FIRST = 7
 
 
-def upgrade(model: ModelProto, version: int) -> ModelProto:
-    """The model in the operators of the opset that the library reads.
+#: Where nodes say of which opset they are, if not of that of the model.
+_MARK = "ortpartial.opset"
+
+
+def mark_opset(nodes: Iterable[NodeProto], version: int) -> None:
+    """Let nodes say of which opset they are, for `upgrade`.
+
+    Parameters
+    ----------
+    nodes : iterable of onnx.NodeProto
+        The nodes; they are written to.
+    version : int
+        Their opset.
+    """
+    for node in nodes:
+        node.metadata_props.add(key=_MARK, value=str(version))
+
+
+def upgrade(model: ModelProto) -> ModelProto:
+    """The model in the operators of the opset that the library reads, or of a later one that it has already.
 
     A node is written anew where its operator has changed: where attributes became inputs, and where the same node has
     another meaning. All other nodes stay as they are, and so do those of other domains. onnx's converter has no part in
@@ -47,9 +65,7 @@ def upgrade(model: ModelProto, version: int) -> ModelProto:
     Parameters
     ----------
     model : onnx.ModelProto
-        The model, which may be written to.
-    version : int
-        Its opset, below that of the library.
+        The model without functions, which may be written to.
 
     Returns
     -------
@@ -60,6 +76,8 @@ def upgrade(model: ModelProto, version: int) -> ModelProto:
     ModelError
         The opset is below 7, and onnx's converter fails; or no later operator does what one of the model does.
     """
+    version = next((o.version for o in model.opset_import if o.domain in STANDARD), OPSET)
+    newest = max(OPSET, version, *(_find_opset(node, version) for node in walk_protos(model.graph)))
     if version < FIRST:
         _write(model, version)
         try:
@@ -68,29 +86,35 @@ def upgrade(model: ModelProto, version: int) -> ModelProto:
             reason = str(e).strip().splitlines()[-1]
             raise ModelError(f"The model cannot be upgraded from opset {version} to {OPSET}: {reason}") from None
     _write(model, max(version, FIRST))
+    for node in walk_protos(model.graph):
+        for mark in [p for p in node.metadata_props if p.key == _MARK]:
+            node.metadata_props.remove(mark)
     for imported in model.opset_import:
         if imported.domain in STANDARD:
-            imported.version = OPSET
+            imported.version = newest  # since OPSET, operators have only gained what may be left out
     return model
 
 
+def _find_opset(node: NodeProto, version: int) -> int:
+    """The opset of a node in a model of an opset."""
+    return next((int(p.value) for p in node.metadata_props if p.key == _MARK), version)
+
+
 def _write(model: ModelProto, version: int) -> None:
-    """Write anew the nodes of an opset whose operators have changed; below opset 7, those that onnx gets wrong."""
-    writers = {op_type: write for op_type, (last, write) in WRITERS.items()
-               if version <= last and (version < FIRST) == (last < FIRST)}
+    """Write anew the nodes of old opsets whose operators have changed; below opset 7, those that onnx gets wrong."""
     context = _Context(model, version)
     for graph in reversed([*walk_graphs(model.graph)]):  # bodies before the nodes that hold them
-        if any(node.op_type in writers and node.domain in STANDARD for node in graph.node):
-            _rewrite(graph, writers, context)
+        if any(context.find_writer(node) for node in graph.node):
+            _rewrite(graph, context)
 
 
-def _rewrite(graph: GraphProto, writers: Mapping[str, Callable[[_Writer], None]], context: _Context) -> None:
+def _rewrite(graph: GraphProto, context: _Context) -> None:
     """Write the nodes of a graph anew."""
     nodes = []
     for node in graph.node:
-        if node.op_type in writers and node.domain in STANDARD:
+        if write := context.find_writer(node):
             writer = _Writer(node, context)
-            writers[node.op_type](writer)
+            write(writer)
             nodes += writer.nodes
         else:
             nodes.append(NodeProto.FromString(node.SerializeToString()))
@@ -104,6 +128,14 @@ class _Context:
 
     model: ModelProto
     version: int
+
+    def find_writer(self, node: NodeProto) -> Callable[[_Writer], None] | None:
+        """What writes a node anew; None where it stays as it is."""
+        if node.domain not in STANDARD or node.op_type not in WRITERS:
+            return None
+        last, write = WRITERS[node.op_type]
+        is_late = self.version < FIRST <= last  # its form before opset 7 is the converter's
+        return write if _find_opset(node, self.version) <= last and not is_late else None
 
     @cached_property
     def names(self) -> set[str]:
@@ -148,9 +180,14 @@ class _Writer:
     nodes: list[NodeProto] = field(default_factory=list)
 
     @cached_property
+    def version(self) -> int:
+        """The opset of the node."""
+        return _find_opset(self.node, self.context.version)
+
+    @cached_property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the node, and the defaults that they had at its opset."""
-        schema = schema_of(self.node.op_type, "", self.context.version)
+        schema = schema_of(self.node.op_type, "", self.version)
         return {**defaults(schema), **{a.name: attribute_value(a) for a in self.node.attribute}}
 
     def kind(self, name: str) -> int:
@@ -194,7 +231,7 @@ class _Writer:
 
     def move(self, *names: str, drop: tuple[str, ...] = ()) -> None:
         """Write the node with attributes as the inputs that follow those which it had, and without some others."""
-        count = schema_of(self.node.op_type, "", self.context.version).max_input
+        count = schema_of(self.node.op_type, "", self.version).max_input
         inputs = [*self.node.input, *[""] * (count - len(self.node.input))]
         formal = schema_of(self.node.op_type, "", OPSET).inputs
         for name in names:
@@ -257,7 +294,7 @@ def _(w: _Writer) -> None:
     x, *_ = w.node.input
     w.move("ratio")
     if any(w.node.output[1:]):
-        kind = TensorProto.BOOL if w.context.version >= 10 else w.kind(x) or TensorProto.FLOAT
+        kind = TensorProto.BOOL if w.version >= 10 else w.kind(x) or TensorProto.FLOAT
         nothing = helper.make_tensor("nothing", kind, [1], [0])
         mask = w.nodes[-1].output.pop()
         w.nodes.append(helper.make_node("ConstantOfShape", [w.add("Shape", x)], [mask], value=nothing))
@@ -266,7 +303,7 @@ def _(w: _Writer) -> None:
 @_until(17, "Split")
 def _(w: _Writer) -> None:
     """Into parts of the same size where no sizes are given, which a number of parts says since opset 18."""
-    if w.context.version < 13 and w.attributes.get("split"):
+    if w.version < 13 and w.attributes.get("split"):
         w.move("split")
     elif len(w.node.input) < 2:
         w.finish("Split", *w.node.input, num_outputs=len(w.node.output), drop=("split",))

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import ModelError
@@ -360,6 +360,31 @@ def test_later_versions_only_add():
                     assert {*wider[len(options):]} <= {optional}, op_type
                 assert before[2].items() <= after[2].items(), op_type
                 assert not any(required for n, (_, required, _) in after[2].items() if n not in before[2]), op_type
+
+
+@pytest.mark.parametrize("opset", [9, 17, 21, 22])
+@pytest.mark.parametrize("inside", [11, 18, 22])
+def test_functions_of_another_opset(opset, inside):
+    """Each node is read at the opset of its function, with the attributes of the call."""
+    total = ("ReduceSum <axes: ints = @axes> (x)" if inside == 11 else "ReduceSum (x, k)")
+    if max(opset, inside) > 21 and runtime_version().startswith("1.19"):
+        pytest.skip("onnxruntime 1.19.2 has no opset 22")
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : {opset}, "here" : 1]>
+        g (float[2, 3, 5] x0) => (float[2, 3, 5] y) {{ a = Softmax <axis = 1> (x0)  y = here.f <axes = [1]> (a) }}
+        <domain: "here", opset_import: ["" : {inside}]> f <axes> (x) => (y) {{
+        k = Constant <value_ints: ints = @axes> ()  s = {total}  h = Hardmax <axis = 1> (x)  y = Mul(s, h) }}""")
+    feeds = {"x0": X[:, :, :, 0]}
+    loaded = load(model)
+    found = Session(build(loaded.inputs, loaded.outputs)).run(feeds)["y"]
+
+    def flatten(x, version):
+        return x.reshape(2, 15) if version < 13 else x
+
+    x = flatten(feeds["x0"], opset)
+    a = (np.exp(x) / np.exp(x).sum(1, keepdims=True)).reshape(2, 3, 5)
+    b = flatten(a, inside)
+    h = (b == b.max(1, keepdims=True)).reshape(2, 3, 5)
+    np.testing.assert_allclose(found, a.sum(1, keepdims=True) * h, rtol=1e-5)
 
 
 def test_among_foreign_operators():
