@@ -72,6 +72,21 @@ def test_no_check(log, opset, inputs, weights):
     assert log() == []
 
 
+def test_no_check_of_what_has_no_guards(log):
+    """onnxruntime 1.19.2 ends the process on this node, whose attributes do not fit its input."""
+    node = helper.make_node("LinearRegressor", ["x"], ["y"], domain="ai.onnx.ml", coefficients=[1.0] * 7, targets=3)
+    model = file_of(node, opset=15, x=X[:, :, 0])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    load(model)
+    assert log() == []
+
+
+def test_what_onnxruntime_computes_wrongly():
+    """The absolute values of x, of which onnxruntime 1.19.2 leaves out the sign; no upgrade has changed the node."""
+    node = helper.make_node("ReduceL1", ["x", "a"], ["y"], noop_with_empty_axes=1)
+    load(file_of(node, opset=18, a=np.zeros(0, np.int64)))
+
+
 NODES = {
     "indices": ([helper.make_node("Gather", ["w", "x"], ["y"])], {"x": np.zeros((2, 3), np.int64),
                                                                  "w": X[0]}),
