@@ -20,13 +20,13 @@ from .session_options import register_custom_ops, session_options
 
 __all__ = ["Binding", "Session", "has_training", "runtime_version"]
 
-
 #: What errors of loading say, and the optimizer of onnxruntime that they come from.
 _FAILING_FUSIONS = {
     "FusedMatMul": "MatmulTransposeFusion",  # 1.19.2 fuses a transposed product in float64 into one of float32
     "kernel for QLinearMatMul(21)": "QDQSelectorActionTransformer",  # 1.19.2 fuses one that it has up to opset 20
     # 1.31.1 gives a shape the name that it has in a model which was optimized before
     "Attempt to replace the existing tensor": "MatMulAddFusion",
+    "output_dtype INT8 does not match": "QDQS8ToU8Transformer",  # 1.31.1 turns int8 into uint8 but for an attribute
 }
 
 
@@ -103,7 +103,7 @@ class Session:
                 return self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
 
     def _load(self, model: ModelProto | bytes, options: Any) -> Any:
-        """An `InferenceSession`, with what onnxruntime 1.19.2 fails on worked around."""
+        """An `InferenceSession` of the graph, with a kernel that 1.19.2 lacks worked around."""
         if options is None:
             graph = model.graph if isinstance(model, ModelProto) else None
             options = session_options(self.threads, graph, memory_pattern=self._memory_pattern)
@@ -118,16 +118,9 @@ class Session:
             data = proto.SerializeToString()
         else:
             data = bytes(model)
-        # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
-        disabled = ["GemmSumFusion"]
         try:
-            try:
-                return self._open(data, options, disabled)
-            except Exception as e:
-                failing = [name for text, name in _FAILING_FUSIONS.items() if text in str(e)]
-                if not failing:
-                    raise
-                return self._open(data, options, [*disabled, *failing])
+            # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
+            return self._open(data, options, ["GemmSumFusion"])
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
             if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
                 return self._load(lower_quantized(model), options)
@@ -136,8 +129,15 @@ class Session:
             raise load_error(e, data) from None
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
-        return import_onnxruntime().InferenceSession(data, options, providers=self.device.providers, enable_fallback=0,
-                                                     disabled_optimizers=disabled)
+        """An `InferenceSession`, without the optimizers that make what the runtime does not run."""
+        try:
+            return import_onnxruntime().InferenceSession(data, options, providers=self.device.providers,
+                                                         enable_fallback=0, disabled_optimizers=disabled)
+        except Exception as e:
+            if not (wrong := [name for text, name in _FAILING_FUSIONS.items()
+                              if text in str(e) and name not in disabled]):
+                raise
+            return self._open(data, options, [*disabled, *wrong])
 
     def run(self, feeds: Mapping[str, np.ndarray], options: Any = None) -> dict[str, np.ndarray]:
         """Run the graph once on arrays.

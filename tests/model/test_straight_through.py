@@ -1,6 +1,8 @@
 """The straight-through estimator: gradients pass through quantization where asked, and nowhere else."""
 
+import io
 import pickle
+import warnings
 
 import numpy as np
 import onnx
@@ -8,8 +10,9 @@ import pytest
 import torch
 from models import assert_close
 from onnx import ModelProto, parser
-from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from sklearn.datasets import load_digits
+from torch.nn import functional
 
 from ortpartial import OrtGradientForwardBackward, TrainingSession, build, constant, gradient_model, load, op, variable
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
@@ -56,6 +59,50 @@ def test_gradient_is_that_of_torch():
     assert (w.grad == 0).any()
     found = Session(gradient_model(loaded, ["x", "w"], cotangents="ones")).run({"x": X, "w": w.detach().numpy()})
     assert_close(found, {"x_grad": x.grad.numpy(), "w_grad": w.grad.numpy()}, 1e-6)
+
+
+class FakeQuantized(torch.nn.Module):
+    """A network that torch trains for quantization: its weights, by channel, and activations are rounded."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(n, 4, 3, padding=1) for n in (2, 4))
+        self.last = torch.nn.Linear(64, 3)
+        self.register_buffer("scale", torch.tensor([0.003, 0.002, 0.0025, 0.003]))
+        self.register_buffer("zero", torch.zeros(4, dtype=torch.int32))
+
+    def convolve(self, layer, x):
+        weight = torch.fake_quantize_per_channel_affine(layer.weight, self.scale, self.zero, 0, -128, 127)
+        return functional.conv2d(x, weight, layer.bias, padding=1)
+
+    def forward(self, x):
+        def rounded(v, scale, zero, low=0, high=255):
+            return torch.fake_quantize_per_tensor_affine(v, scale, zero, low, high)
+
+        h = rounded(torch.relu(self.convolve(self.first, rounded(x, 0.02, 10))), 0.012, 0)
+        h = h + rounded(self.convolve(self.second, h), 0.01, 0, -128, 127)
+        weight = rounded(self.last.weight, 0.001, 0, -128, 127)
+        return functional.linear(functional.max_pool2d(h, 2).flatten(1), weight, self.last.bias)
+
+
+def test_gradients_of_a_network_that_torch_rounds_are_its_own():
+    torch.manual_seed(0)
+    module, x = FakeQuantized(), torch.randn(5, 2, 8, 8, requires_grad=True)
+    y = module(x)
+    y.backward(dy := torch.randn_like(y))
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch has an exporter that is newer
+        torch.onnx.export(module, (x,), file, opset_version=17, dynamo=False, do_constant_folding=False,
+                          input_names=["x"])
+    model = load(file.getvalue(), straight_through=True)
+    expected = {f"{n}_grad": p.grad.numpy() for n, p in [("x", x), *module.named_parameters()]}
+    names = [n.removesuffix("_grad") for n in expected]
+    weights = {n: model.arrays[n] for n in names if n != "x"}
+    assert sorted(weights) == sorted(Optimizer(model).weights_to_train)
+    (output,) = model.outputs
+    feeds = {"x": x.detach().numpy(), f"{output}_grad": dy.numpy(), **weights}
+    assert_close(Session(gradient_model(model, names)).run(feeds), expected, 1e-5)
 
 
 @pytest.mark.parametrize("axis", [None, 1])
@@ -161,6 +208,57 @@ def test_static_quantization(style, tmp_path):
     with pytest.raises(ModelError, match=r"No float initializer.*QuantizeLinear>.*rounds.*straight_through=True"):
         Optimizer(path)
     assert set(Optimizer(load(path, straight_through=True)).weights_to_train) >= {"v", "w"}
+
+
+class Residual(torch.nn.Module):
+    """Conv, Relu, MaxPool, Add, GlobalAveragePool and Gemm."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(n, 6, 3, padding=1) for n in (2, 6))
+        self.last = torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = functional.max_pool2d(torch.relu(self.first(x)), 2)
+        h = h + torch.relu(self.second(h))
+        return self.last(functional.adaptive_avg_pool2d(h, 1).flatten(1))
+
+
+class Encoder(torch.nn.Module):
+    """Attention with its products, Softmax, LayerNormalization and Add."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(self.first(x))
+
+
+@pytest.mark.parametrize("style", ["dynamic", "QOperator", "QDQ"])
+@pytest.mark.parametrize(("module", "shape"), [(Residual, (6, 2, 8, 8)), (Encoder, (6, 5, 8))])
+def test_what_onnxruntime_quantizes_has_nearly_the_gradient_of_the_floats(module, shape, style, tmp_path):
+    torch.manual_seed(0)
+    X, (floats, quantized) = torch.randn(shape), (str(tmp_path / name) for name in ("f.onnx", "q.onnx"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module().eval(), (X,), floats, opset_version=17, dynamo=False, input_names=["x"],
+                          output_names=["y"])
+    if style == "dynamic":
+        quantize_dynamic(floats, quantized, weight_type=QuantType.QUInt8)
+    else:
+        quantize_static(floats, quantized, Calibration(1.5 * X.numpy()), quant_format=QuantFormat[style],
+                        per_channel=True)
+    dy = np.random.default_rng(0).normal(size=(6, 3) if module is Residual else shape).astype(np.float32)
+    feeds = {"x": X.numpy(), "y_grad": dy}
+    a, b = (Session(gradient_model(model, ["x"])).run(feeds)["x_grad"].ravel()
+            for model in (load(floats), load(quantized, straight_through=True)))
+    # Ranges that are clipped and ties of rounded numbers change single elements.
+    assert a @ b > 0.95 * np.linalg.norm(a) * np.linalg.norm(b)
+    assert 0.9 < np.linalg.norm(b) / np.linalg.norm(a) < 1.1
+    with pytest.raises(NoGradientError, match="rounds"):
+        gradient_model(quantized, ["x"])
 
 
 def test_digits_are_learned_through_rounding(tmp_path):
