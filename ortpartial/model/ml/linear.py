@@ -29,7 +29,12 @@ def _read_regressor(attributes: Attributes) -> dict[str, np.ndarray] | None:
 
 def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
     classes = len(attributes.get("classlabels_ints") or attributes.get("classlabels_strings") or ())
-    return _read(attributes, classes) if classes > 1 else None  # Runtimes differ in what one row of coefficients means.
+    rows, n = len(attributes.get("intercepts") or ()), len(attributes.get("coefficients") or ())
+    if rows not in (1, classes) or not classes or not n or n % rows:
+        # onnxruntime-training 1.19.2 reads beyond their end.
+        raise ValueError(f"{n} coefficients and {rows} intercepts for {classes} classes, where an intercept for each "
+                         f"and as many coefficients were expected")
+    return _read(attributes, classes) if rows == classes > 1 else None  # Runtimes differ in what a single row means.
 
 
 def _write(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:

@@ -44,14 +44,23 @@ def test_intercepts_that_the_file_leaves_out():
     check_node(model, weights={"y.intercepts": double})
 
 
-@pytest.mark.parametrize(("attributes", "targets"), [
-    ({"coefficients": [1.0, 2.0], "intercepts": [0.1], "classlabels_ints": [0, 1]}, 2),
-    ({"coefficients": [1.0, 2.0], "classlabels_ints": [0, 1, 2]}, 3),
-])
-def test_what_is_left_alone(attributes, targets):
-    """One row of coefficients for two classes, which versions of onnxruntime read otherwise, and sizes that differ."""
-    loaded = load(ml_model("LinearClassifier", CLASSIFIED, **attributes))
+def test_what_is_left_alone():
+    """One row of coefficients for two classes, which versions of onnxruntime read otherwise."""
+    loaded = load(ml_model("LinearClassifier", CLASSIFIED, coefficients=[1.0, 2.0, 3.0], intercepts=[0.1],
+                           classlabels_ints=[0, 1]))
     assert [n.op_type for n in build(loaded.inputs, loaded.outputs).graph.node] == ["LinearClassifier"]
+
+
+@pytest.mark.parametrize("attributes", [
+    {"coefficients": [1.0, 2.0, 3.0], "classlabels_ints": [0, 1, 2]},
+    {"coefficients": [1.0, 2.0, 3.0], "intercepts": [1.0, 2.0], "classlabels_ints": [0, 1]},
+    {"coefficients": [1.0, 2.0, 3.0], "intercepts": [1.0]},
+])
+def test_sizes_that_do_not_fit(attributes):
+    """onnxruntime-training 1.19.2 dies of them."""
+    with pytest.raises(ModelError, match=r"Node \(unnamed\) \(LinearClassifier, output 'y'\) has attributes that are "
+                                         r"missing or do not fit together: 3 coefficients and . intercepts for . cl"):
+        load(ml_model("LinearClassifier", CLASSIFIED, **attributes))
 
 
 def test_a_vector_is_a_row():
