@@ -306,9 +306,18 @@ def trusted_sizes(x: Value, y: Value, window: Window) -> Sizes:
 
 
 def count_seen(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
-    """The number of elements that each window of an average counts."""
+    """The number of elements that each window of an average counts.
+
+    With pads and ceil_mode, it follows from the average of ones: onnxruntime 1.19.2 counts what lies behind the pads.
+    Not so where a window begins there, as its own inference of shapes does without that window.
+    """
     ones = op.Expand(constant(np.ones(1, x.dtype)), concat_sizes(constant([1, 1]), slice_shape(x, 2, x.rank)))
-    ones, window = pad_input(ones.stated([1, 1, *(x.shape or ())[2:]]), node, padding=count_include_pad)
+    ones = ones.stated([1, 1, *(x.shape or ())[2:]])
+    is_static = spatial_sizes(x) and spatial_sizes(dy)
+    if ceil_mode and count_include_pad and (not is_static or trusted_sizes(x, dy, read_window(node, x, None))):
+        share = crop(op.AveragePool(ones, **node.attributes), slice_shape(dy, 2, x.rank), x.rank)
+        return count_seen(x, dy, node, ceil_mode, 0) / (share + cast(op.Equal(share, 0), share))
+    ones, window = pad_input(ones, node, padding=count_include_pad)
     r, pads = len(window.kernel), window.pads
     if count_include_pad:
         ones, pads = op.Pad(ones, [0, 0, *pads[:r], 0, 0, *pads[r:]], 1), [0] * 2 * r

@@ -225,8 +225,12 @@ AVERAGE += [
 
 @pytest.mark.parametrize(("x", "attributes"), AVERAGE)
 def test_average_pool(x, attributes):
+    if OLD and attributes["count_include_pad"] and attributes.get("ceil_mode") and attributes["kernel_shape"] == [2, 1]:
+        pytest.skip("onnxruntime 1.19.2 counts a window that begins behind the image")
     if OLD and attributes["count_include_pad"] and attributes.get("ceil_mode"):
-        pytest.skip("onnxruntime 1.19.2 counts what is neither in the image nor in its padding")
+        # onnxruntime 1.19.2 counts what is neither in the image nor in its padding, but for float64, which is lowered.
+        precision = {"dtype": np.float32, "step": 1, "rtol": 5e-3}
+        return check_gradient(lambda x: op.AveragePool(x, **attributes), [whole(*x)], order=1, **precision)
     check_linear(lambda x: op.AveragePool(x, **attributes), [whole(*x)])
 
 
