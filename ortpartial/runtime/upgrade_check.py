@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
 
-from ortpartial.exceptions import ModelError, OrtPartialError
+from ortpartial.exceptions import DeadlineError, ModelError, OrtPartialError
 from ortpartial.graph import OPSET, Value, build, find_reached, schema_of, topological, walk_nodes
 from ortpartial.logs import logger
 from ortpartial.model import Model, bodies, index_ranges, register_upgrade_check, walk_graphs
@@ -129,6 +129,8 @@ class _Comparison:
                 return feeds, self._run(session, {**feeds, **stored})
             except OrtPartialError as e:
                 problem = str(e)
+                if isinstance(e, DeadlineError):
+                    break
         raise _NotComparedError(f"The model does not run on the inputs that it is compared at: {problem}")
 
     def run_file(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:

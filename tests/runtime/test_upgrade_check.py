@@ -128,6 +128,20 @@ def test_a_file_that_does_not_run(log):
         compare_with_file(model)
 
 
+def test_a_loop_that_takes_long(log):
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Tanh", ["v"], ["w"])], "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, []),
+         helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("v", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("w", TensorProto.FLOAT, None)])
+    load(file_of(helper.make_node("Loop", ["n", "", "x"], ["y"], body=body), opset=13, n=np.array(10**9)))
+    assert len(log()) == 1
+    assert "was not checked: The model does not run on the inputs" in log()[0]
+    assert "not over after 0.5 s" in log()[0]
+
+
 def test_sizes_that_do_not_fit(log):
     """Of those that are tried, one does."""
     nodes = [helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[9]), helper.make_node("Hardmax", ["a"], ["y"])]
