@@ -21,10 +21,18 @@ __all__ = ["SVM"]
 _PARAMETERS = {"LINEAR": {}, "POLY": {"gamma": 0, "coef0": 1}, "RBF": {"gamma": 0}, "SIGMOID": {"gamma": 0, "coef0": 1}}
 
 
+def _check(holds: bool, problem: str) -> None:
+    """Refuse what onnxruntime-training 1.19.2 reads beyond the end of."""
+    if not holds:
+        raise ValueError(f"there are {problem}")
+
+
 def _read_kernel(attributes: Attributes, vectors: int) -> dict[str, np.ndarray] | None:
     """Support vectors (vectors, features) and the parameters of the kernel, each a number."""
     flat, parameters = attributes.get("support_vectors", ()), attributes.get("kernel_params") or (0.0, 0.0, 0.0)
-    if not flat or len(flat) % vectors or len(parameters) != 3 or attributes["kernel_type"] not in _PARAMETERS:
+    _check(bool(flat) and len(flat) % vectors == 0, f"{len(flat)} numbers in support_vectors, of {vectors} vectors")
+    _check(len(parameters) == 3, f"{len(parameters)} kernel_params, where three were expected")
+    if attributes["kernel_type"] not in _PARAMETERS:
         return None
     places = _PARAMETERS[attributes["kernel_type"]]
     return {"support_vectors": np.array(flat, np.float32).reshape(vectors, -1),
@@ -69,8 +77,11 @@ def _read_regressor(attributes: Attributes) -> dict[str, np.ndarray] | None:
     n = attributes["n_supports"]
     coefficients = np.asarray(attributes.get("coefficients", ()), np.float32)
     rho = np.asarray(attributes.get("rho", ()), np.float32)
+    _check(len(rho) == 1, f"{len(rho)} numbers in rho, where one was expected")
+    fits = len(coefficients) == n if n else len(coefficients) > 0
+    _check(fits, f"{len(coefficients)} coefficients of {n} vectors")
     kernel = _read_kernel(attributes, n) if n else {}
-    if kernel is None or len(rho) != 1 or len(coefficients) != (n or len(coefficients)) or not len(coefficients):
+    if kernel is None:
         return None
     return {**kernel, "coefficients": coefficients, "rho": rho}
 
@@ -106,7 +117,10 @@ def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
     if arrays["prob_a"].size:
         sizes |= {"prob_a": pairs, "prob_b": pairs}
     labels = attributes.get("classlabels_ints") or attributes.get("classlabels_strings") or ()
-    if kernel is None or classes < 2 or len(labels) != classes or any(len(arrays[n]) != k for n, k in sizes.items()):
+    _check(len(labels) == classes, f"{len(labels)} labels of {classes} classes")
+    for n, size in sizes.items():
+        _check(len(arrays[n]) == size, f"{len(arrays[n])} numbers in {n}, where {size} were expected")
+    if kernel is None or classes < 2:
         return None
     if attributes["post_transform"] != "NONE" and "prob_a" not in sizes and classes == 2:
         return None  # Versions of onnxruntime differ.

@@ -6,6 +6,7 @@ from ml_nodes import RNG, X, check_node, check_weights, ml_model
 from onnx import TensorProto
 
 from ortpartial import grad, load
+from ortpartial.exceptions import ModelError
 from ortpartial.graph import Operators, build, op, variable
 from ortpartial.runtime import Session
 
@@ -77,6 +78,19 @@ def test_linear_classifier(classes, kind):
         assert [n.op_type for n in build(loaded.inputs, loaded.outputs).graph.node] == ["SVMClassifier"]
     else:
         check_node(model, weights=dict.fromkeys(loaded.arrays, shift))
+
+
+@pytest.mark.parametrize(("name", "value"), [("rho", []), ("kernel_params", [0.1, 0.2]), ("coefficients", [0.1] * 5),
+                                              ("support_vectors", [0.1] * 17)])
+@pytest.mark.parametrize("op_type", ["SVMRegressor", "SVMClassifier"])
+def test_sizes_that_do_not_fit(op_type, name, value):
+    """onnxruntime-training 1.19.2 dies of some of them."""
+    attributes = {"coefficients": [0.1] * 6, "rho": [0.1], **kernel("RBF"), name: value}
+    kinds = {"y": TensorProto.FLOAT} if op_type == "SVMRegressor" else CLASSIFIED
+    more = {"n_supports": 6} if op_type == "SVMRegressor" else {"vectors_per_class": [3, 3], "classlabels_ints": [0, 1]}
+    with pytest.raises(ModelError, match=rf"\({op_type}, output 'y'\) has attributes that are missing or do not fit "
+                                         r"together: there are "):
+        load(ml_model(op_type, kinds, **{n: v for n, v in attributes.items() if v != []}, **more))
 
 
 def test_classes_as_text():
