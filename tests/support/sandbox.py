@@ -40,12 +40,12 @@ def step(model, feeds, targets, engine):
     return layer.backward([np.ones_like(y) for y in ys], state)
 
 
-def outcome(*arguments, run=step):
-    """How a run ends: a kind of outcome and a sentence."""
+def outcome(*arguments, run=None):
+    """How a run, by default a step, ends: a kind of outcome and a sentence."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            run(*arguments)
+            (run or step)(*arguments)
         except OrtPartialError as e:
             return CLEAR, f"{type(e).__name__}: {e}"
         except BaseException as e:
