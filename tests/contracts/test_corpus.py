@@ -78,9 +78,9 @@ COARSE = ("RNN", "ReduceLogSumExp")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", [n for n in CASES if not n.startswith((*PLAIN, *JUMPS)) and n not in KNOTS])
 def test_second_order(name):
-    graph, inputs, outputs = CASES[name]
+    graph, _, outputs = CASES[name]
     op_type = graph.node[0].op_type
-    f, args = body_expression(name, inputs) if op_type in CONTROL else expression(graph, inputs)
+    f, args = case(name)
     if reason := leave_onnxruntime(name, f, args):
         pytest.skip(f"does not run here: {reason}")
     cotangents = [cotangent(y.shape) for y in outputs[: 1 if op_type in FIRST else None] if y.dtype in FLOATS]

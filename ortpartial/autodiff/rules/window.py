@@ -309,12 +309,14 @@ def count_seen(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pa
     """The number of elements that each window of an average counts.
 
     With pads and ceil_mode, it follows from the average of ones: onnxruntime 1.19.2 counts what lies behind the pads.
-    Not so where a window begins there, as its own inference of shapes does without that window.
+    Not so where a window begins there, as its own inference of shapes does without that window, nor in float64 with
+    unknown sizes, for which there is no kernel.
     """
     ones = op.Expand(constant(np.ones(1, x.dtype)), concat_sizes(constant([1, 1]), slice_shape(x, 2, x.rank)))
     ones = ones.stated([1, 1, *(x.shape or ())[2:]])
     is_static = spatial_sizes(x) and spatial_sizes(dy)
-    if ceil_mode and count_include_pad and (not is_static or trusted_sizes(x, dy, read_window(node, x, None))):
+    runs = trusted_sizes(x, dy, read_window(node, x, None)) if is_static else x.dtype != np.float64
+    if ceil_mode and count_include_pad and runs:
         share = crop(op.AveragePool(ones, **node.attributes), slice_shape(dy, 2, x.rank), x.rank)
         return count_seen(x, dy, node, ceil_mode, 0) / (share + cast(op.Equal(share, 0), share))
     ones, window = pad_input(ones, node, padding=count_include_pad)
