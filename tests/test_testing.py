@@ -26,6 +26,8 @@ RULES = rows(
     ("Where", "Where", lambda a, b: op.Where(constant([True, False, True]), a, b), [real(2, 3), real(2, 3)]),
     ("Clip", "Clip", lambda x: op.Clip(x, -0.5, 0.5), [real(2, 3)]),
     ("MatMul", "MatMul", op.MatMul, [real(2, 3), real(3, 4)]),
+    ("DequantizeLinear", "DequantizeLinear",
+     lambda s: op.DequantizeLinear(constant(np.array([[3, -5], [9, 7]], np.int8)), s), [within(0.5, 2, 2)]),
     ("DFT", "DFT", op.DFT, [real(1, 3, 1)]),
     ("MatMul of batches", "MatMul", op.MatMul, [real(2, 2, 3), real(3, 4)]),
     ("Gemm", "Gemm", op.Gemm, [real(2, 3), real(3, 4), real(4)]),
@@ -75,7 +77,7 @@ RULES = rows(
 
 
 # The input of the operator that is the i-th argument, where some inputs are constants.
-INPUTS = {"Where": (1, 2), "ScatterElements": (0, 2)}
+INPUTS = {"DequantizeLinear": (1,), "Where": (1, 2), "ScatterElements": (0, 2)}
 
 
 def make_wrong(monkeypatch, op_type, how, which=None):
@@ -90,14 +92,19 @@ def make_wrong(monkeypatch, op_type, how, which=None):
     monkeypatch.setitem(registry.RULES, ("", op_type), WrongRule(rule.function, rule.keywords))
 
 
+#: Dequantization exists in float32 and float16 alone, and is linear in the scale.
+SETTINGS = {"DequantizeLinear": {"dtype": np.float32, "step": 1, "rtol": 1e-5}}
+
+
 @pytest.mark.parametrize(("op_type", "f", "args"), RULES)
 def test_a_rule_wrong_by_a_ten_thousandth_is_caught(monkeypatch, op_type, f, args):
-    check_gradient(f, args, order=1, symbolic=False)
+    settings = SETTINGS.get(op_type, {})
+    check_gradient(f, args, order=1, symbolic=False, **settings)
     for i in range(len(args)):
         with monkeypatch.context() as patch:
             make_wrong(patch, op_type, lambda d: d * 1.0001, which=INPUTS.get(op_type, range(9))[i])
             with pytest.raises(AssertionError, match=f"By argument {i} .*central differences give"):
-                check_gradient(f, args, order=1, symbolic=False)
+                check_gradient(f, args, order=1, symbolic=False, **settings)
 
 
 def test_every_family_is_tested():

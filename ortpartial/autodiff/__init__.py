@@ -17,6 +17,7 @@ from .rules.window import crop, pad_input, read_transposed_window
 from .trainable import (
     WeightSelection,
     explain_untrained,
+    find_default_weights,
     find_reached_weights,
     find_trainable,
     resolve_weights,
@@ -42,6 +43,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "WeightSelection",
     "explain_untrained",
     "find_reached_weights",
+    "find_default_weights",
     "find_trainable",
     "resolve_weights",
     "warn_of_rounding",

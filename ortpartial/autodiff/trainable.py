@@ -13,14 +13,14 @@ import numpy as np
 
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
-from ortpartial.model import Model, is_generated_name, is_quantized
+from ortpartial.model import Model, is_generated_name, is_quantized, list_preprocessing
 
 from .grad import _carries, nodes_between
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings
 
-__all__ = ["WeightSelection", "explain_untrained", "find_reached_weights", "find_trainable", "resolve_weights",
-           "warn_of_rounding"]
+__all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find_reached_weights", "find_trainable",
+           "resolve_weights", "warn_of_rounding"]
 
 #: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
 WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
@@ -70,6 +70,16 @@ def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     readers, scales = find_readers(outputs), find_scales(outputs)
     return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim and v not in scales
             and not is_exported_number(v, nodes)}
+
+
+def find_default_weights(model: Model, outputs: Iterable[str]) -> set[Value]:
+    """The weights of a model that are trained by default.
+
+    They are those of `find_trainable`, except what scales and imputes features in front of a scikit-learn model: it was
+    computed from the data, and the gradient of a scale is not a number where a feature is missing.
+    """
+    weights = find_trainable(model.outputs[o] for o in outputs)
+    return weights - {model.initializers[n] for n in list_preprocessing(model.proto)}
 
 
 def find_scales(outputs: Sequence[Value]) -> set[Value]:
@@ -128,7 +138,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         Names, aliases and patterns of `fnmatch`, such as ``"encoder.layer.5.*"``, in any order; or a function of a
         name, a shape and a node that reads the weight, which says whether to train it. Patterns and functions choose
         among what a gradient reaches, except running statistics and the numbers that exporters write. By default the
-        float initializers of rank one or more among these.
+        float initializers of rank one or more among these, except statistics of the data.
     outputs : sequence of str
         The outputs to train.
 
@@ -143,7 +153,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         to train.
     """
     if weights is None:
-        trainable = find_trainable(model.outputs[o] for o in outputs)
+        trainable = find_default_weights(model, outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:
             warn_of_rounding(model, outputs, trainable)
             return chosen
@@ -198,7 +208,7 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     readers = find_readers(model.outputs[o] for o in outputs)
     statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
                   for x in node.inputs[3:5]}
-    trainable = find_trainable(model.outputs[o] for o in outputs)
+    trainable, preprocessing = find_default_weights(model, outputs), list_preprocessing(model.proto)
     scales = find_scales([model.outputs[o] for o in outputs])
     reasons = {}
     for n, v in model.initializers.items():
@@ -210,6 +220,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
             reasons[n] = "not among those to train"
         elif v in statistics:
             reasons[n] = "running statistic"
+        elif n in preprocessing:
+            reasons[n] = "statistic of the data, trained by name only"
         elif v in scales:
             reasons[n] = "scale of a quantization"
         elif v not in readers:

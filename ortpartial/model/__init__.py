@@ -8,7 +8,7 @@ from .folding import evaluate
 from .function_bodies import expand_body
 from .index_ranges import Range, check_empty, check_indices, find_indices, index_ranges
 from .load import Model, load, read, register_upgrade_check
-from .ml import ML_OPERATORS, compute_ml, expand_ml, read_ml_weights
+from .ml import ML_OPERATORS, compute_ml, expand_ml, list_preprocessing, read_ml_weights
 from .names import match_names
 from .prepare import prepare
 from .quantized_operators import by_row, dequantize
@@ -25,7 +25,7 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "available_memory", "bodies", "by_row", "can_pass_straight_through", "change_weights", "check_empty",
            "check_finite", "check_indices", "compute_ml", "count_modules", "declare", "dequantize", "draw_tree",
            "evaluate", "expand_body", "expand_ml", "find_indices", "find_libraries", "index_ranges",
-           "is_generated_name", "is_quantized", "load", "mark_straight_through", "match_names", "offload_weights",
-           "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion", "register_libraries",
-           "register_upgrade_check", "remove_unused", "replace_weights", "resolve_libraries", "restore_weights",
-           "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]
+           "is_generated_name", "is_quantized", "list_preprocessing", "load", "mark_straight_through", "match_names",
+           "offload_weights", "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion",
+           "register_libraries", "register_upgrade_check", "remove_unused", "replace_weights", "resolve_libraries",
+           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]

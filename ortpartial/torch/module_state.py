@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from onnx import ModelProto, helper, numpy_helper
 
-from ortpartial.autodiff import WeightSelection, find_trainable, resolve_weights, warn_of_rounding
+from ortpartial.autodiff import WeightSelection, find_default_weights, find_trainable, resolve_weights, warn_of_rounding
 from ortpartial.model import Model, replace_weights
 from ortpartial.rewrites import find_statistics, to_inference_mode
 
@@ -37,14 +37,15 @@ def choose_state(model: Model, names: WeightSelection | None) -> tuple[list[str]
     tuple of list of str and list of str
     """
     outputs = [n for n, v in model.outputs.items() if v.is_float]
-    reached = find_trainable(model.outputs[o] for o in outputs)
-    differentiable = [n for n, v in model.initializers.items() if v in reached]
     if names is None:
-        warn_of_rounding(model, outputs, reached)
-    is_empty = not (names is None or callable(names) or len(names))
-    parameters = [] if is_empty else differentiable if names is None else resolve_weights(model, names, outputs)
-    running = find_statistics(model)
-    buffers = [n for n in model.initializers if (n in differentiable or n in running) and n not in parameters]
+        default = find_default_weights(model, outputs)
+        warn_of_rounding(model, outputs, default)
+        parameters = [n for n, v in model.initializers.items() if v in default]
+    else:
+        is_empty = not (callable(names) or len(names))
+        parameters = [] if is_empty else resolve_weights(model, names, outputs)
+    reached, running = find_trainable(model.outputs[o] for o in outputs), find_statistics(model)
+    buffers = [n for n, v in model.initializers.items() if (v in reached or n in running) and n not in parameters]
     return parameters, buffers
 
 

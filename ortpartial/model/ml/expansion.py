@@ -19,8 +19,8 @@ from .preprocessing import PREPROCESSING
 from .svm import SVM
 from .trees import TREES
 
-__all__ = ["ML_OPERATORS", "compute_ml", "expand", "expand_ml", "list_ml_outputs", "read_ml_weights",
-           "write_ml_weights"]
+__all__ = ["ML_OPERATORS", "compute_ml", "expand", "expand_ml", "list_ml_outputs", "list_preprocessing",
+           "read_ml_weights", "write_ml_weights"]
 
 DOMAIN = "ai.onnx.ml"
 
@@ -103,6 +103,24 @@ def list_ml_outputs(proto: ModelProto) -> set[str]:
     set of str
     """
     return {_prefix(node) for node, _ in _list_nodes(proto.graph)}
+
+
+def list_preprocessing(proto: ModelProto) -> set[str]:
+    """The weights of nodes that scale and impute features, which are statistics of the data.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; its bodies and functions do not count.
+
+    Returns
+    -------
+    set of str
+        Their names, as in `read_ml_weights`.
+    """
+    version = _version(proto)
+    return {f"{_prefix(node)}.{what}" for node, operator in _list_nodes(proto.graph) if node.op_type in PREPROCESSING
+            for what in _read_arrays(node, operator, _read_attributes(node, version)) or {}}
 
 
 def expand(graph: GraphProto, opsets: dict[str, int], stored: Collection[str]) -> None:
