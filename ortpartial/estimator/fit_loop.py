@@ -271,8 +271,10 @@ class FitLoop:
 
     def _describe(self, loss: float, iteration: int) -> str:
         """The message about a loss that diverged."""
-        return (f"The loss is {loss} at iteration {iteration} (epoch {self.n_iter + 1}) with {self.spec.rate!r}; the "
-                f"weights are those of iteration {iteration - 1}. Lower the rate, or scale X and y.")
+        weights = ", and a weight is NaN or infinite," if np.isfinite(loss) else ""
+        return (f"The loss is {loss}{weights} at iteration {iteration} (epoch {self.n_iter + 1}) with "
+                f"{self.spec.rate!r}; the weights are those of iteration {iteration - 1}. Lower the rate, or scale X "
+                f"and y.")
 
     def _report(self, divergence: str, stacklevel: int) -> None:
         """Raise the message as an error, or warn."""

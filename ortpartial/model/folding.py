@@ -50,7 +50,7 @@ def fold_constants(graph: onnx.GraphProto, opsets: Mapping[str, int],
     for node in graph.node:
         for body in bodies(node):
             fold_constants(body, opsets, integers)
-        if node.op_type == "Range" and all(i in arrays for i in node.input):
+        if node.op_type == "Range" and node.input and all(i in arrays for i in node.input):
             _check_range(node, [arrays[i] for i in node.input])
         array = _evaluate_fast(node, integers, opsets)
         if array is not None and array.size <= 1:

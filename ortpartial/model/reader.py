@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, defs, numpy_helper
 
-from ortpartial.exceptions import GraphError, ModelError
+from ortpartial.exceptions import GraphError, ModelError, OrtPartialError
 from ortpartial.graph import (
     CONTROL,
     OPSET,
@@ -193,7 +194,8 @@ class Reader:
                 raise GraphError(f"{schema.name} {problem} attribute {wrong[0]!r}.")
             if len(inputs) < schema.min_input:
                 raise GraphError(f"{schema.name} takes {schema.min_input} or more inputs, {len(inputs)} given.")
-        outputs = EXPANSIONS[node.domain, node.op_type](inputs, attributes, [bool(o) for o in node.output])
+        with _naming_misfits(node):
+            outputs = EXPANSIONS[node.domain, node.op_type](inputs, attributes, [bool(o) for o in node.output])
         if len(node.output) > len(outputs):
             raise GraphError(f"{node.op_type} has {len(outputs)} outputs and not {len(node.output)}.")
         return outputs
@@ -272,7 +274,19 @@ def _check_closed(node: NodeProto, where: str) -> None:
 def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Any]:
     """The inputs of a node, guarded against numbers that would crash the process."""
     op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-    return guard_inputs(op_type, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
+    with _naming_misfits(node):
+        return guard_inputs(op_type, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
+
+
+@contextmanager
+def _naming_misfits(node: NodeProto) -> Iterator[None]:
+    """Raise a GraphError where Python itself fails on the inputs or attributes of a node that no schema has checked."""
+    try:
+        yield
+    except OrtPartialError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+        raise GraphError(f"The inputs or attributes of {node.op_type} are missing or do not fit: {e}.") from e
 
 
 def _with_rank(v: Value, declared: onnx.TypeProto) -> Value:

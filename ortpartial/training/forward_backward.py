@@ -52,6 +52,18 @@ class _Empty:
         return None if any(y.size for y in outputs) else cls(inputs)
 
 
+def _resolve_inputs(model: Model, inputs: str | Sequence[str] | None) -> list[str]:
+    """The inputs to differentiate by."""
+    floats = [n for n, v in model.inputs.items() if v.is_float]
+    if inputs is None:
+        return floats
+    names = list(dict.fromkeys([inputs] if isinstance(inputs, str) else inputs))
+    if unknown := [n for n in names if n not in floats]:
+        raise ModelError(f"The model has no input {unknown[0]!r} of real numbers to differentiate by; it has "
+                         f"{', '.join(map(repr, floats)) or 'none'}.")
+    return names
+
+
 class OrtGradientForwardBackward:
     """Forward and backward passes of an ONNX graph, for a training loop of the caller's own, in any thread.
 
@@ -62,6 +74,9 @@ class OrtGradientForwardBackward:
     weights_to_train : str, sequence of str, or callable, optional
         Initializers to differentiate by: names, aliases and patterns, or a function of a name, a shape and a `Node`, as
         in `OrtGradientForwardBackwardOptimizer`; by default those on a differentiable path to an output.
+    inputs : str or sequence of str, optional
+        Inputs to differentiate by, all of real numbers by default. Leave out those before rounding or an operator that
+        has no gradient, and those whose gradients nobody reads.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     engine : str
@@ -96,13 +111,14 @@ class OrtGradientForwardBackward:
         model: Model | ModelProto | bytes | str | os.PathLike[str],
         weights_to_train: WeightSelection | None = None,
         *,
+        inputs: str | Sequence[str] | None = None,
         device: str = "cpu",
         engine: str = "auto",
     ):
         self._model = load(model)
         self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in FLOATS]
         self.weights_to_train = resolve_weights(self._model, weights_to_train, self.outputs)
-        self.inputs = [n for n, v in self._model.inputs.items() if v.is_float]
+        self.inputs = _resolve_inputs(self._model, inputs)
         self.device = device
         self._weights = {w: self._model.arrays[w].copy() for w in self.weights_to_train}
         self._model = specialize(self._model, variables=self.weights_to_train)
@@ -115,7 +131,8 @@ class OrtGradientForwardBackward:
         self._indices = find_indices(self._model.inputs, self._model.outputs.values())
         self._turn = Turn()
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
-        self.engine_, self.engine_reason_ = select_for_backward(self._engine, forward, self.weights_to_train)
+        self.engine_, self.engine_reason_ = select_for_backward(self._engine, forward, self.weights_to_train,
+                                                               self.inputs)
         if self.engine_ == "agent":
             try:
                 self._agent = TrainingAgent(forward, self.weights_to_train, input_grads=self.inputs, device=self.device)
@@ -229,7 +246,7 @@ class OrtGradientForwardBackward:
         Returns
         -------
         weights, inputs : dict of str to numpy.ndarray
-            By name, in the order of `weights_to_train` and of the float inputs of the graph; an alias finds those of
+            By name, in the order of `weights_to_train` and of the `inputs` that were asked for; an alias finds those of
             the weights, too.
 
         Raises

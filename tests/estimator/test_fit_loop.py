@@ -15,6 +15,7 @@ from ortpartial.estimator.params import FitSettings
 from ortpartial.estimator.predictor import Predictor
 from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
+from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.losses import ElasticLearningLoss
 from ortpartial.learning.optimizers import LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
@@ -106,6 +107,17 @@ def test_interrupted():
     for _ in range(3):
         o.partial_fit(X, Y)
     assert same(o, optimizer().fit(X, Y))
+
+
+def test_divergence_of_a_weight():
+    """The loss of a batch is finite, and the gradient of a weight is not: 0 · NaN."""
+    x = variable("x", "float32", ["N", 2])
+    w, v = (constant(np.ones(2, np.float32), hint=n) for n in "wv")
+    y = x * w
+    model = build([x], {"y": op.ReduceSum(op.Where(op.IsNaN(y), v, y), [1])})
+    o = Optimizer(model, ["w"], batch_size=2)
+    with pytest.raises(ConvergenceError, match=r"The loss is [\d.]+, and a weight is NaN or infinite, at iteration 1 "):
+        o.fit(np.array([[1, np.nan], [2, 3]], np.float32), np.zeros((2, 1), np.float32))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

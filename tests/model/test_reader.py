@@ -10,7 +10,7 @@ from ortpartial.model.reader import EXPANSIONS, register_expansion
 
 
 def text(body):
-    return parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "here" : 1]> {body}')
+    return parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "here" : 1, "com.microsoft" : 1]> {body}')
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,10 @@ def text(body):
         ("g (float[N] x) => (float[N] y) { z = here.Nothing(x)  y = Exp(z) }",
          "Nothing.* cannot be read: Neither ONNX nor the installed onnxruntime has an operator here.Nothing"),
         ("g (float[N] x) => (float[N] y) { y = Exp <k = 1> (x) }", "Exp has no attribute 'k'"),
+        ("g (float[N] x) => (float[N] y) { y = com.microsoft.NGramRepeatBlock (x) }",
+         r"NGramRepeatBlock, output 'y'\) cannot be read: The inputs or attributes of NGramRepeatBlock are missing"),
+        ("g (float[N] x) => (float[N] y) { y = com.microsoft.SimplifiedLayerNormalization (x) }",
+         r"SimplifiedLayerNormalization, output 'y'\) cannot be read: The inputs or attributes of SimplifiedLayerNor"),
         ("g (float[2, 3] x) => (float[N] y) { y = MatMul(x, x) }", "MatMul does not accept"),
         ("g (float[N] x, bool b) => (float[N] y) { y = If (b) <then_branch = t () => (float[N] u) { u = Exp(x) }, "
          "else_branch = e () => (float[N] v) { v = Neg(z) }> }", r"Neg, output 'v'\) reads 'z', which nothing"),

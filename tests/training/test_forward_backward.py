@@ -342,3 +342,28 @@ def test_weights_of_integers():
     x, i = variable("x", "float32", ["N", 3]), constant(np.array([0, 1]), hint="i")
     with pytest.raises(ModelError, match="The weight 'i' holds no real numbers; its float initializers are none"):
         resolve_weights(load(build([x], {"y": op.Gather(x, i, axis=1)})), ["i"], ["y"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_inputs_that_are_left_out(rng, engine):
+    x, w = variable("x", "float32", ["N", 3]), constant(real(rng, 3, 2), hint="w")
+    model = build([x], {"y": x @ w})
+    kernel = OrtGradientForwardBackward(model, inputs=[], engine=engine)
+    (y,), state = kernel.forward(real(rng, 4, 3))
+    weights, inputs = kernel.backward([np.ones_like(y)], state)
+    assert list(weights) == ["w"]
+    assert inputs == {}
+    with pytest.raises(ModelError, match=r"has no input 'w' of real numbers to differentiate by; it has 'x'\."):
+        OrtGradientForwardBackward(model, inputs="w")
+
+
+def test_rounding_before_all_weights(rng):
+    """Weights behind rounding have their gradients, once nobody asks for that of the input."""
+    x, w = variable("x", "float32", ["N", 3]), constant(real(rng, 3, 2), hint="w")
+    rounded = op.DequantizeLinear(op.QuantizeLinear(x, 0.5, np.int8(0)), 0.5, np.int8(0))
+    model = build([x], {"y": rounded @ w})
+    with pytest.raises(NoGradientError, match="rounds"):
+        OrtGradientForwardBackward(model, "w")
+    kernel = OrtGradientForwardBackward(model, "w", inputs=[])
+    (y,), state = kernel.forward(np.array([[1, 2, 3]], np.float32))
+    assert kernel.backward([np.ones_like(y)], state)[0]["w"].tolist() == [[1, 1], [2, 2], [3, 3]]

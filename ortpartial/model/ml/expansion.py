@@ -280,7 +280,7 @@ def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Mapping[str
     inputs, casts, prefix = [], [], _prefix(node)
     for i, name in enumerate(node.input):
         declared = types.get(name, TypeProto.Tensor())
-        if operator.reads_rows and len(declared.shape.dim) == 1:
+        if operator.reads_rows and len(declared.shape.dim) != 2:  # of unknown rank, it may be a vector
             casts.append(helper.make_node("Flatten", [name], [f"{prefix}.row_{i}"], axis=-1))
             name = f"{prefix}.row_{i}"
         elem_type = operator.input_type(attributes, declared.elem_type)

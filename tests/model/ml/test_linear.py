@@ -69,6 +69,18 @@ def test_a_vector_is_a_row():
     check_node(model, X[0])
 
 
+@pytest.mark.parametrize("node", [
+    "LinearRegressor <coefficients = [1.0, 2.0, 3.0, 1.0, 0.0, 1.0], intercepts = [0.5, 1.0], targets = 2>",
+    """TreeEnsembleRegressor <n_targets = 1, nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2],
+    nodes_featureids = [0, 0, 0], nodes_values = [0.5, 0.0, 0.0], nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"],
+    nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0], target_nodeids = [1, 2],
+    target_ids = [0, 0], target_weights = [1.0, 2.0]>"""], ids=lambda n: n.split()[0])
+def test_a_computed_vector_is_a_row(node):
+    model = parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>
+        g (float[3] x) => (float[M, K] y) {{ a = Abs(x) y = ai.onnx.ml.{node} (a) }}""")
+    check_node(model, X[0])
+
+
 @pytest.mark.parametrize("body", [
     """g (float[N, 3] x) => (float[N, 1] y) { y = here.f(x) }
     <domain: "here", opset_import: ["": 17, "ai.onnx.ml": 1]> f (x) => (y) {
