@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpaqueSchema", "describe_opaque", "infer_opaque", "register_type_finder"]
 
-#: Finds the types of the outputs of a node that is not finished; rooms above fill it by `register_type_finder`.
+#: Find the types of the outputs of a node that is not finished; rooms above fill it by `register_type_finder`.
 _FINDERS: list[Callable[[Node], Sequence[TypeProto]]] = []
 
 
@@ -154,7 +154,7 @@ def register_type_finder(finder: Callable[[Node], Sequence[TypeProto]]) -> None:
         From a node, which has no outputs yet, to their types, without a shape where the rank is not known. A GraphError
         says why it finds none.
     """
-    _FINDERS[:] = [finder]
+    _FINDERS.append(finder)
 
 
 def infer_opaque(node: Node) -> list[TypeProto]:

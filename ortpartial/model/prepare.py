@@ -85,8 +85,8 @@ def _inline(model: ModelProto) -> ModelProto:
 
 def _name_domains(model: ModelProto) -> None:
     """Put operators of onnxruntime that it writes into the domain of ONNX, which has none of the name, into its own."""
-    nodes = [node for container in (model.graph, *model.functions) for node in walk_protos(container)]
-    misplaced = [node for node in nodes if node.domain in STANDARD and ("com.microsoft", node.op_type) in EXPANSIONS
+    misplaced = [node for container in (model.graph, *model.functions) for node in walk_protos(container)
+                 if ("com.microsoft", node.op_type) in EXPANSIONS and node.domain in STANDARD
                  and not defs.has(node.op_type)]
     for node in misplaced:
         node.domain = "com.microsoft"
@@ -162,10 +162,15 @@ def _sort(nodes: Any) -> None:
     onnxruntime sorts them itself, and its converter to float16 appends the casts of inputs. A Gradient may stand before
     the nodes that compute what it names: the standard orders nodes by their inputs alone.
     """
+    read: set[str] = set()
+    for node in nodes:
+        read |= _read_names(node)
+        if not read.isdisjoint(filter(None, node.output)):
+            break
+    else:
+        return
     computed_by = {o: k for k, node in enumerate(nodes) for o in node.output if o}
     reads = [sorted({computed_by[i] for i in _read_names(node) if i in computed_by}) for node in nodes]
-    if all(j < k for k, before in enumerate(reads) for j in before):
-        return
     try:
         order = list(TopologicalSorter(dict(enumerate(reads))).static_order())
     except CycleError:
@@ -176,7 +181,7 @@ def _sort(nodes: Any) -> None:
 
 def _read_names(node: NodeProto) -> set[str]:
     """The names that a node reads, with the graphs inside it."""
-    return {i for n in (node, *(n for b in bodies(node) for n in walk_protos(b))) for i in n.input}
+    return {*node.input, *(i for b in bodies(node) for n in walk_protos(b) for i in n.input)}
 
 
 def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) -> None:
@@ -230,12 +235,12 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
     # Exporters declare wrong sizes now and then; the inputs of a body follow from its node.
     for o in [*main.output, *(v for g in inside for v in [*g.input, *g.output])]:
         o.type.tensor_type.ClearField("shape")
-    for g in (main, *inside):
+    for g in (main, *inside) if opaque else ():
         computed = [o for node in g.node for o in node.output if o in opaque]
         g.value_info.extend(helper.make_value_info(o, opaque[o]) for o in computed)
-    for node in walk_protos(model.graph):
+    for node in (n for g in (main, *inside) for n in g.node if n.op_type in MISTAKEN_DEFAULTS):
         written = {a.name for a in node.attribute}
-        mistaken = MISTAKEN_DEFAULTS.get(node.op_type, {})
+        mistaken = MISTAKEN_DEFAULTS[node.op_type]
         node.attribute.extend(helper.make_attribute(n, v) for n, v in mistaken.items() if n not in written)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)

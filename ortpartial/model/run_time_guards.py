@@ -56,6 +56,8 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mappi
         The numbers are known already, and would crash the process.
     """
     guarded: list[Any] = list(inputs)
+    if op_type not in _GUARDS and op_type not in _BOUNDED:
+        return guarded
     if any(v is not None and not v.type.tensor_type.elem_type for v in inputs) and "." in op_type:
         return guarded  # Its type may be that of a sequence, or not known.
     i = _BOUNDED.get(op_type, 0)
