@@ -35,6 +35,7 @@ from ortpartial.graph import (
 from .crash_guards import check_node
 from .custom_ops import is_opaque
 from .folding import evaluate, read_constant
+from .padding import read_padding
 from .reductions import read_reduction
 from .run_time_guards import guard_inputs
 from .sequences import Elements, Joins, find_joins, read_element, sequence_elements, stack_appended
@@ -147,6 +148,8 @@ class Reader:
         attributes |= self.bodies(node, inputs, attributes, values)
         if not self.is_function:
             inputs = _guard(node, inputs, attributes)
+            if not schema.domain and (padded := read_padding(schema.name, inputs, attributes)) is not None:
+                return [self._finish(node.output[0], padded, inputs, where)]
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
         applied = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, fewest=len(node.output),
