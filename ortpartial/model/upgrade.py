@@ -22,7 +22,7 @@ from onnx import (
     version_converter,
 )
 
-from ortpartial.exceptions import ModelError
+from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import OPSET, attribute_value, defaults, schema_of
 
 from .walk import walk_graphs, walk_protos
@@ -114,7 +114,13 @@ def _rewrite(graph: GraphProto, context: _Context) -> None:
     for node in graph.node:
         if write := context.find_writer(node):
             writer = _Writer(node, context)
-            write(writer)
+            try:
+                write(writer)
+            except OrtPartialError:
+                raise
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+                raise ModelError(f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0]!r}) cannot "
+                                 f"be upgraded: its inputs or attributes are missing or do not fit: {e}.") from e
             nodes += writer.nodes
         else:
             nodes.append(NodeProto.FromString(node.SerializeToString()))

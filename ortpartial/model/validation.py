@@ -136,7 +136,9 @@ def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:
         return
     if condition and ((first := _find_constant(container, condition)) is None or not first.all()):
         return
-    body = next(a.g for a in node.attribute if a.name == "body")
+    body = next((a.g for a in node.attribute if a.name == "body"), None)
+    if body is None:
+        return  # The reader says that it is missing.
     makers = {o: n for n in body.node for o in n.output}
     name = body.output[0].name
     while name in makers and makers[name].op_type == "Identity":

@@ -310,6 +310,14 @@ def test_scan_of_batches():
         load(scan_of_batches("n"))
 
 
+@pytest.mark.parametrize(("op_type", "opset"), [("Dropout", 11), ("GroupNormalization", 18), ("ReduceSum", 11)])
+def test_misfits(op_type, opset):
+    """A node with inputs that its operator does not have is named."""
+    model = file_of(op_type, opset, [X] * 5, {})
+    with pytest.raises(ModelError, match=rf"\({op_type}, output 'y0'\) cannot be upgraded: its inputs or"):
+        load(model)
+
+
 def test_unknown_operator():
     """The node is named."""
     model = file_of("Softmax", 13, [X], {})
