@@ -72,7 +72,8 @@ def compare_with_file(model: Model, inputs: Arrays | None = None, seconds: float
 
 def _check_cheap(model: Model) -> None:
     """Check a model that was read, if it is small; in silence where it does not run on numbers that are drawn."""
-    if not _is_cheap(model):
+    # Only nodes of operators that have changed are compared: where there are none, onnxruntime is not even imported.
+    if not any(map(_Comparison(model).has_changed, model.proto.graph.node)) or not _is_cheap(model):
         return
     start = time.monotonic()
     try:
@@ -111,7 +112,7 @@ class _Comparison:
     """A model and its file, run on the same inputs, without the optimizations that round otherwise."""
 
     model: Model
-    seconds: float | None
+    seconds: float | None = None
 
     def run_model(self, inputs: Arrays | None) -> tuple[Arrays, Arrays]:
         """The inputs at which the model runs, and its outputs.
@@ -169,7 +170,7 @@ class _Comparison:
             return None
         for node in nodes:
             outputs = {o: values[o] for o in node.output if o in names}
-            if not self._has_changed(node):
+            if not self.has_changed(node):
                 continue  # The model may differ on purpose, where onnxruntime computes something else than ONNX says.
             before = {n: v for n, v in values.items() if n in arrays and n not in node.output and v.array is None}
             if any(v.node is not None and v.node.is_random for v in outputs.values()):
@@ -179,11 +180,11 @@ class _Comparison:
                     return self._describe(node, name, found, arrays[name])
         return None
 
-    def _has_changed(self, node: NodeProto) -> bool:
+    def has_changed(self, node: NodeProto) -> bool:
         """Whether an operator, that of a node or of one inside of it, has changed since the opset of the file."""
         inside = [n for body in bodies(node) for graph in walk_graphs(body) for n in graph.node]
         if inside:
-            return any(self._has_changed(n) for n in inside)
+            return any(map(self.has_changed, inside))
         versions = {schema_of(node.op_type, "", v).since_version for v in (self._version, OPSET)
                     if node.domain in ("", "ai.onnx") and defs.has(node.op_type)}
         return len(versions) != 1
