@@ -26,7 +26,7 @@ def text(body):
         ("g (float[N] x) => (float[N] y) { y = com.microsoft.NGramRepeatBlock (x) }",
          r"NGramRepeatBlock, output 'y'\) cannot be read: The inputs or attributes of NGramRepeatBlock are missing"),
         ("g (float[N] x) => (float[N] y) { y = Loop () }", r"Loop, output 'y'\) cannot be read: Loop takes 2 to"),
-        ("g (float[N] x) => (float[N] y) { y = com.microsoft.Range () }", r"Range, output 'y'\) cannot be read"),
+        ("g (float[N] x) => (float[N] y) { y = Range () }", r"Range, output 'y'\) cannot be read: Range takes 3"),
         ("g (float[N] x) => (float[N] y) { y = com.microsoft.SimplifiedLayerNormalization (x) }",
          r"SimplifiedLayerNormalization, output 'y'\) cannot be read: The inputs or attributes of SimplifiedLayerNor"),
         ("g (float[2, 3] x) => (float[N] y) { y = MatMul(x, x) }", "MatMul does not accept"),
