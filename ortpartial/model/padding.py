@@ -35,7 +35,7 @@ def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Mappi
     >>> read_padding("Pad", [x, constant([1, 2])], {"mode": "wrap"}) is None
     True
     >>> read_padding("Pad", [x, constant([1, 3])], {"mode": "wrap"})
-    <Value Gather float64[6]>
+    <Value Gather float64[?]>
     """
     if op_type != "Pad" or attributes.get("mode") != "wrap":
         return None

@@ -139,6 +139,15 @@ def _guard_probabilities(inputs: Sequence[Any], attributes: Mapping[str, Any]) -
     yield 0, op.Not(op.And(x >= 0, x <= 1)), "has probabilities that are not in 0 to 1"
 
 
+def _guard_range(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+    """onnxruntime 1.19.2 gives nothing for NaN, and where the number of elements overflows."""
+    start, _, delta = inputs
+    if start is None or delta is None or (start.array is not None and delta.array is not None and _is_whole(start)):
+        return  # As counted from 0 by 1: nothing overflows, unless the runtime refuses the size.
+    first, limit, step = (op.Cast(v, to=TensorProto.DOUBLE) for v in inputs)
+    yield 0, op.Not((limit - first) / step < LARGEST_INT32), "has too many elements, or an end that is not a number"
+
+
 def _guard_regions(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
     """onnxruntime 1.19.2 reads foreign memory for a region of an image that is not there."""
     x, _, images = inputs
@@ -305,6 +314,7 @@ _GUARDS: dict[str, Find] = {
     "MaxUnpool": _guard_unpooled,
     "NegativeLogLikelihoodLoss": _guard_labels, "SoftmaxCrossEntropyLoss": _guard_labels,
     "Pad": _guard_padding, "com.microsoft.Pad": _guard_padding,
+    "Range": _guard_range,
     "RoiAlign": _guard_regions,
     "STFT": _guard_frames,
     "ai.onnx.ml.ArrayFeatureExtractor": _guard_below(1, lambda x, *_, **__: _size(x, x.rank - 1)),

@@ -19,6 +19,9 @@ DANGEROUS = {
     "Loop M with a condition": (2**62, "Loop of 'r' has a trip count that takes hours, and no other end"),
     "MaxUnpool I": (np.full((1, 1, 4, 4), 16), "MaxUnpool of 'r' has indices of elements that its output lacks"),
     "Pad pads reflect": ([0, 0, 0, 10**7], "Pad of 'r' has pads that its input is too small for in mode 'reflect'"),
+    "Range delta real": (1e-30, "Range of 'l' has too many elements, or an end that is not a number"),
+    "Range limit real": (np.nan, "Range of 'l' has too many elements, or an end that is not a number"),
+    "Range start": (-(2**63), "Range of 'l' has too many elements, or an end that is not a number"),
     "RoiAlign batch_indices": ([0, 0, 0, 10**6], "RoiAlign of 'r' has batch_indices that are no rows of its input"),
     "RoiAlign batch_indices max": ([-1, 0, 0, 0], "RoiAlign of 'r' has batch_indices that are no rows of its input"),
     "STFT frame_length": (0, "STFT of 'r' has a frame_length that is not positive"),
@@ -43,7 +46,7 @@ def test_dangerous_numbers_raise_an_error(name):
 
 
 @pytest.mark.parametrize("name", ["Col2Im block_shape", "Loop M", "MaxUnpool I", "Pad pads reflect", "Pad pads wrap",
-                                  "RoiAlign batch_indices", "Tile repeats", "TopK K"])
+                                  "Range start", "RoiAlign batch_indices", "Tile repeats", "TopK K"])
 def test_guards_do_not_change_numbers(name):
     row = model(ROWS[name], computed=True)
     arrays = feeds(ROWS[name].valid, computed=True)
