@@ -21,6 +21,9 @@ _DISCRETE = frozenset({TensorProto.BOOL, TensorProto.INT64})
 _QUANTIZED = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4,
                         TensorProto.UINT4})
 
+#: Operators that round the product of two inputs, whose scales are their second and fifth input.
+_PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul"})
+
 
 def check_rounding(order: Sequence[Node], outputs: Sequence[Value], targets: Collection[Value],
                    cut: Collection[Value]) -> None:
@@ -28,9 +31,13 @@ def check_rounding(order: Sequence[Node], outputs: Sequence[Value], targets: Col
 
     `order` has the nodes that depend on the targets differentiably.
     """
+    nodes, targets = set(order), set(targets)
+    for node in order:
+        scales = (node.inputs[1], node.inputs[4]) if node.op_type in _PRODUCTS and not node.domain else ()
+        if any(x in targets or (x is not None and x.node in nodes) for x in scales):
+            raise NoGradientError(explain_rounding(node, node))
     if not any(map(rounds, order)):
         return
-    nodes, targets = set(order), set(targets)
     for node, reader in find_roundings(outputs, cut):
         x = node.inputs[0]
         if node in nodes and x is not None and (x in targets or x.node in nodes):

@@ -210,6 +210,20 @@ def test_static_quantization(style, tmp_path):
     assert set(Optimizer(load(path, straight_through=True)).weights_to_train) >= {"v", "w"}
 
 
+def test_scales_of_an_integer_product(tmp_path):
+    """Their gradients would be 0 where the product is rounded; that of the result has one after the rounding, too."""
+    onnx.save(parser.parse_model(MLP), tmp_path / "model.onnx")
+    X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    quantize_static(tmp_path / "model.onnx", path := tmp_path / "q.onnx", Calibration(X),
+                    op_types_to_quantize=["MatMul"], quant_format=QuantFormat.QOperator)
+    assert "QLinearMatMul" in {node.op_type for node in onnx.load(path).graph.node}
+    for scale in ("x_scale", "v_scale", "w_scale"):
+        with pytest.raises(NoGradientError, match=r"QLinearMatMul> .*rounds.*straight_through=True"):
+            gradient_model(path, [scale])
+        gradient_model(load(path, straight_through=True), [scale])
+    gradient_model(path, ["y_scale"])
+
+
 class Residual(torch.nn.Module):
     """Conv, Relu, MaxPool, Add, GlobalAveragePool and Gemm."""
 
