@@ -140,7 +140,7 @@ def _stage(proto: ModelProto, target: Path, data: set[Path], stack: ExitStack) -
     tensors = _list_initializers(proto)
     file = stack.enter_context(replace_file(target))
     if sum(map(measure, tensors)) >= external_data.MESSAGE:
-        beside = _find_free_name(target)
+        beside = _reserve_name(target)
         data.add(beside)
         stack.callback(flush_folder, target.parent)
         data_file = stack.enter_context(replace_file(beside))
@@ -169,12 +169,19 @@ def _move(tensors: list[TensorProto], file: BinaryIO, name: str) -> None:
         t.ClearField("raw_data")
 
 
-def _find_free_name(path: Path) -> Path:
-    """An unused name for the data of a model: a former model keeps its own until it is replaced."""
-    n, name = 0, f"{path.name}.data"
-    while path.with_name(name).exists():
-        n, name = n + 1, f"{path.name}.{n + 1}.data"
-    return path.with_name(name)
+def _reserve_name(path: Path) -> Path:
+    """An empty file of an unused name for the data of a model.
+
+    A former model keeps its own until it is replaced, and so does one that another process is writing there.
+    """
+    n, beside = 0, path.with_name(f"{path.name}.data")
+    while True:
+        try:
+            beside.touch(exist_ok=False)
+            return beside
+        except FileExistsError:
+            n += 1
+            beside = path.with_name(f"{path.name}.{n}.data")
 
 
 def _list_data(path: Path) -> list[Path]:

@@ -141,6 +141,22 @@ def test_an_interrupt_after_the_write_leaves_the_new_model(path, small_messages,
     assert sorted(os.listdir(path.parent)) == ["model.onnx", "model.onnx.1.data"]
 
 
+def test_two_that_write_the_same_model_do_not_share_a_file(path, small_messages, monkeypatch):
+    """One writes its data, another the whole model; then the data of the first get their name, and it is killed."""
+    move, replace = write_module._move, os.replace
+
+    def write_another(*arguments):
+        monkeypatch.setattr(write_module, "_move", move)
+        write(mlp(hidden=100, seed=2), path)
+        monkeypatch.setattr(os, "replace", lambda a, b: interrupt() if b == path else replace(a, b))
+        move(*arguments)
+
+    monkeypatch.setattr(write_module, "_move", write_another)
+    with pytest.raises(KeyboardInterrupt):
+        write(mlp(hidden=100, seed=1), path)
+    assert (weights_of(read(path))["W1"] == weights_of(mlp(hidden=100, seed=2))["W1"]).all()
+
+
 def test_files_of_others_stay(path, small_messages):
     (path.parent / "model.onnx.data").write_bytes(b"mine")
     path.write_bytes(b"no model")
