@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -41,12 +41,24 @@ class Placement:
     threads: int | None = 1
 
 
+@cache
+def _takes_bools_for_bytes() -> bool:
+    """Whether onnxruntime has to be told which bytes of DLPack are bools; 1.32 sees it."""
+    return "is_bool_tensor" in C.OrtValue.from_dlpack.__doc__
+
+
+def _borrow(t: torch.Tensor) -> Any:
+    """An OrtValue of the memory of a contiguous tensor, which it keeps alive."""
+    if t.dtype is torch.bool and _takes_bools_for_bytes():
+        return C.OrtValue.from_dlpack(to_dlpack(t.view(torch.uint8)), True)
+    return C.OrtValue.from_dlpack(to_dlpack(t))
+
+
 def _ortvalue(t: torch.Tensor) -> Any:
     """An OrtValue of the memory of a tensor, which it keeps alive; of a copy if the tensor is strided."""
     t = t if t.is_contiguous() else t.contiguous()
-    is_bool = t.dtype is torch.bool  # onnxruntime 1.19 to 1.31 takes a bool of DLPack for a byte.
     try:
-        return C.OrtValue.from_dlpack(to_dlpack(t.view(torch.uint8) if is_bool else t), is_bool)
+        return _borrow(t)
     except RuntimeError:
         if t.numel():
             raise
@@ -80,16 +92,14 @@ class _TensorSession:
     def __init__(self, model: ModelProto, names: Sequence[str], placement: Placement):
         memory_pattern = placement.device.kind != "cpu"  # Off on the CPU alone, where it was measured.
         self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
-        bools = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == TensorProto.BOOL}
-        self.inputs = [(n, names.index(n), n in bools) for n in self.session.inputs]
+        self.inputs = [(n, names.index(n)) for n in self.session.inputs]
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
-        self._borrow = C.OrtValue.from_dlpack
         # By the name of a parameter, the place, shape and dtype of its memory, and the OrtValue of it.
         self._cache: dict[str, tuple[int, torch.Size, torch.dtype, Any]] = {}
 
     def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
-        feeds, cache, borrow = {}, self._cache, self._borrow
-        for name, i, is_bool in self.inputs:
+        feeds, cache = {}, self._cache
+        for name, i in self.inputs:
             t = tensors[i]
             cached = cache.get(name)
             # A cached OrtValue keeps its memory, so that nothing else can be there.
@@ -100,7 +110,7 @@ class _TensorSession:
             if not t.is_contiguous():
                 t = t.contiguous()
             try:
-                ortvalue = borrow(to_dlpack(t.view(torch.uint8) if is_bool else t), is_bool)
+                ortvalue = _borrow(t)
             except RuntimeError:
                 if t.numel():
                     raise

@@ -47,7 +47,7 @@ ROUNDED = ("cast_DOUBLE_to_FLOAT", "castlike_DOUBLE_to_FLOAT")
 # Cases that are compared at a point beside their own, where the operator jumps: the beginning of their names.
 SHIFTED = ("l2normalization_axis_0", "mod_float_edge_cases")
 # Operators that onnxruntime computes in float32, whatever the dtype of the input.
-SINGLE = ("DeformConv", "GroupNormalization", "RMSNormalization", "Shrink") if OLD else ("GroupNormalization", "Shrink")
+SINGLE = ("DequantizeLinear", "GroupNormalization", "Shrink", *(("DeformConv", "RMSNormalization") if OLD else ()))
 
 
 ELSEWHERE_OLD = {
