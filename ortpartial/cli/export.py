@@ -1,0 +1,41 @@
+"""The command `export`: write a model with its training, as in the ONNX standard."""
+
+from __future__ import annotations
+
+import argparse
+
+from ortpartial.estimator import OrtGradientForwardBackwardOptimizer
+from ortpartial.model import load, write
+from ortpartial.training_info import TrainingSession
+
+from .options import add_output_option, add_straight_through_option, add_weights_option
+
+__all__ = ["add_export_options", "run_export"]
+
+
+def add_export_options(command: argparse.ArgumentParser) -> None:
+    add_output_option(command)
+    command.add_argument("--training", choices=("standard", "lowered"), default="standard",
+                         help="with the training operators of the standard, or without them; default: standard")
+    add_weights_option(command)
+    add_straight_through_option(command)
+    command.add_argument("--loss", default="square_error", help="the loss function; default: square_error")
+    command.add_argument("--rate", default="SGD", help="the update rule; default: SGD")
+    command.add_argument("--eta0", type=float, help="the learning rate; default: that of the update rule")
+    command.add_argument("--init", choices=("random", "model"), default="random",
+                         help="initial weights: random, or those of the model; default: random")
+    command.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in train mode")
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Write a model with its training as `training_info`."""
+    source = load(args.model, straight_through=args.straight_through)
+    optimizer = OrtGradientForwardBackwardOptimizer(source, args.weights, learning_loss=args.loss,
+                                                    learning_rate=args.rate, train_mode=args.train_mode)
+    if args.eta0 is not None:
+        optimizer.set_params(learning_rate__eta0=args.eta0)
+    write(optimizer.get_training_onnx(args.training, init=args.init), args.output)
+    session = TrainingSession.from_model(args.output)
+    print(f"{args.output}: a step reads {', '.join(session.inputs)}, gives {', '.join(session.outputs)}, and changes "
+          f"{', '.join(session.state)}")
+    return 0

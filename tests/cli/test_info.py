@@ -1,0 +1,71 @@
+"""What is said of a model: its weights, operators and gradients, and why some are not trained."""
+
+import onnx
+from models import net
+
+from ortpartial import build, constant, op, variable
+from ortpartial.cli import main
+
+
+def test_info(at, capsys):
+    assert main(["info", "mlp.onnx"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:11] == ["inputs", "  x  float32[Nx4]", "", "outputs", "  y  float32[Nx1]", "",
+                          "initializer  type          numbers",
+                          "W1           float32[4x8]       32  trained",
+                          "b1           float32[8]          8  trained",
+                          "W2           float32[8x1]        8  trained",
+                          "b2           float32[1]          1  trained"]
+    assert lines[12].split() == ["operator", "nodes", "gradient", "engines"]
+    assert [line.split() for line in lines[13:16]] == [
+        ["Add", "2", "rule", "agent", "step", "epoch"],
+        ["MatMul", "2", "rule", "agent", "step", "epoch"],
+        ["Tanh", "1", "rule", "agent", "step", "epoch"],
+    ]
+    assert lines[16:] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
+
+
+def test_info_names_one_refused_node_per_operator(at, capsys):
+    x, w = variable("x", "float32", ["N"]), constant([2.0], hint="w")
+    onnx.save(build([x], {"y": op.Elu(op.Selu(op.Elu(op.Elu(x * w))))}), "elu.onnx")
+    assert main(["info", "elu.onnx"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not by the agent: ")]
+    assert sorted(line.split(": ", 1)[1] for line in lines if "lu" in line) == [
+        "Elu (node 'Elu_node_0'): no test covers its gradient. (and 2 more)",
+        "Selu (node 'Selu_node_0'): no test covers its gradient.",
+    ]
+
+
+def test_info_lists_blocking_nodes(at, capsys):
+    assert main(["info", "blocked.onnx"]) == 1
+    text = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
+    assert rows["Unique"] == ["1", "none", "-"]
+    assert rows["Mish"] == ["1", "body", "step", "epoch"]
+    assert rows["Floor"][:2] == ["1", "zero"]
+    assert rows["Mul"][:2] == ["2", "rule"]
+    assert "trained: 2 of 3 float initializers, 2 of 3 numbers\n" in text
+    assert "not by the agent: Unique (node 'distinct'): no test covers its gradient." in text
+    assert text.endswith("blocked: Unique (node 'distinct') has no gradient.\n")
+    # A node before the first weight blocks nothing.
+    assert main(["info", "blocked.onnx", "--weights", "v"]) == 0
+    assert "blocked" not in capsys.readouterr().out
+
+
+def test_info_says_why_a_weight_is_not_trained(at, capsys, monkeypatch):
+    onnx.save(net(0.5), "net.onnx")
+    assert main(["info", "net.onnx", "--weights", "K", "scale?"]) == 0
+    notes = {line.split()[0]: line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines() if line}
+    assert (notes["K"], notes["W"], notes["mean1"]) == ("trained", "not among those to train", "running statistic")
+    assert main(["info", "blocked.onnx", "--weights", "v"]) == 0
+    notes = {line.split()[0]: line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines() if line}
+    assert (notes["v"], notes["e"]) == ("trained", "no gradient reaches it")
+    assert main(["info", "net.onnx", "--depth", "0"]) == 2
+    assert capsys.readouterr().err == "ortpartial: --depth is a whole number of at least 1, not 0.\n"
+
+
+def test_info_of_a_model_without_weights(at, capsys):
+    assert main(["info", "bare.onnx"]) == 1
+    text = capsys.readouterr().out
+    assert "trained: 0 of 0 float initializers" in text
+    assert "blocked: No float initializer of rank one or more leads to the outputs 'y'" in text
