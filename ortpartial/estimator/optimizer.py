@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +42,15 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
+from .changes import PROGRESS, change_settings
 from .display import list_changed, to_html, to_text
-from .fit_loop import FitLoop, count_batches
+from .fit_loop import count_batches
 from .outputs import resolve_losses, warn_of_activations
 from .params import FitSettings, ModelSetting, Setting, check_flag, check_names, collect_params, replace_nested
-from .predictor import Predictor, interruptible
+from .parts import Part, TrainingParts
+from .predictor import interruptible
 from .prefetch import is_prefetching
-from .state import TrainingState
 from .tags import make_tags
-from .validation import DataAdapter
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,16 +63,11 @@ if TYPE_CHECKING:
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
 #: Attributes that are derived, and so left out of a pickle; the second line names those of former versions.
-_DERIVED = ("_spec", "_engine", "_data", "_predictor", "_loop", "_state", "_layer",
-            "_losses", "_precision", "_read", "_statistics", "_threads")
+_DERIVED = ("_parts", "_layer",
+            "_data", "_engine", "_loop", "_losses", "_precision", "_predictor", "_read", "_spec", "_state",
+            "_statistics", "_threads")
 
-#: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
-_PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
-             "_rng": "rng"}
-
-
-#: Settings of the loop, and those that the processes of a distributed training share: a callback may change them.
-_LOOP = tuple(f.name for f in fields(FitSettings))
+#: Settings that the processes of a distributed training share: a callback may change them.
 _SHARED = ("learning_rate", "learning_penalty", "max_iter", "batch_size", "shuffle", "validation_every")
 
 
@@ -81,7 +75,7 @@ class _Progress:
     """An attribute of an optimizer that its `FitLoop` holds under another name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = _PROGRESS[name]
+        self.name = PROGRESS[name]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else getattr(instance._loop, self.name)
@@ -292,6 +286,13 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     verbose = Setting()
     exc = Setting()
 
+    _spec = Part()
+    _data = Part()
+    _engine = Part()
+    _predictor = Part()
+    _loop = Part()
+    _state = Part()
+
     train_losses_ = _Progress()
     validation_losses_ = _Progress()
     n_iter_ = _Progress()
@@ -328,13 +329,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """Compose the parts. They follow from the spec and the settings, and are not pickled."""
         if spec.model.file is not None:
             gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
-        self._spec = spec
-        self._data = DataAdapter(self._spec)
-        self._engine = self._select_engine()
-        # Labels that do not count have a weight of 0 in what the adapter gives.
-        self._predictor = Predictor(self._spec.counting_all(), self._engine, self._data)
-        self._loop = FitLoop(self._spec, self._engine, self._predictor, settings)
-        self._state = TrainingState(self._spec, self._engine)
+        self._parts = TrainingParts(spec, self._select_engine(spec), settings)
         self._layer: OrtGradientForwardBackward | None = None
 
     def _specify(self, model: Model) -> TrainingSpec:
@@ -354,10 +349,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                 if loss.is_unbalanced and o in self._class_weights else loss
                 for o, loss in resolve_losses(model, self.learning_loss).items()}
 
-    def _select_engine(self) -> Engine:
+    def _select_engine(self, spec: TrainingSpec) -> Engine:
         """An engine that holds the first weights."""
-        kind, reason = select_engine(self.engine, self._spec, self.distributed)
-        engine = kind(self._spec.counting_all())
+        kind, reason = select_engine(self.engine, spec, self.distributed)
+        engine = kind(spec.counting_all())
         engine.reason = reason
         return engine
 
@@ -454,7 +449,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         with self._turn.lock:
             seen = self._engine.iteration if self.warm_start else 0
             if self._spec.rate_start and not self.warm_start:  # The optimizer, too, starts again.
-                self._adopt(replace(self._spec, rate_start=0))
+                self._parts.adopt(replace(self._spec, rate_start=0))
             self._plan(seen, X, y, X_val)
             if y is not None:
                 self._balance(X, y)
@@ -502,7 +497,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                 raise
             self._batches = 0
         if is_planned and self._spec.batches != self._batches:
-            self._adopt(replace(self._spec, batches=self._batches))
+            self._parts.adopt(replace(self._spec, batches=self._batches))
 
     def _balance(self, X: Any, y: Any) -> None:
         """Go on with the class weights that "balanced" stands for in all labels."""
@@ -514,7 +509,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         losses = {o: loss.balanced(targets[self._spec.names.target(o)]) for o, loss in losses.items()}
         self._class_weights = {o: loss.class_weight for o, loss in losses.items()}
         if losses != self._spec.losses:
-            self._adopt(replace(self._spec, losses=losses))
+            self._parts.adopt(replace(self._spec, losses=losses))
             self._predictor.sessions.clear()
 
     def _notify(self) -> bool:
@@ -528,7 +523,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         # All processes go on with the settings of the first one.
         shared = {n: getattr(self, n) for n in _SHARED}
         shared, self._rng, is_over = self._engine.broadcast((shared, self._rng, is_over))
-        self._change({n: v for n, v in shared.items() if getattr(self, n) != v})
+        change_settings(self, {n: v for n, v in shared.items() if getattr(self, n) != v})
         return bool(is_over)
 
     # -- prediction
@@ -826,7 +821,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         model = change_weights(self._spec.model, self._first)
         with self._engine.turn.lock:
             snapshot = self._engine.snapshot()
-        return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in _PROGRESS},
+        return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases,
                 "custom_ops_library": model.custom_ops_library, "rate_start": self._spec.rate_start,
@@ -839,7 +834,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                            custom_ops_library=state.pop("custom_ops_library", ())))
         # Pickles of version 0.1.0 have the name "_given".
         arguments = state.pop("_given", None) or state.pop("_arguments")
-        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in _PROGRESS}
+        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         rate_start = state.pop("rate_start", 0)
         kept = {n: v for n, v in state.items() if n not in _DERIVED}
@@ -897,98 +892,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         direct = {n: v for n, v in params.items() if "__" not in n}
         check_names(self, direct)
         if direct:
-            self._change(direct)
+            change_settings(self, direct)
         if nested := {n: v for n, v in params.items() if "__" in n}:
-            self._change(replace_nested(self, nested))
+            change_settings(self, replace_nested(self, nested))
         return self
-
-    def _change(self, params: Mapping[str, Any]) -> None:
-        """Change settings, between two trainings or in the thread that trains."""
-        if self._loop.thread not in (None, get_ident()):  # Settings of the loop change at any time, others are refused.
-            self._change_all(params)
-            return
-        with self._turn.lock:
-            self._change_all(params)
-
-    def _change_all(self, params: Mapping[str, Any]) -> None:
-        """Change settings: those of the loop, then those of the update, the others by composing anew."""
-        loop = {n: v for n, v in params.items() if n in _LOOP}
-        update = {n: v for n, v in params.items() if n in ("learning_rate", "learning_penalty")}
-        if others := params.keys() - loop.keys() - update.keys():
-            self._recompose({n: params[n] for n in [*others, *loop]}, update)
-            return
-        settings = replace(self._loop.settings, **loop)
-        self._change_update(update)
-        self._loop.settings = settings
-        if "random_state" in params:
-            self._rng = np.random.default_rng(self.random_state)
-
-    def _change_update(self, params: Mapping[str, Any]) -> None:
-        """Go on with another optimizer or penalty from the next step on."""
-        if self._loop.thread not in (None, get_ident()):
-            raise SettingError("learning_rate and learning_penalty change between two steps: in a callback, not in "
-                               "another thread, such as that in which an iterable gives its batches.")
-        former, spec = self.learning_rate, self._spec
-        rate = resolve_rate(params["learning_rate"]) if "learning_rate" in params else former
-        penalty = resolve_penalty(params.get("learning_penalty", self.learning_penalty))
-        if self._loop.thread is not None and not self._batches and rate.over(1) is not rate:
-            raise SettingError(f"{rate.schedule!r} lasts as long as the training, and the data do not say how many "
-                               f"batches they give; give the schedule their number n.")
-        if (rate, penalty) != (former, self.learning_penalty):
-            weight = self._spec.model.arrays[self.weights_to_train[0]]
-            # An error in a formula is better now than in the next step.
-            for piece in (rate.over(max(self._batches, 1)), penalty):
-                piece.build_onnx_function(dtype=weight.dtype, shape=weight.shape)
-            is_kept = isinstance(rate, type(former)) or isinstance(former, type(rate))
-            start = spec.rate_start if is_kept else self._state.batches
-            self._adopt(replace(spec, rate=rate, penalty=penalty, rate_start=start, batches=self._batches))
-        vars(self).update(learning_rate=rate, learning_penalty=penalty)
-        self._arguments.update(params)
-
-    def _adopt(self, spec: TrainingSpec) -> None:
-        """Go on from the current state with another update of the weights or other class weights, in all parts."""
-        with self._engine.turn.lock:
-            self._spec, self._engine = spec, self._engine.continue_with(spec.counting_all())
-            self._data.spec = spec
-            for part in (self._loop, self._state):
-                part.spec, part.engine = spec, self._engine
-            self._predictor.spec, self._predictor.engine = spec.counting_all(), self._engine
-
-    def _recompose(self, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
-        """Change settings that all graphs depend on, then those of the update, and continue from the current state."""
-        if self._loop.thread is not None:
-            raise SettingError(f"{next(iter(params))} belongs to the graphs that run now; change it before or after "
-                               f"fit.")
-        new = type(self)(**{**self.get_params(deep=False), **params})
-        with self._engine.turn.lock:
-            self._take_over(new, params, update)
-
-    def _take_over(self, new: Self, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
-        """Become another optimizer, and continue from the current state unless the model is another one."""
-        if "model" not in params:
-            new._batches, new._class_weights = self._batches, dict(self._class_weights)
-            dropped = [n for n in self._spec.moving if n not in new._spec.moving]
-            new._keep({**self._learned, **{n: self._engine.get(n) for n in dropped}})
-            losses = new._resolve_losses(new._spec.model)
-            if self._batches or self._spec.rate_start or losses != new._spec.losses:
-                new._adopt(replace(new._spec, losses=losses, batches=self._batches, rate_start=self._spec.rate_start))
-            new._engine.restore(self._engine.snapshot())
-            for name in _PROGRESS:
-                if not (name == "_rng" and "random_state" in params):
-                    setattr(new, name, getattr(self, name))
-        new._change_update(update)
-        new._engine.turn = self._engine.turn
-        vars(self).update({n: v for n, v in vars(new).items() if n != "_turn"})
-
-    def _keep(self, learned: Mapping[str, np.ndarray]) -> None:
-        """Take over what was learned: as constants of the graphs, unless a step changes them."""
-        self._learned = {n: a for n, a in learned.items() if n not in self._spec.moving}
-        self._first = {n: self._spec.model.arrays[n] for n in self._learned}
-        if self._learned:
-            self._compose(self._specify(change_weights(self._spec.model, self._learned)), self._loop.settings)
-        for n in self._spec.moving:
-            if n in learned:
-                self._engine.set(n, learned[n])
 
     # -- display, and what scikit-learn asks for
 

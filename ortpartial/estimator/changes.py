@@ -1,0 +1,130 @@
+"""Changes of settings, between two trainings or in one that runs: of the loop, of the update, or of all graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.exceptions import SettingError
+from ortpartial.learning import resolve_penalty, resolve_rate
+from ortpartial.model import change_weights
+
+from .params import FitSettings
+
+if TYPE_CHECKING:
+    from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
+
+__all__ = ["PROGRESS", "change_settings"]
+
+#: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
+PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
+            "_rng": "rng"}
+
+#: Settings that no graph depends on, and those of the update, which change in a training that runs, too.
+_LOOP = frozenset(f.name for f in fields(FitSettings))
+_UPDATE = frozenset({"learning_rate", "learning_penalty"})
+
+
+def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
+    """Change settings, between two trainings or in the thread that trains.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer, which keeps what it has trained.
+    params : dict of str to object
+        Settings of its constructor.
+
+    Raises
+    ------
+    SettingError
+        A value is not allowed, or a training is running and a graph depends on the setting.
+    """
+    # Another thread changes settings of the loop at any time, and no others.
+    if optimizer._loop.thread not in (None, get_ident()):
+        _change(optimizer, params)
+        return
+    with optimizer._turn.lock:
+        _change(optimizer, params)
+
+
+def _change(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
+    """Change settings: those of the loop, then those of the update, the others by composing anew."""
+    update = {n: v for n, v in params.items() if n in _UPDATE}
+    if params.keys() - _LOOP - _UPDATE:
+        _recompose(optimizer, {n: v for n, v in params.items() if n not in _UPDATE}, update)
+        return
+    settings = replace(optimizer._loop.settings, **{n: v for n, v in params.items() if n in _LOOP})
+    _change_update(optimizer, update)
+    optimizer._loop.settings = settings
+    if "random_state" in params:
+        optimizer._rng = np.random.default_rng(optimizer.random_state)
+
+
+def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
+    """Go on with another optimizer or penalty from the next step on."""
+    if optimizer._loop.thread not in (None, get_ident()):
+        raise SettingError("learning_rate and learning_penalty change between two steps: in a callback, not in "
+                           "another thread, such as that in which an iterable gives its batches.")
+    former, spec, batches = optimizer.learning_rate, optimizer._spec, optimizer._batches
+    rate = resolve_rate(params["learning_rate"]) if "learning_rate" in params else former
+    penalty = resolve_penalty(params.get("learning_penalty", optimizer.learning_penalty))
+    if optimizer._loop.thread is not None and not batches and rate.over(1) is not rate:
+        raise SettingError(f"{rate.schedule!r} lasts as long as the training, and the data do not say how many "
+                           f"batches they give; give the schedule their number n.")
+    if (rate, penalty) != (former, optimizer.learning_penalty):
+        weight = spec.model.arrays[optimizer.weights_to_train[0]]
+        # An error in a formula is better now than in the next step.
+        for piece in (rate.over(max(batches, 1)), penalty):
+            piece.build_onnx_function(dtype=weight.dtype, shape=weight.shape)
+        is_kept = isinstance(rate, type(former)) or isinstance(former, type(rate))
+        start = spec.rate_start if is_kept else optimizer._state.batches
+        optimizer._parts.adopt(replace(spec, rate=rate, penalty=penalty, rate_start=start, batches=batches))
+    vars(optimizer).update(learning_rate=rate, learning_penalty=penalty)
+    optimizer._arguments.update(params)
+
+
+def _recompose(optimizer: Optimizer, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
+    """Change settings that all graphs depend on, then those of the update, and continue from the current state."""
+    if optimizer._loop.thread is not None:
+        name = next(n for n in params if n not in _LOOP)
+        raise SettingError(f"{name} belongs to the graphs that run now; change it before or after fit.")
+    new = type(optimizer)(**{**optimizer.get_params(deep=False), **params})
+    with optimizer._engine.turn.lock:
+        if "model" not in params:
+            _hand_over(optimizer, new)
+            for name in PROGRESS:
+                if not (name == "_rng" and "random_state" in params):
+                    setattr(new, name, getattr(optimizer, name))
+        _change_update(new, update)
+        new._engine.turn = optimizer._engine.turn
+        vars(optimizer).update({n: v for n, v in vars(new).items() if n != "_turn"})
+
+
+def _hand_over(former: Optimizer, new: Optimizer) -> None:
+    """Let another optimizer continue from the current state."""
+    spec, engine = former._spec, former._engine
+    new._batches, new._class_weights = former._batches, dict(former._class_weights)
+    dropped = [n for n in spec.moving if n not in new._spec.moving]
+    _keep(new, {**former._learned, **{n: engine.get(n) for n in dropped}})
+    losses = new._resolve_losses(new._spec.model)
+    if former._batches or spec.rate_start or losses != new._spec.losses:
+        new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_start=spec.rate_start))
+    new._engine.restore(engine.snapshot())
+
+
+def _keep(optimizer: Optimizer, learned: Mapping[str, np.ndarray]) -> None:
+    """Take over what was learned: as constants of the graphs, unless a step changes them."""
+    spec = optimizer._spec
+    optimizer._learned = {n: a for n, a in learned.items() if n not in spec.moving}
+    optimizer._first = {n: spec.model.arrays[n] for n in optimizer._learned}
+    if optimizer._learned:
+        model = change_weights(spec.model, optimizer._learned)
+        optimizer._compose(optimizer._specify(model), optimizer._loop.settings)
+    for n in spec.moving:
+        if n in learned:
+            optimizer._engine.set(n, learned[n])

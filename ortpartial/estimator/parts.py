@@ -1,0 +1,55 @@
+"""The parts of a training: data adapter, predictor, loop and state, around a spec and an engine that they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortpartial.training import Engine, TrainingSpec
+
+from .fit_loop import FitLoop
+from .params import FitSettings
+from .predictor import Predictor
+from .state import TrainingState
+from .validation import DataAdapter
+
+__all__ = ["Part", "TrainingParts"]
+
+
+class TrainingParts:
+    """Parts that follow from a spec, an engine and settings; they are not pickled.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        The training.
+    engine : Engine
+        Holds the weights and takes the steps.
+    settings : FitSettings
+        Those of the loop.
+    """
+
+    def __init__(self, spec: TrainingSpec, engine: Engine, settings: FitSettings):
+        self.spec, self.engine, self.data = spec, engine, DataAdapter(spec)
+        # Labels that do not count have a weight of 0 in what the adapter gives.
+        self.predictor = Predictor(spec.counting_all(), engine, self.data)
+        self.loop = FitLoop(spec, engine, self.predictor, settings)
+        self.state = TrainingState(spec, engine)
+
+    def adopt(self, spec: TrainingSpec) -> None:
+        """Go on from the current state with another update of the weights or other class weights, in all parts."""
+        with self.engine.turn.lock:
+            self.spec, self.engine = spec, self.engine.continue_with(spec.counting_all())
+            self.data.spec = spec
+            self.predictor.spec, self.predictor.engine = spec.counting_all(), self.engine
+            for part in (self.loop, self.state):
+                part.spec, part.engine = spec, self.engine
+
+
+class Part:
+    """An attribute of an optimizer that is one of its `TrainingParts`, named with an underscore in front."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name[1:]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else getattr(instance._parts, self.name)
