@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
 from .outputs import resolve_losses, warn_of_activations
 from .params import FitSettings, ModelSetting, Setting, check_flag, check_names, collect_params, replace_nested
-from .parts import Part, TrainingParts
+from .parts import TrainingParts
 from .predictor import interruptible
 from .prefetch import is_prefetching
 from .tags import make_tags
@@ -286,12 +287,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     verbose = Setting()
     exc = Setting()
 
-    _spec = Part()
-    _data = Part()
-    _engine = Part()
-    _predictor = Part()
-    _loop = Part()
-    _state = Part()
+    # A small training takes microseconds, in which every call in Python counts.
+    _spec, _engine, _data, _predictor, _loop, _state = (
+        property(attrgetter(f"_parts.{name}")) for name in ("spec", "engine", "data", "predictor", "loop", "state"))
 
     train_losses_ = _Progress()
     validation_losses_ = _Progress()

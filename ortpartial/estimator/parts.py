@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ortpartial.training import Engine, TrainingSpec
 
 from .fit_loop import FitLoop
@@ -12,7 +10,7 @@ from .predictor import Predictor
 from .state import TrainingState
 from .validation import DataAdapter
 
-__all__ = ["Part", "TrainingParts"]
+__all__ = ["TrainingParts"]
 
 
 class TrainingParts:
@@ -43,13 +41,3 @@ class TrainingParts:
             self.predictor.spec, self.predictor.engine = spec.counting_all(), self.engine
             for part in (self.loop, self.state):
                 part.spec, part.engine = spec, self.engine
-
-
-class Part:
-    """An attribute of an optimizer that is one of its `TrainingParts`, named with an underscore in front."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name[1:]
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(instance._parts, self.name)
