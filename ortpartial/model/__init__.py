@@ -1,6 +1,7 @@
 """Loading models: a file, bytes or a ModelProto becomes checked and upgraded values; and writing them."""
 
 from .aliases import Alias, AliasDict, is_generated_name
+from .atomic import replace_file
 from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
 from .declaration import declare
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
@@ -27,5 +28,6 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "evaluate", "expand_body", "expand_ml", "find_indices", "find_libraries", "index_ranges",
            "is_generated_name", "is_quantized", "list_preprocessing", "load", "mark_straight_through", "match_names",
            "offload_weights", "place_initializers", "prepare", "read", "read_ml_weights", "register_expansion",
-           "register_libraries", "register_upgrade_check", "remove_unused", "replace_weights", "resolve_libraries",
-           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_folder"]
+           "register_libraries", "register_upgrade_check", "remove_unused", "replace_file", "replace_weights",
+           "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs",
+           "write", "write_folder"]

@@ -19,7 +19,7 @@ ORDER = (
     "rewrites learning",
     "runtime",
     "training",
-    "training_info torch",
+    "training_info torch plots",
     "estimator",
     "cli testing",
 )
@@ -29,7 +29,8 @@ LEVEL = {room: level for level, line in enumerate(ORDER) for room in line.split(
 PUBLIC_NAMES = {"learning_loss", "learning_penalty", "learning_rate", "precision", "schedule", "subgraph"}
 
 #: The modules that may import a foreign package; any module may import another.
-FENCED = {"onnxruntime": ("runtime",), "torch": ("torch", "runtime.process_group"), "sklearn": ("estimator",)}
+FENCED = {"onnxruntime": ("runtime",), "torch": ("torch", "runtime.process_group"), "sklearn": ("estimator",),
+          "matplotlib": ("plots",)}
 
 
 def dotted(path: Path) -> str:

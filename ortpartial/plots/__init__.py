@@ -1,0 +1,9 @@
+"""Pictures of a training: losses, learning rates, weights and gradients, and the graph."""
+
+from .curve import draw_curve
+from .figure import save_figure
+from .histograms import plot_histograms
+from .losses import plot_losses
+from .rate_finder import plot_learning_rate_finder
+
+__all__ = ["draw_curve", "plot_histograms", "plot_learning_rate_finder", "plot_losses", "save_figure"]

@@ -1,0 +1,101 @@
+"""Figures: matplotlib on first use, the style of the package, and files that hold a whole picture or the former one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpartial.exceptions import RuntimeMissingError
+from ortpartial.model import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["drawing", "import_pyplot", "save_figure"]
+
+
+def import_pyplot() -> Any:
+    """Import matplotlib.pyplot, which is optional.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    RuntimeMissingError
+        matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ModuleNotFoundError as e:
+        raise RuntimeMissingError(f"Pictures are drawn by matplotlib, and there is no module {e.name!r}: run "
+                                  f"`pip install ortpartial[plot]`.") from None
+    return pyplot
+
+
+@contextmanager
+def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settings: Any) -> Iterator[Axes]:
+    """A context in which to draw: on the axes of the caller as they are, or on new ones in the style of the package.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes, optional
+        Axes of the caller.
+    figsize : tuple of float
+        Width and height of a new figure, in inches.
+    **settings : object
+        Further settings of new axes, as for `Figure.add_subplot`.
+
+    Yields
+    ------
+    matplotlib.axes.Axes
+    """
+    pyplot = import_pyplot()
+    if ax is not None:
+        yield ax
+        return
+    with pyplot.style.context("ortpartial.figure"):
+        yield pyplot.figure(figsize=figsize).add_subplot(**settings)
+
+
+def save_figure(picture: Axes | Figure, path: str | os.PathLike[str], **settings: Any) -> Path:
+    """Write a picture to a file, which holds the whole picture or its former content, whenever the process ends.
+
+    Parameters
+    ----------
+    picture : matplotlib.axes.Axes or matplotlib.figure.Figure
+        What a function of this room returns, or a figure.
+    path : path
+        The file; its suffix is the format: ``.png``, ``.svg`` or ``.pdf``. Without one it is PNG.
+    **settings : object
+        As for matplotlib's `savefig`, such as ``dpi=200``.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    ValueError
+        matplotlib does not know the format.
+    OSError
+        The file cannot be written, and the former one remains.
+
+    Examples
+    --------
+    >>> from ortpartial.plots import plot_losses
+    >>> save_figure(plot_losses([3.0, 2.0, 1.5]), "losses.png").stat().st_size > 1000
+    True
+    """
+    pyplot, path = import_pyplot(), Path(path)
+    kind = {"format": path.suffix.lstrip(".").lower() or "png", "dpi": 120, **settings}
+    figure: Any = picture.get_figure() if hasattr(picture, "get_figure") else picture
+    with replace_file(path) as file, pyplot.style.context("ortpartial.figure"):
+        figure.savefig(file, **kind)
+    return path

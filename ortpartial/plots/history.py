@@ -1,0 +1,47 @@
+"""The history of a training, whoever holds it: an optimizer, an estimator, or a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ortpartial.exceptions import DataError
+
+__all__ = ["read_history"]
+
+
+def read_history(source: Any) -> list[Mapping[str, Any]]:
+    """The epochs of a training.
+
+    Parameters
+    ----------
+    source : object
+        An optimizer or an estimator, with a `history_` or `train_losses_`; or what these hold: dicts or numbers.
+
+    Returns
+    -------
+    list of dict of str to object
+        One for each epoch, with its number as "epoch", and "loss", "validation_loss" and "learning_rate" where known.
+
+    Raises
+    ------
+    DataError
+        There is no history in the object, or no epoch in the history.
+
+    Examples
+    --------
+    >>> read_history([0.5, 0.25])
+    [{'epoch': 1, 'loss': 0.5}, {'epoch': 2, 'loss': 0.25}]
+    """
+    optimizer = getattr(source, "optimizer_", source)
+    epochs = (getattr(source, "history_", None) or getattr(optimizer, "history_", None)
+              or getattr(optimizer, "train_losses_", source))
+    if not isinstance(epochs, Iterable) or isinstance(epochs, (str, bytes, Mapping)):
+        raise DataError(f"A history is that of an optimizer or an estimator, or a list of dicts or of losses, not "
+                        f"{type(source).__name__}.")
+    history: list[Mapping[str, Any]] = [
+        {"epoch": i, **e} if isinstance(e, Mapping) else {"epoch": i, "loss": float(e)}
+        for i, e in enumerate(epochs, 1)]
+    if not history:
+        raise DataError("There is no epoch to draw; call fit first.")
+    return history

@@ -1,0 +1,67 @@
+"""The losses of a learning rate finder, by learning rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.exceptions import DataError
+
+from .figure import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_learning_rate_finder"]
+
+
+def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
+    """Draw the losses of steps whose learning rate grows, and the rate that is suggested.
+
+    Parameters
+    ----------
+    result : object
+        What `find_learning_rate` returns: `rates` and `losses`, one a step, and `suggestion`, a rate or None.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default on axes of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    DataError
+        No step has a finite loss.
+    RuntimeMissingError
+        matplotlib is not installed.
+
+    References
+    ----------
+    .. [1] L. N. Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> result = SimpleNamespace(rates=[1e-3, 1e-2, 1e-1], losses=[1.0, 0.5, 3.0], suggestion=1e-2)
+    >>> plot_learning_rate_finder(result).get_xscale()
+    'log'
+    """
+    rates, losses = np.asarray(result.rates, float), np.asarray(result.losses, float)
+    if not (is_finite := np.isfinite(losses)).any():
+        raise DataError("No step has a finite loss; begin with a lower learning rate.")
+    rates, losses = rates[is_finite], losses[is_finite]
+    with drawing(ax) as ax:
+        ax.plot(rates, losses)
+        ax.set(title="Learning rate finder", xlabel="learning rate", ylabel="loss", xscale="log")
+        low, start = losses.min(), losses[0]
+        # Losses that diverge would flatten all the others.
+        top = start + 0.5 * (start - low or abs(start) or 1.0)
+        if losses.max() > top:
+            ax.set_ylim(low - 0.1 * (top - low), top)
+        if result.suggestion is not None:
+            ax.axvline(result.suggestion, color="black", linestyle="--", linewidth=1.2,
+                       label=f"suggestion: {result.suggestion:.3g}")
+            ax.legend()
+    return ax
