@@ -1,8 +1,8 @@
 """Exceptions and warnings of ortpartial, all errors with one base class."""
 
-__all__ = ["ConvergenceError", "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "GraphError",
-           "ModelError", "ModelWarning", "NoGradientError", "OrtPartialError", "ProcessError", "RuntimeMissingError",
-           "SettingError", "UnknownOperatorError"]
+__all__ = ["CheckpointError", "CheckpointWarning", "ConvergenceError", "ConvergenceWarning", "DataError",
+           "DeadlineError", "DeviceError", "GraphError", "ModelError", "ModelWarning", "NoGradientError",
+           "OrtPartialError", "ProcessError", "RuntimeMissingError", "SettingError", "UnknownOperatorError"]
 
 
 class OrtPartialError(Exception):
@@ -27,6 +27,10 @@ class NoGradientError(OrtPartialError, NotImplementedError):
 
 class SettingError(OrtPartialError, ValueError):
     """A setting of an optimizer, a loss, a penalty or a learning rate is out of range or an unknown name."""
+
+
+class CheckpointError(OrtPartialError, ValueError):
+    """A checkpoint is damaged, none of this library, or that of another training."""
 
 
 class DataError(OrtPartialError, ValueError):
@@ -55,6 +59,10 @@ class ConvergenceError(OrtPartialError, ArithmeticError):
 
 class ConvergenceWarning(UserWarning):
     """Training ended or continued in a questionable state, such as before it converged."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is damaged or none of this library, and the one before it is used."""
 
 
 class ModelWarning(UserWarning):

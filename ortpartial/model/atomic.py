@@ -23,6 +23,8 @@ _TEMPORARY = ".ortpartial-{}.tmp"
 #: What to do about an error of the system.
 _HINTS = {
     errno.ENOENT: "create its folder first",
+    errno.EACCES: "choose a folder that can be written to",
+    errno.EROFS: "choose a folder that can be written to",
     errno.ENOSPC: "nothing was written; free some space, or choose another place",
     errno.EDQUOT: "nothing was written; free some space, or choose another place",
     errno.EFBIG: "nothing was written; choose a place that takes files of this size",
