@@ -82,8 +82,8 @@ def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
         for piece in (rate.over(max(batches, 1)), penalty):
             piece.build_onnx_function(dtype=weight.dtype, shape=weight.shape)
         is_kept = isinstance(rate, type(former)) or isinstance(former, type(rate))
-        start = spec.rate_start if is_kept else optimizer._state.batches
-        optimizer._parts.adopt(replace(spec, rate=rate, penalty=penalty, rate_start=start, batches=batches))
+        starts = spec.rate_starts if is_kept else dict.fromkeys(spec.weights, optimizer._state.batches)
+        optimizer._parts.adopt(replace(spec, rate=rate, penalty=penalty, rate_starts=starts, batches=batches))
     vars(optimizer).update(learning_rate=rate, learning_penalty=penalty)
     optimizer._arguments.update(params)
 
@@ -112,8 +112,8 @@ def _hand_over(former: Optimizer, new: Optimizer) -> None:
     dropped = [n for n in spec.moving if n not in new._spec.moving]
     _keep(new, {**former._learned, **{n: engine.get(n) for n in dropped}})
     losses = new._resolve_losses(new._spec.model)
-    if former._batches or spec.rate_start or losses != new._spec.losses:
-        new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_start=spec.rate_start))
+    if former._batches or spec.rate_starts or losses != new._spec.losses:
+        new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_starts=spec.rate_starts))
     new._engine.restore(engine.snapshot())
 
 

@@ -446,8 +446,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             _check_thread()
         with self._turn.lock:
             seen = self._engine.iteration if self.warm_start else 0
-            if self._spec.rate_start and not self.warm_start:  # The optimizer, too, starts again.
-                self._parts.adopt(replace(self._spec, rate_start=0))
+            if self._spec.rate_starts and not self.warm_start:  # The optimizer, too, starts again.
+                self._parts.adopt(replace(self._spec, rate_starts={}))
             self._plan(seen, X, y, X_val)
             if y is not None:
                 self._balance(X, y)
@@ -822,7 +822,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases,
-                "custom_ops_library": model.custom_ops_library, "rate_start": self._spec.rate_start,
+                "custom_ops_library": model.custom_ops_library, "rate_starts": self._spec.rate_starts,
                 "engine_state": snapshot}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -834,11 +834,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         arguments = state.pop("_given", None) or state.pop("_arguments")
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
-        rate_start = state.pop("rate_start", 0)
+        former = state.pop("rate_start", 0)  # Pickles of version 0.1.0 have one number for all weights.
+        starts = state.pop("rate_starts", dict.fromkeys(state["weights_to_train"], former) if former else {})
         kept = {n: v for n, v in state.items() if n not in _DERIVED}
         vars(self).update({"_batches": 0, "_learned": {}, "_first": {}, "_turn": Turn(), **kept})
         self._arguments = {**arguments, "model": model}
-        self._compose(replace(self._specify(change_weights(model, self._learned)), rate_start=rate_start), settings)
+        self._compose(replace(self._specify(change_weights(model, self._learned)), rate_starts=starts), settings)
         self._engine.restore(snapshot)
         for name, value in progress.items():
             setattr(self, name, value)

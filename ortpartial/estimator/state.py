@@ -11,8 +11,8 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
-from ortpartial.graph import build, constant, to_dtype, variable
-from ortpartial.learning import BaseLearningRate, Schedule
+from ortpartial.graph import build, to_dtype, variable
+from ortpartial.learning import BaseLearningRate
 from ortpartial.model import check_finite, restore_weights, write, write_folder
 from ortpartial.runtime import Session
 from ortpartial.training import Engine, TrainingSpec, row_loss_graph
@@ -73,12 +73,10 @@ class TrainingState:
     def step_size(self) -> float:
         """η of the next batch, as the step computes it."""
         rate = self.spec.planned_rate
-        assert isinstance(rate.schedule, Schedule)
         if rate != self._rate:
             dtype = next(iter(self.spec.trained.values())).dtype
             k = variable("k", np.int64, [])
-            eta = rate.schedule(constant(np.asarray(rate.eta0, dtype)), k)
-            self._schedule, self._rate = Session(build([k], {"eta": eta})), rate
+            self._schedule, self._rate = Session(build([k], {"eta": rate.step_size(k, dtype)})), rate
         return float(self._schedule.run({"k": np.array(self.batches + 1)})["eta"])
 
     @property

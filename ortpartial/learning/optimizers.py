@@ -68,7 +68,31 @@ class BaseLearningRate(BaseLearningOnnx):
     def update(self, w: Value, g: Value, *state: Any, **k: Any) -> tuple[Value, tuple[Value, ...]]:
         """``update(w, g, *state, k=k)``: the step of batch k, before it is scaled by η, and the new state."""
 
-    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0) -> tuple[Value, ...]:
+    def step_size(self, k: Value, dtype: Any, factor: float = 1.0) -> Value:
+        """η(k) times the factor of a weight: a constant where η is one.
+
+        Parameters
+        ----------
+        k : Value
+            Number of the batch, from 1, an int64 scalar.
+        dtype : numpy dtype or its name
+            Element type of the weight.
+        factor : float
+            What the step size of this weight is multiplied by.
+
+        Returns
+        -------
+        Value
+            A scalar.
+        """
+        assert isinstance(self.schedule, Schedule)
+        eta = self.schedule(constant(np.asarray(self.eta0, dtype)), k)
+        if factor == 1:
+            return eta
+        return eta * factor if eta.array is None else constant(np.asarray(eta.array * factor, dtype))
+
+    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0, factor: float = 1.0
+              ) -> tuple[Value, ...]:
         """The weight and its state after batch k.
 
         Parameters
@@ -82,6 +106,8 @@ class BaseLearningRate(BaseLearningOnnx):
         start : int
             Number of the batch after which the state was zero: the schedule counts from the start of the training, the
             bias correction of Adam from here.
+        factor : float
+            What the step size of this weight is multiplied by.
 
         Returns
         -------
@@ -89,9 +115,7 @@ class BaseLearningRate(BaseLearningOnnx):
             The new weight, then the new state.
         """
         step, new_state = self.update(w, g, *state, k=count_from(start, k))
-        assert isinstance(self.schedule, Schedule)
-        eta = self.schedule(constant(np.asarray(self.eta0, w.dtype)), k)
-        return descend(w, eta, step), *new_state
+        return descend(w, self.step_size(k, w.dtype, factor), step), *new_state
 
     def over(self, batches: int) -> BaseLearningRate:
         """The optimizer in a training of so many batches: see `Schedule.over`."""

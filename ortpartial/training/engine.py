@@ -272,13 +272,14 @@ class Engine(ABC):
                 self.set(name, array)
 
     def continue_with(self, spec: TrainingSpec) -> Engine:
-        """An engine of this kind that goes on from here, on the same rows, with another optimizer or penalty.
+        """An engine of this kind that goes on from here, on the same rows, with another optimizer, penalty or weights.
 
-        The states of an optimizer that starts with this engine are zero.
+        The states of weights for which an optimizer starts with this engine are zero.
         """
         engine, snapshot = type(self)(spec), self.snapshot()
-        if spec.rate_start != self.spec.rate_start:
-            snapshot["arrays"] = {n: a for n, a in snapshot["arrays"].items() if n not in self.spec.states}
+        for name, (w, _) in self.spec.states.items():
+            if spec.rate_starts.get(w, 0) != self.spec.rate_starts.get(w, 0):
+                del snapshot["arrays"][name]
         engine.restore(snapshot)
         engine.reason, engine.turn, engine.local = self.reason, self.turn, self.local
         Engine.start(engine, self._data)  # Processes stay connected.

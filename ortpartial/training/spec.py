@@ -55,8 +55,11 @@ class TrainingSpec:
         The dtype of products, and the scale of the loss.
     batches : int
         Number of batches of the whole training, for schedules that last as long; 0 as long as it is not known.
-    rate_start : int
-        Number of the batch after which the optimizer took the place of another one, with states of zero.
+    rate_starts : dict of str to int
+        By weight, the number of the batch after which its states were zero, where that is not the start of the
+        training: it was not trained, or the optimizer took the place of another one.
+    rate_factors : dict of str to float
+        By weight, what its step size is multiplied by, where that is not 1.
     sizes : dict of str to int
         Typical sizes in place of symbolic ones, from which the number of threads follows.
     """
@@ -72,7 +75,8 @@ class TrainingSpec:
     gradient: Gradient | None = None
     precision: Precision | None = None
     batches: int = 0
-    rate_start: int = 0
+    rate_starts: Mapping[str, int] = field(default_factory=dict)
+    rate_factors: Mapping[str, float] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:

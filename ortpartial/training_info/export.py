@@ -16,7 +16,6 @@ from ortpartial.learning import (
     LearningRateAdagrad,
     LearningRateAdam,
     LearningRateSGDNesterov,
-    Schedule,
     count_from,
     drop_flushes,
     glorot_bounds,
@@ -284,14 +283,14 @@ class StoredRate:
         """The optimizer in a training of so many batches."""
         return StoredRate(self.rate.over(batches), self.as_node)
 
-    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0) -> tuple[Value, ...]:
+    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0, factor: float = 1.0
+              ) -> tuple[Value, ...]:
         """The weight and its state after batch k."""
         operator = _find_operator(self.rate, w.dtype) if self.as_node else None
         if operator is None:
-            return tuple(drop_flushes(self.rate.apply(w, g, k, *state, start=start)))
+            return tuple(drop_flushes(self.rate.apply(w, g, k, *state, start=start, factor=factor)))
         op_type, attributes = operator
-        assert isinstance(self.rate.schedule, Schedule)
-        eta = self.rate.schedule(constant(np.asarray(self.rate.eta0, w.dtype)), k)
+        eta = self.rate.step_size(k, w.dtype, factor)
         # Momentum counts from 0, the others, whose t is an exponent or has no effect here, from 1.
         t = count_from(start, k)
         t = t - 1 if op_type == "Momentum" else t
