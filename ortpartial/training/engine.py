@@ -189,7 +189,7 @@ class Engine(ABC):
         self.turn = Turn()
         self.local = _Local()
         first = {w: spec.model.arrays[w] for w in spec.moving}
-        zeros = {name: (first[w].shape, first[w].dtype) for name, (w, _) in spec.states.items()}
+        zeros = {name: (spec.shapes_of_states(w)[s], first[w].dtype) for name, (w, s) in spec.states.items()}
         sides = [{**{w: Buffer(np.array(a, order="C"), spec.device) for w, a in {**first, **spec.scaling}.items()},
                   **{n: Buffer(np.zeros(*z), spec.device) for n, z in zeros.items()}}
                  for _ in range(self.copies)]

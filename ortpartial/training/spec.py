@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ortpartial.autodiff import Gradient
+from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, topological
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -137,10 +140,28 @@ class TrainingSpec:
         """The optimizer, whose schedule has a length; 1 as long as that of the training is not known."""
         return self.rate.over(max(self.batches, 1))
 
+    @cached_property
+    def rates(self) -> dict[str, BaseLearningRate]:
+        """The optimizer of every weight, as some may be excluded from a part of the update."""
+        names = {n: [n] for n in self.model.initializers}
+        for alias, a in self.model.aliases.items():
+            names[a.initializer].append(alias)
+        for pattern in self.rate.patterns:
+            if not any(fnmatchcase(n, pattern) for each in names.values() for n in each):
+                some = ", ".join(self.model.main_names[w] for w in self.weights[:10])
+                raise SettingError(f"{type(self.rate).__name__}: the pattern {pattern!r} matches no weight of the "
+                                   f"model; those that are trained are {some}{', ...' * (len(self.weights) > 10)}.")
+        rate = self.planned_rate
+        return {w: rate.for_weight(names[w], known_shape(v)) for w, v in self.trained.items()}
+
     @property
     def states(self) -> dict[str, tuple[str, str]]:
         """Every optimizer state: its name in the graphs, the weight it belongs to and its own name."""
-        return {self.names.state(w, s): (w, s) for w in self.weights for s in self.rate.state}
+        return {self.names.state(w, s): (w, s) for w in self.weights for s in self.shapes_of_states(w)}
+
+    def shapes_of_states(self, weight: str) -> dict[str, tuple[Any, ...]]:
+        """The names and shapes of the states of a weight."""
+        return self.rates[weight].state_shapes(known_shape(self.trained[weight]))
 
     @property
     def scaling(self) -> dict[str, np.ndarray]:

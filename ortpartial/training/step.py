@@ -227,13 +227,13 @@ def append_update(
     outputs: dict[str, Value],
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs."""
-    names, rate = spec.names, spec.planned_rate
-    states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, v.shape) for s in rate.state}
-              for n, v in weights.items()}
+    names, rates = spec.names, spec.rates
+    states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, shape)
+                  for s, shape in spec.shapes_of_states(n).items()} for n, v in weights.items()}
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
     ready = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
-    after = {n: rate.apply(weights[n], g, k, *states[n].values(), start=spec.rate_starts.get(n, 0),
-                           factor=spec.rate_factors.get(n, 1)) for n, g in ready}
+    after = {n: rates[n].apply(weights[n], g, k, *states[n].values(), start=spec.rate_starts.get(n, 0),
+                               factor=spec.rate_factors.get(n, 1)) for n, g in ready}
     for n, v in weights.items():
         inputs.update({n: v, **states[n]})
     place_flushes = share_flushes if Device.parse(spec.device).shares_memory else drop_flushes

@@ -65,7 +65,8 @@ class TrainingSnapshot:
     def first(cls, spec: TrainingSpec) -> TrainingSnapshot:
         """The state before the first step: the weights of the model, and optimizer states of zero."""
         arrays = spec.model.arrays
-        return cls({n: arrays[n] for n in spec.moving}, [np.zeros_like(arrays[w]) for w, _ in spec.states.values()])
+        return cls({n: arrays[n] for n in spec.moving},
+                   [np.zeros(spec.shapes_of_states(w)[s], arrays[w].dtype) for w, s in spec.states.values()])
 
 
 def to_training_info(
@@ -155,7 +156,8 @@ def _export(
     _lift_initializers(proto.graph, spec.moving)
     if spec.model.straight_through:
         mark_straight_through(proto)
-    spec = replace(spec, model=load(proto, variables=spec.moving), gradient=None)
+    model = load(proto, variables=spec.moving)
+    spec = replace(spec, model=replace(model, aliases=spec.model.aliases), gradient=None)
     names = spec.names
     inputs, results = _write_step(spec, style, weighted)
     algorithm = _build_algorithm(proto, spec.model, inputs, results)
@@ -188,7 +190,7 @@ def _write_step(spec: TrainingSpec, style: str, weighted: bool | str) -> tuple[d
     names = spec.names
     iteration = variable(names.iteration, np.int64, [])
     recorded: dict[str, Value] = {}
-    # A step reads no more of a rate than its states, `over` and `apply`.
+    # A step reads no more of a rate than this.
     rate: Any = StoredRate(spec.rate, as_node=style == "standard")
     spec = replace(spec, rate=rate)
     if style == "standard":
@@ -275,15 +277,23 @@ class StoredRate:
     as_node: bool
 
     @property
-    def state(self) -> tuple[str, ...]:
-        """Names of the optimizer states of a weight."""
-        return self.rate.state
+    def patterns(self) -> tuple[str, ...]:
+        """The names and patterns of weights in the settings."""
+        return self.rate.patterns
+
+    def state_shapes(self, shape: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+        """The names and shapes of the state of a weight."""
+        return self.rate.state_shapes(shape)
 
     def over(self, batches: int) -> StoredRate:
         """The optimizer in a training of so many batches."""
         return StoredRate(self.rate.over(batches), self.as_node)
 
-    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0, factor: float = 1.0
+    def for_weight(self, names: Sequence[str], shape: Sequence[Any]) -> StoredRate:
+        """The optimizer of one weight."""
+        return StoredRate(self.rate.for_weight(names, shape), self.as_node)
+
+    def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0, factor: Value | float = 1.0
               ) -> tuple[Value, ...]:
         """The weight and its state after batch k."""
         operator = _find_operator(self.rate, w.dtype) if self.as_node else None
@@ -304,7 +314,7 @@ def _find_operator(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[s
     attributes: dict[str, Any]
     if type(rate) is LearningRateAdagrad:
         op_type, attributes = "Adagrad", {"epsilon": rate.epsilon}
-    elif type(rate) is LearningRateSGDNesterov:
+    elif type(rate) is LearningRateSGDNesterov and not rate.weight_decay:
         op_type, attributes = "Momentum", {"alpha": rate.momentum, "beta": 1.0, "norm_coefficient": 0.0,
                                            "mode": "nesterov" if rate.nesterov else "standard"}
     elif type(rate) is LearningRateAdam and rate.epsilon_hat:

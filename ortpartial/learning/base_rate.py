@@ -1,0 +1,249 @@
+"""Base class of optimizers; decoupled weight decay, from which weights can be excluded."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.exceptions import SettingError
+from ortpartial.graph import Value, build, cast, constant, variable
+
+from .base import BaseLearningOnnx, check_number
+from .schedules import Schedule, resolve_schedule
+from .update import count_from, descend
+
+__all__ = ["BaseLearningRate", "WeightDecay"]
+
+
+@dataclass(frozen=True)
+class BaseLearningRate(BaseLearningOnnx):
+    """w ← w - η(k) · step(g, state): the update of a weight by its gradient.
+
+    A subclass names its ``state``, tensors of the shape of the weight that start at zero (of other shapes where it
+    defines `state_shapes`), and defines ``update(self, w, g, *state, k)``; with settings of its own it is a frozen
+    dataclass of them.
+
+    A state that decays is multiplied by `ortpartial.learning.decay`. There every 32nd batch turns denormal numbers, in
+    float32 those below 1.2e-38, into 0, which torch does not: they would slow down each step several times, for good,
+    once weights no longer receive gradients. Other numbers are not changed. Devices, float16, and trainings that are
+    stored in a model do without.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+
+    Attributes
+    ----------
+    state : tuple of str
+        The names of the tensors that are kept for each weight from batch to batch.
+
+    Examples
+    --------
+    >>> class SignSGD(BaseLearningRate):
+    ...     def update(self, w, g, *, k):
+    ...         return op.Sign(g), ()
+    >>> SignSGD(0.1)
+    SignSGD(eta0=0.1, schedule=ConstantSchedule())
+    """
+
+    eta0: float = 0.01
+    _: KW_ONLY
+    schedule: Schedule | str = "constant"
+    setting: ClassVar[str] = "learning_rate"
+    state: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_number(self, "eta0", above=0)
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))
+
+    @abstractmethod
+    def update(self, w: Value, g: Value, *state: Any, **k: Any) -> tuple[Value, tuple[Value, ...]]:
+        """``update(w, g, *state, k=k)``: the step of batch k, before it is scaled by η, and the new state."""
+
+    def apply(
+        self, w: Value, g: Value, k: Value, *state: Value, start: int = 0, factor: Value | float = 1.0
+    ) -> tuple[Value, ...]:
+        """The weight and its state after batch k.
+
+        Parameters
+        ----------
+        w, g : Value
+            Weight and gradient.
+        k : Value
+            Number of the batch, from 1, an int64 scalar.
+        *state : Value
+            The state, in the order of `state_shapes`.
+        start : int
+            Number of the batch after which the state was zero: the schedule counts from the start of the training, the
+            bias correction of Adam from here.
+        factor : Value or float
+            What the step size of this weight is multiplied by.
+
+        Returns
+        -------
+        tuple of Value
+            The new weight, then the new state.
+        """
+        step, new_state = self.update(w, g, *state, k=count_from(start, k))
+        step = self._add_decay(step, w)
+        return descend(w, self.step_size(k, w.dtype, factor), step), *new_state
+
+    def _add_decay(self, step: Value, w: Value) -> Value:
+        """The step with the decay of the weight, of which there is none unless `WeightDecay` adds it."""
+        return step
+
+    def step_size(self, k: Value, dtype: Any, factor: Value | float = 1.0) -> Value:
+        """η(k) times the factor of a weight: a constant where both are.
+
+        Parameters
+        ----------
+        k : Value
+            Number of the batch, from 1, an int64 scalar.
+        dtype : numpy dtype or its name
+            Element type of the weight.
+        factor : Value or float
+            What the step size of this weight is multiplied by.
+
+        Returns
+        -------
+        Value
+            A scalar.
+        """
+        assert isinstance(self.schedule, Schedule)
+        eta = self.schedule(constant(np.asarray(self.eta0, dtype)), k)
+        if isinstance(factor, Value):
+            return eta * cast(factor, eta)
+        if factor == 1:
+            return eta
+        return eta * factor if eta.array is None else constant(np.asarray(eta.array * factor, dtype))
+
+    def for_weight(self, names: Sequence[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
+        """The optimizer of one weight: itself, unless some weights are excluded from a part of the update.
+
+        It has the states of the optimizer of all.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The name of the weight, and its aliases.
+        shape : sequence of int, str or None
+            The shape of the weight.
+
+        Returns
+        -------
+        BaseLearningRate
+        """
+        return self
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The names and patterns of weights in the settings, each of which is to match one at least."""
+        return ()
+
+    def state_shapes(self, shape: Sequence[int | str | None]) -> dict[str, tuple[int | str | None, ...]]:
+        """The names and shapes of the state of a weight, by default those of `state`, of the shape of the weight.
+
+        Parameters
+        ----------
+        shape : sequence of int, str or None
+            The shape of the weight.
+
+        Returns
+        -------
+        dict of str to tuple of int, str or None
+        """
+        return dict.fromkeys(self.state, tuple(shape))
+
+    def over(self, batches: int) -> BaseLearningRate:
+        """The optimizer in a training of so many batches: see `Schedule.over`."""
+        assert isinstance(self.schedule, Schedule)
+        schedule = self.schedule.over(batches)
+        return self if schedule is self.schedule else replace(self, schedule=schedule)
+
+    def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
+        """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).
+
+        Parameters
+        ----------
+        dtype : numpy dtype or its name
+            Element type of weight, gradient and state.
+        shape : sequence of int, str or None
+            Shape of weight and gradient.
+
+        Returns
+        -------
+        onnx.ModelProto
+            The name of an output is that of its input with the suffix ``_out``.
+        """
+        shapes = {"w": shape, "g": shape, **self.state_shapes(shape)}
+        w, g, *state = (variable(name, dtype, size) for name, size in shapes.items())
+        k = variable("k", np.int64, [])
+        names = [f"{name}_out" for name in shapes if name != "g"]
+        outputs = dict(zip(names, self.apply(w, g, k, *state), strict=True))
+        return build([w, g, k, *state], outputs, name=type(self).__name__)
+
+
+@dataclass(frozen=True)
+class WeightDecay(BaseLearningRate):
+    """w ← w - η(k) · (step(g, state) + λw): weight decay that is decoupled from the gradient, as a base class.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    weight_decay : float
+        λ, at least 0.
+    no_decay : str or sequence of str
+        Weights that do not decay: names, aliases and patterns such as ``"*.bias"``, and ``"vectors"`` for all of rank
+        one or less, which biases and the scales of normalizations are.
+
+    References
+    ----------
+    I. Loshchilov and F. Hutter, Decoupled Weight Decay Regularization, 2019, in the form of ``torch.optim.AdamW``: the
+    decay is scaled by η as well.
+
+    Examples
+    --------
+    >>> class SignSGDW(WeightDecay):
+    ...     def update(self, w, g, *, k):
+    ...         return op.Sign(g), ()
+    >>> rate = SignSGDW(0.1, weight_decay=0.01, no_decay=["vectors", "embed*"])
+    >>> [rate.for_weight([n], shape).weight_decay for n, shape in (("fc", [3, 2]), ("b", [3]), ("embed.w", [9, 2]))]
+    [0.01, 0.0, 0.0]
+    """
+
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    no_decay: str | Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "weight_decay", low=0)
+        names = (self.no_decay,) if isinstance(self.no_decay, str) else self.no_decay
+        if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
+            raise SettingError(f"{type(self).__name__}: no_decay is {self.no_decay!r}, names and patterns of weights "
+                               f"were expected.")
+        object.__setattr__(self, "no_decay", tuple(names))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(p for p in self.no_decay if p != "vectors")
+
+    def for_weight(self, names: Sequence[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
+        is_excluded = ("vectors" in self.no_decay and len(shape) < 2) or any(
+            fnmatchcase(n, p) for n in names for p in self.patterns)
+        return replace(self, weight_decay=0.0) if is_excluded else self
+
+    def _add_decay(self, step: Value, w: Value) -> Value:
+        return step + self.weight_decay * w if self.weight_decay else step
