@@ -52,6 +52,8 @@ from .training_info import (
 )
 
 if TYPE_CHECKING:
+    from .estimator import OnnxClassifier as OnnxClassifier
+    from .estimator import OnnxRegressor as OnnxRegressor
     from .torch import OnnxLayer as OnnxLayer
 
 # Older pickles name these two modules without their rooms.
@@ -72,13 +74,15 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
 
 
 def __getattr__(name: str) -> Any:
-    """Import `ortpartial.torch` on first use, as importing torch takes seconds."""
+    """Import torch and scikit-learn on first use, as both are optional and importing them takes seconds."""
     if name == "torch":
         return import_module(".torch", __name__)
     if name == "OnnxLayer":
         return import_module(".torch", __name__).OnnxLayer
+    if name in ("OnnxClassifier", "OnnxRegressor"):
+        return getattr(import_module(".estimator", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "OnnxLayer", "torch"})
+    return sorted({*globals(), "OnnxClassifier", "OnnxLayer", "OnnxRegressor", "torch"})

@@ -1,6 +1,20 @@
 """What users fit: data, loop, predictions, state and settings around an engine."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .outputs import explain_output
 
+if TYPE_CHECKING:
+    from .sklearn import OnnxClassifier as OnnxClassifier
+    from .sklearn import OnnxRegressor as OnnxRegressor
+
 __all__ = ["OrtGradientForwardBackwardOptimizer", "explain_output"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimators of scikit-learn on first use: it is optional, and takes a second."""
+    if name in ("OnnxClassifier", "OnnxRegressor"):
+        return getattr(import_module(".sklearn", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,8 @@ import numpy as np
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import describe_unknown
 
-__all__ = ["FitSettings", "ModelSetting", "Setting", "check_flag", "check_names", "collect_params", "replace_nested"]
+__all__ = ["FitSettings", "ModelSetting", "Setting", "check_flag", "check_names", "collect_params", "list_fields",
+           "replace_nested"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> d
     params = {n: arguments[n] if n in arguments else getattr(instance, n) for n in names}
     if deep:
         for n in names:
-            params.update(_list_fields(n, _get_piece(instance, n)))
+            params.update(list_fields(n, _get_piece(instance, n)))
     return params
 
 
@@ -128,13 +129,25 @@ def _get_piece(instance: Any, name: str) -> Any:
     return None if name == "model" else getattr(instance, name, None)
 
 
-def _list_fields(path: str, value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, and theirs, by name; nothing for other values."""
+def list_fields(path: str, value: Any) -> dict[str, Any]:
+    """List the fields of a dataclass, and theirs, by name; nothing for other values.
+
+    Parameters
+    ----------
+    path : str
+        The name of the dataclass, with which those of its fields begin.
+    value : object
+        A dataclass, or anything else.
+
+    Returns
+    -------
+    dict of str to object
+    """
     listed = {}
     for f in fields(value) if is_dataclass(value) else ():
         if f.init:
             listed[f"{path}__{f.name}"] = getattr(value, f.name)
-            listed.update(_list_fields(f"{path}__{f.name}", getattr(value, f.name)))
+            listed.update(list_fields(f"{path}__{f.name}", getattr(value, f.name)))
     return listed
 
 

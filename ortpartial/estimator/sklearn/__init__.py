@@ -1,0 +1,14 @@
+"""Estimators of scikit-learn, which compose an optimizer; importing them imports scikit-learn."""
+
+from importlib.util import find_spec
+
+from ortpartial.exceptions import RuntimeMissingError
+
+if find_spec("sklearn") is None:
+    raise RuntimeMissingError("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed; install it "
+                              "with pip install 'ortpartial[sklearn]'.")
+
+from .classifier import OnnxClassifier
+from .regressor import OnnxRegressor
+
+__all__ = ["OnnxClassifier", "OnnxRegressor"]

@@ -1,0 +1,388 @@
+"""What both estimators share: settings by name, validation of data, the fit around an optimizer."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from abc import ABCMeta, abstractmethod
+from collections.abc import Iterable
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from ortpartial.learning import (
+    BaseLearningLoss,
+    BaseLearningPenalty,
+    BaseLearningRate,
+    ElasticLearningPenalty,
+    resolve_loss,
+    resolve_penalty,
+    resolve_rate,
+)
+from ortpartial.model import Model, load
+
+from ..optimizer import OrtGradientForwardBackwardOptimizer
+from ..params import list_fields, replace_nested
+from .compat import CallbackSupportMixin, validate_data
+from .networks import ACTIVATIONS, build_network, list_layers
+from .sparse import SparseBatches, predict_sparse
+from .stopping import StoppingRule
+from .tasks import FitTasks
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["BaseOnnxEstimator"]
+
+
+#: The step size of scikit-learn's perceptrons, and that of a linear model, whose loss is convex.
+_STEP, _LINEAR_STEP = 1e-3, 5e-2
+
+
+class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+    """A scikit-learn estimator that trains an ONNX graph.
+
+    A subclass says what the targets are: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
+    """
+
+    _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - as scikit-learn has it
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left"), None],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither"), None],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "shuffle": ["boolean"],
+        "random_state": ["random_state"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), Options(Real, {np.inf})],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "dtype": [StrOptions({"auto", "float32", "float64"})],
+        "settings": [dict, None],
+    }
+
+    #: The name of the output of a network, and whether targets are quantities.
+    _output, _is_numeric = "variable", True
+
+    optimizer_: Any
+
+    @abstractmethod
+    def __init__(self) -> None:
+        """The settings of both estimators are documented by these."""
+
+    # -- what a subclass knows of its targets
+
+    @abstractmethod
+    def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
+        """The targets, with labels as numbers, and how many scores they need; sets `classes_` of a classifier."""
+
+    @abstractmethod
+    def _resolve_loss(self, n_outputs: int) -> BaseLearningLoss:
+        """The loss of so many scores."""
+
+    @abstractmethod
+    def _encode(self, y: np.ndarray, loss: BaseLearningLoss) -> np.ndarray:
+        """The targets of the loss."""
+
+    @abstractmethod
+    def _decode(self, scores: np.ndarray) -> np.ndarray:
+        """The prediction for scores."""
+
+    @abstractmethod
+    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Any) -> float:
+        """How good a prediction is, for early stopping."""
+
+    def _weigh(self, y: np.ndarray, sample_weight: Any) -> Any:
+        """The weights of the rows."""
+        return sample_weight
+
+    # -- training
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Train for `max_iter` epochs, or until the stopping rule ends them."""
+        first = not (self.warm_start and hasattr(self, "optimizer_"))
+        X, y, y_numbers, n_outputs, sample_weight = self._check_data(X, y, sample_weight, first, first)
+        rng = check_random_state(self.random_state)
+        model = self._make_model(X, n_outputs, rng) if first else None
+        rows, held_out = self._split(y, y_numbers, rng)
+        train, validation = (_take(r, X, y, y_numbers, sample_weight) for r in (rows, held_out))
+        weight, batch_size = self._weigh(*train[2:]), self._find_batch_size(train[0].shape[0])
+        if first:
+            self._make_optimizer(model, batch_size, weight, rng)
+        target = self._encode(train[2], self.optimizer_.learning_loss)
+        score = self._score_on(validation) if self.early_stopping else None
+        rule = StoppingRule(self.tol, self.n_iter_no_change, score)
+        self._run(train, target, weight, batch_size, rule, rng)
+        return self
+
+    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Any, batch_size: int, rule: StoppingRule,
+             rng: np.random.RandomState) -> None:
+        """The epochs of a fit, and what they leave behind."""
+        optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
+        tasks = FitTasks(self, train[0], train[1], train[3])
+        is_over = False
+
+        def end_epoch(optimizer: Any) -> bool:
+            nonlocal is_over
+            self._record(optimizer.n_iter_ - n_before, rule)
+            is_over = rule(optimizer)
+            is_over |= tasks.end_epoch(is_over or self.n_iter_ == self.max_iter)
+            return is_over
+
+        self._set_loop(batch_size, (*self.callbacks, end_epoch))
+        try:
+            if hasattr(train[0], "toarray"):
+                optimizer.fit(SparseBatches(train[0], target, weight, batch_size, rng if self.shuffle else None))
+            else:
+                optimizer.fit(train[0], target, weight)
+        finally:
+            optimizer.callbacks = ()
+        rule.restore(optimizer)
+        self._record(optimizer.n_iter_ - n_before, rule)
+        tasks.end()
+        if self.n_iter_ == self.max_iter and not is_over:
+            warnings.warn(f"The training reached max_iter={self.max_iter} epochs and still improved by more than "
+                          f"tol={self.tol}.", ConvergenceWarning, stacklevel=4)  # the caller of the decorated fit
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Train for one epoch."""
+        if self.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True, as it does not see all rows.")
+        first = not hasattr(self, "optimizer_")
+        X, _, y_numbers, n_outputs, sample_weight = self._check_data(X, y, sample_weight, first, False)
+        rng = check_random_state(self.random_state)
+        weight, batch_size = self._weigh(y_numbers, sample_weight), self._find_batch_size(X.shape[0])
+        if first:
+            self._make_optimizer(self._make_model(X, n_outputs, rng), batch_size, weight, rng)
+        self._set_loop(batch_size, ())
+        target = self._encode(y_numbers, self.optimizer_.learning_loss)
+        if hasattr(X, "toarray"):
+            self.optimizer_.partial_fit(SparseBatches(X, target, weight, batch_size, rng if self.shuffle else None))
+        else:
+            self.optimizer_.partial_fit(X, target, weight)
+        self._record(1, None)
+        return self
+
+    def _record(self, n_iter: int, rule: StoppingRule | None) -> None:
+        """The fitted attributes that tell how the training went."""
+        self.n_iter_, self.loss_curve_ = n_iter, list(self.optimizer_.train_losses_)
+        self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else np.nan
+        if rule is not None:
+            self.best_loss_, self.best_validation_score_ = rule.best_loss, rule.best_score
+            self.validation_scores_ = rule.scores if self.early_stopping else None
+
+    # -- data
+
+    def _check_data(self, X: Any, y: Any, sample_weight: Any, reset: bool, has_new_labels: bool
+                    ) -> tuple[Any, Any, np.ndarray, int, Any]:
+        """X, y as given and in numbers, how many scores y needs, and the weights of the rows, all checked."""
+        X, y = validate_data(self, X, y, reset=reset, multi_output=True, y_numeric=self._is_numeric,
+                             **self._data_settings())
+        y_numbers, n_outputs = self._prepare_target(y, has_new_labels)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        return X, y, y_numbers, n_outputs, sample_weight
+
+    def _data_settings(self) -> dict[str, Any]:
+        """How X is checked: a network reads rows of numbers, a model of the user's what it declares."""
+        if self.model is not None:
+            return {"accept_sparse": "csr", "dtype": "numeric", "allow_nd": True}
+        dtypes = [np.float64, np.float32] if self.dtype == "auto" else np.dtype(self.dtype)
+        return {"accept_sparse": "csr", "dtype": dtypes}
+
+    def _split(self, y: Any, y_numbers: np.ndarray, rng: np.random.RandomState) -> tuple[Any, Any]:
+        """The rows to train on and those to validate on; None for all and for none."""
+        if not self.early_stopping:
+            return None, None
+        stratify = y_numbers if getattr(self, "classes_", None) is not None and y_numbers.ndim == 1 else None
+        rows, held_out = train_test_split(np.arange(len(y_numbers)), random_state=rng, stratify=stratify,
+                                          test_size=self.validation_fraction)
+        if len(held_out) < 2:
+            raise ValueError("The validation set is too small. Increase 'validation_fraction' or the size of your "
+                             "dataset.")
+        return rows, held_out
+
+    def _score_on(self, validation: tuple[Any, ...]) -> Any:
+        """A function of the optimizer: how good it is on validation data."""
+        X, y, _, sample_weight = validation
+
+        def score(optimizer: Any) -> float:
+            return self._measure(y, self._decode(self._forward(X)), sample_weight)
+
+        return score
+
+    def _find_batch_size(self, rows: int) -> int:
+        return min(200 if self.batch_size == "auto" else int(self.batch_size), rows)
+
+    # -- the optimizer
+
+    @property
+    def _hidden(self) -> list[int]:
+        """The sizes of the hidden layers."""
+        sizes = () if self.hidden_layer_sizes is None else self.hidden_layer_sizes
+        hidden = [int(n) for n in (sizes if isinstance(sizes, Iterable) else [sizes])]
+        if any(n < 1 for n in hidden):
+            raise ValueError(f"hidden_layer_sizes must be > 0, got {hidden}.")
+        return hidden
+
+    def _make_model(self, X: Any, n_outputs: int, rng: np.random.RandomState) -> Any:
+        """The model to train: a network, what a function makes of the shape of the data, or the one given."""
+        if self.model is None:
+            return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
+                                 dropout=self.dropout, dtype=X.dtype.name, output=self._output)
+        is_model = isinstance(self.model, (Model, ModelProto, bytes, str, os.PathLike))
+        return self.model if is_model else self.model(tuple(X.shape[1:]), n_outputs)
+
+    def _make_optimizer(self, model: Any, batch_size: int, weight: Any, rng: np.random.RandomState) -> None:
+        """The optimizer of a new training."""
+        loaded = load(model)
+        scores = [v for v in loaded.outputs.values() if v.is_float]
+        shape = (scores[0].shape if len(scores) == 1 else None) or ()
+        self.n_outputs_ = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
+        loss = self._resolve_loss(self.n_outputs_)
+        dropping = self.model is None and bool(self.dropout and self._hidden)
+        settings = {"train_mode": True, **(self.settings or {})} if dropping else self.settings or {}
+        penalty = self._make_penalty(loss, batch_size, weight)
+        self.optimizer_ = OrtGradientForwardBackwardOptimizer(
+            loaded, self.weights_to_train, learning_loss=loss, learning_rate=self._rate, learning_penalty=penalty,
+            batch_size=batch_size, random_state=rng.randint(2**31 - 1), device=self.device, engine=self.engine,
+            warm_start=True, **settings)
+
+    @property
+    def _rate(self) -> BaseLearningRate:
+        """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name."""
+        rate = resolve_rate(self.learning_rate)
+        if not isinstance(self.learning_rate, str):
+            return rate
+        is_linear = self.model is None and not self._hidden
+        return replace(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
+
+    def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Any) -> BaseLearningPenalty:
+        """½ alpha Σw² over the weight of a batch, as scikit-learn has it, unless another penalty is given."""
+        if self.penalty is not None:
+            return resolve_penalty(self.penalty)
+        # scikit-learn adds up the losses of several outputs, which are averaged here.
+        averaged = 1 if loss.target_dtype is not None else self.n_outputs_
+        rows = batch_size if weight is None else batch_size * (float(np.mean(weight)) or 1)
+        return ElasticLearningPenalty(l2=self.alpha / (rows * averaged))
+
+    def _set_loop(self, batch_size: int, callbacks: Any) -> None:
+        """Settings that may have changed since the optimizer was made."""
+        self.optimizer_.set_params(max_iter=self.max_iter, batch_size=batch_size, shuffle=self.shuffle,
+                                   verbose=int(self.verbose), callbacks=callbacks)
+
+    # -- prediction
+
+    def _forward(self, X: Any) -> np.ndarray:
+        """The scores of rows that were checked."""
+        if hasattr(X, "toarray"):
+            return predict_sparse(self.optimizer_.predict, X)
+        return self.optimizer_.predict(X)
+
+    def _compute_scores(self, X: Any) -> np.ndarray:
+        """The scores of rows of the user's."""
+        check_is_fitted(self)
+        return self._forward(validate_data(self, X, reset=False, **self._data_settings()))
+
+    @property
+    def coefs_(self) -> list[np.ndarray]:
+        """The matrix of each layer of a network, inputs by outputs."""
+        return self._list_weights(0)
+
+    @property
+    def intercepts_(self) -> list[np.ndarray]:
+        """The intercept of each layer of a network."""
+        return self._list_weights(1)
+
+    def _list_weights(self, place: int) -> list[np.ndarray]:
+        if self.model is not None or not hasattr(self, "optimizer_"):
+            raise AttributeError(f"{type(self).__name__} has the weights of layers once it has trained a network of "
+                                 f"its own; those of a model are optimizer_.trained_coef_.")
+        weights = self.optimizer_.trained_coef_
+        return [weights[names[place]] for names in list_layers(len(self._hidden))]
+
+    # -- settings
+
+    def _resolve_pieces(self) -> dict[str, Any]:
+        """Loss, penalty and optimizer as objects, where the settings allow it."""
+        pieces: dict[str, Any] = {}
+        for name, resolve in {"loss": lambda: resolve_loss(self.loss), "penalty": lambda: resolve_penalty(self.penalty),
+                              "learning_rate": lambda: self._rate}.items():
+            try:
+                pieces[name] = resolve()
+            except (ArithmeticError, TypeError, ValueError):  # `fit` says what is wrong.
+                pieces[name] = getattr(self, name)
+        return pieces
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings by name.
+
+        Parameters
+        ----------
+        deep : bool
+            Whether to include the settings of loss, penalty and optimizer, as ``learning_rate__eta0``.
+
+        Returns
+        -------
+        dict of str to object
+        """
+        params = super().get_params(deep=False)
+        if deep:
+            for name, piece in self._resolve_pieces().items():
+                params.update(list_fields(name, piece))
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings by name; they apply to the next training.
+
+        Parameters
+        ----------
+        **params : object
+            Any that `get_params` returns.
+
+        Returns
+        -------
+        object
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            A name is unknown.
+        """
+        super().set_params(**{n: v for n, v in params.items() if "__" not in n})
+        if nested := {n: v for n, v in params.items() if "__" in n}:
+            resolved = copy.copy(self)
+            resolved.__dict__.update(self._resolve_pieces())
+            self.__dict__.update(replace_nested(resolved, nested))
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "optimizer_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.three_d_array = self.model is not None
+        return tags
+
+
+def _take(rows: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Some rows of arrays; all where it is None."""
+    if rows is None:
+        return arrays
+    return tuple(None if a is None else a[rows] for a in arrays)

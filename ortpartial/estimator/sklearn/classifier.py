@@ -1,0 +1,381 @@
+"""The classifier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.metrics import accuracy_score
+from sklearn.utils import column_or_1d, compute_sample_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
+
+from ortpartial.learning import (
+    BaseLearningLoss,
+    NegLogLearningLoss,
+    SoftmaxCrossEntropyLearningLoss,
+    resolve_loss,
+)
+
+from .base import BaseOnnxEstimator
+from .compat import with_callbacks
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["OnnxClassifier"]
+
+
+def _has_probabilities(classifier: OnnxClassifier) -> bool:
+    """Whether the loss takes scores for those of probabilities."""
+    if not resolve_loss(classifier.loss).activations:
+        raise AttributeError(f"The loss {classifier.loss!r} has no probabilities; loss='log_loss' has.")
+    return True
+
+
+class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
+    """Train an ONNX graph, by default a linear model, to predict labels, as scikit-learn's classifiers do.
+
+    It composes an `OrtGradientForwardBackwardOptimizer`, which is its attribute `optimizer_`. Settings of the names of
+    `sklearn.neural_network.MLPClassifier` have the meaning and the default that they have there. Labels may be numbers
+    or strings; a matrix of 0 and 1 is for several labels a row.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, `Model` or callable, optional
+        What to train, from rows of X to scores; its weights are where the training starts. A function is called with
+        the shape of a row, such as ``(20,)``, and the number of outputs, and returns one. By default a network, which
+        the next four settings describe.
+    hidden_layer_sizes : int or array_like of int
+        Units of each hidden layer of the network; without hidden layers it is a linear model.
+    activation : str
+        The function of the hidden layers: ``"identity"``, ``"logistic"``, ``"tanh"``, ``"relu"``, ``"leaky_relu"``,
+        ``"elu"``, ``"gelu"`` or ``"swish"``.
+    dropout : float
+        The share of the hidden units that training drops in each step.
+    alpha : float
+        ½ alpha Σw² over the matrices of the model, divided by the rows of a batch, is added to the loss.
+    loss : str, BaseLearningLoss or callable
+        ``"log_loss"`` is the cross entropy of the softmax of the scores for more than two classes, and that of their
+        sigmoid otherwise. Or any other loss of the library: ``"hinge"``, an object, or a function of prediction and
+        target; one that takes numbers is given 1 for the class, or labels, of a row and 0 for the others.
+    penalty : BaseLearningPenalty, optional
+        The penalty of the weights, in place of `alpha`.
+    class_weight : dict, list of dict, "balanced" or None
+        By how much each class counts in the loss, beside `sample_weight`; ``"balanced"`` makes all count the same.
+        `partial_fit` takes a dict.
+    learning_rate : str, float or BaseLearningRate
+        The optimizer: ``"Adam"``, ``"SGD"``, ``"SGDNesterov"`` and others by name, an object with its step size and
+        schedule, or a number for plain SGD. Settings of objects are settings of the estimator, such as
+        ``learning_rate__eta0`` in a grid search.
+    learning_rate_init : float, optional
+        The step size of an optimizer that is given by name; by default 0.001, and 0.05 for a linear model.
+    batch_size : int or "auto"
+        Rows of a batch; ``"auto"`` is 200. Never more than there are rows.
+    max_iter : int
+        Number of epochs at most.
+    shuffle : bool
+        Whether every epoch takes the rows in a new order.
+    random_state : int, RandomState or None
+        Source of the first weights, the validation data, the order of the rows and the masks of Dropout.
+    tol, n_iter_no_change : float
+        The training ends after more than `n_iter_no_change` epochs in a row whose loss, or score on the validation
+        data, was not better by `tol` than the best one.
+    early_stopping : bool
+        Whether to hold out a share of the rows, the `validation_fraction`, and to keep the weights of the epoch with
+        the best score on it.
+    validation_fraction : float
+        The share of the rows that early stopping holds out.
+    warm_start : bool
+        Whether `fit` goes on from the last one, with its weights and optimizer states.
+    verbose : bool or int
+        1 shows a progress bar, 2 a line for each epoch.
+    weights_to_train : str, sequence of str, or callable, optional
+        The weights of a `model` to train, as for `OrtGradientForwardBackwardOptimizer`; by default all.
+    dtype : str
+        ``"float32"``, which is faster, or ``"float64"``, in which the network computes; by default that of X.
+    device, engine : str
+        Where and how to train, as for `OrtGradientForwardBackwardOptimizer`.
+    callbacks : sequence of callable
+        Called with `optimizer_` after every epoch; one that returns True ends the training. Callbacks of scikit-learn
+        1.9 or later are registered by `set_callbacks`.
+    settings : dict, optional
+        Further settings of `OrtGradientForwardBackwardOptimizer`, such as ``{"timeout": 60}``.
+
+    Attributes
+    ----------
+    classes_ : numpy.ndarray of shape (n_classes,)
+        The labels, sorted.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : numpy.ndarray of str
+        The names of the features, where X has names.
+    n_outputs_ : int
+        Number of scores of a row.
+    n_iter_ : int
+        Number of epochs of the last `fit`.
+    loss_, best_loss_ : float
+        The last loss, without the penalty, and without early stopping the least one.
+    loss_curve_ : list of float
+        The loss of each epoch.
+    validation_scores_, best_validation_score_ : list of float, float
+        With early stopping, the score of each epoch on the validation data, and the best one; otherwise None.
+    coefs_, intercepts_ : list of numpy.ndarray
+        The weights of each layer of a network.
+    optimizer_ : OrtGradientForwardBackwardOptimizer
+        Holds the model, the weights and the state of the training.
+
+    See Also
+    --------
+    OnnxRegressor : The same for numbers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> classifier = OnnxClassifier(hidden_layer_sizes=(20,), learning_rate_init=0.02, tol=1e-3, random_state=0)
+    >>> bool(classifier.fit(X, y).score(X, y) > 0.95)
+    True
+    >>> classifier.predict_proba(X[:1]).round(1).tolist()
+    [[1.0, 0.0, 0.0]]
+    """
+
+    _output, _is_numeric = "scores", False
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        hidden_layer_sizes: Any = (),
+        activation: str = "relu",
+        dropout: float = 0.0,
+        alpha: float = 1e-4,
+        loss: Any = "log_loss",
+        penalty: Any = None,
+        class_weight: Any = None,
+        learning_rate: Any = "Adam",
+        learning_rate_init: float | None = None,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        shuffle: bool = True,
+        random_state: Any = None,
+        tol: float = 1e-4,
+        n_iter_no_change: float = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        verbose: bool | int = False,
+        weights_to_train: Any = None,
+        dtype: str = "auto",
+        device: str = "cpu",
+        engine: str = "auto",
+        callbacks: Any = (),
+        settings: dict[str, Any] | None = None,
+    ):
+        self.model = model
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.dropout = dropout
+        self.alpha = alpha
+        self.loss = loss
+        self.penalty = penalty
+        self.class_weight = class_weight
+        self.learning_rate = learning_rate
+        self.learning_rate_init = learning_rate_init
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.weights_to_train = weights_to_train
+        self.dtype = dtype
+        self.device = device
+        self.engine = engine
+        self.callbacks = callbacks
+        self.settings = settings
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix of shape (n_samples, n_features)
+            The rows; for a `model` of more axes, those that it reads. Rows of a sparse matrix become dense batch by
+            batch.
+        y : array_like of shape (n_samples,) or (n_samples, n_labels)
+            Labels, or 0 and 1 for each of several labels.
+        sample_weight : array_like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        OnnxClassifier
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            A setting or the data are not allowed.
+        ConvergenceError
+            The loss or a weight is NaN or infinite.
+        """
+        return self._fit(X, y, sample_weight)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch on these rows, from the current weights and optimizer states.
+
+        Parameters
+        ----------
+        X, y : array_like
+            As in `fit`.
+        classes : array_like of shape (n_classes,), optional
+            All labels that any call will have; required in the first call.
+        sample_weight : array_like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        OnnxClassifier
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            A setting or the data are not allowed.
+        """
+        if _check_partial_fit_first_call(self, classes):
+            self._is_multilabel = type_of_target(y).startswith("multilabel")
+        return self._partial_fit(X, y, sample_weight)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict the labels of rows.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_samples,) or (n_samples, n_labels)
+        """
+        return self._decode(self._compute_scores(X))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Compute the scores of rows, before softmax or sigmoid.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_samples,) or (n_samples, n_classes)
+            For two classes the score of ``classes_[1]``, which is predicted where it is more than 0.
+        """
+        scores = self._compute_scores(X)
+        if len(self.classes_) == 2 and not self._is_multilabel and scores.ndim == 2 and scores.shape[1] == 2:
+            return scores[:, 1] - scores[:, 0]
+        return scores.ravel() if scores.ndim == 2 and scores.shape[1] == 1 else scores
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Predict the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+        """
+        scores = self._compute_scores(X)
+        if self._is_multilabel or self.n_outputs_ == 1:
+            positive = expit(scores)
+            return positive if self._is_multilabel else np.column_stack([1 - positive.ravel(), positive.ravel()])
+        return softmax(scores, axis=1)
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Predict the logarithms of the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+        """
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
+        check_classification_targets(y)
+        kind = type_of_target(y)
+        if kind == "multiclass-multioutput":
+            raise ValueError("y has several columns of more than two labels each, which is not supported; fit a "
+                             "sklearn.multioutput.MultiOutputClassifier of this estimator.")
+        is_multilabel = kind.startswith("multilabel")
+        if not is_multilabel:
+            y = column_or_1d(y, warn=True)
+        labels = np.arange(y.shape[1]) if is_multilabel else np.unique(y)
+        if reset:
+            self.classes_, self._is_multilabel = labels, is_multilabel
+        if is_multilabel != self._is_multilabel or len(np.setdiff1d(labels, self.classes_)):
+            raise ValueError(f"y has the labels {labels}, where those of the first call were expected: "
+                             f"{self.classes_}.")
+        if len(self.classes_) < 2 and not is_multilabel:
+            raise ValueError(f"The number of classes has to be greater than one; got {len(self.classes_)} class.")
+        if is_multilabel:
+            return (y.toarray() if hasattr(y, "toarray") else y), y.shape[1]
+        return np.searchsorted(self.classes_, y), 1 if len(self.classes_) == 2 else len(self.classes_)
+
+    def _resolve_loss(self, n_outputs: int) -> BaseLearningLoss:
+        if not (isinstance(self.loss, str) and self.loss == "log_loss"):
+            return resolve_loss(self.loss)
+        return NegLogLearningLoss() if self._is_multilabel or n_outputs == 1 else SoftmaxCrossEntropyLearningLoss()
+
+    def _encode(self, y: np.ndarray, loss: BaseLearningLoss) -> np.ndarray:
+        if loss.target_dtype is not None or y.ndim == 2:
+            return y
+        return y if self.n_outputs_ == 1 else np.eye(self.n_outputs_, dtype=np.float32)[y]
+
+    def _decode(self, scores: np.ndarray) -> np.ndarray:
+        if self._is_multilabel:
+            return (scores > 0).astype(np.int64)
+        return self.classes_[(scores.ravel() > 0).astype(int) if self.n_outputs_ == 1 else scores.argmax(1)]
+
+    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Any) -> float:
+        return accuracy_score(y, prediction, sample_weight=sample_weight)
+
+    def _weigh(self, y: np.ndarray, sample_weight: Any) -> Any:
+        if self.class_weight is None:
+            return sample_weight
+        weight = compute_sample_weight(self.class_weight, y if self._is_multilabel else self.classes_[y])
+        return weight if sample_weight is None else weight * sample_weight
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _more_tags(self) -> dict[str, Any]:
+        """The tags for scikit-learn before 1.6."""
+        return {"multilabel": True}

@@ -1,0 +1,29 @@
+"""What versions of scikit-learn from 1.4 on have in different places: callbacks, and the validation of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["CallbackSupportMixin", "validate_data", "with_callbacks"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # before 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Nothing: this version of scikit-learn has no callbacks."""
+
+    def with_callbacks(method: Method) -> Method:
+        """The method as it is."""
+        return method
+
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # before 1.6
+
+    def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **settings: Any) -> Any:
+        """X, or X and y, as arrays that were checked."""
+        return estimator._validate_data(X, y, **settings)

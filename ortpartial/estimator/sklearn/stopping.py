@@ -1,0 +1,68 @@
+"""When a training ends before its last epoch: the rule of scikit-learn's stochastic estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["StoppingRule"]
+
+
+class StoppingRule:
+    """Ends a training after more than n epochs in a row that did not improve by `tol`.
+
+    What has to improve is the loss of an epoch, or a score, of which the best epoch's weights are kept.
+
+    Parameters
+    ----------
+    tol : float
+        By how much an epoch has to be better than the best one.
+    n_iter_no_change : float
+        n, which may be infinite.
+    score : callable, optional
+        From the optimizer to a score, of which more is better.
+
+    Attributes
+    ----------
+    scores : list of float
+        The score of every epoch.
+    best_loss, best_score : float or None
+        The best ones.
+    """
+
+    def __init__(self, tol: float, n_iter_no_change: float, score: Callable[[Any], float] | None = None):
+        self.tol, self.n_iter_no_change, self.score = tol, n_iter_no_change, score
+        self.scores: list[float] = []
+        self.best_loss: float | None = np.inf if score is None else None
+        self.best_score: float | None = None if score is None else -np.inf
+        self._count = 0
+        self._best: tuple[Any, Any] | None = None
+
+    def __call__(self, optimizer: Any) -> bool:
+        """Look at the epoch that has ended; return whether it was the last one."""
+        if self.score is None:
+            self._compare_loss(optimizer.train_losses_[-1])
+        else:
+            self._compare_score(self.score(optimizer), optimizer)
+        return self._count > self.n_iter_no_change
+
+    def _compare_loss(self, loss: float) -> None:
+        assert self.best_loss is not None
+        self._count = self._count + 1 if loss > self.best_loss - self.tol else 0
+        self.best_loss = min(self.best_loss, loss)
+
+    def _compare_score(self, score: float, optimizer: Any) -> None:
+        assert self.best_score is not None
+        self.scores.append(score)
+        self._count = self._count + 1 if score < self.best_score + self.tol else 0
+        if score > self.best_score:
+            self.best_score = score
+            self._best = optimizer.get_state(), optimizer.get_state("buffer")
+
+    def restore(self, optimizer: Any) -> None:
+        """Go back to the weights of the epoch with the best score, if there was one."""
+        if self._best is not None:
+            for state, kind in zip(self._best, ("weight", "buffer"), strict=True):
+                optimizer.set_state(state, kind)
