@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from ortpartial.model import Model, is_generated_name, is_quantized, list_prepro
 from .grad import _carries, nodes_between
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings
+from .weight_names import check_weight, find_frozen, is_pattern, list_some, match_names
 
 __all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find_reached_weights", "find_trainable",
            "resolve_weights", "warn_of_rounding"]
@@ -127,7 +125,8 @@ def _adds_bias(node: Node) -> bool:
     return node.op_type == "Add" and any(term.op_type in PRODUCTS for term in terms)
 
 
-def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequence[str]) -> list[str]:
+def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequence[str],
+                    freeze: str | Sequence[str] = ()) -> list[str]:
     """Names of the initializers to train.
 
     Parameters
@@ -141,6 +140,8 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         float initializers of rank one or more among these, except statistics of the data.
     outputs : sequence of str
         The outputs to train.
+    freeze : str or sequence of str
+        Names, aliases and patterns of weights that are not trained: see `find_frozen`.
 
     Returns
     -------
@@ -152,6 +153,15 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         A name is unknown, not of a floating-point type or given twice, a pattern matches nothing, or there is nothing
         to train.
     """
+    names, frozen = _select_weights(model, weights, outputs), find_frozen(model, freeze)
+    if trained := [n for n in names if n not in frozen]:
+        return trained
+    raise ModelError(f"freeze={freeze!r} leaves none of {list_some([model.main_names[n] for n in names])} to train; "
+                     f"freeze less.")
+
+
+def _select_weights(model: Model, weights: WeightSelection | None, outputs: Sequence[str]) -> list[str]:
+    """What `resolve_weights` returns where nothing is frozen."""
     if weights is None:
         trainable = find_default_weights(model, outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:
@@ -166,8 +176,8 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         if not isinstance(item, str):
             raise ModelError(f"A weight is named by a string, not by {item!r}.")
         name = model.find_initializer(item)
-        if name in model.initializers or not any(c in item for c in "*?["):
-            _check_weight(model, item, name)
+        if name in model.initializers or not is_pattern(item):
+            check_weight(model, item, name)
             if name in names:
                 raise ModelError(f"The weight {item!r} is given twice.")
             names.append(name)
@@ -183,7 +193,7 @@ def warn_of_rounding(model: Model, outputs: Sequence[str], trainable: Collection
     for node, reader in find_roundings([model.outputs[o] for o in outputs]):
         lost = find_trainable([x for x in node.inputs[:1] if x is not None]) - set(trainable)
         if names := [n for n, v in model.initializers.items() if v in lost]:
-            warnings.warn(f"{_list_some(names)} will not be trained: {explain_rounding(node, reader)}", ModelWarning,
+            warnings.warn(f"{list_some(names)} will not be trained: {explain_rounding(node, reader)}", ModelWarning,
                           stacklevel=4)
             return
 
@@ -249,55 +259,19 @@ def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any]
               if any(predicate(model.main_names[n], shapes[n], node) for node in nodes)]
     if not chosen:
         raise ModelError(f"weights_to_train, a function, chooses none of the {len(candidates)} weights: "
-                         f"{_list_some([model.main_names[n] for n in candidates])}.")
+                         f"{list_some([model.main_names[n] for n in candidates])}.")
     return chosen
 
 
 def _match(model: Model, pattern: str, outputs: Sequence[str], candidates: Collection[str]) -> list[str]:
     """The weights whose name or alias matches a pattern."""
-    names = {**{n: n for n in model.initializers}, **{alias: a.initializer for alias, a in model.aliases.items()}}
-    matching = {initializer for n, initializer in names.items() if fnmatchcase(n, pattern)}
+    matching = match_names(model, pattern, candidates)
     if weights := [n for n in candidates if n in matching]:
         return weights
-    if matching:
-        reasons = explain_untrained(model, (), outputs)
-        name = next(n for n in model.initializers if n in matching)
-        raise ModelError(f"The pattern {pattern!r} matches nothing that can be trained; {model.main_names[name]!r}, "
-                         f"for example: {reasons[name]}.")
-    # A module may be inside of another one, and numbers of layers begin at 0.
-    for near in (f"*{pattern}", f"{pattern}*", f"*{pattern}*", re.sub(r"\d+", "*", pattern)):
-        if similar := [n for n in candidates if fnmatchcase(model.main_names[n], near)]:
-            example = model.main_names[similar[-1]]
-            raise ModelError(f"The pattern {pattern!r} matches no weight; did you mean {near!r}, as in {example!r}?")
-    raise ModelError(f"The pattern {pattern!r} matches no weight{_suggest(model, pattern)}")
-
-
-def _check_weight(model: Model, item: str, name: str) -> None:
-    """Raise an error unless an initializer of this name holds real numbers."""
-    v = model.initializers.get(name)
-    if v is None:
-        merged = model.values[name].node if name in model.values else None
-        origin = merged.inputs[0] if merged is not None and merged.op_type == "Identity" else None
-        if origin is not None and origin in model.initializers.values():
-            raise ModelError(f"The weight {item!r} is one with {origin.hint!r}, which had the same content when the "
-                             f"model was exported; name that one, or export again once they differ.")
-        raise ModelError(f"The weight {item!r} is no initializer of the model{_suggest(model, item)}")
-    if not v.is_float:
-        raise ModelError(f"The weight {item!r} holds no real numbers{_suggest(model, '')}")
-
-
-def _suggest(model: Model, name: str) -> str:
-    """The end of a message about a name: names that are near to it, or some of all names."""
-    floats = [n for n, v in model.initializers.items() if v.is_float]
-    aliases = [alias for alias, a in model.aliases.items() if a.initializer in floats]
-    if near := get_close_matches(name, [*floats, *aliases], cutoff=0.7):
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; its float initializers are {_list_some([model.main_names[n] for n in floats])}."
-
-
-def _list_some(names: Sequence[str]) -> str:
-    """The first of several names, and how many more there are."""
-    return (", ".join(map(repr, names[:10])) or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    reasons = explain_untrained(model, (), outputs)
+    name = next(n for n in model.initializers if n in matching)
+    raise ModelError(f"The pattern {pattern!r} matches nothing that can be trained; {model.main_names[name]!r}, "
+                     f"for example: {reasons[name]}.")
 
 
 def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:
