@@ -1,6 +1,7 @@
 """Reverse-mode automatic differentiation: the gradient of an expression is another expression."""
 
 from . import rules  # noqa: F401  (rules register themselves)
+from .depth import find_depths
 from .grad import Gradient, backpropagate, composed, grad, nodes_between
 from .gradient_model import gradient_model
 from .registry import elementwise, gradient_support, has_rule, no_gradient, vjp
@@ -23,6 +24,7 @@ from .trainable import (
     resolve_weights,
     warn_of_rounding,
 )
+from .weight_names import find_frozen, find_named
 
 __all__ = [  # noqa: RUF022 - in groups
     # Differentiation.
@@ -42,8 +44,11 @@ __all__ = [  # noqa: RUF022 - in groups
     # Weights.
     "WeightSelection",
     "explain_untrained",
-    "find_reached_weights",
     "find_default_weights",
+    "find_depths",
+    "find_frozen",
+    "find_named",
+    "find_reached_weights",
     "find_trainable",
     "resolve_weights",
     "warn_of_rounding",

@@ -54,8 +54,8 @@ def find_named(model: Model, item: str) -> set[str]:
     return match_names(model, item, [n for n, v in model.initializers.items() if v.is_float])
 
 
-def find_frozen(model: Model, freeze: str | Sequence[str]) -> set[str]:
-    """The initializers that names and patterns freeze, the later of which count more.
+def find_frozen(model: Model, freeze: str | Sequence[str]) -> dict[str, str]:
+    """The initializers that names and patterns freeze, the later of which count more, and by which of them.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def find_frozen(model: Model, freeze: str | Sequence[str]) -> set[str]:
 
     Returns
     -------
-    set of str
+    dict of str to str
 
     Raises
     ------
@@ -79,14 +79,15 @@ def find_frozen(model: Model, freeze: str | Sequence[str]) -> set[str]:
     >>> from ortpartial.model import load
     >>> x, a, b = variable("x", "float32", ["N", 1]), constant([[1.0]], hint="a.w"), constant([[2.0]], hint="b.w")
     >>> find_frozen(load(build([x], {"y": x @ a @ b})), ("*.w", "!b.*"))
-    {'a.w'}
+    {'a.w': '*.w'}
     """
-    frozen: set[str] = set()
+    frozen: dict[str, str] = {}
     for item in [freeze] if isinstance(freeze, str) else freeze:
         if isinstance(item, str) and item.startswith("!") and item not in model.initializers:
-            frozen -= find_named(model, item[1:])
+            freed = find_named(model, item[1:])
+            frozen = {n: by for n, by in frozen.items() if n not in freed}
         else:
-            frozen |= find_named(model, item)
+            frozen |= dict.fromkeys(find_named(model, item), item)
     return frozen
 
 

@@ -4,6 +4,7 @@ from .aliases import NamedSettings, check_keywords, describe_unknown
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
+from .layerwise_decay import LayerwiseDecay
 from .losses import (
     AbsoluteLearningLoss,
     BaseLearningLoss,
@@ -42,7 +43,7 @@ from .update import count_from, decay, descend, drop_flushes, share_flushes
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
            "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty",
-           "FunctionLearningLoss", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule",
+           "FunctionLearningLoss", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay",
            "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp", "LearningRateSGD",
            "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
            "OptimalSchedule", "PoissonLearningLoss", "Schedule", "SoftmaxCrossEntropyLearningLoss",

@@ -95,3 +95,11 @@ def assert_close(tensors, expected, tol: float) -> None:
     for name, e in expected.items():
         error = np.abs(tensors[name] - e).max() / np.abs(e).max()
         assert error <= tol, f"{name} is off by {error:.1e}"
+
+
+def stack_layers(*names):
+    """A model of products one after the other, each with a weight of shape (4, 4) and a bias."""
+    h = x = variable("x", "float32", ["N", 4])
+    for name in names:
+        h = h @ parameter(f"{name}.weight", 4, 4) + parameter(f"{name}.bias", 4)
+    return build([x], {"y": h})
