@@ -18,7 +18,7 @@ from .params import FitSettings
 if TYPE_CHECKING:
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["PROGRESS", "change_settings"]
+__all__ = ["PROGRESS", "change_settings", "keep_learned"]
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
@@ -110,15 +110,23 @@ def _hand_over(former: Optimizer, new: Optimizer) -> None:
     spec, engine = former._spec, former._engine
     new._batches, new._class_weights = former._batches, dict(former._class_weights)
     dropped = [n for n in spec.moving if n not in new._spec.moving]
-    _keep(new, {**former._learned, **{n: engine.get(n) for n in dropped}})
+    keep_learned(new, {**former._learned, **{n: engine.get(n) for n in dropped}})
     losses = new._resolve_losses(new._spec.model)
     if former._batches or spec.rate_starts or losses != new._spec.losses:
         new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_starts=spec.rate_starts))
     new._engine.restore(engine.snapshot())
 
 
-def _keep(optimizer: Optimizer, learned: Mapping[str, np.ndarray]) -> None:
-    """Take over what was learned: as constants of the graphs, unless a step changes them."""
+def keep_learned(optimizer: Optimizer, learned: Mapping[str, np.ndarray]) -> None:
+    """Take over what was learned: as constants of the graphs, unless a step changes them.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    learned : dict of str to numpy.ndarray
+        Weights by name.
+    """
     spec = optimizer._spec
     optimizer._learned = {n: a for n, a in learned.items() if n not in spec.moving}
     optimizer._first = {n: spec.model.arrays[n] for n in optimizer._learned}

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, find_reached_weights, resolve_weights
-from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
+from ortpartial.exceptions import CheckpointError, DataError, ModelError, ModelWarning, SettingError
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -44,6 +44,7 @@ from ortpartial.training import (
 from ortpartial.training_info import recognize_training, to_training_info
 
 from .changes import PROGRESS, change_settings
+from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
 from .outputs import resolve_losses, warn_of_activations
@@ -51,6 +52,7 @@ from .params import FitSettings, ModelSetting, Setting, check_flag, check_names,
 from .parts import TrainingParts
 from .predictor import interruptible
 from .prefetch import is_prefetching
+from .resumption import collect_state, restore_state
 from .tags import make_tags
 
 if TYPE_CHECKING:
@@ -274,6 +276,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     #: By output the class weights that "balanced" stood for in the last `fit`.
     _class_weights: Mapping[str, Any] = MappingProxyType({})
+
+    #: The settings with which the last `fit` began, that callbacks may change.
+    _origin: Mapping[str, Any] = MappingProxyType({})
 
     max_iter = Setting()
     batch_size = Setting()
@@ -743,6 +748,71 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             As in `save`; ``save_onnx_graph(bytes)`` returns the graphs all the same.
         """
         return self._state.save_graphs(folder)
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole state of the training to a file, between two trainings or in a callback.
+
+        That is weights, optimizer states, running statistics, loss scale, random state, the place in the epoch and in
+        the schedule, history, and settings that callbacks have changed; and neither the model nor the data. The file is
+        one of safetensors, with the rest as JSON in its metadata, and a checksum. It holds either its former content or
+        the whole state, whenever the process ends.
+
+        Parameters
+        ----------
+        path : path
+            The file, such as ``"last.safetensors"``.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written, and the former one remains; the training is as it was.
+
+        See Also
+        --------
+        load_checkpoint : Go back to the state in a file.
+        ortpartial.estimator.Checkpoint : The callback that writes such files during `fit`, which goes on from them.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> model, X = build([x], {"y": x @ w}), np.ones((8, 1), np.float32)
+        >>> first, again = (OrtGradientForwardBackwardOptimizer(model, learning_rate="Adam") for _ in range(2))
+        >>> first.partial_fit(X, 3 * X).save_checkpoint("last.safetensors")
+        >>> again.load_checkpoint("last.safetensors")
+        >>> again.partial_fit(X, 3 * X).get_state() == first.partial_fit(X, 3 * X).get_state()
+        True
+        """
+        write_checkpoint(collect_state(self), path)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Go back to the state in a checkpoint: `partial_fit`, or `fit` with `warm_start`, continues from it.
+
+        The learning rate and the penalty become those of then.
+
+        Parameters
+        ----------
+        path : path
+            A file, or a folder with those of the callback `Checkpoint`, of which the newest one is read that is whole.
+
+        Raises
+        ------
+        CheckpointError
+            There is no checkpoint, it is damaged, or that of another training: of another model, other weights or
+            another optimizer. The state remains as it is.
+        OSError
+            The file cannot be read.
+
+        Warns
+        -----
+        CheckpointWarning
+            The newest checkpoint in the folder is damaged, and the one before it is read.
+        """
+        if (stored := find_checkpoint(path)) is None:
+            raise CheckpointError(f"There is no checkpoint in {str(path)!r}.")
+        with self._turn.lock:
+            restore_state(self, stored[1], f"The checkpoint {str(stored[0])!r}")
 
     @property
     def learning_rate_(self) -> float:

@@ -1,0 +1,229 @@
+"""Resumption: the whole state of a training as a dict, and a training that goes on from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.exceptions import CheckpointError
+from ortpartial.graph import topological
+from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, Schedule
+from ortpartial.training import Engine, TrainingSpec
+
+from .changes import PROGRESS, keep_learned
+
+if TYPE_CHECKING:
+    from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
+
+__all__ = ["check_settings", "collect_state", "restore_state"]
+
+#: Settings that the steps do not depend on, or that are compared by the arrays that follow from them.
+_FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_state", "device", "engine", "warm_start",
+                   "validation_every", "callbacks", "distributed", "checkpointing", "timeout", "verbose", "exc"})
+
+#: Settings that a callback may change, beside those of the update.
+_CHANGEABLE = ("max_iter", "batch_size", "shuffle", "validation_every")
+
+#: Sources of random bits that numpy has.
+_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+def collect_state(optimizer: Optimizer) -> dict[str, Any]:
+    """Collect all that the next steps of a training depend on, and its history.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer, which may be training.
+
+    Returns
+    -------
+    dict of str to object
+        Copies, as `write_checkpoint` takes them.
+    """
+    now = {n: getattr(optimizer, n) for n in optimizer.get_params(deep=False) if n not in _FREE or n in _CHANGEABLE}
+    start = {**now, **optimizer._origin}
+    with optimizer._engine.turn.lock:
+        return {
+            "settings": {n: _describe(v) for n, v in start.items()},
+            "changes": {n: _describe(v) for n, v in now.items() if v != start[n]},
+            "operators": _count_operators(optimizer._spec),
+            "engine": optimizer._engine.snapshot(),
+            "learned": dict(optimizer._learned),
+            "class_weights": dict(optimizer._class_weights),
+            "batches": optimizer._batches,
+            "rate_starts": dict(optimizer._spec.rate_starts),
+            "progress": {n: getattr(optimizer, n) for n in PROGRESS if n != "_rng"},
+            "random": optimizer._rng.bit_generator.state,
+        }
+
+
+def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -> None:
+    """Let an optimizer go on from a state, with the settings that callbacks have changed until then.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        An optimizer of the same model, weights and states, which is not training.
+    state : dict of str to object
+        What `collect_state` returned.
+    origin : str
+        Where it is from, for errors.
+
+    Raises
+    ------
+    CheckpointError
+        It is the state of another training; the optimizer goes on with its own.
+    """
+    _check_model(optimizer._spec, state, origin)
+    rng = _find_generator(optimizer._rng, state["random"]["bit_generator"], origin)
+    settings = {**state["settings"], **state["changes"]}
+    rate = _rebuild(settings["learning_rate"], optimizer.learning_rate, origin)
+    penalty = _rebuild(settings["learning_penalty"], optimizer.learning_penalty, origin)
+    former, class_weights = optimizer._spec, optimizer._class_weights
+    optimizer._class_weights = state["class_weights"]
+    try:
+        _adopt(optimizer, replace(former, rate=rate, penalty=penalty, rate_starts=state["rate_starts"],
+                                  batches=state["batches"], losses=optimizer._resolve_losses(former.model)))
+        _check_arrays(optimizer._engine, state["engine"]["arrays"], origin)
+    except CheckpointError:
+        optimizer._class_weights = class_weights
+        _adopt(optimizer, former)
+        raise
+    _set_pieces(optimizer, learning_rate=rate, learning_penalty=penalty)
+    optimizer._batches = state["batches"]
+    if state["learned"] or optimizer._learned:
+        keep_learned(optimizer, {**optimizer._first, **state["learned"]})
+        _adopt(optimizer, replace(optimizer._spec, rate_starts=state["rate_starts"]))
+    with optimizer._engine.turn.lock:
+        optimizer._engine.restore(state["engine"])
+        rng.bit_generator.state = state["random"]
+        for name, value in {**state["progress"], "_rng": rng}.items():
+            setattr(optimizer, name, value)
+    for name in state["changes"].keys() & set(_CHANGEABLE):
+        setattr(optimizer, name, state["changes"][name])
+
+
+def check_settings(optimizer: Optimizer, stored: Mapping[str, Any], origin: str) -> None:
+    """Check that the settings of an optimizer are those with which a training began.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    stored : dict of str to object
+        The "settings" that `collect_state` returned.
+    origin : str
+        Where they are from, for errors.
+
+    Raises
+    ------
+    CheckpointError
+        A setting is another one.
+    """
+    for name in stored.keys() & set(optimizer.get_params(deep=False)) - _FREE:
+        if (described := _describe(getattr(optimizer, name))) != stored[name]:
+            raise CheckpointError(f"{origin} is of a training with {name}={_write(stored[name])}, and this one has "
+                                  f"{_write(described)}; give the former setting or choose another folder, or go on "
+                                  f"with the new one by load_checkpoint and warm_start=True.")
+
+
+def _adopt(optimizer: Optimizer, spec: TrainingSpec) -> None:
+    """Compose the steps anew if they are others."""
+    former = optimizer._spec
+    if any(getattr(spec, n) != getattr(former, n) for n in ("rate", "penalty", "rate_starts", "batches", "losses")):
+        optimizer._parts.adopt(spec)
+
+
+def _count_operators(spec: TrainingSpec) -> dict[str, int]:
+    """The operators of the model, by which models with weights of the same shapes differ."""
+    return dict(Counter(node.op_type for node in topological(list(spec.model.outputs.values()))))
+
+
+def _check_model(spec: TrainingSpec, state: Mapping[str, Any], origin: str) -> None:
+    """Check that a state is that of the same model, with the same optimizer."""
+    former = state["settings"]["learning_rate"]["class"]
+    if former != type(spec.rate).__name__:
+        raise CheckpointError(f"{origin} is of a training with {former}, and this one has {type(spec.rate).__name__}.")
+    stored, operators = state["operators"], _count_operators(spec)
+    for n in {**stored, **operators}:
+        if stored.get(n) != operators.get(n):
+            raise CheckpointError(f"{origin} is of another model, which has {stored.get(n, 0)} of the operator {n}, "
+                                  f"and this one has {operators.get(n, 0)}.")
+
+
+def _check_arrays(engine: Engine, stored: Mapping[str, np.ndarray], origin: str) -> None:
+    """Check that a state has the weights, statistics and optimizer states of an engine, in their shapes and dtypes."""
+    expected = {n: f"{b.dtype} of shape {b.shape}" for n, b in engine.sides[0].items()}
+    described = {n: f"{a.dtype} of shape {a.shape}" for n, a in stored.items()}
+    for n in [*engine.spec.moving, *expected, *described]:
+        if described.get(n) != expected.get(n):
+            here = {n: text or "nothing" for n, text in (("there", described.get(n)), ("here", expected.get(n)))}
+            raise CheckpointError(f"{origin} is of another training: {n!r} is {here['there']} there, and "
+                                  f"{here['here']} here.")
+
+
+def _set_pieces(optimizer: Optimizer, **pieces: Any) -> None:
+    """Set the optimizer and the penalty, where they are others."""
+    for name, piece in pieces.items():
+        if piece != getattr(optimizer, name):
+            vars(optimizer)[name] = optimizer._arguments[name] = piece
+
+
+def _find_generator(rng: np.random.Generator, bits: str, origin: str) -> np.random.Generator:
+    """A generator that draws from a source of this name: the one that was given, where it does."""
+    if bits == type(rng.bit_generator).__name__:
+        return rng
+    if bits not in _BITS:
+        raise CheckpointError(f"{origin} is of a training whose random_state draws from {bits}; give such a Generator.")
+    return np.random.Generator(getattr(np.random, bits)())
+
+
+def _describe(value: Any) -> Any:
+    """A setting in a form that can be written and compared: an object by its class and its settings."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__name__, **{f.name: _describe(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, Mapping):
+        return {str(n): _describe(v) for n, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_describe(v) for v in value)
+    if isinstance(value, np.ndarray):
+        return _describe(value.tolist())
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
+def _rebuild(described: Any, former: Any, origin: str) -> Any:
+    """The setting that was described, in place of a former one."""
+    if not isinstance(described, Mapping) or "class" not in described:
+        return described
+    names = dict(described)
+    kind = _find_class(names.pop("class"), type(former), origin)
+    known = {f.name for f in fields(kind) if f.init}
+    return kind(**{n: _rebuild(v, getattr(former, n, None), origin) for n, v in names.items() if n in known})
+
+
+def _find_class(name: str, former: type, origin: str) -> type:
+    """The class of an optimizer, a penalty or a schedule by its name: that of a former setting, if it has the name."""
+    classes = [former, BaseLearningRate, BaseLearningPenalty, Schedule]
+    for kind in classes:
+        classes += kind.__subclasses__()
+    for kind in (classes[0], *classes[:0:-1]):  # In a notebook, the last one of several with the same name.
+        if kind.__name__ == name:
+            return kind
+    raise CheckpointError(f"{origin} has the setting {name}, which is not defined here; define or import it.")
+
+
+def _write(described: Any) -> str:
+    """A described setting as Python code."""
+    if not isinstance(described, Mapping):
+        return repr(described)
+    settings = ", ".join(f"{n}={_write(v)}" for n, v in described.items() if n != "class")
+    return f"{described.get('class', 'dict')}({settings})"
