@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer
 from ortpartial.model import load, write
 from ortpartial.training_info import TrainingSession
 
-from .options import add_output_option, add_straight_through_option, add_weights_option
+from .console import print_json
+from .options import (
+    add_command,
+    add_json_option,
+    add_output_option,
+    add_straight_through_option,
+    add_weights_option,
+)
 
-__all__ = ["add_export_options", "run_export"]
+__all__ = ["add_export_command"]
+
+_DESCRIPTION = """\
+The model that is written holds its loss, gradient and optimizer beside the
+graph, as the ONNX standard for training defines it. The command run executes
+it, and so does any program that reads the standard."""
+
+_EXAMPLES = """
+export model.onnx -o training.onnx --loss square --rate adam --eta0 1e-3
+run training.onnx data.npz --epochs 10 --batch 32 -o trained.onnx
+"""
 
 
-def add_export_options(command: argparse.ArgumentParser) -> None:
+def add_export_command(commands: Any) -> None:
+    """Add the command to the program.
+
+    Parameters
+    ----------
+    commands : object
+        What `argparse.ArgumentParser.add_subparsers` returned.
+    """
+    command = add_command(commands, "export", run_export,
+                          "Write a model with its training, as in the ONNX standard.",
+                          description=_DESCRIPTION, examples=_EXAMPLES)
     add_output_option(command)
     command.add_argument("--training", choices=("standard", "lowered"), default="standard",
                          help="with the training operators of the standard, or without them; default: standard")
@@ -25,6 +53,7 @@ def add_export_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--init", choices=("random", "model"), default="random",
                          help="initial weights: random, or those of the model; default: random")
     command.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in train mode")
+    add_json_option(command)
 
 
 def run_export(args: argparse.Namespace) -> int:
@@ -36,6 +65,10 @@ def run_export(args: argparse.Namespace) -> int:
         optimizer.set_params(learning_rate__eta0=args.eta0)
     write(optimizer.get_training_onnx(args.training, init=args.init), args.output)
     session = TrainingSession.from_model(args.output)
-    print(f"{args.output}: a step reads {', '.join(session.inputs)}, gives {', '.join(session.outputs)}, and changes "
-          f"{', '.join(session.state)}")
+    if args.json:
+        print_json({"model": args.output, "inputs": session.inputs, "outputs": session.outputs,
+                    "state": list(session.state)})
+    else:
+        print(f"{args.output}: a step reads {', '.join(session.inputs)}, gives {', '.join(session.outputs)}, and "
+              f"changes {', '.join(session.state)}")
     return 0

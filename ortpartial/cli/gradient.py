@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ortpartial.autodiff import gradient_model
 from ortpartial.model import load, write
 
-from .options import add_output_option, add_straight_through_option
+from .console import print_json
+from .options import add_command, add_json_option, add_output_option, add_straight_through_option
 
-__all__ = ["add_gradient_options", "run_gradient"]
+__all__ = ["add_gradient_command"]
+
+_DESCRIPTION = """\
+The inputs are those of the model, then the cotangents of its outputs; the
+outputs are the gradients, NAME_grad each. Any runtime runs it."""
+
+_EXAMPLES = """
+gradient model.onnx -o gradient.onnx
+gradient model.onnx -o by_x.onnx --wrt x --cotangents ones
+"""
 
 
-def add_gradient_options(command: argparse.ArgumentParser) -> None:
+def add_gradient_command(commands: Any) -> None:
+    """Add the command to the program.
+
+    Parameters
+    ----------
+    commands : object
+        What `argparse.ArgumentParser.add_subparsers` returned.
+    """
+    command = add_command(commands, "gradient", run_gradient, "Write the gradient of a model as a model.",
+                          description=_DESCRIPTION, examples=_EXAMPLES)
     add_output_option(command)
     add_straight_through_option(command)
     command.add_argument("--wrt", nargs="+", metavar="NAME", help="tensors to differentiate with respect to; default: "
@@ -22,6 +42,7 @@ def add_gradient_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--cotangents", choices=("input", "ones"), default="input",
                          help="whether the cotangents of the outputs are inputs of the gradient, or ones")
     command.add_argument("--suffix", default="_grad", help="suffix of the names of gradients; default: _grad")
+    add_json_option(command)
 
 
 def run_gradient(args: argparse.Namespace) -> int:
@@ -29,6 +50,9 @@ def run_gradient(args: argparse.Namespace) -> int:
     source = load(args.model, straight_through=args.straight_through)
     model = gradient_model(source, args.wrt, args.outputs, cotangents=args.cotangents, suffix=args.suffix)
     write(model, args.output)
-    inputs, outputs = (", ".join(v.name for v in values) for values in (model.graph.input, model.graph.output))
-    print(f"{args.output}: {inputs} -> {outputs}")
+    inputs, outputs = ([v.name for v in values] for values in (model.graph.input, model.graph.output))
+    if args.json:
+        print_json({"model": args.output, "inputs": inputs, "outputs": outputs})
+    else:
+        print(f"{args.output}: {', '.join(inputs)} -> {', '.join(outputs)}")
     return 0

@@ -6,6 +6,7 @@ import argparse
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from ortpartial.autodiff import explain_untrained, grad, gradient_support, nodes_between, resolve_weights
 from ortpartial.estimator import explain_output
@@ -25,15 +26,29 @@ from ortpartial.model import (
 from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import forward_graph
 
-from .options import add_straight_through_option, add_weights_option
+from .options import add_command, add_straight_through_option, add_weights_option
 
-__all__ = ["add_info_options", "run_info"]
+__all__ = ["add_info_command"]
+
+_EXAMPLES = """
+info model.onnx
+info model.onnx --weights 'W*' --depth 2
+"""
 
 #: Elements up to which an initializer of whole numbers is not worth a line.
 _SMALL = 64
 
 
-def add_info_options(command: argparse.ArgumentParser) -> None:
+def add_info_command(commands: Any) -> None:
+    """Add the command to the program.
+
+    Parameters
+    ----------
+    commands : object
+        What `argparse.ArgumentParser.add_subparsers` returned.
+    """
+    command = add_command(commands, "info", run_info,
+                          "Show a model: its weights by module, what is trained, and why not.", examples=_EXAMPLES)
     add_weights_option(command)
     add_straight_through_option(command)
     command.add_argument("--depth", type=int, help="levels of modules to show; default: as many as fit 60 lines")

@@ -1,21 +1,135 @@
-"""Options that several commands have."""
+"""Options that several commands have, and how a command is added to the program."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-__all__ = ["add_output_option", "add_straight_through_option", "add_weights_option"]
+from ortpartial.exceptions import SettingError
 
-
-def add_weights_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--weights", nargs="+", metavar="NAME", help="initializers to train; default: all trainable")
-
-
-def add_output_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-o", "--output", type=Path, required=True, help="path of the model to write")
+__all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
+           "add_straight_through_option", "add_weights_option", "check_count", "check_output"]
 
 
-def add_straight_through_option(command: argparse.ArgumentParser) -> None:
+def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, *,
+                description: str = "", examples: str = "", model: str = "path of an ONNX model"
+                ) -> argparse.ArgumentParser:
+    """Add a command to the program.
+
+    Parameters
+    ----------
+    commands : object
+        What `argparse.ArgumentParser.add_subparsers` returned.
+    name : str
+        Its name.
+    run : callable
+        Executes it, from its arguments to an exit code.
+    summary, description : str
+        What it does, in a sentence and at length.
+    examples : str
+        A line of a shell each, without the name of the program.
+    model : str
+        Help of its first argument.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+    """
+    lines = "".join(f"\n  {'ortpartial ' + line if line.strip() and line[0] != ' ' else line}"
+                    for line in examples.strip("\n").split("\n")) if examples else ""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=f"{summary}\n\n{description}" if description else summary,
+        epilog=f"examples:{lines}" if examples else None, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("model", type=Path, metavar="MODEL", help=model)
+    command.add_argument("--custom-ops", type=Path, metavar="LIBRARY", help="shared library of custom operators")
+    command.set_defaults(run=run)
+    return command
+
+
+def add_weights_option(command: Any) -> None:
+    """Add `--weights`."""
+    command.add_argument("--weights", nargs="+", metavar="NAME",
+                         help="weights to train, by name or pattern; default: all that can be")
+
+
+def add_output_option(command: Any) -> None:
+    """Add `--output` of a model."""
+    command.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
+                         help="path of the model to write")
+
+
+def add_force_option(command: Any) -> None:
+    """Add `--force`."""
+    command.add_argument("--force", action="store_true", help="overwrite a file that is there")
+
+
+def add_json_option(command: Any, what: str = "print one line of JSON") -> None:
+    """Add `--json`."""
+    command.add_argument("--json", action="store_true", help=what)
+
+
+def add_straight_through_option(command: Any) -> None:
+    """Add `--straight-through`."""
     command.add_argument("--straight-through", action="store_true", default=None,
                          help="pass gradients through the rounding of a quantization")
+
+
+def add_data_options(command: Any, target: bool = True) -> None:
+    """Add the data, and the options that say which column is what."""
+    command.add_argument("data", type=Path, metavar="DATA",
+                         help="rows: a .csv, .parquet or .arrow file with named columns, or an .npz file with arrays")
+    if target:
+        command.add_argument("--target", nargs="+", metavar="COLUMN",
+                             help="column or array to be predicted; default: the one called like the output, y, target "
+                                  "or label")
+    command.add_argument("--features", nargs="+", metavar="COLUMN",
+                         help="columns that form the input, by name or pattern; default: all others of numbers")
+    if target:
+        command.add_argument("--sample-weight", metavar="COLUMN", help="column of weights of the rows")
+
+
+def check_count(name: str, number: int) -> None:
+    """Refuse a number below 1.
+
+    Parameters
+    ----------
+    name : str
+        The option, as its attribute is called.
+    number : int
+        Its value.
+
+    Raises
+    ------
+    SettingError
+    """
+    if number < 1:
+        raise SettingError(f"--{name.replace('_', '-')} is a whole number of at least 1, not {number}.")
+
+
+def check_output(path: Path, force: bool, what: str) -> None:
+    """Refuse a path that cannot be written to, or that exists, before any work is done.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The path.
+    force : bool
+        Whether a file may be overwritten.
+    what : str
+        What will be written.
+
+    Raises
+    ------
+    SettingError
+    """
+    if path.is_dir():
+        raise SettingError(f"{str(path)!r} is a folder; name a file for {what}.")
+    if not path.parent.is_dir():
+        raise SettingError(f"There is no folder {str(path.parent)!r} for {what}.")
+    if not os.access(path.resolve().parent, os.W_OK) and (path.is_file() or not path.exists()):
+        raise SettingError(f"Nothing can be written into the folder of {str(path)!r}; choose another one.")
+    if path.is_file() and not force:
+        raise SettingError(f"{str(path)!r} exists; choose another name for {what}, or say --force.")

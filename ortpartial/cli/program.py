@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -15,10 +14,13 @@ import onnx
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.model import read, register_libraries, resolve_libraries
 
-from .export import add_export_options, run_export
-from .gradient import add_gradient_options, run_gradient
-from .info import add_info_options, run_info
-from .run import add_run_options, run_run
+from .console import print_error
+from .export import add_export_command
+from .gradient import add_gradient_command
+from .info import add_info_command
+from .predict import add_evaluate_command, add_predict_command
+from .run import add_run_command
+from .train import add_train_command
 
 __all__ = ["main"]
 
@@ -53,10 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             register_libraries(read(args.model), resolve_libraries(args.custom_ops))
         return args.run(args)
     except (OrtPartialError, OSError) as e:
-        print(f"ortpartial: {' '.join(str(e).split())}", file=sys.stderr)
+        print_error(str(e))
         return 2
     except KeyboardInterrupt:
-        print("ortpartial: interrupted", file=sys.stderr)
+        print_error("interrupted")
         return 130
     finally:
         if argv is None:  # The process ends now, and Ctrl-C in its last moments would only print a traceback.
@@ -68,18 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ortpartial", description="Train any ONNX graph, or only a part of a model.")
     parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    def add(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=description, description=description)
-        command.add_argument("model", type=Path, help="path of an ONNX model")
-        command.add_argument("--custom-ops", type=Path, metavar="LIBRARY", help="shared library of custom operators")
-        command.set_defaults(run=run)
-        return command
-
-    add_gradient_options(add("gradient", run_gradient, "Write the gradient of a model as a model."))
-    add_info_options(add("info", run_info, "Show a model: its weights by module, what is trained, and why not."))
-    add_export_options(add("export", run_export, "Write a model with its training, as in the ONNX standard."))
-    add_run_options(add("run", run_run, "Train a model that was exported with its training."))
+    for add in (add_train_command, add_predict_command, add_evaluate_command, add_info_command, add_gradient_command,
+                add_export_command, add_run_command):
+        add(commands)
     return parser
 
 

@@ -17,14 +17,35 @@ from ortpartial.model import write
 from ortpartial.training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
 
 from .interruption import Interruption
+from .options import add_command, check_output
 
-__all__ = ["add_run_options", "run_run"]
+__all__ = ["add_run_command"]
+
+_DESCRIPTION = """\
+The training goes on where the one in the file ended, and the model is written
+with it, so that it can go on again. After Ctrl-C, what was trained is written."""
+
+_EXAMPLES = """
+export model.onnx -o training.onnx --rate adam
+run training.onnx data.npz --epochs 10 --batch 32 -o further.onnx
+run training.onnx data.npz --validation 0.1 --dry-run
+"""
 
 
-def add_run_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("data", type=Path, help="an .npz file with an array for each input of a step; or a .csv file, "
-                                                 "whose columns feed the inputs of the same names, and all others "
-                                                 "the input that is left")
+def add_run_command(commands: Any) -> None:
+    """Add the command to the program.
+
+    Parameters
+    ----------
+    commands : object
+        What `argparse.ArgumentParser.add_subparsers` returned.
+    """
+    command = add_command(commands, "run", run_run, "Train a model that was exported with its training.",
+                          description=_DESCRIPTION, examples=_EXAMPLES,
+                          model="path of a model with a training, such as export writes it")
+    command.add_argument("data", type=Path, metavar="DATA",
+                         help="an .npz file with an array for each input of a step; or a .csv, .parquet or .arrow "
+                              "file, whose columns feed the inputs of their names, and all others the one that is left")
     length = command.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, default=100, help="how often to go over the rows; default: 100")
     length.add_argument("--steps", type=int, help="end after so many steps, in place of --epochs")
@@ -71,16 +92,10 @@ def _check_run(args: argparse.Namespace) -> None:
     path = args.output
     if path is None:
         return
-    if path.is_dir():
-        raise SettingError(f"{str(path)!r} is a folder; name a file for the trained model.")
-    if not path.parent.is_dir():
-        raise SettingError(f"There is no folder {str(path.parent)!r} for the trained model.")
-    if not os.access(path.resolve().parent, os.W_OK) and (path.is_file() or not path.exists()):
-        raise SettingError(f"Nothing can be written into the folder of {str(path)!r}; choose another one.")
-    if args.force or not path.is_file():
+    is_model = path.is_file() and args.model.is_file() and path.samefile(args.model)
+    check_output(path, args.force or is_model, "the trained model")
+    if args.force or not is_model:
         return
-    if not args.model.is_file() or not path.samefile(args.model):
-        raise SettingError(f"{str(path)!r} exists; choose another name for the trained model, or say --force.")
     for option, effect in (("strip", "lose its training"), ("initialize", "lose what was trained")):
         if getattr(args, option):
             raise SettingError(f"With --{option}, {str(path)!r} would {effect}; choose another name for the trained "

@@ -3,14 +3,16 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
-from .outputs import explain_output
+from .outputs import explain_output, resolve_losses
+from .validation import check_inputs
 
 if TYPE_CHECKING:
     from .sklearn import OnnxClassifier as OnnxClassifier
     from .sklearn import OnnxRegressor as OnnxRegressor
 
-__all__ = ["OrtGradientForwardBackwardOptimizer", "explain_output"]
+__all__ = ["OrtGradientForwardBackwardOptimizer", "check_inputs", "explain_output", "find_nullable", "resolve_losses"]
 
 
 def __getattr__(name: str) -> Any:

@@ -639,7 +639,8 @@ def class_indices(y: Value, axis: int) -> Value:
 
 
 _NAMES = {
-    "square_error": SquareLearningLoss, "squared_error": SquareLearningLoss, "absolute_error": AbsoluteLearningLoss,
+    "square_error": SquareLearningLoss, "squared_error": SquareLearningLoss, "square": SquareLearningLoss,
+    "absolute_error": AbsoluteLearningLoss, "absolute": AbsoluteLearningLoss,
     "elastic": ElasticLearningLoss, "huber": HuberLearningLoss, "poisson": PoissonLearningLoss,
     "hinge": HingeLearningLoss, "log_loss": NegLogLearningLoss,
     "softmax_cross_entropy": SoftmaxCrossEntropyLearningLoss, "cross_entropy": SoftmaxCrossEntropyLearningLoss,

@@ -4,11 +4,13 @@ from .checker import check_training_info
 from .epochs import train_epochs
 from .export import TrainingSnapshot, to_training_info
 from .graphs import lowered_step, strip_training_info
+from .npz import open_arrays
 from .operators import lower_training_operators
 from .recognition import StoredTraining, recognize_training
 from .rows import count_rows, read_rows, split_rows
 from .session import TrainingSession
+from .tables import TABLES, read_table, write_table
 
-__all__ = ["StoredTraining", "TrainingSession", "TrainingSnapshot", "check_training_info", "count_rows",
-           "lower_training_operators", "lowered_step", "read_rows", "recognize_training", "split_rows",
-           "strip_training_info", "to_training_info", "train_epochs"]
+__all__ = ["TABLES", "StoredTraining", "TrainingSession", "TrainingSnapshot", "check_training_info", "count_rows",
+           "lower_training_operators", "lowered_step", "open_arrays", "read_rows", "read_table", "recognize_training",
+           "split_rows", "strip_training_info", "to_training_info", "train_epochs", "write_table"]

@@ -61,7 +61,8 @@ class StoredArray:
 
 
 @contextmanager
-def open_arrays(path: Path, shapes: Mapping[str, Any]) -> Iterator[dict[str, StoredArray]]:
+def open_arrays(path: Path, shapes: Mapping[str, Any] | None, texts: bool = False
+                ) -> Iterator[dict[str, StoredArray]]:
     """Open arrays of an .npz file, and none but these.
 
     Parameters
@@ -70,7 +71,9 @@ def open_arrays(path: Path, shapes: Mapping[str, Any]) -> Iterator[dict[str, Sto
         The file.
     shapes : dict of str to tuple
         The names of the arrays, and the shapes that they are declared with: sizes, names of sizes, or None; None where
-        there is no shape. The first size is the number of rows, which may be any.
+        there is no shape. The first size is the number of rows, which may be any. Without it, all arrays.
+    texts : bool
+        Whether arrays may be of texts, such as labels; Python objects are refused in any case.
 
     Yields
     ------
@@ -100,8 +103,8 @@ def open_arrays(path: Path, shapes: Mapping[str, Any]) -> Iterator[dict[str, Sto
         arrays = {}
         for n, member in _find_members(archive, shapes).items():
             with _naming(n, archive):
-                arrays[n] = _read_header(n, archive, member)
-                _check_shape(arrays[n].shape, shapes[n])
+                arrays[n] = _read_header(n, archive, member, "biufcUS" if texts else "biufc")
+                _check_shape(arrays[n].shape, shapes[n] if shapes is not None else None)
         needed, memory = sum(a.nbytes for a in arrays.values()), available_memory()
         if needed > memory:
             raise DataError(f"The arrays of {str(path)!r} take {needed / 2**30:.1f} GiB, where "
@@ -119,19 +122,19 @@ def _naming(name: str, archive: ZipFile) -> Iterator[None]:
         raise DataError(f"The array {name!r} of {archive.filename!r} cannot be read: {reason}") from None
 
 
-def _find_members(archive: ZipFile, names: Collection[str]) -> dict[str, ZipInfo]:
-    """The members of an archive that are arrays of these names."""
+def _find_members(archive: ZipFile, names: Collection[str] | None) -> dict[str, ZipInfo]:
+    """The members of an archive that are arrays of these names, or of any."""
     members: dict[str, ZipInfo] = {}
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
         if name in members:
             raise DataError(f"{archive.filename!r} has two arrays of the name {name!r}.")
-        if name in names and name != member.filename:
+        if name != member.filename and (names is None or name in names):
             members[name] = member
     return members
 
 
-def _read_header(name: str, archive: ZipFile, member: ZipInfo) -> StoredArray:
+def _read_header(name: str, archive: ZipFile, member: ZipInfo, kinds: str) -> StoredArray:
     """What the header of an array says, which must agree with the size of the array."""
     if member.flag_bits & 1:
         raise ValueError("it is encrypted.")
@@ -143,7 +146,7 @@ def _read_header(name: str, archive: ZipFile, member: ZipInfo) -> StoredArray:
         shape, _, dtype = _READERS[np.lib.format.read_magic(start)](start)
     except Exception:  # also those of Python's parser, which reads it
         raise ValueError("its header is damaged.") from None
-    if dtype.kind not in "biufc":
+    if dtype.kind not in kinds:
         raise ValueError("it holds Python objects." if dtype.hasobject else f"it holds {dtype}, and no numbers.")
     array = StoredArray(name, archive, member, shape, dtype)
     size = member.file_size - start.tell()

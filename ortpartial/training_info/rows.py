@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from ortpartial.exceptions import DataError
 
 from .npz import StoredArray, open_arrays
 from .session import TrainingSession
+from .tables import TABLES, read_table
 
 __all__ = ["count_rows", "read_rows", "select_rows", "split_rows"]
 
@@ -27,8 +26,9 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     Parameters
     ----------
     path : path
-        An ``.npz`` file with an array for each input; or a ``.csv`` file whose first line names the columns. A column
-        named like an input feeds it, and all others, in their order, feed the only input that is left.
+        An ``.npz`` file with an array for each input; or a ``.csv`` file whose first line names the columns, or a
+        ``.parquet`` or ``.arrow`` file. A column named like an input feeds it, and all others, in their order, feed the
+        only input that is left.
     session : TrainingSession
         Says which inputs a step reads, and their shapes.
 
@@ -40,6 +40,8 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     ------
     DataError
         The file is not there, has another format, is damaged, lacks an input, or has different numbers of rows.
+    RuntimeMissingError
+        pyarrow is not installed, and the file is one that it reads.
     OSError
         It cannot be read.
 
@@ -55,9 +57,9 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     path = Path(path)
     if not path.exists():
         raise DataError(f"There is no file {str(path)!r}; give an .npz or a .csv file of rows.")
-    if path.suffix.lower() != ".csv":
+    if path.suffix.lower() not in TABLES:
         return _read_arrays(path, session)
-    arrays = _arrange(_read_columns(path), session)
+    arrays = _arrange(read_table(path), session)
     _check(arrays, session, path)
     return {n: arrays[n] for n in session.inputs}
 
@@ -78,50 +80,6 @@ def _check(arrays: Mapping[str, np.ndarray | StoredArray], session: TrainingSess
         count_rows({n: arrays[n] for n in names})
     except DataError as e:
         raise DataError(f"{str(path)!r}: {e}") from None
-
-
-def _read_columns(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a .csv file by name, of integers where all are."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            lines = [(reader.line_num, fields) for fields in reader if fields]
-    except (UnicodeDecodeError, csv.Error) as e:
-        raise DataError(f"{str(path)!r} is no text of comma-separated values: {e}.") from None
-    if not header or all(map(_is_number, header)):
-        raise DataError(f"The first line of {str(path)!r} does not name the columns.")
-    if twice := [n for n, times in Counter(header).items() if times > 1]:
-        raise DataError(f"{str(path)!r} has two columns of the name {twice[0]!r}.")
-    for line, fields in lines:
-        if len(fields) != len(header):
-            raise DataError(f"Line {line} of {str(path)!r} has {len(fields)} values, and there are {len(header)} "
-                            f"columns.")
-    columns = {}
-    for i, name in enumerate(header):
-        texts = [fields[i] for _, fields in lines]
-        try:
-            columns[name] = _to_numbers(texts)
-        except ValueError:
-            line, text = next((line, fields[i]) for line, fields in lines if not _is_number(fields[i]))
-            raise DataError(f"Line {line} of {str(path)!r} has {text!r} in the column {name!r}, which is no "
-                            f"number.") from None
-    return columns
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _to_numbers(texts: Sequence[str]) -> np.ndarray:
-    try:
-        return np.array([int(text) for text in texts], np.int64)
-    except (ValueError, OverflowError):
-        return np.array([float(text) for text in texts])
 
 
 def _arrange(columns: Rows, session: TrainingSession) -> dict[str, np.ndarray]:

@@ -1,0 +1,172 @@
+"""What commands print: lines, tables, colors on a terminal alone, and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+import numpy as np
+
+__all__ = ["format_bytes", "format_seconds", "format_table", "has_colors", "paint", "print_error", "print_json",
+           "show_warning"]
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+
+def has_colors(stream: TextIO) -> bool:
+    """Whether colors are wanted: on a terminal that has some, without the variable NO_COLOR.
+
+    Parameters
+    ----------
+    stream : file
+        Where to print.
+
+    Returns
+    -------
+    bool
+
+    References
+    ----------
+    .. [1] https://no-color.org
+    """
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, style: str, stream: TextIO | None = None) -> str:
+    """A text in a style, where colors are wanted.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    style : str
+        "bold", "dim", "red", "green" or "yellow".
+    stream : file, optional
+        Where it will be printed; stdout by default.
+
+    Returns
+    -------
+    str
+    """
+    return f"\033[{_STYLES[style]}m{text}\033[0m" if text and has_colors(stream or sys.stdout) else text
+
+
+def print_error(text: str) -> None:
+    """Print an error as one line to stderr.
+
+    Parameters
+    ----------
+    text : str
+        What is wrong; line breaks become spaces.
+    """
+    print(f"{paint('ortpartial:', 'red', sys.stderr)} {' '.join(text.split())}", file=sys.stderr)
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line, without the place in the code: `warnings.showwarning` of a command.
+
+    Parameters
+    ----------
+    message : Warning or str
+        The warning.
+    """
+    print(f"{paint('warning:', 'yellow', sys.stderr)} {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def print_json(record: Mapping[str, Any]) -> None:
+    """Print an object of JSON as one line; NaN and infinity, which JSON does not know, are null.
+
+    Parameters
+    ----------
+    record : dict
+        Numbers, of numpy too, texts, lists and dicts.
+    """
+    print(json.dumps(_to_json(record), ensure_ascii=False), flush=True)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(n): _to_json(v) for n, v in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _to_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_to_json(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+    """The lines of a table.
+
+    Parameters
+    ----------
+    head : sequence of str
+        What the columns are called.
+    rows : iterable of sequence of str
+        Their texts.
+    left : int
+        The number of columns that are aligned to the left; others are to the right.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> format_table(["engine", "us"], [["epoch", "7.5"], ["step", "12.1"]])
+    ['engine    us', 'epoch    7.5', 'step    12.1']
+    """
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(f"{text:<{w}}" if i < left else f"{text:>{w}}"
+                      for i, (text, w) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines]
+
+
+def format_bytes(size: float) -> str:
+    """A number of bytes in words.
+
+    Parameters
+    ----------
+    size : float
+        The number.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> format_bytes(300), format_bytes(3.2e6)
+    ('300 B', '3.1 MB')
+    """
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"
+
+
+def format_seconds(seconds: float) -> str:
+    """A time in words.
+
+    Parameters
+    ----------
+    seconds : float
+        The time.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> format_seconds(7.54e-6), format_seconds(0.0123), format_seconds(12.3)
+    ('7.5 us', '12.3 ms', '12.3 s')
+    """
+    scale, unit = (1e6, "us") if seconds < 1e-3 else (1e3, "ms") if seconds < 1 else (1, "s")
+    return f"{seconds * scale:.3g} {unit}"

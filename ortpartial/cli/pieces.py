@@ -1,0 +1,180 @@
+"""Losses, optimizers and penalties in a word, such as ``adam:1e-3:cosine`` or ``huber:delta=2``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from ortpartial.exceptions import SettingError
+from ortpartial.learning import (
+    BaseLearningLoss,
+    BaseLearningPenalty,
+    BaseLearningRate,
+    ElasticLearningPenalty,
+    describe_unknown,
+    resolve_loss,
+    resolve_penalty,
+    resolve_rate,
+)
+
+__all__ = ["parse_loss", "parse_losses", "parse_penalty", "parse_rate"]
+
+#: Names of the elastic penalty, and the weights that may follow them without their names.
+_ELASTIC = {"l1": ("l1",), "l2": ("l2",), "elastic": ("l1", "l2")}
+
+
+def parse_rate(word: str) -> BaseLearningRate:
+    """The optimizer of a word: a name, then its first step size and its schedule, and other settings by name.
+
+    Parameters
+    ----------
+    word : str
+        Such as ``adam``, ``adam:1e-3``, ``adam:1e-3:cosine`` or ``adam:1e-3:beta1=0.8``; a number is SGD.
+
+    Returns
+    -------
+    BaseLearningRate
+
+    Raises
+    ------
+    SettingError
+        A name is unknown, or a number out of range.
+
+    Examples
+    --------
+    >>> parse_rate("sgd:0.1:cosine").eta0
+    0.1
+    """
+    number = _to_setting(word)
+    if isinstance(number, (int, float)):
+        return resolve_rate(number)
+    return _parse(word, "--rate", resolve_rate, ("eta0", "schedule"))
+
+
+def parse_loss(word: str) -> BaseLearningLoss:
+    """The loss of a word: a name, and settings by name.
+
+    Parameters
+    ----------
+    word : str
+        Such as ``square``, ``cross_entropy`` or ``cross_entropy:label_smoothing=0.1``.
+
+    Returns
+    -------
+    BaseLearningLoss
+
+    Raises
+    ------
+    SettingError
+        A name is unknown, or a number out of range.
+
+    Examples
+    --------
+    >>> parse_loss("huber:delta=2")
+    HuberLearningLoss(delta=2.0)
+    """
+    return _parse(word, "--loss", resolve_loss, ())
+
+
+def parse_losses(words: Sequence[str], outputs: Sequence[str]) -> BaseLearningLoss | dict[str, BaseLearningLoss]:
+    """The loss of one word, or those of several outputs.
+
+    Parameters
+    ----------
+    words : sequence of str
+        One for all outputs, or one of the form ``output=loss`` for each.
+    outputs : sequence of str
+        The outputs that a single word is for, where there are several.
+
+    Returns
+    -------
+    BaseLearningLoss, or dict of str to BaseLearningLoss
+
+    Raises
+    ------
+    SettingError
+        A word does not say for which output it is.
+
+    Examples
+    --------
+    >>> list(parse_losses(["price=square", "kind=cross_entropy"], []))
+    ['price', 'kind']
+    """
+    named = [word.partition("=") for word in words]
+    if len(words) == 1 and ("=" not in words[0] or ":" in named[0][0]):
+        loss = parse_loss(words[0])
+        return dict.fromkeys(outputs, loss) if len(outputs) > 1 else loss
+    if wrong := [word for word, (output, sign, _) in zip(words, named, strict=True) if not sign or ":" in output]:
+        raise SettingError(f"--loss: {wrong[0]!r} does not say for which output it is; write OUTPUT={wrong[0]}.")
+    return {output: parse_loss(loss) for output, _, loss in named}
+
+
+def parse_penalty(word: str) -> BaseLearningPenalty:
+    """The penalty of a word: ``l1`` or ``l2`` with its weight, or a name and settings by name.
+
+    Parameters
+    ----------
+    word : str
+        Such as ``l2:1e-4`` or ``elastic:l1=1e-5:l2=1e-4``.
+
+    Returns
+    -------
+    BaseLearningPenalty
+
+    Raises
+    ------
+    SettingError
+        A name is unknown, or a number out of range or missing.
+
+    Examples
+    --------
+    >>> parse_penalty("l2:1e-4").l2
+    0.0001
+    """
+    name, sign, _ = word.partition(":")
+    if (positional := _ELASTIC.get(name.lower())) is None:
+        return _parse(word, "--penalty", resolve_penalty, ())
+    if not sign:
+        weights = ":".join(f"{n}=1e-4" for n in positional) if len(positional) > 1 else "1e-4"
+        raise SettingError(f"--penalty: {name} is to have a weight, as in {name}:{weights}.")
+    return _parse(word, "--penalty", lambda _: ElasticLearningPenalty(), positional)
+
+
+def _parse(word: str, option: str, resolve: Callable[[str], Any], positional: Sequence[str]) -> Any:
+    """A piece by its name, with settings: the first ones may be without their names."""
+    name, *parts = word.split(":")
+    try:
+        piece = resolve(name)
+    except SettingError as e:  # Its message is for Python.
+        _, _, reason = str(e).partition(": ")
+        raise SettingError(f"{option}: {reason.partition(', or an object')[0].rstrip('.')}.") from None
+    names = [f.name for f in fields(piece) if f.init]
+    settings = {}
+    for i, part in enumerate(parts):
+        key, sign, value = part.partition("=")
+        if not sign:
+            if i >= len(positional):
+                raise SettingError(f"{option}: {word!r} does not say which setting of {name} is {part}: "
+                                   f"{', '.join(names) or 'it has none'}.")
+            key, value = positional[i], part
+        if key not in names:
+            raise SettingError(f"{option}: {describe_unknown(key, name, names)}")
+        settings[key] = _to_setting(value)
+    try:
+        return replace(piece, **settings) if settings else piece
+    except (SettingError, TypeError) as e:
+        raise SettingError(f"{option}: {e}") from None
+
+
+def _to_setting(text: str) -> Any:
+    """A number, a truth value, None, or else the text."""
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

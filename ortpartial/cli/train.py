@@ -1,0 +1,213 @@
+"""The command `train`: train a model on the rows of a file."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
+from ortpartial.exceptions import SettingError
+from ortpartial.graph import find_inputs
+from ortpartial.model import Model, load, write
+
+from .console import paint, print_json
+from .options import (
+    add_command,
+    add_data_options,
+    add_force_option,
+    add_json_option,
+    add_straight_through_option,
+    add_weights_option,
+    check_count,
+    check_output,
+)
+from .pieces import parse_losses, parse_penalty, parse_rate
+from .roles import Columns, Roles, load_roles, read_columns, store_roles
+
+__all__ = ["add_train_command"]
+
+_DESCRIPTION = """\
+Columns called like inputs of the model feed them; all others of numbers, in
+their order, form the input that is left. Labels may be texts, which are
+numbered in sorted order. The trained model remembers its columns, labels and
+loss: predict and evaluate need not be told again.
+
+Losses, optimizers and penalties are a name, and settings after colons:
+  --loss     square, absolute, huber:delta=2, log_loss, cross_entropy,
+             cross_entropy:class_weight=balanced
+  --rate     sgd:0.1, adam, adam:1e-3, adam:1e-3:cosine, rmsprop:1e-3:alpha=0.9
+  --penalty  l2:1e-4, l1:1e-5, elastic:l1=1e-5:l2=1e-4"""
+
+_EXAMPLES = """
+train model.onnx data.csv --target y -o trained.onnx
+train model.onnx data.csv --target y --loss square --rate adam:1e-3 \\
+    --epochs 20 --batch-size 64 --validation 0.1 -o trained.onnx --force
+train classifier.onnx animals.csv --target kind --loss cross_entropy \\
+    -o trained.onnx --force --json
+"""
+
+
+def add_train_command(commands: Any) -> None:
+    """Add the command to the program.
+
+    Parameters
+    ----------
+    commands : object
+        What `argparse.ArgumentParser.add_subparsers` returned.
+    """
+    command = add_command(commands, "train", run_train, "Train a model on the rows of a file.",
+                          description=_DESCRIPTION, examples=_EXAMPLES)
+    add_data_options(command)
+    how = command.add_argument_group("training")
+    how.add_argument("--loss", nargs="+", metavar="LOSS", help="the loss, or OUTPUT=LOSS for each trained output; "
+                                                               "default: square")
+    how.add_argument("--rate", default="adam", metavar="RATE", help="the optimizer, with its first step size and "
+                                                                    "schedule; default: adam, which is adam:1e-3")
+    how.add_argument("--penalty", metavar="PENALTY", help="the penalty of the weights; default: none")
+    how.add_argument("--epochs", type=int, default=20, metavar="N", help="how often to go over the rows; default: 20")
+    how.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of a step; default: 32")
+    how.add_argument("--validation", metavar="SHARE|FILE", help="rows whose loss is computed after every epoch: a "
+                                                                "share of the rows, such as 0.1, or a file")
+    how.add_argument("--init", choices=("model", "random"), default="model", help="where the weights start; default: "
+                                                                                 "as they are in the model")
+    how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is drawn; default: 0")
+    how.add_argument("--no-shuffle", action="store_true", help="keep the order of the rows")
+    which = command.add_argument_group("weights")
+    add_weights_option(which)
+    add_straight_through_option(which)
+    which.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in training mode")
+    where = command.add_argument_group("computation")
+    where.add_argument("--engine", choices=("auto", "epoch", "step", "agent"), default="auto",
+                       help="what runs the steps; default: the fastest that can")
+    where.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1; default: cpu")
+    where.add_argument("--precision", choices=("float16", "bfloat16"), help="mixed precision: the dtype of products")
+    output = command.add_argument_group("output")
+    output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
+                        help="path of the trained model to write")
+    add_force_option(output)
+    add_json_option(output, "print one line of JSON for each epoch, and one at the end")
+    output.add_argument("-q", "--quiet", action="store_true", help="print errors alone")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on what.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    losses : BaseLearningLoss, or dict of str to BaseLearningLoss
+        The setting `learning_loss`.
+    roles : Roles
+        Which column is what.
+    X, y, sample_weight, X_val, y_val : object
+        The arguments of `fit`.
+    """
+
+    model: Model
+    losses: Any
+    roles: Roles
+    X: Mapping[str, Any]
+    y: Any
+    sample_weight: Any
+    X_val: Any
+    y_val: Any
+
+
+def run_train(args: argparse.Namespace) -> int:
+    """Train a model, and write it."""
+    check_output(args.output, args.force, "the trained model")
+    for name in ("epochs", "batch_size"):
+        check_count(name, getattr(args, name))
+    task = _read_task(args)
+    optimizer = _make_optimizer(args, task)
+    start = perf_counter()
+    optimizer.fit(task.X, task.y, task.sample_weight, X_val=task.X_val, y_val=task.y_val)
+    _write(optimizer, task.roles, args.output)
+    _print_end(args, optimizer, perf_counter() - start)
+    return 0
+
+
+def _read_task(args: argparse.Namespace) -> Task:
+    """Read the model and the data."""
+    model = load(args.model, straight_through=args.straight_through)
+    stored = load_roles(model.proto)
+    words = args.loss or stored.losses or ["square"]
+    losses = parse_losses(words, args.target or stored.target)
+    by_output = resolve_losses(model, losses)
+    columns = read_columns(args.data)
+    roles = replace(stored, outputs=list(by_output), weight=args.sample_weight or stored.weight, losses=words)
+    roles = roles.with_target(columns, args.target, args.data)
+    inputs = find_inputs([model.outputs[o] for o in by_output], model.inputs)
+    roles, texts = roles.with_features(columns, inputs, args.features, args.data)
+    roles = roles.with_labels(columns, by_output)
+    X_val, y_val = _read_validation(args, roles, model)
+    if texts and not args.quiet:
+        print(f"left out, as they are of texts: {', '.join(texts)}", file=sys.stderr)
+    return Task(model, losses, roles, roles.select_inputs(columns, inputs), roles.select_target(columns, args.data),
+                roles.select_weight(columns, args.data), X_val, y_val)
+
+
+def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tuple[Any, Any]:
+    """The share of the rows to validate on, or the rows of a file."""
+    if args.validation is None:
+        return None, None
+    try:
+        share = float(args.validation)
+    except ValueError:
+        path = Path(args.validation)
+        columns: Columns = read_columns(path)
+        roles = roles.with_target(columns, roles.target, path)
+        inputs = {n: model.inputs[n] for n in roles.features}
+        roles, _ = roles.with_features(columns, inputs, None, path)
+        return roles.select_inputs(columns, inputs), roles.select_target(columns, path)
+    if not 0 < share < 1:
+        raise SettingError(f"--validation is a file, or a share of the rows between 0 and 1, not {args.validation}.")
+    return share, None
+
+
+def _make_optimizer(args: argparse.Namespace, task: Task) -> OrtGradientForwardBackwardOptimizer:
+    """The optimizer of the options."""
+    has_bar = sys.stderr.isatty() and not args.quiet
+    verbose = 1 if has_bar else 0 if args.quiet or args.json else 2
+    return OrtGradientForwardBackwardOptimizer(
+        task.model, args.weights, learning_loss=task.losses, learning_rate=parse_rate(args.rate),
+        learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
+        batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
+        precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
+        callbacks=[_print_epoch] if args.json else [], verbose=verbose)
+
+
+def _print_epoch(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
+    """Print an epoch as JSON."""
+    print_json({"event": "epoch", "epoch": optimizer.n_iter_, **_last_losses(optimizer)})
+
+
+def _last_losses(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, float]:
+    last = {"loss": optimizer.train_losses_, "validation_loss": optimizer.validation_losses_}
+    return {n: losses[-1] for n, losses in last.items() if losses}
+
+
+def _write(optimizer: OrtGradientForwardBackwardOptimizer, roles: Roles, path: Path) -> None:
+    """Write the trained model, which remembers its columns."""
+    model = optimizer.get_trained_onnx()
+    store_roles(model, roles)
+    write(model, path)
+
+
+def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, seconds: float) -> None:
+    """Print where the model is, and what to do with it."""
+    losses = _last_losses(optimizer)
+    if args.json:
+        print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, **losses, "seconds": seconds})
+    elif not args.quiet:
+        listed = ", ".join(f"{n.replace('_', ' ')} {loss:.4g}" for n, loss in losses.items())
+        print(f"{paint(str(args.output), 'bold')}: the trained model, {listed}")
+        print(f"next: {shlex.join(['ortpartial', 'evaluate', str(args.output), str(args.data)])}")

@@ -1,0 +1,61 @@
+"""Losses, optimizers and penalties in a word."""
+
+import re
+
+import pytest
+
+from ortpartial import (
+    ElasticLearningPenalty,
+    HuberLearningLoss,
+    LearningRateAdam,
+    LearningRateSGD,
+    NoLearningPenalty,
+    SoftmaxCrossEntropyLearningLoss,
+    SquareLearningLoss,
+)
+from ortpartial.cli.pieces import parse_losses, parse_penalty, parse_rate
+from ortpartial.exceptions import SettingError
+
+
+@pytest.mark.parametrize(
+    ("parse", "word", "piece"),
+    [
+        (parse_rate, "0.1", LearningRateSGD(0.1)),
+        (parse_rate, "1", LearningRateSGD(1.0)),
+        (parse_rate, "adam", LearningRateAdam()),
+        (parse_rate, "adam:1e-4", LearningRateAdam(1e-4)),
+        (parse_rate, "Adam:1e-4:cosine", LearningRateAdam(1e-4, schedule="cosine")),
+        (parse_rate, "adam:beta1=0.8:epsilon_hat=true", LearningRateAdam(beta1=0.8, epsilon_hat=True)),
+        (parse_penalty, "none", NoLearningPenalty()),
+        (parse_penalty, "l2:1e-4", ElasticLearningPenalty(l2=1e-4)),
+        (parse_penalty, "elastic:l1=1e-5:l2=1e-4", ElasticLearningPenalty(l1=1e-5, l2=1e-4)),
+    ],
+)
+def test_pieces(parse, word, piece):
+    assert parse(word) == piece
+
+
+def test_losses():
+    assert parse_losses(["square"], []) == SquareLearningLoss()
+    assert parse_losses(["huber:delta=2"], ["y"]) == HuberLearningLoss(2.0)
+    assert parse_losses(["square"], ["a", "b"]) == {"a": SquareLearningLoss(), "b": SquareLearningLoss()}
+    assert parse_losses(["a=square", "b=cross_entropy:label_smoothing=0.1"], []) == {
+        "a": SquareLearningLoss(), "b": SoftmaxCrossEntropyLearningLoss(label_smoothing=0.1)}
+
+
+@pytest.mark.parametrize(
+    ("parse", "word", "message"),
+    [
+        (parse_rate, "adm", "--rate: 'adm' is not known. Did you mean 'Adam'?"),
+        (parse_rate, "adam:lr=1", "--rate: adam has no setting 'lr'; did you mean 'eta0'?"),
+        (parse_rate, "adam:1:cosine:3", "--rate: 'adam:1:cosine:3' does not say which setting of adam is 3: eta0, sch"),
+        (parse_rate, "adam:-1", "--rate: LearningRateAdam: eta0 is -1"),
+        (parse_penalty, "l2", "--penalty: l2 is to have a weight, as in l2:1e-4."),
+        (parse_penalty, "elastic", "--penalty: elastic is to have a weight, as in elastic:l1=1e-4:l2=1e-4."),
+        (lambda word: parse_losses([word], []), "mse", "--loss: 'mse' is not known. Did you mean 'square_error'?"),
+        (lambda word: parse_losses(["a=square", word], []), "huber", "--loss: 'huber' does not say for which output"),
+    ],
+)
+def test_errors(parse, word, message):
+    with pytest.raises(SettingError, match=re.escape(message)):
+        parse(word)

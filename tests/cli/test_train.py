@@ -1,0 +1,165 @@
+"""Trainings from a shell: the same weights as `fit`, labels, validation, what is printed, errors."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from models import data, mlp, two_in_two_out, weights_of
+
+from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial.cli import main
+from ortpartial.cli.roles import load_roles
+from ortpartial.learning import LearningRateAdam
+
+X, Y, W = data(60)
+
+
+def write_csv(name, columns):
+    lines = zip(*columns.values(), strict=True)
+    Path(name).write_text("\n".join([",".join(columns), *(",".join(map(str, line)) for line in lines)]) + "\n")
+
+
+@pytest.fixture
+def rows(at):
+    """Data in files, and a classifier."""
+    columns = {**dict(zip("abcd", X.T, strict=True)), "y": Y[:, 0], "w": W}
+    write_csv("data.csv", columns)
+    write_csv("animals.csv", {**dict(zip("abcd", X.T, strict=True)), "name": ["n"] * 60,
+                              "kind": np.array(["dog", "bird", "cat"])[(X[:, 0] > 0) + (X[:, 1] > 0.5).astype(int)]})
+    np.savez("data.npz", x=X, y=Y)
+    onnx.save(mlp(outputs=3), "classifier.onnx")
+    return at
+
+
+def train(words):
+    return main(["train", *words.split()])
+
+
+@pytest.mark.parametrize("file", ["data.csv", "data.npz"])
+def test_weights_are_those_of_fit(rows, capsys, file):
+    assert train(f"mlp.onnx {file} --rate adam:0.01:cosine --loss square --penalty l2:1e-3 --epochs 3 --batch-size 16 "
+                 "--validation 0.2 --seed 5 --weights W? --out trained.onnx"
+                 + (" --features a b c d" if file == "data.csv" else "")) == 0
+    from ortpartial import ElasticLearningPenalty
+
+    expected = OrtGradientForwardBackwardOptimizer(
+        mlp(), ["W1", "W2"], learning_rate=LearningRateAdam(0.01, schedule="cosine"), max_iter=3, batch_size=16,
+        learning_penalty=ElasticLearningPenalty(l2=1e-3), random_state=5, validation_every=1).fit(X, Y, X_val=0.2)
+    weights = weights_of(onnx.load("trained.onnx"))
+    assert all((weights[n] == a).all() for n, a in expected.trained_coef_.items())
+    lines = capsys.readouterr().out.splitlines()
+    for k, (line, *losses) in enumerate(zip(lines[:3], expected.train_losses_, expected.validation_losses_,
+                                            strict=True), 1):
+        match = re.match(rf"epoch {k}/3: loss=([\d.e-]+), validation=([\d.e-]+), [\d.]+ s$", line)
+        assert [float(n) for n in match.groups()] == pytest.approx(losses, rel=1e-3)
+    assert lines[3] == "training ended after 3 of 3 epochs: max_iter reached"
+    assert re.fullmatch(r"trained.onnx: the trained model, loss [\d.]+, validation loss [\d.]+", lines[4])
+    assert lines[5] == f"next: ortpartial evaluate trained.onnx {file}"
+    assert main(lines[5].split()[2:]) == 0
+
+
+def test_labels(rows, capsys):
+    """Texts are numbered in sorted order, which the model remembers, as it does its columns."""
+    assert train("classifier.onnx animals.csv --target kind --loss cross_entropy -o animals.onnx --rate adam:0.02 "
+                 "--epochs 30") == 0
+    assert "left out, as they are of texts: name\n" in capsys.readouterr().err
+    roles = load_roles(onnx.load("animals.onnx"))
+    assert roles.labels == {"kind": ["bird", "cat", "dog"]}
+    assert roles.features == {"x": ["a", "b", "c", "d"]}
+    assert main(["evaluate", "animals.onnx", "animals.csv", "--json"]) == 0
+    accuracy = json.loads(capsys.readouterr().out)["outputs"]["y"]["accuracy"]
+    assert accuracy > 0.6
+    assert main(["predict", "animals.onnx", "animals.csv", "-o", "predicted.npz"]) == 0
+    kinds = np.genfromtxt("animals.csv", dtype=str, delimiter=",", skip_header=1)[:, 5]
+    assert (np.load("predicted.npz")["label"] == kinds).mean() == pytest.approx(accuracy)
+    # A training that goes on with fewer kinds numbers them as before.
+    lines = Path("animals.csv").read_text().splitlines()
+    Path("two.csv").write_text("\n".join([lines[0], *(line for line in lines if line.endswith(("cat", "dog")))]))
+    assert train("animals.onnx two.csv -o further.onnx --epochs 1 -q") == 0
+    assert load_roles(onnx.load("further.onnx")) == roles
+    Path("cow.csv").write_text(f"{lines[0]}\n0,0,0,0,n,cow\n")
+    assert train("animals.onnx two.csv -o further.onnx --force --validation cow.csv") == 2
+    assert "'kind' of 'cow.csv' has the label 'cow' in row 1, where 'bird', 'cat', 'dog'" in capsys.readouterr().err
+
+
+def test_sample_weights(rows):
+    assert train("mlp.onnx data.csv --features a b c d --sample-weight w --epochs 2 --no-shuffle --rate 0.01 -o a.onnx "
+                 "--validation data.csv") == 0
+    expected = OrtGradientForwardBackwardOptimizer(mlp(), max_iter=2, batch_size=32, shuffle=False, learning_rate=0.01)
+    expected.fit(X, Y, W)
+    weights = weights_of(onnx.load("a.onnx"))
+    assert all((weights[n] == a).all() for n, a in expected.trained_coef_.items())
+
+
+def test_several_outputs(rows, capsys):
+    onnx.save(two_in_two_out(), "two.onnx")
+    np.savez("two.npz", a=X[:, :3], b=X[:, 1:], price=Y, kind=np.array(["u", "v"])[(X[:, 0] > 0).astype(int)])
+    assert train("two.onnx two.npz --loss price=square kind=cross_entropy --target price kind -o t.onnx") == 0
+    capsys.readouterr()
+    assert main(["evaluate", "t.onnx", "two.npz"]) == 0
+    assert re.fullmatch(r"rows +60\nloss +[\d.]+\nR2 of price +-?[\d.]+\naccuracy of kind +[\d.]+\n",
+                        capsys.readouterr().out)
+    np.savez("inputs.npz", a=X[:, :3], b=X[:, 1:], c=X[:, :3])
+    assert main(["predict", "t.onnx", "inputs.npz", "-o", "out.npz"]) == 0
+    outputs = np.load("out.npz")
+    assert sorted(outputs) == ["kind", "kind_label", "price", "unused"]
+    assert set(outputs["kind_label"]) <= {"u", "v"}
+
+
+def test_json(rows, capsys):
+    assert train("mlp.onnx data.npz --epochs 2 --validation 0.5 --json -o trained.onnx") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    first, second, end = map(json.loads, out.splitlines())
+    assert [first["event"], second["event"], end["event"]] == ["epoch", "epoch", "end"]
+    assert (second["epoch"], second["validation_loss"]) == (2, end["validation_loss"])
+    assert end["model"] == "trained.onnx"
+
+
+def test_quiet(rows, capsys):
+    assert train("mlp.onnx data.npz --epochs 2 --quiet -o trained.onnx") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("mlp.onnx data.csv --target z", "'data.csv' has no column 'z'; it has 'a', 'b', 'c', 'd', 'y', 'w'."),
+        ("mlp.onnx data.csv --target kin", "'data.csv' has no column 'kin'; it has"),
+        ("mlp.onnx animals.csv", "Say which column is the target, by --target; 'animals.csv' has 'a', 'b', 'c', 'd', "),
+        ("mlp.onnx animals.csv --target kind", "The target 'kind' is of texts, such as 'bird', and Square"),
+        ("mlp.onnx data.csv", "The input 'x' has 4 columns, and 'data.csv' has 5 for it: 'a', 'b', 'c', 'd', 'w'; n"),
+        ("mlp.onnx nan.csv", "Column 'b' of input 'x' contains NaN or infinity; impute or drop those rows."),
+        ("mlp.onnx wide.npz", "Input 'x' has shape (3, 5), where (N, 4) was expected."),
+        ("mlp.onnx data.npz --rate adm", "--rate: 'adm' is not known. Did you mean 'Adam'?"),
+        ("mlp.onnx data.npz --epochs 0", "--epochs is a whole number of at least 1, not 0."),
+        ("mlp.onnx data.npz --validation 3", "--validation is a file, or a share of the rows between 0 and 1, not 3."),
+        ("mlp.onnx data.npz --weights V?", "V?"),
+        ("mlp.onnx object.npz", "'x' of 'object.npz' cannot be read: it holds Python objects."),
+        ("mlp.onnx data.npz --rate 1e30", "Lower the rate, or scale X and y."),
+        ("nothing.onnx data.npz", "There is no file 'nothing.onnx'"),
+    ],
+    ids=range(14),
+)
+def test_errors(rows, capsys, words, message):
+    write_csv("nan.csv", {"a": [1, 2], "b": [0.5, ""], "c": [1, 2], "d": [1, 2], "y": [1, 2]})
+    np.savez("wide.npz", x=np.zeros((3, 5)), y=np.zeros(3))
+    np.savez("object.npz", x=np.array([None, {}]), y=np.zeros(2))
+    assert train(f"{words} -o trained.onnx") == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("ortpartial: ")
+    assert err.count("\n") == 1
+    assert not Path("trained.onnx").exists()
+
+
+def test_no_file_is_lost(rows, capsys):
+    before = Path("linear.onnx").read_bytes()
+    assert train("mlp.onnx data.npz -o linear.onnx") == 2
+    assert "'linear.onnx' exists; choose another name for the trained model, or say --force." in capsys.readouterr().err
+    assert Path("linear.onnx").read_bytes() == before
+    assert train("mlp.onnx data.npz -o linear.onnx --force --epochs 1") == 0
+    assert Path("linear.onnx").read_bytes() != before
