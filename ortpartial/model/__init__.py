@@ -15,6 +15,7 @@ from .prepare import prepare
 from .quantized_operators import by_row, dequantize
 from .reader import register_expansion
 from .safetensors import read_tensors, write_tensors
+from .scopes import read_scope
 from .specialize import specialize
 from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, mark_straight_through, to_real
 from .tree import Leaf, count_modules, draw_tree, place_initializers
@@ -28,7 +29,7 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "check_finite", "check_indices", "compute_ml", "count_modules", "declare", "dequantize", "draw_tree",
            "evaluate", "expand_body", "expand_ml", "find_indices", "find_libraries", "index_ranges",
            "is_generated_name", "is_quantized", "list_preprocessing", "load", "mark_straight_through", "match_names",
-           "offload_weights", "place_initializers", "prepare", "read", "read_ml_weights", "read_tensors",
+           "offload_weights", "place_initializers", "prepare", "read", "read_ml_weights", "read_scope", "read_tensors",
            "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused", "replace_file",
            "replace_weights", "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real",
            "walk_graphs", "write", "write_folder", "write_tensors"]

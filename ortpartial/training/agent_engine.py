@@ -28,6 +28,8 @@ class AgentEngine(Engine):
     """
 
     name = "agent"
+    runs = (("forward_backward", ("model",)), ("learning_loss", ("loss",)), ("forward_backward", ("gradient",)),
+            ("learning_rate", ("update",)))
 
     def __init__(self, spec: TrainingSpec):
         if not Device.parse(spec.device).shares_memory:

@@ -108,6 +108,7 @@ class DataParallelEngine(Engine):
     """
 
     name = "step"
+    runs = (("gradient", ("model", "loss", "gradient")), ("update", ("update",)))
     is_distributed = True
 
     def __init__(self, spec: TrainingSpec):

@@ -175,6 +175,9 @@ class Engine(ABC):
     """
 
     name: str
+    #: The graphs that a batch passes through, each with the parts of a step that it computes: what pictures show.
+    runs: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (
+        ("step", ("model", "loss", "gradient", "update")),)
     #: Why it was chosen, and what it has found out since.
     reason = "asked for"
     #: Sets of buffers: two, or one where a step overwrites what it reads.

@@ -39,6 +39,7 @@ class EpochEngine(StepEngine):
     """
 
     name = "epoch"
+    runs = (("epoch", ("model", "loss", "gradient", "update")),)
 
     def __init__(self, spec: TrainingSpec):
         super().__init__(spec)

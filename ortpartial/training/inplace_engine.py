@@ -38,6 +38,7 @@ class InplaceEngine(Engine):
     """
 
     name = "step"
+    runs = (("gradient", ("model", "loss", "gradient")), ("update", ("update",)))
     copies = 1
 
     def __init__(self, spec: TrainingSpec):

@@ -1,0 +1,108 @@
+"""The picture of a graph, for models of several kinds."""
+
+import re
+
+import pytest
+from exports import exported
+from matplotlib import pyplot
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from models import mlp, net, two_in_two_out
+from onnx import ModelProto
+
+from ortpartial import ElasticLearningPenalty, OrtGradientForwardBackwardOptimizer, build, constant, load, op, variable
+from ortpartial.exceptions import ModelError
+from ortpartial.plots import plot_graph
+
+
+def texts(ax):
+    return [line for text in ax.texts for line in text.get_text().splitlines()]
+
+
+def titles(ax):
+    return [text.get_text() for text in ax.texts if text.get_fontweight() == "bold"]
+
+
+def arrows(ax):
+    return [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+
+
+def test_model():
+    """Layers with their weights, which are trained by default."""
+    ax = plot_graph(mlp())
+    assert titles(ax) == ["x", "MatMul · Add · Tanh", "MatMul · Add", "y"]
+    assert {"W1, b1", "trained: 40", "W2, b2", "trained: 9", "float32[Nx4]", "N×8"} <= set(texts(ax))
+    assert len(arrows(ax)) == 3
+    assert ax.get_title(loc="left") == "trained: 49 of 49 numbers"
+
+
+def test_trained_and_frozen():
+    ax = plot_graph(OrtGradientForwardBackwardOptimizer(mlp(), ["b2"], learning_rate="Adam"))
+    assert {"frozen: 40", "partly: 1 of 9", "by 1 weights, 1 numbers", "LearningRateAdam", "states: m, v",
+            "SquareLearningLoss"} <= set(texts(ax))
+    assert len({patch.get_facecolor() for patch in ax.patches if isinstance(patch, FancyBboxPatch)}) == 4
+
+
+@pytest.mark.parametrize(("engine", "runs"), [
+    ("step", ["step:"]),
+    ("epoch", ["epoch:"]),
+    pytest.param("agent", ["forward_backward:", "learning_loss:", "forward_backward:", "learning_rate:"],
+                 marks=pytest.mark.agent),
+])
+def test_engines(engine, runs):
+    """What is drawn of an engine are graphs that it has."""
+    penalty = ElasticLearningPenalty(l2=0.1)
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), engine=engine, learning_penalty=penalty)
+    lines = texts(plot_graph(optimizer))
+    assert [line for line in lines if re.fullmatch(r"\w+:", line)] == runs
+    assert {run.rstrip(":") for run in runs} <= optimizer.save_onnx_graph(bytes).keys()
+    assert "+ ElasticLearningPenalty" in lines
+    assert any(line.startswith(f"Engine '{engine}': ") for line in lines)
+
+
+def test_encoder():
+    """The two layers are one frame, around modules in the order in which they run; sums of two branches stand alone."""
+    model = next(part for part in exported("bert", False) if isinstance(part, ModelProto))
+    ax = plot_graph(model)
+    (frame,) = [title for title in titles(ax) if title.startswith("×")]
+    assert frame == "× 2   layer.0 … 1"
+    modules = [title for title in titles(ax) if "layer.0" in title and title != frame]
+    assert [title.partition("layer.0.")[2] for title in modules][:3] == ["attention.self", "attention.output",
+                                                                         "intermediate.dense"]
+    assert not any("layer.1" in title for title in titles(ax))
+    assert len(titles(ax)) <= 18
+    assert titles(plot_graph(model, depth=2)) == ["x", "net.embeddings", "net.encoder", "y"]
+
+
+def test_layers_that_differ():
+    """A layer that alone is trained is drawn beside the others, which are one."""
+    x = h = variable("x", "float32", ["N", 3])
+    for i in range(5):
+        h = op.Tanh(h @ constant([[0.5] * 3] * 3, hint=f"w{i}"))
+    ax = plot_graph(OrtGradientForwardBackwardOptimizer(build([x], {"y": h}), ["w4"]))
+    assert titles(ax)[:5] == ["× 4", "x", "MatMul · Tanh", "MatMul · Tanh", "y"]
+
+
+def test_convolutions():
+    assert titles(plot_graph(net())) == ["x", "Conv · BatchNormalization · Relu", "MatMul · BatchNormalization", "y"]
+
+
+def test_branches():
+    """Inputs stand above what reads them, and no two boxes overlap."""
+    ax = plot_graph(two_in_two_out())
+    boxes = [p.get_bbox() for p in ax.patches if isinstance(p, FancyBboxPatch)]
+    assert len(boxes) == 10
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert len(arrows(ax)) == 8
+
+
+def test_notebook():
+    """A picture is SVG, and its figure is closed, so that a notebook does not show it twice."""
+    svg = plot_graph(load(mlp()))._repr_svg_()
+    assert svg.startswith("<?xml")
+    assert pyplot.get_fignums() == []
+    assert not hasattr(plot_graph(mlp(), ax=pyplot.subplots()[1]), "_repr_svg_")
+
+
+def test_no_model():
+    with pytest.raises(ModelError, match="A model is a ModelProto, bytes or a path, not int"):
+        plot_graph(3)
