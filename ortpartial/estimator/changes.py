@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from numbers import Real
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from .params import FitSettings
 if TYPE_CHECKING:
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["PROGRESS", "change_settings", "keep_learned"]
+__all__ = ["PROGRESS", "change_settings", "keep_learned", "scale_rate"]
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
@@ -88,6 +89,29 @@ def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
     optimizer._arguments.update(params)
 
 
+def scale_rate(optimizer: Optimizer, scale: Any) -> None:
+    """Multiply all step sizes by a number from the next batch on.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    scale : float
+        The number, more than 0.
+
+    Raises
+    ------
+    SettingError
+        The number is not finite or not more than 0, or a training is running in another thread.
+    """
+    if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < float(scale) < np.inf:
+        raise SettingError(f"scale is {scale!r}, a finite number more than 0 was expected.")
+    if optimizer._loop.thread not in (None, get_ident()):
+        raise SettingError("Step sizes are scaled between two steps: in a callback, not in another thread.")
+    with optimizer._turn.lock:
+        optimizer._parts.scale_rate(float(scale))
+
+
 def _recompose(optimizer: Optimizer, params: Mapping[str, Any], update: Mapping[str, Any]) -> None:
     """Change settings that all graphs depend on, then those of the update, and continue from the current state."""
     if optimizer._loop.thread is not None:
@@ -114,7 +138,7 @@ def _hand_over(former: Optimizer, new: Optimizer) -> None:
     losses = new._resolve_losses(new._spec.model)
     if former._batches or spec.rate_starts or losses != new._spec.losses:
         new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_starts=spec.rate_starts))
-    new._engine.restore(engine.snapshot())
+    new._parts.restore(engine.snapshot())
 
 
 def keep_learned(optimizer: Optimizer, learned: Mapping[str, np.ndarray]) -> None:

@@ -102,6 +102,9 @@ class FitLoop:
                 is_last = epoch == self.settings.max_iter
                 if validation is not None and (is_last or epoch % self.settings.validation_period == 0):
                     self.validation_losses.append(self._validate(validation))
+                    self._watch(self.validation_losses[-1])
+                elif validation is None:
+                    self._watch(self.train_losses[-1])
                 progress.end_epoch(self._last_losses)
                 if notify():
                     progress.ending = "stopped by a callback"
@@ -121,6 +124,19 @@ class FitLoop:
                 divergence = self._train_rows(data, np.arange(rows))
         if divergence:
             self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
+        else:
+            self._watch(self.train_losses[-1])
+
+    def _watch(self, loss: float) -> None:
+        """Let a schedule reduce the step size where the loss no longer falls."""
+        if (plateau := self.spec.rate.plateau) is None:
+            return
+        names, engine = self.spec.names, self.engine
+        with engine.turn.lock:
+            scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), engine.get(names.plateau),
+                                          self.spec.rate.eta0)
+            engine.set(names.rate_scale, np.array(scale))
+            engine.set(names.plateau, memory)
 
     def _hold_out(self, data: Mapping[str, np.ndarray], rows: int, X_val: Any, y_val: Any
                   ) -> tuple[np.ndarray, Any]:

@@ -43,7 +43,7 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
-from .changes import PROGRESS, change_settings
+from .changes import PROGRESS, change_settings, scale_rate
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
@@ -525,7 +525,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             return is_over
         # All processes go on with the settings of the first one.
         shared = {n: getattr(self, n) for n in _SHARED}
-        shared, self._rng, is_over = self._engine.broadcast((shared, self._rng, is_over))
+        shared, self._rng, is_over, scale = self._engine.broadcast((shared, self._rng, is_over, self._state.rate_scale))
+        if scale != self._state.rate_scale:
+            scale_rate(self, scale)
         change_settings(self, {n: v for n, v in shared.items() if getattr(self, n) != v})
         return bool(is_over)
 
@@ -820,6 +822,36 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return self._state.step_size()
 
     @property
+    def learning_rate_scale_(self) -> float:
+        """What all step sizes are multiplied by, by `scale_learning_rate` or a `ReduceOnPlateauSchedule`."""
+        return self._state.rate_scale
+
+    def scale_learning_rate(self, scale: float) -> Self:
+        """Multiply all step sizes by a number, from the next batch on, until another one is set or `fit` starts anew.
+
+        A callback may call it after each epoch. Only the first call of a training compiles its step anew: a callback
+        that will call it avoids this by ``scale_learning_rate(1.0)`` before the first epoch. The number belongs to the
+        state of the training: a pickle goes on with it.
+
+        Parameters
+        ----------
+        scale : float
+            The number, more than 0.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+            The optimizer itself.
+
+        Raises
+        ------
+        SettingError
+            The number is not finite or not more than 0, or it is set in another thread than that which trains.
+        """
+        scale_rate(self, scale)
+        return self
+
+    @property
     def engine_(self) -> str:
         """The engine in use."""
         return self._engine.name
@@ -910,7 +942,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         vars(self).update({"_batches": 0, "_learned": {}, "_first": {}, "_turn": Turn(), **kept})
         self._arguments = {**arguments, "model": model}
         self._compose(replace(self._specify(change_weights(model, self._learned)), rate_starts=starts), settings)
-        self._engine.restore(snapshot)
+        self._parts.restore(snapshot)
         for name, value in progress.items():
             setattr(self, name, value)
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
 from ortpartial.training import Engine, TrainingSpec
 
 from .fit_loop import FitLoop
@@ -32,6 +38,19 @@ class TrainingParts:
         self.predictor = Predictor(spec.counting_all(), engine, self.data)
         self.loop = FitLoop(spec, engine, self.predictor, settings)
         self.state = TrainingState(spec, engine)
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Back to a snapshot of an engine; one in which step sizes are rescaled makes a training that rescales them."""
+        if self.spec.names.rate_scale in snapshot["arrays"].keys() - self.spec.controls:
+            self.adopt(replace(self.spec, rescaled=True))
+        self.engine.restore(snapshot)
+
+    def scale_rate(self, scale: float) -> None:
+        """Multiply all step sizes by a number from the next batch on."""
+        with self.engine.turn.lock:
+            if self.spec.names.rate_scale not in self.spec.controls:
+                self.adopt(replace(self.spec, rescaled=True))
+            self.engine.set(self.spec.names.rate_scale, np.array(scale))
 
     def adopt(self, spec: TrainingSpec) -> None:
         """Go on from the current state with another update of the weights or other class weights, in all parts."""

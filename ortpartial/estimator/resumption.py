@@ -100,7 +100,7 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
         keep_learned(optimizer, {**optimizer._first, **state["learned"]})
         _adopt(optimizer, replace(optimizer._spec, rate_starts=state["rate_starts"]))
     with optimizer._engine.turn.lock:
-        optimizer._engine.restore(state["engine"])
+        optimizer._parts.restore(state["engine"])
         rng.bit_generator.state = state["random"]
         for name, value in {**state["progress"], "_rng": rng}.items():
             setattr(optimizer, name, value)

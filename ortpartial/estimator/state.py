@@ -45,7 +45,7 @@ class TrainingState:
             return [*self.spec.states, names.iteration]
         if kind == "buffer":
             seed = [names.seed] if self.spec.train_mode else []
-            return [*self.spec.statistics, *seed, *self.spec.scaling]
+            return [*self.spec.statistics, *seed, *self.spec.scaling, *self.spec.controls]
         raise SettingError(f"kind is 'weight', 'optimizer' or 'buffer', not {kind!r}.")
 
     def get(self, kind: str) -> list[np.ndarray]:
@@ -77,7 +77,13 @@ class TrainingState:
             dtype = next(iter(self.spec.trained.values())).dtype
             k = variable("k", np.int64, [])
             self._schedule, self._rate = Session(build([k], {"eta": rate.step_size(k, dtype)})), rate
-        return float(self._schedule.run({"k": np.array(self.batches + 1)})["eta"])
+        return float(self._schedule.run({"k": np.array(self.batches + 1)})["eta"]) * self.rate_scale
+
+    @property
+    def rate_scale(self) -> float:
+        """What all step sizes are multiplied by."""
+        name = self.spec.names.rate_scale
+        return float(self.engine.get(name)) if name in self.spec.controls else 1.0
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -94,7 +100,7 @@ class TrainingState:
         with self.engine.turn.lock:
             *optimizer, iteration = self.get("optimizer")
             seed = self.engine.get(self.spec.names.seed)
-            return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed)
+            return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed, self.rate_scale)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained model to a file."""

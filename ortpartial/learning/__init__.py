@@ -34,6 +34,7 @@ from .schedules import (
     InvScalingSchedule,
     OneCycleSchedule,
     OptimalSchedule,
+    ReduceOnPlateauSchedule,
     Schedule,
     StepSchedule,
     WarmUpSchedule,
@@ -46,8 +47,8 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "FunctionLearningLoss", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay",
            "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp", "LearningRateSGD",
            "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
-           "OptimalSchedule", "PoissonLearningLoss", "Schedule", "SoftmaxCrossEntropyLearningLoss",
-           "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_keywords", "check_number", "count_from",
-           "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds", "mean_rows",
-           "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes",
-           "weighted_mean", "weighted_sums"]
+           "OptimalSchedule", "PoissonLearningLoss", "ReduceOnPlateauSchedule", "Schedule",
+           "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_keywords",
+           "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
+           "glorot_bounds", "mean_rows", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate",
+           "resolve_schedule", "share_flushes", "weighted_mean", "weighted_sums"]

@@ -15,7 +15,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, cast, constant, variable
 
 from .base import BaseLearningOnnx, check_number
-from .schedules import Schedule, resolve_schedule
+from .schedules import ReduceOnPlateauSchedule, Schedule, resolve_schedule
 from .update import count_from, descend
 
 __all__ = ["BaseLearningRate", "WeightDecay"]
@@ -143,6 +143,12 @@ class BaseLearningRate(BaseLearningOnnx):
         BaseLearningRate
         """
         return self
+
+    @property
+    def plateau(self) -> ReduceOnPlateauSchedule | None:
+        """The schedule that reduces the step size where the loss no longer falls, if there is one."""
+        assert isinstance(self.schedule, Schedule)
+        return self.schedule.plateau
 
     @property
     def patterns(self) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
@@ -14,7 +16,7 @@ from .aliases import NamedSettings
 from .validation import PieceType, check_integer, check_number, resolve_piece
 
 __all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule", "OptimalSchedule",
-           "Schedule", "StepSchedule", "WarmUpSchedule", "resolve_schedule"]
+           "ReduceOnPlateauSchedule", "Schedule", "StepSchedule", "WarmUpSchedule", "resolve_schedule"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Schedule(NamedSettings, metaclass=PieceType):
     @abstractmethod
     def __call__(self, eta0: Value, k: Value) -> Value:
         """The step size at batch k."""
+
+    @property
+    def plateau(self) -> ReduceOnPlateauSchedule | None:
+        """The schedule in it that reduces the step size where the loss no longer falls, if there is one."""
+        return None
 
     def over(self, batches: int) -> Schedule:
         """The schedule of a training of so many batches: itself, unless it is to last as long as the training.
@@ -175,6 +182,11 @@ class WarmUpSchedule(Schedule):
     def __call__(self, eta0: Value, k: Value) -> Value:
         assert isinstance(self.schedule, Schedule)
         return cast(op.Min(k, self.n), eta0) / self.n * self.schedule(eta0, op.Max(k - self.n, 1))
+
+    @property
+    def plateau(self) -> ReduceOnPlateauSchedule | None:
+        assert isinstance(self.schedule, Schedule)
+        return self.schedule.plateau
 
     def over(self, batches: int) -> Schedule:
         assert isinstance(self.schedule, Schedule)
@@ -316,6 +328,115 @@ class OneCycleSchedule(Schedule):
         return self if self.n is not None else replace(self, n=batches)
 
 
+@dataclass(frozen=True)
+class ReduceOnPlateauSchedule(Schedule):
+    """η = s(k) · γᵐ: a schedule s, multiplied by γ each time the loss has not fallen for more than `patience` epochs.
+
+    The loss of an epoch is that of the validation data, at each validation, or that of the training where there are
+    none. It has fallen where it is less than (1 - `threshold`) times the least one so far. A reduction compiles nothing
+    anew, and belongs to the state of a training: a pickle goes on with it, a new `fit` starts without.
+
+    Parameters
+    ----------
+    schedule : Schedule or str
+        s, a `Schedule` or the name of one.
+    factor : float
+        γ, more than 0 and less than 1.
+    patience : int
+        Number of losses in a row that have not fallen and change nothing, at least 0.
+    threshold : float
+        By which share of the least loss another one has to be less, at least 0 and less than 1.
+    cooldown : int
+        Number of losses after a reduction that do not count, at least 0.
+    minimum : float
+        The last step size, at least 0: η₀γᵐ does not become less.
+    epsilon : float
+        By how much η₀γᵐ has to change, at least 0: smaller reductions are left out.
+
+    References
+    ----------
+    ``torch.optim.lr_scheduler.ReduceLROnPlateau``, where `minimum` is `min_lr` and `epsilon` is `eps`.
+
+    Examples
+    --------
+    >>> ReduceOnPlateauSchedule(factor=0.5, patience=3)
+    ReduceOnPlateauSchedule(schedule=ConstantSchedule(), factor=0.5, patience=3, ...)
+    """
+
+    schedule: Schedule | str = "constant"
+    factor: float = 0.1
+    patience: int = 10
+    threshold: float = 1e-4
+    cooldown: int = 0
+    minimum: float = 0.0
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))
+        check_number(self, "factor", above=0, below=1)
+        check_integer(self, "patience", "cooldown", low=0)
+        check_number(self, "threshold", low=0, below=1)
+        check_number(self, "minimum", "epsilon", low=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        assert isinstance(self.schedule, Schedule)
+        return self.schedule(eta0, k)
+
+    @property
+    def plateau(self) -> ReduceOnPlateauSchedule:
+        return self
+
+    @property
+    def first_memory(self) -> np.ndarray:
+        """What `watch` remembers before the first loss."""
+        return np.array([np.finfo(np.float64).max, 0, 0])
+
+    def watch(self, loss: float, scale: float, memory: np.ndarray, eta0: float) -> tuple[float, np.ndarray]:
+        """What step sizes are multiplied by after another loss.
+
+        Parameters
+        ----------
+        loss : float
+            The loss.
+        scale : float
+            What they were multiplied by, γᵐ.
+        memory : numpy.ndarray of shape (3,)
+            The least loss, the number of losses in a row that have not fallen, and that of losses that do not count:
+            `first_memory`, or what the former call returned.
+        eta0 : float
+            η₀, the first step size.
+
+        Returns
+        -------
+        scale : float
+        memory : numpy.ndarray of shape (3,)
+
+        Examples
+        --------
+        >>> plateau, scale = ReduceOnPlateauSchedule(patience=0), 1.0
+        >>> memory = plateau.first_memory
+        >>> for loss in (2.0, 1.0, 1.0):
+        ...     scale, memory = plateau.watch(loss, scale, memory, eta0=0.01)
+        >>> scale, memory.tolist()
+        (0.1, [1.0, 0.0, 0.0])
+        """
+        least, idle, waiting = memory.tolist()
+        has_fallen = loss < least * (1 - self.threshold)
+        least, idle = (loss, 0) if has_fallen else (least, idle + 1)
+        if waiting:
+            waiting, idle = waiting - 1, 0
+        if idle > self.patience:
+            reduced = max(eta0 * scale * self.factor, self.minimum)
+            scale = reduced / eta0 if eta0 * scale - reduced > self.epsilon else scale
+            waiting, idle = self.cooldown, 0
+        return scale, np.array([least, idle, waiting], np.float64)
+
+    def over(self, batches: int) -> Schedule:
+        assert isinstance(self.schedule, Schedule)
+        schedule = self.schedule.over(batches)
+        return self if schedule is self.schedule else replace(self, schedule=schedule)
+
+
 def check_length(schedule: CosineSchedule | OneCycleSchedule) -> None:
     """Check the number of batches of a schedule, where it has one of its own."""
     if schedule.n is not None:
@@ -340,6 +461,7 @@ def interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:
 _NAMES: dict[str, type[Schedule]] = {
     "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
     "warmup": WarmUpSchedule, "cosine": CosineSchedule, "step": StepSchedule, "onecycle": OneCycleSchedule,
+    "plateau": ReduceOnPlateauSchedule,
 }
 
 

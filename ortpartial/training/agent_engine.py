@@ -79,7 +79,7 @@ class _AgentProgram(Program):
         for read, new in directions(engine.sides, names):
             if engine.penalty_session is not None:
                 self.penalty_runs.append(bind(engine.penalty_session, read, penalties).run)
-            binding = bind(engine.update_session, {**read, names.iteration: engine.k, **penalties}, new)
+            binding = bind(engine.update_session, {**read, **engine.given, **penalties}, new)
             self.update_bindings.append((binding, binding.run))
 
     def __call__(self, side: int) -> float:

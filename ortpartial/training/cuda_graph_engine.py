@@ -60,7 +60,7 @@ def cuda_graph_step(spec: TrainingSpec, *, weighted: bool | str = False) -> Mode
     loss = new.pop(names.loss)
     new[names.new(names.free("position"))] = i + 1
     new[names.new(names.free("losses"))] = op.Where(op.Equal(np.arange(_LOOK), i), loss, losses)
-    kept = {n: v for n, v in inputs.items() if n in {*carried, names.seed}}
+    kept = {n: v for n, v in inputs.items() if n in {*carried, names.seed, names.rate_scale}}
     run = {names.free("order"): order, names.iteration: seen, names.free("position"): i, names.free("losses"): losses}
     return build({**rows, **run, **kept}, new, name="captured")
 
@@ -176,10 +176,11 @@ class _CapturedProgram:
         self.engine = engine
         self.order = Buffer.empty((_LOOK, rows), np.int64, device)
         self.seen, self.seed = Buffer.empty((), np.int64, device), Buffer.empty(engine.seed.shape, np.int32, device)
+        self.controls = {n: Buffer.empty(b.shape, b.dtype, device) for n, b in engine.controls.items()}
         self.positions = [Buffer.empty((), np.int64, device) for _ in range(2)]
         self.losses = [Buffer(np.zeros(_LOOK, spec.dtype), device) for _ in range(2)]
         shared = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen,
-                  names.seed: self.seed}
+                  names.seed: self.seed, **self.controls}
         private = names.free("position"), names.free("losses")
         sides = [{**side, **dict(zip(private, pair, strict=True))}
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]
@@ -198,6 +199,8 @@ class _CapturedProgram:
         self.order.fill(np.resize(batches, self.order.shape))
         self.seen.fill(np.array(engine.iteration))
         self.seed.fill(engine.seed.numpy())
+        for name, buffer in self.controls.items():
+            buffer.fill(engine.controls[name].numpy())
         self.positions[engine.side].fill(np.zeros((), np.int64))
         for _ in range(n):
             if engine.local.options is not None and engine.local.options.terminate:  # A replay does not look at it.

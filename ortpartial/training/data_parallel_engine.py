@@ -124,7 +124,7 @@ class DataParallelEngine(Engine):
         self.sums = Buffer(np.zeros(parts * (count + 2), spec.dtype), spec.device)
         self._parts = parts
         session = Session(self._update, device=spec.device, threads=spec.threads())
-        inputs = {spec.names.free("sums"): self.sums, spec.names.iteration: self.k}
+        inputs = {spec.names.free("sums"): self.sums, **self.given}
         self._updates = [bind(session, {**read, **inputs}, new).run for read, new in directions(self.sides, spec.names)]
 
     @property

@@ -201,8 +201,9 @@ class Engine(ABC):
         names = spec.names
         # Read from the host by every device, as the loss is written to it.
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
+        self.controls = {n: Buffer(a) for n, a in spec.controls.items()}
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
-        self.given = {names.iteration: self.k, names.seed: self.seed}
+        self.given = {names.iteration: self.k, names.seed: self.seed, **self.controls}
         #: The mean loss of the epoch that runs, or has run last.
         self.mean = WeightedMean()
         self._policy = ShapePolicy()
@@ -235,14 +236,18 @@ class Engine(ABC):
             return np.array(self.iteration, np.int64)
         if name == names.seed:
             return self.seed.numpy().copy()
-        return self.sides[self.side][name].numpy().copy()
+        return self._find(name).numpy().copy()
+
+    def _find(self, name: str) -> Buffer:
+        """Where a weight, state, statistic or control is now."""
+        return self.controls[name] if name in self.controls else self.sides[self.side][name]
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Overwrite what `get` gives."""
         if name == self.spec.names.iteration:
             self.iteration = int(array)
             return
-        buffer = self.seed if name == self.spec.names.seed else self.sides[self.side][name]
+        buffer = self.seed if name == self.spec.names.seed else self._find(name)
         new = np.asarray(array, buffer.dtype)
         buffer.fill(new if new.shape == buffer.shape else np.broadcast_to(new, buffer.shape))
 
@@ -255,13 +260,13 @@ class Engine(ABC):
             self.set(w, first[w])
         for name in self.spec.states:
             self.set(name, np.zeros((), np.float32))
-        for name, array in self.spec.scaling.items():
+        for name, array in {**self.spec.scaling, **self.spec.controls}.items():
             self.set(name, array)
         self.spec.model.release()
 
     def snapshot(self) -> dict[str, Any]:
         """Weights, states, statistics, iteration, seed and choice of programs: all that later steps depend on."""
-        arrays = {n: b.numpy().copy() for n, b in self.sides[self.side].items()}
+        arrays = {n: b.numpy().copy() for n, b in {**self.sides[self.side], **self.controls}.items()}
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
                 "shapes": self._policy.state}
 
@@ -271,7 +276,7 @@ class Engine(ABC):
         self.seed.fill(snapshot["seed"])
         self._policy = ShapePolicy(*snapshot.get("shapes", ()))  # Pickles of version 0.1.0 have none.
         for name, array in snapshot["arrays"].items():
-            if name in self.sides[self.side] and self.sides[self.side][name].shape == array.shape:
+            if (name in self.controls or name in self.sides[self.side]) and self._find(name).shape == array.shape:
                 self.set(name, array)
 
     def continue_with(self, spec: TrainingSpec) -> Engine:

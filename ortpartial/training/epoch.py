@@ -43,7 +43,7 @@ def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelPro
     names = spec.names
     inputs, outputs = step_values(spec, weighted=weighted)
     carried, rows, batch = split_inputs(inputs, outputs, names)
-    k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n == names.seed}
+    k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n in (names.seed, names.rate_scale)}
     order = variable(names.free("order"), np.int64, ["steps", batch])
 
     counts = [k] if find_inputs(outputs.values(), {names.iteration: k}) else []
@@ -92,7 +92,7 @@ def split_inputs(
     """
     carried = [n for n in inputs if names.new(n) in outputs]
     rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed}}
+            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed, names.rate_scale}}
     return carried, rows, (inputs[next(iter(rows))].shape or (None,))[0]
 
 

@@ -93,7 +93,7 @@ class _InplaceProgram(Program):
         statistics = {n: gradients.pop(names.new(n)) for n in engine.spec.statistics}
         state = {n: buffers[n] for n in engine.updated}
         new = {names.new(n): buffer for n, buffer in state.items()} if engine.overwrites else {}
-        binding = bind(engine.update, {**state, names.iteration: engine.k}, new)
+        binding = bind(engine.update, {**state, **engine.given}, new)
         for name, g in gradients.items():
             binding.bind_ortvalue_input(name, g)
         binding.run()

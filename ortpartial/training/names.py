@@ -53,6 +53,16 @@ class Names:
         return self.free("seed")
 
     @property
+    def rate_scale(self) -> str:
+        """What all step sizes are multiplied by."""
+        return self.free("rate_scale")
+
+    @property
+    def plateau(self) -> str:
+        """What is remembered of the losses since they have last fallen."""
+        return self.free("plateau")
+
+    @property
     def sample_weight(self) -> str:
         """The weights of the rows."""
         return self.free("sample_weight")

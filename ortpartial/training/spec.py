@@ -63,6 +63,8 @@ class TrainingSpec:
         training: it was not trained, or the optimizer took the place of another one.
     rate_factors : dict of str to float
         By weight, what its step size is multiplied by, where that is not 1.
+    rescaled : bool
+        Whether a step multiplies all step sizes by a number that changes between two batches without another program.
     sizes : dict of str to int
         Typical sizes in place of symbolic ones, from which the number of threads follows.
     """
@@ -80,6 +82,7 @@ class TrainingSpec:
     batches: int = 0
     rate_starts: Mapping[str, int] = field(default_factory=dict)
     rate_factors: Mapping[str, float] = field(default_factory=dict)
+    rescaled: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
@@ -169,6 +172,14 @@ class TrainingSpec:
         if self.precision is None:
             return {}
         return {self.names.free(n): a for n, a in self.precision.initial_state.items()}
+
+    @property
+    def controls(self) -> dict[str, np.ndarray]:
+        """What the loop sets between two batches, before the first one, by the names in the graphs."""
+        controls = {self.names.rate_scale: np.ones(())} if self.rescaled or self.rate.plateau else {}
+        if self.rate.plateau:
+            controls[self.names.plateau] = self.rate.plateau.first_memory
+        return controls
 
     def threads(self) -> int | None:
         """Number of threads of a step, the same in every engine."""

@@ -232,8 +232,12 @@ def append_update(
                   for s, shape in spec.shapes_of_states(n).items()} for n, v in weights.items()}
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
     ready = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
+    factors: dict[str, Value | float] = {n: spec.rate_factors.get(n, 1.0) for n in weights}
+    if names.rate_scale in spec.controls:
+        scale = inputs[names.rate_scale] = variable(names.rate_scale, np.float64, [])
+        factors = {n: scale if factor == 1 else scale * factor for n, factor in factors.items()}
     after = {n: rates[n].apply(weights[n], g, k, *states[n].values(), start=spec.rate_starts.get(n, 0),
-                               factor=spec.rate_factors.get(n, 1)) for n, g in ready}
+                               factor=factors[n]) for n, g in ready}
     for n, v in weights.items():
         inputs.update({n: v, **states[n]})
     place_flushes = share_flushes if Device.parse(spec.device).shares_memory else drop_flushes

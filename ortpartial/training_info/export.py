@@ -54,12 +54,15 @@ class TrainingSnapshot:
         Number of batches seen.
     seed : numpy.ndarray of shape (2,)
         Seed of the Dropout masks in ``train_mode``.
+    rate_scale : float
+        What all step sizes are multiplied by.
     """
 
     weights: Mapping[str, np.ndarray]
     optimizer: Sequence[np.ndarray]
     iteration: int = 0
     seed: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int32))
+    rate_scale: float = 1.0
 
     @classmethod
     def first(cls, spec: TrainingSpec) -> TrainingSnapshot:
@@ -157,7 +160,8 @@ def _export(
     if spec.model.straight_through:
         mark_straight_through(proto)
     model = load(proto, variables=spec.moving)
-    spec = replace(spec, model=replace(model, aliases=spec.model.aliases), gradient=None)
+    spec = replace(spec, model=replace(model, aliases=spec.model.aliases), gradient=None,
+                   rescaled=state.rate_scale != 1)
     names = spec.names
     inputs, results = _write_step(spec, style, weighted)
     algorithm = _build_algorithm(proto, spec.model, inputs, results)
@@ -172,6 +176,8 @@ def _export(
         if is_random:
             # Bounds within int32, also once float32 has rounded them.
             firsts[names.seed] = op.Cast(op.RandomUniform(low=-2e9, high=2e9, shape=[2]), to=TensorProto.INT32)
+    if names.rate_scale in inputs:
+        arrays[names.rate_scale] = np.array(state.rate_scale)
     _store(algorithm.graph, arrays)
 
     info = proto.training_info.add()
@@ -275,6 +281,10 @@ class StoredRate:
 
     rate: BaseLearningRate
     as_node: bool
+
+    @property
+    def plateau(self) -> None:
+        """None: what is stored goes on with the scale of the step size that it has."""
 
     @property
     def patterns(self) -> tuple[str, ...]:

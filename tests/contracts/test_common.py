@@ -67,8 +67,9 @@ def of(*kinds):
 def variants(cls):
     """A piece with its defaults, and one in which all numbers and switches differ from them."""
     flags = {f.name: not f.default for f in dataclasses.fields(cls) if isinstance(f.default, bool)}
-    other = {n: 0.75 * v or 0.375 for n, v in numbers(cls).items()} | {n: v // 2 or -1 for n, v in wholes(cls).items()}
-    return [cls(), cls(**other, **flags)]
+    others = {n: 0.75 * v or 0.375 for n, v in numbers(cls).items()}
+    others |= {n: v // 2 or (-1 if v else 1) for n, v in wholes(cls).items()}
+    return [cls(), cls(**others, **flags)]
 
 
 def pieces(*kinds):
@@ -176,8 +177,10 @@ def test_settings_are_validated(cls, setting):
 def test_whole_settings_are_validated(cls, setting):
     if cls is learning_loss.SoftmaxCrossEntropyLearningLoss:
         pytest.skip("its whole numbers may be negative; tests/learning/test_losses.py")
+    if cls is schedule.ReduceOnPlateauSchedule and setting == 0:
+        pytest.skip("its whole numbers may be 0")
     for name, default in wholes(cls).items():
-        message = rf"^{cls.__name__}: {name} is {re.escape(repr(setting))}, a whole number at least 1 was expected\.$"
+        message = rf"^{cls.__name__}: {name} is {re.escape(repr(setting))}, a whole number at least . was expected\.$"
         with pytest.raises(SettingError, match=message):
             cls(**{name: setting})
         other = cls(**{name: np.int32(default + 1)})
