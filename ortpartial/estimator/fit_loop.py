@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from threading import get_ident
@@ -102,9 +102,9 @@ class FitLoop:
                 is_last = epoch == self.settings.max_iter
                 if validation is not None and (is_last or epoch % self.settings.validation_period == 0):
                     self.validation_losses.append(self._validate(validation))
-                    self._watch(self.validation_losses[-1])
-                elif validation is None:
-                    self._watch(self.train_losses[-1])
+                    self._watch(self.validation_losses)
+                elif validation is None and self.engine.controls:
+                    self._watch(self.train_losses)
                 progress.end_epoch(self._last_losses)
                 if notify():
                     progress.ending = "stopped by a callback"
@@ -125,15 +125,15 @@ class FitLoop:
         if divergence:
             self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
         else:
-            self._watch(self.train_losses[-1])
+            self._watch(self.train_losses)
 
-    def _watch(self, loss: float) -> None:
+    def _watch(self, losses: Sequence[float]) -> None:
         """Let a schedule reduce the step size where the loss no longer falls."""
         if (plateau := self.spec.rate.plateau) is None:
             return
         names, engine = self.spec.names, self.engine
         with engine.turn.lock:
-            scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), engine.get(names.plateau),
+            scale, memory = plateau.watch(losses[-1], float(engine.get(names.rate_scale)), engine.get(names.plateau),
                                           self.spec.rate.eta0)
             engine.set(names.rate_scale, np.array(scale))
             engine.set(names.plateau, memory)

@@ -158,3 +158,19 @@ def test_a_training_without_scale_has_none():
 def test_what_is_no_scale(scale):
     with pytest.raises(SettingError, match=r"scale is .*, a finite number more than 0 was expected\."):
         optimizer().scale_learning_rate(scale)
+
+
+@pytest.mark.parametrize("by_callback", [False, True])
+def test_a_checkpoint_keeps_the_scale(tmp_path, by_callback):
+    X, y, *_ = split()
+    rate = LearningRateSGD(0.4) if by_callback else RATE
+    o = optimizer(rate=rate, max_iter=15).fit(X, y)
+    if by_callback:
+        o.scale_learning_rate(0.25)
+    o.save_checkpoint(tmp_path / "a.safetensors")
+    again = optimizer(rate=rate, max_iter=15)
+    again.load_checkpoint(tmp_path / "a.safetensors")
+    assert again.learning_rate_scale_ == o.learning_rate_scale_ < 1
+    assert_close(again.partial_fit(X, y).trained_coef_, o.partial_fit(X, y).trained_coef_, 0)
+    for a, b in zip(again.get_state("buffer"), o.get_state("buffer"), strict=True):
+        np.testing.assert_array_equal(a, b)
