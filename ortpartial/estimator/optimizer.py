@@ -1004,9 +1004,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return to_text(type(self), list_changed(type(self), self._spec.model, self.get_params(deep=False)))
 
     def _repr_html_(self) -> str:
-        settings = list_changed(type(self), self._spec.model, self.get_params(deep=False))
-        losses = ", ".join(f"{loss:.4g}" for loss in self.train_losses_[-1:])
-        return to_html(type(self), {**settings, "n_iter_": str(self.n_iter_), "train_losses_[-1]": losses})
+        return to_html(self, list_changed(type(self), self._spec.model, self.get_params(deep=False)))
 
     def __sklearn_tags__(self) -> Any:
         return make_tags()
