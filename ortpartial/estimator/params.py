@@ -12,8 +12,8 @@ import numpy as np
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import describe_unknown
 
-__all__ = ["FitSettings", "ModelSetting", "Setting", "check_flag", "check_names", "collect_params", "list_fields",
-           "replace_nested"]
+__all__ = ["FitSettings", "ModelSetting", "Setting", "check_count", "check_flag", "check_names", "collect_params",
+           "list_fields", "replace_nested"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FitSettings:
             raise SettingError(
                 f"random_state is None, a seed from 0 on or a Generator, not {self.random_state!r}.") from None
         for name in ("max_iter", "batch_size"):
-            object.__setattr__(self, name, _check_count(name, getattr(self, name)))
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
         object.__setattr__(self, "callbacks", tuple(self.callbacks))
 
     @property
@@ -249,8 +249,25 @@ def check_flag(name: str, value: Any) -> bool:
     raise SettingError(f"{name} is True or False, not {value!r}.")
 
 
-def _check_count(name: str, number: Any) -> int:
-    """A positive integer, as an int."""
+def check_count(name: str, number: Any) -> int:
+    """Check a setting that is a whole number of at least 1.
+
+    Parameters
+    ----------
+    name : str
+        The name of the setting.
+    number : object
+        An integer of Python or numpy.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    SettingError
+        It is none, or less than 1.
+    """
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
         is_whole = isinstance(number, float) and number >= 1 and number.is_integer()
         hint = f"; did you mean {int(number)}?" if is_whole else "."

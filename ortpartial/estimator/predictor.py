@@ -121,7 +121,7 @@ class Predictor:
         size = self.data.fixed_batch or rows
         with self.engine.turn.lock:
             session = self._open(graph, size)
-            weights = {n: self.engine.get(n) for n in self.spec.moving if n in session.inputs}
+            weights = {n: self.engine.get_used(n) for n in self.spec.moving if n in session.inputs}
         batches = []
         for start in range(0, rows, size):
             batch = {n: a[start : start + size] for n, a in feeds.items() if n in session.inputs}

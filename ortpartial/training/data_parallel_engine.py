@@ -19,7 +19,8 @@ from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 from .counting import make_weights, weigh_elements
 from .engine import Engine, Program, ProgramKey, WeightedMean, bind, directions
 from .spec import TrainingSpec
-from .step import append_update, make_targets, sum_values
+from .step import make_targets, sum_values
+from .update import append_update
 
 __all__ = ["DataParallelEngine", "sums_graph", "sums_update_graph"]
 

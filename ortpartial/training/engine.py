@@ -18,7 +18,7 @@ from ortpartial.runtime import CPU, Binding, Buffer, Device, Session, Turn
 from .counting import count_rows, find_weighting
 from .names import Names
 from .shape_policy import ShapePolicy
-from .spec import TrainingSpec, program_bytes
+from .spec import ACCUMULATED, AVERAGE, TrainingSpec, program_bytes
 from .split_graphs import loss_graph
 from .step import check_gradient
 
@@ -180,6 +180,8 @@ class Engine(ABC):
         ("step", ("model", "loss", "gradient", "update")),)
     #: Why it was chosen, and what it has found out since.
     reason = "asked for"
+    #: Whether predictions use the averages of the weights.
+    use_average = False
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
     #: Whether several processes train together, each of which is given all the rows.
@@ -198,6 +200,7 @@ class Engine(ABC):
                  for _ in range(self.copies)]
         self.sides = sides[0], sides[-1]
         self.side = 0
+        self._checked = [*spec.moving, *(n for n, (_, s) in spec.states.items() if s == ACCUMULATED)]
         names = spec.names
         # Read from the host by every device, as the loss is written to it.
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
@@ -278,6 +281,9 @@ class Engine(ABC):
         for name, array in snapshot["arrays"].items():
             if (name in self.controls or name in self.sides[self.side]) and self._find(name).shape == array.shape:
                 self.set(name, array)
+        for name, (w, s) in self.spec.states.items():
+            if s == AVERAGE and name not in snapshot["arrays"]:
+                self.set(name, self.get(w))
 
     def continue_with(self, spec: TrainingSpec) -> Engine:
         """An engine of this kind that goes on from here, on the same rows, with another optimizer, penalty or weights.
@@ -285,13 +291,34 @@ class Engine(ABC):
         The states of weights for which an optimizer starts with this engine are zero.
         """
         engine, snapshot = type(self)(spec), self.snapshot()
-        for name, (w, _) in self.spec.states.items():
-            if spec.rate_starts.get(w, 0) != self.spec.rate_starts.get(w, 0):
+        for name, (w, s) in self.spec.states.items():
+            if s not in (ACCUMULATED, AVERAGE) and spec.rate_starts.get(w, 0) != self.spec.rate_starts.get(w, 0):
                 del snapshot["arrays"][name]
         engine.restore(snapshot)
         engine.reason, engine.turn, engine.local = self.reason, self.turn, self.local
+        engine.use_average = self.use_average
         Engine.start(engine, self._data)  # Processes stay connected.
         return engine
+
+    @property
+    def counted(self) -> int:
+        """Number of batches that were trained: those seen, without those that a `LossScale` skipped."""
+        skipped = [int(self.get(n)) for n in list(self.spec.scaling)[-1:]]
+        return self.iteration - sum(skipped)
+
+    @property
+    def updates(self) -> int:
+        """Number of updates of the weights, by which schedules count."""
+        return self.counted // self.spec.accumulate
+
+    def get_used(self, name: str) -> np.ndarray:
+        """A copy of a weight or statistic as predictions use it: of the average of a weight with `use_average`.
+
+        The average of no update is the weight itself.
+        """
+        if not self.use_average or name not in self.spec.weights or self.updates <= self.spec.average_start:
+            return self.get(name)
+        return self.get(self.spec.names.state(name, AVERAGE))
 
     def undo(self) -> None:
         """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""
@@ -300,9 +327,9 @@ class Engine(ABC):
             self.iteration -= 1
 
     def is_finite(self) -> bool:
-        """Whether all weights and statistics are finite numbers."""
+        """Whether all weights, statistics and sums of gradients are finite numbers."""
         side = self.sides[self.side]
-        for w in self.spec.moving:  # noqa: SIM110 - a generator takes longer than most arrays
+        for w in self._checked:  # noqa: SIM110 - a generator takes longer than most arrays
             if not np.logical_and.reduce(np.isfinite(side[w].numpy()), axis=None):
                 return False
         return True
