@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -182,6 +182,8 @@ class Engine(ABC):
     reason = "asked for"
     #: Whether predictions use the averages of the weights.
     use_average = False
+    #: What trainings of equal graphs have in common, so that they share compiled sessions; None for no sharing.
+    identity: Hashable = None
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
     #: Whether several processes train together, each of which is given all the rows.

@@ -69,7 +69,7 @@ class EpochEngine(StepEngine):
 
     def _open(self, key: ProgramKey) -> Any:
         """The steps of an epoch, or a single one."""
-        return _EpochProgram(self, self._spec_for(key.shapes)) if key.kind == "epoch" else super()._open(key)
+        return _EpochProgram(self, self._compile(key, epoch_graph)) if key.kind == "epoch" else super()._open(key)
 
 
 class _EpochProgram:
@@ -77,12 +77,10 @@ class _EpochProgram:
 
     source: tuple[int, int] | None = None
 
-    def __init__(self, engine: EpochEngine, spec: TrainingSpec):
-        graph = epoch_graph(spec, weighted=engine._weighted)
-        session = Session(graph, device=spec.device, threads=spec.threads())
-        self.names, self.engine, self.rows = spec.names, engine, DeviceRows(engine._data, spec.device)
-        self.bindings = [bind(session, {**read, **engine.given}, new)
-                         for read, new in directions(engine.sides, spec.names)]
+    def __init__(self, engine: EpochEngine, session: Session):
+        names, self.engine = engine.spec.names, engine
+        self.names, self.rows = names, DeviceRows(engine._data, engine.spec.device)
+        self.bindings = [bind(session, {**read, **engine.given}, new) for read, new in directions(engine.sides, names)]
         self.data = [n for n in session.inputs if n in engine._data]
         self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
 
