@@ -28,7 +28,7 @@ __all__ = ["PROGRESS", "change_settings", "check_average", "keep_learned", "scal
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
-            "_rng": "rng"}
+            "_rng": "rng", "history_": "records"}
 
 #: Settings that no graph depends on, and those of the update, which change in a training that runs, too.
 _LOOP = frozenset(f.name for f in fields(FitSettings))

@@ -67,6 +67,8 @@ from .predictor import interruptible
 from .prefetch import is_prefetching
 from .resumption import collect_state, restore_state
 from .tags import make_tags
+from .tasks import FitTasks
+from .view import TrainingView, view_training
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,11 +84,6 @@ __all__ = ["OrtGradientForwardBackwardOptimizer"]
 _DERIVED = ("_parts", "_layer",
             "_data", "_engine", "_loop", "_losses", "_precision", "_predictor", "_read", "_spec", "_state",
             "_statistics", "_threads")
-
-#: Settings that the processes of a distributed training share: a callback may change them.
-_SHARED = ("learning_rate", "learning_penalty", "gradient_clipping", "averaging", "use_average", "max_iter",
-           "batch_size", "shuffle", "validation_every")
-
 
 #: Settings that pickles of former versions lack.
 _ADDED = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False}
@@ -169,8 +166,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         starting again.
     validation_every : float or int
         How often to compute the loss on ``X_val``: a share of `max_iter`, or a number of epochs.
-    callbacks : sequence of callable
-        Called with the optimizer after every epoch; one that returns True ends the training.
+    callbacks : sequence of callbacks
+        Functions, called with the optimizer after every epoch, of which one that returns True ends the training; and
+        objects with the hooks of scikit-learn's callbacks, as those of `ortpartial.callbacks`, which are told of the
+        tasks "fit", "epoch" and, where they have an attribute `batches_between_calls`, "batches": pieces of an epoch.
     distributed : bool
         Whether the processes of ``torch.distributed`` train together. Each is given all rows, as a memory map for
         example, and reads its share of every batch; the steps are those of one process. Only the first process shows
@@ -270,7 +269,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,
-        callbacks: Sequence[Callable[[Any], Any]] = (),
+        callbacks: Sequence[Any] = (),
         distributed: bool = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
@@ -504,7 +503,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             self._plan(seen, X, y, X_val)
             if y is not None:
                 self._balance(X, y)
-            self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
+            self._loop.fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight))
         return self
 
     @check_keywords("max_iter")
@@ -562,22 +561,6 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if losses != self._spec.losses:
             self._parts.adopt(replace(self._spec, losses=losses))
             self._predictor.sessions.clear()
-
-    def _notify(self) -> bool:
-        """Call every callback, in the first process alone; return whether one of them returned True."""
-        if not self._loop.settings.callbacks:
-            return False
-        answers = [callback(self) for callback in self.callbacks] if self._engine.is_first else []
-        is_over = any(answer is True for answer in answers)
-        if not self._engine.is_distributed:
-            return is_over
-        # All processes go on with the settings of the first one.
-        shared = {n: getattr(self, n) for n in _SHARED}
-        shared, self._rng, is_over, scale = self._engine.broadcast((shared, self._rng, is_over, self._state.rate_scale))
-        if scale != self._state.rate_scale:
-            scale_rate(self, scale)
-        change_settings(self, {n: v for n, v in shared.items() if getattr(self, n) != v})
-        return bool(is_over)
 
     # -- prediction
 
@@ -653,6 +636,38 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             return self._predictor.score(X, y, sample_weight)
 
     # -- state
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """A record of every epoch: epoch, iteration, seconds, learning_rate, loss and, where computed, validation_loss.
+
+        The step size is that of the last batch. `pandas.DataFrame(history_)` is a table of them.
+        """
+        self._state.add_rates(self._loop.records)
+        return [dict(record) for record in self._loop.records]
+
+    @history_.setter
+    def history_(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._loop.records = [dict(record) for record in records]
+
+    def training_view(self) -> TrainingView:
+        """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
+
+        Returns
+        -------
+        TrainingView
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.5, max_iter=3)
+        >>> view = optimizer.fit(np.ones((20, 1), np.float32), np.ones((20, 1), np.float32)).training_view()
+        >>> view.epoch, view.iteration, view.rate, [record["iteration"] for record in view.history]
+        (3, 6, 0.5, [2, 4, 6])
+        """
+        return view_training(self)
 
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
         """Copy the weights, the optimizer states or the buffers.
@@ -985,7 +1000,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                            custom_ops_library=state.pop("custom_ops_library", ())))
         # Pickles of version 0.1.0 have the name "_given".
         arguments = state.pop("_given", None) or state.pop("_arguments")
-        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS}
+        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS if n in state}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         former = state.pop("rate_start", 0)  # Pickles of version 0.1.0 have one number for all weights.
         starts = {"rate_starts": state.pop("rate_starts", dict.fromkeys(state["weights_to_train"], former)

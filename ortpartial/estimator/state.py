@@ -64,20 +64,32 @@ class TrainingState:
             for name, a in zip(names, checked, strict=True):
                 self.engine.set(name, a)
 
-    def step_size(self) -> float:
-        """η of the next update, as the step computes it."""
-        rate = self.spec.planned_rate
+    def step_size(self, spec: TrainingSpec | None = None, update: int | None = None, scale: float | None = None
+                  ) -> float:
+        """η of the next update, as the step computes it; or of a former one, with spec and scale of its time."""
+        spec = spec or self.spec
+        rate = spec.planned_rate
         if rate != self._rate:
-            dtype = next(iter(self.spec.trained.values())).dtype
+            dtype = next(iter(spec.trained.values())).dtype
             k = variable("k", np.int64, [])
             self._schedule, self._rate = Session(build([k], {"eta": rate.step_size(k, dtype)})), rate
-        return float(self._schedule.run({"k": np.array(self.engine.updates + 1)})["eta"]) * self.rate_scale
+        return float(self._schedule.run({"k": np.array(update or self.engine.updates + 1)})["eta"]) * (
+            self.rate_scale if scale is None else scale)
 
     @property
     def rate_scale(self) -> float:
         """What all step sizes are multiplied by."""
         name = self.spec.names.rate_scale
         return float(self.engine.get(name)) if name in self.spec.controls else 1.0
+
+    def add_rates(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write η of the last update into those records of epochs, the last ones, that say what it follows from."""
+        with self.engine.turn.lock:
+            for record in reversed(records):
+                if not isinstance(due := record["learning_rate"], tuple):
+                    return
+                spec, update, scale = due
+                record["learning_rate"] = self.step_size(spec, max(update, 1), scale)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

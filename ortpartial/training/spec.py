@@ -133,17 +133,17 @@ class TrainingSpec:
         """Whether all elements of a target count the same, unless they have weights."""
         return all(loss.count_array(np.zeros(1, np.int64)) is None for loss in self.losses.values())
 
-    @property
+    @cached_property
     def moving(self) -> tuple[str, ...]:
         """The initializers that a step changes."""
         return (*self.weights, *self.statistics)
 
-    @property
+    @cached_property
     def trained(self) -> dict[str, Value]:
         """The weights by name."""
         return {w: self.model.initializers[w] for w in self.weights}
 
-    @property
+    @cached_property
     def outputs(self) -> dict[str, Value]:
         """The trained outputs by name."""
         return {o: self.model.outputs[o] for o in self.losses}
@@ -187,7 +187,7 @@ class TrainingSpec:
         rate = self.planned_rate
         return {w: rate.for_weight(names[w], known_shape(v)) for w, v in self.trained.items()}
 
-    @property
+    @cached_property
     def states(self) -> dict[str, tuple[str, str]]:
         """Every state of a weight: its name in the graphs, the weight it belongs to and its own name."""
         return {self.names.state(w, s): (w, s) for w in self.weights for s in self.shapes_of_states(w)}
