@@ -100,7 +100,7 @@ def _to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "<") -> list[str]:
     """The lines of a table.
 
     Parameters
@@ -109,8 +109,8 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int =
         What the columns are called.
     rows : iterable of sequence of str
         Their texts.
-    left : int
-        The number of columns that are aligned to the left; others are to the right.
+    align : str
+        "<" or ">" for each column, to the left or to the right, which those without one are.
 
     Returns
     -------
@@ -123,8 +123,8 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int =
     """
     lines = [list(head), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(f"{text:<{w}}" if i < left else f"{text:>{w}}"
-                      for i, (text, w) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines]
+    return ["  ".join(f"{text:{side}{w}}" for text, w, side in zip(line, widths, align.ljust(len(head), ">"),
+                                                                   strict=True)).rstrip() for line in lines]
 
 
 def format_bytes(size: float) -> str:

@@ -26,7 +26,7 @@ graph, as the ONNX standard for training defines it. The command run executes
 it, and so does any program that reads the standard."""
 
 _EXAMPLES = """
-export model.onnx -o training.onnx --loss square --rate adam --eta0 1e-3
+export model.onnx -o training.onnx --rate adam --eta0 1e-3
 run training.onnx data.npz --epochs 10 --batch 32 -o trained.onnx
 """
 
@@ -41,6 +41,7 @@ def add_export_command(commands: Any) -> None:
     """
     command = add_command(commands, "export", run_export,
                           "Write a model with its training, as in the ONNX standard.",
+                          usage="MODEL -o FILE [--rate RATE] [option ...]",
                           description=_DESCRIPTION, examples=_EXAMPLES)
     add_output_option(command)
     command.add_argument("--training", choices=("standard", "lowered"), default="standard",

@@ -32,6 +32,7 @@ def add_gradient_command(commands: Any) -> None:
         What `argparse.ArgumentParser.add_subparsers` returned.
     """
     command = add_command(commands, "gradient", run_gradient, "Write the gradient of a model as a model.",
+                          usage="MODEL -o FILE [--wrt NAME ...] [option ...]",
                           description=_DESCRIPTION, examples=_EXAMPLES)
     add_output_option(command)
     add_straight_through_option(command)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from math import prod
 from typing import Any
 
-from ortpartial.autodiff import explain_untrained, grad, gradient_support, nodes_between, resolve_weights
+from ortpartial.autodiff import grad, gradient_support, nodes_between, resolve_weights
 from ortpartial.estimator import explain_output
 from ortpartial.exceptions import ModelError, NoGradientError, SettingError
-from ortpartial.graph import Node, drop_straight_through, topological, walk_nodes
+from ortpartial.graph import Node, Value, drop_straight_through, topological, walk_nodes
+from ortpartial.learning import BaseLearningRate, SquareLearningLoss
 from ortpartial.model import (
     QUANTIZERS,
     Leaf,
@@ -22,21 +26,64 @@ from ortpartial.model import (
     is_quantized,
     load,
     place_initializers,
+    specialize,
 )
 from ortpartial.runtime import TRUSTED, find_untrusted
-from ortpartial.training import forward_graph
+from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
-from .options import add_command, add_straight_through_option, add_weights_option
+from .console import format_bytes, format_seconds, format_table, paint, print_json
+from .options import add_command, add_json_option, add_straight_through_option, add_weights_option, check_count
+from .pieces import parse_rate
+from .timing import RandomRows, parse_sizes, time_steps
 
 __all__ = ["add_info_command"]
 
-_EXAMPLES = """
-info model.onnx
-info model.onnx --weights 'W*' --depth 2
-"""
-
 #: Elements up to which an initializer of whole numbers is not worth a line.
 _SMALL = 64
+
+_DESCRIPTION = """\
+The memory is that of a step: weights, what the optimizer remembers of them, and
+the values on the way to the outputs, with their gradients. The exit code is 1
+where something prevents training."""
+
+_EXAMPLES = """
+info model.onnx
+info model.onnx --freeze 'W1' --batch-size 64 --measure
+info model.onnx --depth 2 --json
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is said of a model.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    outputs : list of str
+        Those of real numbers.
+    weights : list of str
+        What would be trained.
+    blockers : list of str
+        Sentences: what prevents it.
+    refusals : list of str
+        What the agent does not train.
+    descriptions : dict of str to WeightDescription
+        By initializer, whether it is trained, and why not.
+    """
+
+    model: Model
+    outputs: list[str]
+    weights: list[str]
+    blockers: list[str]
+    refusals: list[str]
+    descriptions: Mapping[str, WeightDescription]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The numbers of elements of the initializers of real numbers."""
+        return {n: v.array.size for n, v in self.model.initializers.items() if v.is_float and v.array is not None}
 
 
 def add_info_command(commands: Any) -> None:
@@ -47,42 +94,153 @@ def add_info_command(commands: Any) -> None:
     commands : object
         What `argparse.ArgumentParser.add_subparsers` returned.
     """
-    command = add_command(commands, "info", run_info,
-                          "Show a model: its weights by module, what is trained, and why not.", examples=_EXAMPLES)
+    command = add_command(commands, "info", run_info, "Show a model: what is trained and why not, engines, memory.",
+                          usage="MODEL [option ...]", description=_DESCRIPTION, examples=_EXAMPLES)
     add_weights_option(command)
+    command.add_argument("--freeze", nargs="+", default=(), metavar="NAME", help="weights that are not trained, by "
+                                                                                 "name or pattern")
     add_straight_through_option(command)
-    command.add_argument("--depth", type=int, help="levels of modules to show; default: as many as fit 60 lines")
+    command.add_argument("--depth", type=int, metavar="N", help="levels of modules to show; default: as many as fit 60 "
+                                                                "lines")
+    command.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of a step; default: 32")
+    command.add_argument("--size", nargs="+", default=[], metavar="NAME=N",
+                         help="sizes that the model leaves open, such as the length of texts")
+    command.add_argument("--rate", default="adam", metavar="RATE", help="the optimizer, as for train; default: adam")
+    command.add_argument("--measure", action="store_true", help="measure the time of a step, on random rows")
+    add_json_option(command)
 
 
 def run_info(args: argparse.Namespace) -> int:
     """Print a model: its inputs, outputs, initializers and operators, and the reasons against training."""
+    check_count("batch_size", args.batch_size)
+    if args.depth is not None and args.depth < 1:
+        raise SettingError(f"--depth is a whole number of at least 1, not {args.depth}.")
+    rate, sizes = parse_rate(args.rate), parse_sizes(args.size)
+    report = _examine(args)
+    cost = {} if report.blockers else _estimate(report, rate, args.batch_size, sizes)
+    if args.measure and not report.blockers:
+        cost["seconds"], cost["engine"] = _measure(report, rate, args.batch_size, sizes)
+    if args.json:
+        print_json(_to_record(report, cost))
+    else:
+        _print(report, cost, args)
+    return 1 if report.blockers else 0
+
+
+def _examine(args: argparse.Namespace) -> Report:
+    """Read a model, and find out what can be trained."""
     model = load(args.model, straight_through=args.straight_through)
     outputs = [n for n, v in model.outputs.items() if v.is_float]
     weights: list[str] = []
     refusals: list[str] = []
     try:
-        weights = resolve_weights(model, args.weights, outputs)
+        weights = resolve_weights(model, args.weights, outputs, args.freeze)
     except ModelError as e:
-        if args.weights is not None:
+        if args.weights is not None or args.freeze:
             raise
         blockers = [str(e)]
     else:
         blockers = list(_find_blockers(model, weights, outputs))
         graph = forward_graph(load(model, variables=weights), weights, outputs)
         refusals = find_untrusted(graph, weights, input_grads=[])
+    descriptions = describe_weights(model, weights, outputs, freeze=args.freeze)
+    return Report(model, outputs, weights, blockers, refusals, descriptions)
+
+
+def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The bytes of a step of so many rows."""
+    model, weights = report.model, report.weights
+    losses = dict.fromkeys(report.outputs, SquareLearningLoss())
+    spec = TrainingSpec(specialize(model, variables=weights), tuple(weights), losses, rate=rate)
+    shapes = {n: [_find_size(d, sizes, batch_size if axis == 0 else 1) for axis, d in enumerate(v.shape or ())]
+              for n, v in model.inputs.items()}
+    open_sizes = sorted({str(d) for v in model.inputs.values() for d in (v.shape or ())[1:] if not isinstance(d, int)
+                         and d not in sizes})
+    states = sum(prod(int(n) for n in shape if isinstance(n, int)) * spec.trained[w].dtype.itemsize
+                 for w in weights for shape in spec.shapes_of_states(w).values())
+    return {"batch_size": batch_size, "weight_bytes": sum(a.nbytes for a in model.arrays.values()),
+            "state_bytes": states, "value_bytes": 2 * forward_bytes(spec.for_batch(shapes).model),
+            "open_sizes": open_sizes}
+
+
+def _find_size(size: int | str | None, sizes: Mapping[str, int], default: int) -> int:
+    return size if isinstance(size, int) else sizes.get(str(size), default)
+
+
+def _measure(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> tuple[float, str]:
+    """The time of a step, and the engine that took it."""
+    losses = dict.fromkeys(report.outputs, SquareLearningLoss())
+    rows = RandomRows(report.model, losses, batch_size, sizes)
+    return time_steps(rows, {"weights_to_train": report.weights, "learning_rate": rate}, seconds=1)
+
+
+def _list_engines(report: Report) -> dict[str, str]:
+    """By engine why it does not train the model, or "". No runtime is imported, which may take seconds."""
+    runtimes = {d.name for d in distributions() if d.name.startswith("onnxruntime")}
+    missing = "" if runtimes else "onnxruntime is not installed"
+    has_agent = any(name.startswith("onnxruntime-training") for name in runtimes)
+    refusals = _group_by_operator(report.refusals)
+    agent = "onnxruntime-training is not installed"
+    if has_agent:
+        agent = f"of {', '.join(refusals)}" if refusals else ""
+    return {"epoch": missing, "step": missing, "agent": agent}
+
+
+def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
+    """The report as an object of JSON."""
+    def describe(v: Value) -> dict[str, Any]:
+        return {"dtype": str(v.dtype) if v.type.HasField("tensor_type") else None, "shape": v.shape}
+
+    model = report.model
+    weights = {n: {**describe(v), "numbers": model.arrays[n].size, "trained": report.descriptions[n].is_trained,
+                   "reason": report.descriptions[n].reason} for n, v in model.initializers.items()}
+    operators = [{"operator": operator, "nodes": count, "gradient": gradient, "engines": engines.split()}
+                 for operator, count, gradient, engines in _list_operators(model, report.refusals)]
+    return {"inputs": {n: describe(v) for n, v in model.inputs.items()},
+            "outputs": {n: describe(v) for n, v in model.outputs.items()}, "initializers": weights,
+            "operators": operators, "trained_numbers": sum(report.sizes[w] for w in report.weights),
+            "engines": {n: not reason for n, reason in _list_engines(report).items()},
+            "not_by_the_agent": report.refusals, "blockers": report.blockers, "cost": cost}
+
+
+def _print(report: Report, cost: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Print a report for people."""
+    model, sizes = report.model, report.sizes
     print(*_format_tensors(model), sep="\n")
-    print(*_format_initializers(model, weights, outputs, args.depth), sep="\n")
-    print(*_format_table(model, refusals), sep="\n")
-    sizes = {n: v.array.size for n, v in model.initializers.items() if v.is_float and v.array is not None}
-    print(f"\ntrained: {len(weights)} of {len(sizes)} float initializers, {sum(sizes[w] for w in weights):,} of "
-          f"{sum(sizes.values()):,} numbers")
-    for first, *others in _group_by_operator(refusals).values():
+    for line in _format_initializers(report, args.depth):
+        print(paint(line, "green") if line.endswith("  trained") else line)
+    head, *rows = format_table(["operator", "nodes", "gradient", "engines"],
+                               ([o, str(n), *others] for o, n, *others in _list_operators(model, report.refusals)),
+                               align="<><<")
+    print(paint(head, "bold"), *rows, sep="\n")
+    print(f"\ntrained: {len(report.weights)} of {len(sizes)} float initializers, "
+          f"{sum(sizes[w] for w in report.weights):,} of {sum(sizes.values()):,} numbers")
+    for line in _format_cost(report, cost, args.rate):
+        print(line)
+    for first, *others in _group_by_operator(report.refusals).values():
         print(f"not by the agent: {first}{f' (and {len(others)} more)' if others else ''}")
-    for name in [n for n in model.outputs if n not in outputs]:
+    for name in [n for n in model.outputs if n not in report.outputs]:
         print(f"not trained: {explain_output(model, name)}")
-    for blocker in blockers:
-        print(f"blocked: {blocker}")
-    return 1 if blockers else 0
+    for blocker in report.blockers:
+        print(f"{paint('blocked:', 'red')} {blocker}")
+
+
+def _format_cost(report: Report, cost: Mapping[str, Any], rate: str) -> Iterator[str]:
+    """Lines about engines, memory and time."""
+    if not cost:
+        return
+    engines = _list_engines(report)
+    reasons = "".join(f"; not {n}, because {reason}" for n, reason in engines.items() if reason)
+    yield f"engines: {', '.join(n for n, reason in engines.items() if not reason) or 'none'}{reasons}"
+    weights, states, values = (format_bytes(cost[n]) for n in ("weight_bytes", "state_bytes", "value_bytes"))
+    yield (f"memory: {weights} of weights, {states} of states by {rate}, about {values} of values in a step of "
+           f"{cost['batch_size']} rows")
+    if cost["open_sizes"]:
+        some = cost["open_sizes"][0]
+        yield f"        with 1 for the sizes {', '.join(cost['open_sizes'])}; give them, as --size {some}=128"
+    if "seconds" in cost:
+        yield (f"time: {format_seconds(cost['seconds'])} for a step of {cost['batch_size']} rows by engine "
+               f"{cost['engine']}")
 
 
 def _find_blockers(model: Model, weights: Sequence[str], outputs: Sequence[str]) -> Iterator[str]:
@@ -109,24 +267,20 @@ def _format_tensors(model: Model) -> Iterator[str]:
         yield ""
 
 
-def _format_initializers(model: Model, weights: Collection[str], outputs: Sequence[str],
-                         depth: int | None) -> Iterator[str]:
+def _format_initializers(report: Report, depth: int | None) -> Iterator[str]:
     """The lines of a tree of initializers: which are trained, and why the others are not."""
-    if depth is not None and depth < 1:
-        raise SettingError(f"--depth is a whole number of at least 1, not {depth}.")
-    reasons, places = explain_untrained(model, weights, outputs), place_initializers(model)
-    modules = count_modules(model)
+    model, places, modules = report.model, place_initializers(report.model), count_modules(report.model)
     leaves, small = [], 0
     for n, v in model.initializers.items():
         size = model.arrays[n].size
         if not v.is_float and size <= _SMALL:
             small += 1
             continue
-        shared = f"shared by {modules[n]} modules" if modules[n] > 1 and n in weights else ""
+        shared = f"shared by {modules[n]} modules" if modules[n] > 1 and n in report.weights else ""
         is_told = "".join(places[n]) == n or (places[n][-1] == n and is_generated_name(n))
         name = "" if is_told else f"named {n}"
-        note = ", ".join(filter(None, [reasons.get(n, ""), shared, name]))
-        leaves.append(Leaf(places[n], v.type_name, size, n in weights, note))
+        note = ", ".join(filter(None, [report.descriptions[n].reason, shared, name]))
+        leaves.append(Leaf(places[n], v.type_name, size, n in report.weights, note))
     if leaves:
         columns = shutil.get_terminal_size((100, 24)).columns
         yield from draw_tree(leaves, depth=depth, width=min(max(columns, 80), 120))
@@ -136,8 +290,8 @@ def _format_initializers(model: Model, weights: Collection[str], outputs: Sequen
         yield ""
 
 
-def _format_table(model: Model, refusals: Sequence[str]) -> Iterator[str]:
-    """The lines of a table of operators: their number, their kind of gradient, and the engines that train them."""
+def _list_operators(model: Model, refusals: Sequence[str]) -> Iterator[tuple[str, int, str, str]]:
+    """The operators: their number, their kind of gradient, and the engines that train them."""
     nodes = list(walk_nodes(topological(drop_straight_through(list(model.outputs.values())))))
     counts = Counter(map(_operator, nodes))
     gradients = {_operator(node): "rule" if model.straight_through and is_quantized(node) else gradient_support(node)
@@ -145,13 +299,10 @@ def _format_table(model: Model, refusals: Sequence[str]) -> Iterator[str]:
     refused = _group_by_operator(refusals)
     # A refusal that names no operator, such as one of the opset, concerns the whole graph.
     no_agent = not refused.keys() <= counts.keys()
-    width = max(map(len, ("operator", *counts)))
-    yield f"{'operator':{width}}  nodes  gradient  engines"
     for operator, count in sorted(counts.items()):
         gradient = gradients[operator]
         agent = not no_agent and operator not in refused and (operator in TRUSTED or gradient == "zero")
-        engines = "-" if gradient == "none" else "agent step epoch" if agent else "step epoch"
-        yield f"{operator:{width}}  {count:5}  {gradient:8}  {engines}"
+        yield operator, count, gradient, "-" if gradient == "none" else "agent step epoch" if agent else "step epoch"
 
 
 def _group_by_operator(refusals: Sequence[str]) -> dict[str, list[str]]:

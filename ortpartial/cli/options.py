@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,23 @@ __all__ = ["add_command", "add_data_options", "add_force_option", "add_json_opti
            "add_straight_through_option", "add_weights_option", "check_count", "check_output"]
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help with descriptions and examples as they are written, and with short forms of options."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """``NAME ...`` in place of ``NAME [NAME ...]``."""
+        return f"{action.metavar} ..." if action.nargs == "+" else super()._format_args(action, default_metavar)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """``-o, --output FILE`` in place of ``-o FILE, --output FILE``, as Python has it from 3.13 on."""
+        text = super()._format_action_invocation(action)
+        if sys.version_info >= (3, 13) or not action.option_strings or action.nargs == 0:
+            return text
+        return f"{', '.join(action.option_strings)} {self._format_args(action, action.dest.upper())}"
+
+
 def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, *,
-                description: str = "", examples: str = "", model: str = "path of an ONNX model"
+                usage: str = "", description: str = "", examples: str = "", model: str = "path of an ONNX model"
                 ) -> argparse.ArgumentParser:
     """Add a command to the program.
 
@@ -27,8 +43,12 @@ def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], in
         Its name.
     run : callable
         Executes it, from its arguments to an exit code.
-    summary, description : str
-        What it does, in a sentence and at length.
+    summary : str
+        What it does, in a sentence.
+    usage : str
+        The arguments that it is usually given.
+    description : str
+        What it does, at length.
     examples : str
         A line of a shell each, without the name of the program.
     model : str
@@ -41,8 +61,9 @@ def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], in
     lines = "".join(f"\n  {'ortpartial ' + line if line.strip() and line[0] != ' ' else line}"
                     for line in examples.strip("\n").split("\n")) if examples else ""
     command: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=f"{summary}\n\n{description}" if description else summary,
-        epilog=f"examples:{lines}" if examples else None, formatter_class=argparse.RawDescriptionHelpFormatter)
+        name, help=summary, usage=f"ortpartial {name} {usage}" if usage else None,
+        description=f"{summary}\n\n{description}" if description else summary,
+        epilog=f"examples:{lines}" if examples else None, formatter_class=_HelpFormatter)
     command.add_argument("model", type=Path, metavar="MODEL", help=model)
     command.add_argument("--custom-ops", type=Path, metavar="LIBRARY", help="shared library of custom operators")
     command.set_defaults(run=run)

@@ -66,6 +66,7 @@ def add_predict_command(commands: Any) -> None:
         What `argparse.ArgumentParser.add_subparsers` returned.
     """
     command = add_command(commands, "predict", run_predict, "Compute the outputs of a model for the rows of a file.",
+                          usage="MODEL DATA [-o FILE] [option ...]",
                           description=_PREDICT, examples=_PREDICT_EXAMPLES)
     add_data_options(command, target=False)
     command.add_argument("-o", "--output", "--out", type=Path, metavar="FILE",
@@ -84,6 +85,7 @@ def add_evaluate_command(commands: Any) -> None:
         What `argparse.ArgumentParser.add_subparsers` returned.
     """
     command = add_command(commands, "evaluate", run_evaluate, "Compute the loss and the metrics of a model.",
+                          usage="MODEL DATA [--target COLUMN ...] [option ...]",
                           description=_EVALUATE, examples=_EVALUATE_EXAMPLES)
     add_data_options(command)
     command.add_argument("--loss", nargs="+", metavar="LOSS", help="the loss, as for train; default: that of the "
@@ -228,4 +230,4 @@ def _print_metrics(args: argparse.Namespace, rows: int, loss: float, metrics: Ma
     lines = [["loss", f"{loss:.6g}"]]
     for output, values in metrics.items():
         lines += [[n if len(metrics) == 1 else f"{n} of {output}", f"{v:.6g}"] for n, v in values.items()]
-    print(*format_table(["rows", str(rows)], lines, left=2), sep="\n")
+    print(*format_table(["rows", str(rows)], lines, align="<<"), sep="\n")

@@ -14,6 +14,8 @@ import onnx
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.model import read, register_libraries, resolve_libraries
 
+from .bench import add_bench_command
+from .completion import add_completion_command
 from .console import print_error
 from .export import add_export_command
 from .gradient import add_gradient_command
@@ -23,6 +25,16 @@ from .run import add_run_command
 from .train import add_train_command
 
 __all__ = ["main"]
+
+_EXAMPLES = """\
+examples:
+  ortpartial info model.onnx
+  ortpartial train model.onnx data.csv --target y -o trained.onnx
+  ortpartial evaluate trained.onnx data.csv
+  ortpartial predict trained.onnx data.csv -o predicted.csv
+
+ortpartial COMMAND --help explains a command, with examples. Exit codes: 0, or 1
+where info finds what prevents training, 2 after an error, 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,12 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """The parser of all commands; the option `run` of each is the function that executes it."""
-    parser = argparse.ArgumentParser(prog="ortpartial", description="Train any ONNX graph, or only a part of a model.")
+    parser = argparse.ArgumentParser(prog="ortpartial", description="Train any ONNX graph, or only a part of a model.",
+                                     epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (add_train_command, add_predict_command, add_evaluate_command, add_info_command, add_gradient_command,
-                add_export_command, add_run_command):
+                add_export_command, add_run_command, add_bench_command):
         add(commands)
+    add_completion_command(commands, parser)
     return parser
 
 

@@ -69,7 +69,7 @@ class Roles:
 
         A column named like an input feeds it; those chosen, or else all others of numbers, form the input that is left.
         """
-        if chosen is None and self.features.keys() == inputs.keys():
+        if chosen is None and self.features.keys() == inputs.keys() and not all(n in columns for n in inputs):
             _check_columns([n for names in self.features.values() for n in names], columns, path)
             return self, []
         features = {n: [n] for n in inputs if n in columns}

@@ -41,6 +41,7 @@ def add_run_command(commands: Any) -> None:
         What `argparse.ArgumentParser.add_subparsers` returned.
     """
     command = add_command(commands, "run", run_run, "Train a model that was exported with its training.",
+                          usage="MODEL DATA -o FILE [--epochs N] [option ...]",
                           description=_DESCRIPTION, examples=_EXAMPLES,
                           model="path of a model with a training, such as export writes it")
     command.add_argument("data", type=Path, metavar="DATA",

@@ -46,10 +46,10 @@ Losses, optimizers and penalties are a name, and settings after colons:
 
 _EXAMPLES = """
 train model.onnx data.csv --target y -o trained.onnx
-train model.onnx data.csv --target y --loss square --rate adam:1e-3 \\
-    --epochs 20 --batch-size 64 --validation 0.1 -o trained.onnx --force
-train classifier.onnx animals.csv --target kind --loss cross_entropy \\
-    -o trained.onnx --force --json
+train model.onnx data.csv --target y --rate adam:1e-3:cosine \\
+    --epochs 50 --batch-size 64 --validation 0.1 -o trained.onnx --force
+train classifier.onnx animals.csv --target kind \\
+    --loss cross_entropy --json -o classified.onnx
 """
 
 
@@ -62,6 +62,7 @@ def add_train_command(commands: Any) -> None:
         What `argparse.ArgumentParser.add_subparsers` returned.
     """
     command = add_command(commands, "train", run_train, "Train a model on the rows of a file.",
+                          usage="MODEL DATA -o FILE [--target COLUMN ...] [option ...]",
                           description=_DESCRIPTION, examples=_EXAMPLES)
     add_data_options(command)
     how = command.add_argument_group("training")

@@ -49,32 +49,27 @@ class EpochEngine(StepEngine):
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
         return {"epoch": epoch_graph(self.spec, weighted=self._weighted), **super().graphs()}
 
-    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean) -> None:
         """Take a step for each row of `batches`, many in one run."""
-        count, rows = batches.shape
+        steps, rows = batches.shape
         if steps == 1 or rows * self._trained > _LONG_STEP:
-            super()._train(batches, shapes, mean, steps)
+            super()._train(batches, shapes, mean)
             return
         program = self._program("epoch", shapes, rows)
         batches = np.ascontiguousarray(batches, np.int64)
         row = sum(a[:1].nbytes for a in self._data.values())
         chunk = max(1, min(_CHUNK, _NEAR // (rows * row)))
-        start = 0
-        while start < count:
+        for start in range(0, steps, chunk):
             self.k.numpy()[...] = self.iteration
-            losses = program(self.side, part := batches[start : start + chunk - mean.waiting])
+            losses = program(self.side, part := batches[start : start + chunk])
             self.side ^= 1
             self.iteration += len(part)
-            start += len(part)
             weights = self._weights_of(part)
-            if count == steps:
-                mean.add(float(losses @ weights), float(weights.sum()))
-            else:
-                mean.collect(losses, weights, chunk)
+            mean.add(float(losses @ weights), float(weights.sum()))
 
     def _open(self, key: ProgramKey) -> Any:
         """The steps of an epoch, or a single one."""
-        return _EpochProgram(self, self._compile(key, epoch_graph)) if key.kind == "epoch" else super()._open(key)
+        return _EpochProgram(self, self._spec_for(key.shapes)) if key.kind == "epoch" else super()._open(key)
 
 
 class _EpochProgram:
@@ -82,10 +77,12 @@ class _EpochProgram:
 
     source: tuple[int, int] | None = None
 
-    def __init__(self, engine: EpochEngine, session: Session):
-        names, self.engine = engine.spec.names, engine
-        self.names, self.rows = names, DeviceRows(engine._data, engine.spec.device)
-        self.bindings = [bind(session, {**read, **engine.given}, new) for read, new in directions(engine.sides, names)]
+    def __init__(self, engine: EpochEngine, spec: TrainingSpec):
+        graph = epoch_graph(spec, weighted=engine._weighted)
+        session = Session(graph, device=spec.device, threads=spec.threads())
+        self.names, self.engine, self.rows = spec.names, engine, DeviceRows(engine._data, spec.device)
+        self.bindings = [bind(session, {**read, **engine.given}, new)
+                         for read, new in directions(engine.sides, spec.names)]
         self.data = [n for n in session.inputs if n in engine._data]
         self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
 

@@ -1,5 +1,9 @@
 """What is said of a model: its weights, operators and gradients, and why some are not trained."""
 
+import json
+import re
+
+import numpy as np
 import onnx
 from models import net
 
@@ -22,7 +26,30 @@ def test_info(at, capsys):
         ["MatMul", "2", "rule", "agent", "step", "epoch"],
         ["Tanh", "1", "rule", "agent", "step", "epoch"],
     ]
-    assert lines[16:] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
+    assert lines[16:18] == ["", "trained: 4 of 4 float initializers, 49 of 49 numbers"]
+    assert re.fullmatch("engines: epoch, step(, agent|; not agent, because onnxruntime-training is not installed)",
+                        lines[18])
+    # In a step: x W1, + b1, tanh, h W2, + b2 of 32 rows, and their gradients.
+    assert lines[19:] == ["memory: 196 B of weights, 392 B of states by adam, about 6.5 KB of values in a step of 32 "
+                          "rows"]
+
+
+def test_costs(at, capsys):
+    words = "info mlp.onnx --batch-size 64 --rate sgd:0.1 --freeze W? --measure --json"
+    assert main(words.split()) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["initializers"]["W1"] == {"dtype": "float32", "shape": [4, 8], "numbers": 32, "trained": False,
+                                            "reason": "frozen by 'W?'"}
+    cost = report["cost"]
+    assert (cost["state_bytes"], cost["value_bytes"], cost["batch_size"]) == (0, 2 * 4 * 64 * (3 * 8 + 2), 64)
+    assert 0 < cost["seconds"] < 0.1
+    assert report["trained_numbers"] == 9
+    x, w = variable("x", "float32", ["N", "T", 2]), constant(np.ones((2, 3), np.float32), hint="w")
+    onnx.save(build([x], {"y": x @ w}), "texts.onnx")
+    assert main(["info", "texts.onnx"]) == 0
+    assert "with 1 for the sizes T; give them, as --size T=128\n" in capsys.readouterr().out
+    assert main(["info", "texts.onnx", "--size", "T=10", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cost"]["value_bytes"] == 2 * 4 * 32 * 10 * 3
 
 
 def test_info_names_one_refused_node_per_operator(at, capsys):

@@ -76,8 +76,7 @@ class FrozenOptimizer:
         self.learning_loss, self.trained_coef_ = optimizer.learning_loss, optimizer.trained_coef_
         weights = optimizer._state.arrays
         self._predictor = copy.copy(optimizer._predictor)
-        self._predictor.engine = SimpleNamespace(get=weights.__getitem__, turn=Turn(), local=optimizer._engine.local,
-                                                 identity=None)
+        self._predictor.engine = SimpleNamespace(get=weights.__getitem__, turn=Turn(), local=optimizer._engine.local)
 
     def predict(self, X: Any) -> Any:
         """The outputs for X."""
