@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from ortpartial.graph import Value, op
+import numpy as np
+
+from ortpartial.graph import Value, cast, constant, op
 
 from .base import check_number
 from .base_rate import BaseLearningRate, WeightDecay
 from .update import decay, one_minus_power
 
-__all__ = ["LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp"]
+__all__ = ["LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateNAdam", "LearningRateRAdam",
+           "LearningRateRMSProp"]
 
 
 @dataclass(frozen=True)
@@ -160,12 +163,16 @@ class LearningRateAdam(BaseLearningRate):
         check_number(self, "epsilon", above=0)
 
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
-        m = decay(self.beta1, m, k) + (1 - self.beta1) * g
-        v = decay(self.beta2, v, k) + (1 - self.beta2) * g * g
+        m, v = self._average(g, m, v, k)
         # m̂ / (√v̂ + ε), rearranged so that roots and quotients of scalars are computed once for all weights.
         root = op.Sqrt(one_minus_power(self.beta2, k, g))
         epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
         return root / one_minus_power(self.beta1, k, g) * (m / (op.Sqrt(v) + epsilon)), (m, v)
+
+    def _average(self, g: Value, m: Value, v: Value, k: Value) -> tuple[Value, Value]:
+        """The moving averages of the gradient and of its square."""
+        m = decay(self.beta1, m, k) + (1 - self.beta1) * g
+        return m, decay(self.beta2, v, k) + (1 - self.beta2) * g * g
 
 
 @dataclass(frozen=True)
@@ -209,3 +216,132 @@ class LearningRateAdamW(WeightDecay, LearningRateAdam):
     eta0: float = 1e-3
     _: KW_ONLY
     weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class LearningRateNAdam(WeightDecay, LearningRateAdam):
+    """step = ((1-μₖ)/(1-Pₖ) g + μₖ₊₁/(1-Pₖ₊₁) m) / (√v̂ + ε) + λw with μₖ = β₁(1 - ½ 0.96^(ψk)) and Pₖ = μ₁ μ₂ ... μₖ.
+
+    m, v and v̂ are those of Adam: it is Adam with the momentum of Nesterov, which grows with k. Denormal numbers of m
+    and v become 0: see `BaseLearningRate`.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    beta1 : float
+        β₁, at least 0 and less than 1.
+    beta2 : float
+        β₂, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+    epsilon_hat : bool
+        As for Adam.
+    weight_decay : float
+        λ, at least 0: decoupled weight decay, see `WeightDecay`.
+    no_decay : str or sequence of str
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+    momentum_decay : float
+        ψ, more than 0.
+
+    References
+    ----------
+    T. Dozat, Incorporating Nesterov Momentum into Adam, 2016, in the form of ``torch.optim.NAdam`` with
+    ``decoupled_weight_decay=True``.
+
+    Examples
+    --------
+    >>> LearningRateNAdam().state
+    ('m', 'v')
+    """
+
+    eta0: float = 2e-3
+    _: KW_ONLY
+    momentum_decay: float = 4e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "momentum_decay", above=0)
+
+    def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        m, v = self._average(g, m, v, k)
+        root = op.Sqrt(one_minus_power(self.beta2, k, g))
+        epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
+        mu, ahead, product = *self._momenta(k), self._product(k)
+        a, b = (1 - mu) / (1 - product), ahead / (1 - product * ahead)
+        return (cast(a, g) * root * g + cast(b, g) * root * m) / (op.Sqrt(v) + epsilon), (m, v)
+
+    def _momenta(self, k: Value) -> tuple[Value, Value]:
+        """μₖ and μₖ₊₁ in float64."""
+        q = 0.96**self.momentum_decay
+        power = 0.5 * self.beta1 * op.Pow(constant(q, np.float64), k)
+        return self.beta1 - power, self.beta1 - q * power
+
+    def _product(self, k: Value) -> Value:
+        """Pₖ in float64, which follows from k: a state would cost each weight several operators.
+
+        With q = 0.96^ψ it is β₁ᵏ exp Σᵢ log(1 - ½qⁱ) = β₁ᵏ exp -Σⱼ qʲ(1 - qʲᵏ) / (j 2ʲ (1 - qʲ)), in which terms from
+        2⁻⁵³ on do not count. 1 - exp(-x) is computed as tanh(x/2) (1 + exp(-x)), which does not cancel.
+        """
+        j = np.arange(1, 54)
+        x = -j * np.log(0.96) * self.momentum_decay
+        factors = constant(np.exp(-x) / (j * 2.0**j * -np.expm1(-x)))
+        x = constant(x) * cast(k, factors)
+        total = op.ReduceSum(factors * op.Tanh(0.5 * x) * (1 + op.Exp(-x)), keepdims=0)
+        return op.Pow(constant(self.beta1, np.float64), k) * op.Exp(-total)
+
+
+@dataclass(frozen=True)
+class LearningRateRAdam(WeightDecay, LearningRateAdam):
+    """step = r m̂ / (√v̂ + ε) + λw where ρ > 5, else m̂ + λw, with r = √((ρ-4)(ρ-2)ρ∞ / ((ρ∞-4)(ρ∞-2)ρ)).
+
+    Here ρ∞ = 2/(1-β₂) - 1 and ρ = ρ∞ - 2kβ₂ᵏ/(1-β₂ᵏ), and m̂ and v̂ are those of Adam: the first steps, in which v is
+    the mean of few gradients, do not divide by it. Denormal numbers of m and v become 0: see `BaseLearningRate`.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    beta1 : float
+        β₁, at least 0 and less than 1.
+    beta2 : float
+        β₂, at least 0 and less than 1.
+    epsilon : float
+        ε, more than 0.
+    epsilon_hat : bool
+        Whether ε is added to √v and not to √v̂, as in torch.
+    weight_decay : float
+        λ, at least 0: decoupled weight decay, see `WeightDecay`.
+    no_decay : str or sequence of str
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+
+    References
+    ----------
+    L. Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2020, algorithm 2, in the form of
+    ``torch.optim.RAdam`` with ``decoupled_weight_decay=True``.
+
+    Examples
+    --------
+    >>> LearningRateRAdam().state
+    ('m', 'v')
+    """
+
+    eta0: float = 1e-3
+    _: KW_ONLY
+    epsilon_hat: bool = True
+
+    def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        m, v = self._average(g, m, v, k)
+        last, root = 2 / (1 - self.beta2) - 1, op.Sqrt(one_minus_power(self.beta2, k, g))
+        power = op.Pow(constant(self.beta2, np.float64), k)
+        rho = last - 2 * cast(k, power) * power / (1 - power)
+        # At 5 and below nothing is rectified, and the root may be that of a negative number.
+        r = op.Sqrt(op.Max((rho - 4) * (rho - 2) * last / ((last - 4) * (last - 2) * rho), 0.0))
+        epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
+        scale = op.Where(rho > 5, cast(r, g) * root / (op.Sqrt(v) + epsilon), 1.0)
+        # Not 1 / x, which onnxruntime 1.19.2 fuses with the product by η, and loses η where that is a sum with 0.
+        return op.Reciprocal(one_minus_power(self.beta1, k, g)) * (m * scale), (m, v)

@@ -28,7 +28,8 @@ CHOICES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("momentum", "sgdmomentum"), "LearningRateSGDNesterov(nesterov=False)"),
         **dict.fromkeys(("nag", "sgdn", "nesterovmomentum"), "'SGDNesterov'"),
         **dict.fromkeys(("gd", "gradientdescent", "constant"), "'SGD'"),
-        "rms": "'RMSProp'",
+        "rms": "'RMSProp'", "sgdw": "LearningRateSGD(weight_decay=0.01)", "fusedlamb": "'LAMB'",
+        **dict.fromkeys(("adamwtorch", "adamwhf", "fusedadam"), "'AdamW'"),
     },
     "learning_penalty": {
         **dict.fromkeys(("l2", "ridge", "weightdecay"), "ElasticLearningPenalty(l2=0.0001)"),
@@ -55,7 +56,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("seed", "randomseed", "rng"), ("random_state",)),
     **dict.fromkeys(("weightdecay",), ("learning_penalty", "alpha")),
     **dict.fromkeys(("fp16", "amp", "dtype"), ("precision",)), "cuda": ("device",), "gpu": ("device",),
-    "eps": ("epsilon",), "rho": ("alpha",), "gamma": ("factor",), "etamin": ("minimum",), "power": ("power_t",),
+    "eps": ("epsilon",), "rho": ("alpha",), "gamma": ("factor",), "power": ("power_t",),
+    **dict.fromkeys(("etamin", "minlr"), ("minimum",)), "beta2decay": ("decay_power",),
     "beta": ("beta1", "delta"), "betas": ("beta1",),
     **dict.fromkeys(("totalsteps", "tmax", "steps", "warmup", "warmupsteps", "epoch"), ("n", "max_iter")),
 }

@@ -1,17 +1,17 @@
-"""Optimizers that step along the gradient, or along its moving average: gradient descent, with and without momentum."""
+"""Optimizers that step along the gradient or its moving average: SGD, with and without momentum, and Lion."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from ortpartial.graph import Value
+from ortpartial.graph import Value, op
 
 from .base import check_number
 from .base_rate import WeightDecay
 from .update import decay
 
-__all__ = ["LearningRateSGD", "LearningRateSGDNesterov"]
+__all__ = ["LearningRateLion", "LearningRateSGD", "LearningRateSGDNesterov"]
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,50 @@ class LearningRateSGDNesterov(WeightDecay):
     def update(self, w: Value, g: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         v = decay(self.momentum, v, k) + g
         return g + self.momentum * v if self.nesterov else v, (v,)
+
+
+@dataclass(frozen=True)
+class LearningRateLion(WeightDecay):
+    """step = sign(β₁m + (1-β₁)g) + λw;  m = β₂m + (1-β₂)g.
+
+    Every element moves by the same amount, so that η is to be three to ten times less than for Adam, and λ as many
+    times more. Denormal numbers of m become 0: see `BaseLearningRate`.
+
+    Parameters
+    ----------
+    eta0 : float
+        η₀, the first step size, more than 0.
+    schedule : Schedule or str
+        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
+    weight_decay : float
+        λ, at least 0: decoupled weight decay, see `WeightDecay`.
+    no_decay : str or sequence of str
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+    beta1 : float
+        β₁, at least 0 and less than 1.
+    beta2 : float
+        β₂, at least 0 and less than 1.
+
+    References
+    ----------
+    X. Chen et al., Symbolic Discovery of Optimization Algorithms, 2023, algorithm 2.
+
+    Examples
+    --------
+    >>> LearningRateLion(weight_decay=0.1, no_decay="vectors").state
+    ('m',)
+    """
+
+    eta0: float = 1e-4
+    _: KW_ONLY
+    beta1: float = 0.9
+    beta2: float = 0.99
+    state: ClassVar[tuple[str, ...]] = ("m",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "beta1", "beta2", low=0, below=1)
+
+    def update(self, w: Value, g: Value, m: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
+        step = op.Sign(self.beta1 * m + (1 - self.beta1) * g)
+        return step, (decay(self.beta2, m, k) + (1 - self.beta2) * g,)

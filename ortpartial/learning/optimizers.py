@@ -10,19 +10,24 @@ from .adaptive_rates import (
     LearningRateAdagrad,
     LearningRateAdam,
     LearningRateAdamW,
+    LearningRateNAdam,
+    LearningRateRAdam,
     LearningRateRMSProp,
 )
 from .base import resolve_piece
 from .base_rate import BaseLearningRate
-from .momentum_rates import LearningRateSGD, LearningRateSGDNesterov
+from .layerwise_rates import LearningRateAdafactor, LearningRateLAMB
+from .momentum_rates import LearningRateLion, LearningRateSGD, LearningRateSGDNesterov
 
-__all__ = ["BaseLearningRate", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
+__all__ = ["BaseLearningRate", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
+           "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp",
            "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]
 
 _NAMES = {
     "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "SGDNesterov": LearningRateSGDNesterov,
-    "Adam": LearningRateAdam, "AdamW": LearningRateAdamW, "Adagrad": LearningRateAdagrad,
-    "RMSProp": LearningRateRMSProp,
+    "Adam": LearningRateAdam, "AdamW": LearningRateAdamW, "NAdam": LearningRateNAdam, "RAdam": LearningRateRAdam,
+    "Adagrad": LearningRateAdagrad, "RMSProp": LearningRateRMSProp, "Lion": LearningRateLion,
+    "LAMB": LearningRateLAMB, "Adafactor": LearningRateAdafactor,
 }
 
 
