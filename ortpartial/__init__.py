@@ -18,7 +18,9 @@ from .learning import (
     CosineSchedule,
     ElasticLearningLoss,
     ElasticLearningPenalty,
+    ExponentialAverage,
     FunctionLearningLoss,
+    GradientClipping,
     HingeLearningLoss,
     HuberLearningLoss,
     InvScalingSchedule,
@@ -38,7 +40,9 @@ from .learning import (
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
     StepSchedule,
+    StochasticWeightAverage,
     WarmUpSchedule,
+    WeightAverage,
 )
 from .model import load
 from .rewrites import LossScale
@@ -63,15 +67,16 @@ sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": va
 __version__ = "0.1.0"
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "ConstantSchedule",
-           "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "FunctionLearningLoss",
-           "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdagrad",
-           "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp", "LearningRateSGD",
-           "LearningRateSGDNesterov", "LossScale", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
-           "OptimalSchedule", "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer", "OrtPartialError",
-           "PoissonLearningLoss", "Schedule", "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule",
-           "TrainingSession", "Value", "WarmUpSchedule", "build", "check_training_info", "composed", "constant",
-           "elementwise", "grad", "gradient_model", "load", "lower_training_operators", "lowered_step", "no_gradient",
-           "op", "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
+           "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage",
+           "FunctionLearningLoss", "GradientClipping", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule",
+           "LayerwiseDecay", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
+           "LearningRateSGD", "LearningRateSGDNesterov", "LossScale", "NegLogLearningLoss", "NoLearningPenalty",
+           "OneCycleSchedule", "OptimalSchedule", "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer",
+           "OrtPartialError", "PoissonLearningLoss", "Schedule", "SoftmaxCrossEntropyLearningLoss",
+           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TrainingSession", "Value",
+           "WarmUpSchedule", "WeightAverage", "build", "check_training_info", "composed", "constant", "elementwise",
+           "grad", "gradient_model", "load", "lower_training_operators", "lowered_step", "no_gradient", "op",
+           "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from numbers import Real
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -11,23 +12,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.exceptions import SettingError
-from ortpartial.learning import resolve_penalty, resolve_rate
+from ortpartial.learning import resolve_averaging, resolve_clipping, resolve_penalty, resolve_rate
 from ortpartial.model import change_weights
+from ortpartial.training import ACCUMULATED
 
-from .params import FitSettings
+from .params import FitSettings, check_flag
 
 if TYPE_CHECKING:
+    from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, WeightAverage
+    from ortpartial.training import TrainingSpec
+
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["PROGRESS", "change_settings", "keep_learned", "scale_rate"]
+__all__ = ["PROGRESS", "change_settings", "check_average", "keep_learned", "scale_rate"]
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
-            "_rng": "rng"}
+            "_rng": "rng", "history_": "records"}
 
 #: Settings that no graph depends on, and those of the update, which change in a training that runs, too.
 _LOOP = frozenset(f.name for f in fields(FitSettings))
-_UPDATE = frozenset({"learning_rate", "learning_penalty"})
+_UPDATE: Mapping[str, Callable[[Any], Any]] = {
+    "learning_rate": resolve_rate, "learning_penalty": resolve_penalty, "gradient_clipping": resolve_clipping,
+    "averaging": resolve_averaging, "use_average": partial(check_flag, "use_average")}
 
 
 def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
@@ -56,7 +63,7 @@ def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
 def _change(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
     """Change settings: those of the loop, then those of the update, the others by composing anew."""
     update = {n: v for n, v in params.items() if n in _UPDATE}
-    if params.keys() - _LOOP - _UPDATE:
+    if params.keys() - _LOOP - _UPDATE.keys():
         _recompose(optimizer, {n: v for n, v in params.items() if n not in _UPDATE}, update)
         return
     settings = replace(optimizer._loop.settings, **{n: v for n, v in params.items() if n in _LOOP})
@@ -67,26 +74,66 @@ def _change(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
 
 
 def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
-    """Go on with another optimizer or penalty from the next step on."""
+    """Go on with another optimizer, penalty, clipping or average from the next step on."""
     if optimizer._loop.thread not in (None, get_ident()):
-        raise SettingError("learning_rate and learning_penalty change between two steps: in a callback, not in "
-                           "another thread, such as that in which an iterable gives its batches.")
-    former, spec, batches = optimizer.learning_rate, optimizer._spec, optimizer._batches
-    rate = resolve_rate(params["learning_rate"]) if "learning_rate" in params else former
-    penalty = resolve_penalty(params.get("learning_penalty", optimizer.learning_penalty))
-    if optimizer._loop.thread is not None and not batches and rate.over(1) is not rate:
+        raise SettingError(f"{' and '.join(_UPDATE)} change between two steps: in a callback, not in another thread, "
+                           f"such as that in which an iterable gives its batches.")
+    new = {n: resolve(params.get(n, getattr(optimizer, n))) for n, resolve in _UPDATE.items()}
+    check_average(new["use_average"], new["averaging"])
+    if optimizer._loop.thread is not None and not optimizer._batches:
+        _check_lengths(new["learning_rate"], new["averaging"])
+    if any(new[n] != getattr(optimizer, n) for n in _UPDATE if n != "use_average"):
+        optimizer._parts.adopt(_replace_update(optimizer, **new))
+    optimizer._engine.use_average = new["use_average"]
+    vars(optimizer).update(new)
+    optimizer._arguments.update({n: v for n, v in params.items() if n != "use_average"})
+
+
+def _replace_update(
+    optimizer: Optimizer, learning_rate: BaseLearningRate, learning_penalty: BaseLearningPenalty,
+    gradient_clipping: GradientClipping | None, averaging: WeightAverage | None, use_average: bool,
+) -> TrainingSpec:
+    """The training with another update; an optimizer or average of another class starts with the next one."""
+    spec, batches, former = optimizer._spec, optimizer._batches, optimizer.learning_rate
+    weight, updates = spec.model.arrays[optimizer.weights_to_train[0]], optimizer._engine.updates
+    # An error in a formula is better now than in the next step.
+    for piece in (learning_rate.over(max(batches, 1)), learning_penalty):
+        piece.build_onnx_function(dtype=weight.dtype, shape=weight.shape)
+    is_kept = isinstance(learning_rate, type(former)) or isinstance(former, type(learning_rate))
+    return replace(
+        spec, rate=learning_rate, penalty=learning_penalty, gradient_clipping=gradient_clipping, averaging=averaging,
+        rate_starts=spec.rate_starts if is_kept else dict.fromkeys(spec.weights, updates), batches=batches,
+        average_start=spec.average_start if type(averaging) is type(spec.averaging) else updates)
+
+
+def _check_lengths(rate: BaseLearningRate, averaging: WeightAverage | None) -> None:
+    """Refuse what lasts as long as a training of which the length is not known."""
+    if rate.over(1) is not rate:
         raise SettingError(f"{rate.schedule!r} lasts as long as the training, and the data do not say how many "
                            f"batches they give; give the schedule their number n.")
-    if (rate, penalty) != (former, optimizer.learning_penalty):
-        weight = spec.model.arrays[optimizer.weights_to_train[0]]
-        # An error in a formula is better now than in the next step.
-        for piece in (rate.over(max(batches, 1)), penalty):
-            piece.build_onnx_function(dtype=weight.dtype, shape=weight.shape)
-        is_kept = isinstance(rate, type(former)) or isinstance(former, type(rate))
-        starts = spec.rate_starts if is_kept else dict.fromkeys(spec.weights, optimizer._state.batches)
-        optimizer._parts.adopt(replace(spec, rate=rate, penalty=penalty, rate_starts=starts, batches=batches))
-    vars(optimizer).update(learning_rate=rate, learning_penalty=penalty)
-    optimizer._arguments.update(params)
+    if averaging is not None and averaging.over(1) is not averaging:
+        raise SettingError(f"{averaging!r} starts with a share of the training, and the data do not say how many "
+                           f"batches they give; let it start with a number of updates.")
+
+
+def check_average(use_average: bool, averaging: WeightAverage | None) -> None:
+    """Check that there is an average where one is to be used.
+
+    Parameters
+    ----------
+    use_average : bool
+        Whether predictions use averages.
+    averaging : WeightAverage or None
+        The averaging of the training.
+
+    Raises
+    ------
+    SettingError
+        There is none.
+    """
+    if use_average and averaging is None:
+        raise SettingError("use_average=True takes the averages of the weights, and averaging is None; set it to "
+                           "'ema' or 'swa' before the training.")
 
 
 def scale_rate(optimizer: Optimizer, scale: Any) -> None:
@@ -136,9 +183,16 @@ def _hand_over(former: Optimizer, new: Optimizer) -> None:
     dropped = [n for n in spec.moving if n not in new._spec.moving]
     keep_learned(new, {**former._learned, **{n: engine.get(n) for n in dropped}})
     losses = new._resolve_losses(new._spec.model)
-    if former._batches or spec.rate_starts or losses != new._spec.losses:
-        new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_starts=spec.rate_starts))
-    new._parts.restore(engine.snapshot())
+    if former._batches or spec.rate_starts or spec.average_start or losses != new._spec.losses:
+        new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_starts=spec.rate_starts,
+                                 average_start=spec.average_start))
+    snapshot = engine.snapshot()
+    if new.accumulate != former.accumulate:
+        # The count of updates goes on; what has been summed up for the next one is left out.
+        snapshot["iteration"] += engine.updates * new.accumulate - engine.counted
+        sums = {n for n, (_, s) in spec.states.items() if s == ACCUMULATED}
+        snapshot["arrays"] = {n: a for n, a in snapshot["arrays"].items() if n not in sums}
+    new._parts.restore(snapshot)
 
 
 def keep_learned(optimizer: Optimizer, learned: Mapping[str, np.ndarray]) -> None:

@@ -1,17 +1,19 @@
-"""Display of an optimizer: the settings that differ from their defaults, as Python code or as a table."""
+"""Display of an optimizer: the settings that differ from their defaults, as Python code, or a card of the training."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from html import escape
 from typing import Any
 
+from ortpartial.autodiff import explain_untrained
 from ortpartial.learning import BaseLearningOnnx, Schedule
-from ortpartial.model import Model
+from ortpartial.model import Leaf, Model, draw_card, draw_tree, place_initializers
+from ortpartial.plots import draw_curve
+from ortpartial.training import TrainingSpec
 
 __all__ = ["list_changed", "to_html", "to_text"]
 
@@ -100,24 +102,37 @@ def to_text(kind: type, changed: Mapping[str, str]) -> str:
     return f"{kind.__name__}({', '.join([*positional, *([_join(named)] if named else [])])})"
 
 
-def to_html(kind: type, rows: Mapping[str, str]) -> str:
-    """An optimizer as a table that can be folded.
+def to_html(optimizer: Any, changed: Mapping[str, str]) -> str:
+    """An optimizer as a card: settings, engine, losses with their curves, and what is trained of each module.
 
     Parameters
     ----------
-    kind : type
-        Its class.
-    rows : dict of str to str
-        What to show.
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    changed : dict of str to str
+        What `list_changed` returns.
 
     Returns
     -------
     str
-
-    Examples
-    --------
-    >>> to_html(dict, {"batch_size": "5"}).partition("</summary>")[2]
-    '<table style="text-align: left"><tr><th>batch_size</th><td>5</td></tr></table></details>'
+        HTML.
     """
-    cells = "".join(f"<tr><th>{n}</th><td>{escape(text)}</td></tr>" for n, text in rows.items())
-    return f'<details open><summary>{kind.__name__}</summary><table style="text-align: left">{cells}</table></details>'
+    curves = {"train_losses_": optimizer.train_losses_, "validation_losses_": optimizer.validation_losses_}
+    last = {f"{name}[-1]": f"{losses[-1]:.4g}" for name, losses in curves.items() if losses}
+    rows = {**changed, "engine_": f"{optimizer.engine_}: {optimizer.engine_reason_}",
+            "n_iter_": str(optimizer.n_iter_), **last}
+    leaves = list(_list_leaves(optimizer._spec))
+    trained = sum(leaf.size for leaf in leaves if leaf.is_trained)
+    title = f"weights: {trained:,} of {sum(leaf.size for leaf in leaves):,} numbers are trained"
+    picture = draw_curve(*curves.values())
+    if picture and optimizer.validation_losses_:
+        picture += "<div><small>losses by epoch: training (solid) and validation (dashed)</small></div>"
+    return draw_card(type(optimizer).__name__, rows, picture, {title: draw_tree(leaves)})
+
+
+def _list_leaves(spec: TrainingSpec) -> Iterator[Leaf]:
+    """The initializers of real numbers, and why those that are frozen are not trained."""
+    places, reasons = place_initializers(spec.model), explain_untrained(spec.model, spec.weights, list(spec.losses))
+    for n, v in spec.model.initializers.items():
+        if v.is_float:
+            yield Leaf(places[n], v.type_name, spec.model.arrays[n].size, n in spec.weights, reasons.get(n, ""))

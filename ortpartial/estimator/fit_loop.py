@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from numbers import Real
 from threading import get_ident
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +22,13 @@ from .params import FitSettings
 from .predictor import Predictor, interruptible
 from .progress import Progress
 
+if TYPE_CHECKING:
+    from .tasks import FitTasks
+
 __all__ = ["FitLoop", "count_batches"]
+
+#: The pieces of an epoch that is not cut: one, from its first batch to its last.
+_WHOLE = ((0, None),)
 
 
 class FitLoop:
@@ -44,6 +51,11 @@ class FitLoop:
         One number per epoch, and one per validation.
     n_iter : int
         Number of epochs trained.
+    records : list of dict
+        A record of each epoch. In place of its step size there may be the spec, update and scale that it follows
+        from: a schedule is a graph, and an epoch may take microseconds.
+    began : float
+        When the epoch began, by `time.perf_counter`.
     rng : numpy.random.Generator
         Source of the order of the rows.
     thread : int or None
@@ -53,6 +65,7 @@ class FitLoop:
     def __init__(self, spec: TrainingSpec, engine: Engine, predictor: Predictor, settings: FitSettings):
         self.spec, self.engine, self.predictor, self.settings = spec, engine, predictor, settings
         self.thread: int | None = None
+        self.began = perf_counter()
         self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
         self.reset()
 
@@ -62,6 +75,7 @@ class FitLoop:
         self.train_losses: list[float] = []
         self.validation_losses: list[float] = []
         self.n_iter = 0
+        self.records: list[dict[str, Any]] = []
         first = dict(self.spec.model.arrays)
         if self.settings.init == "random":
             first |= draw_weights(self.spec.model, self.spec.weights, self.rng)
@@ -69,9 +83,8 @@ class FitLoop:
         with self.engine.turn.lock:
             self.engine.reset(first, seed)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any,
-            notify: Callable[[], bool] = lambda: False) -> None:
-        """Train for `max_iter` epochs, or until `notify`, which is called after each, returns True."""
+    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks | None = None) -> None:
+        """Train for `max_iter` epochs, or until one of those that are told of the tasks asks to stop."""
         batches = self._check_batches(X) if y is None else None
         if sample_weight is not None and X_val is not None and y_val is None and not isinstance(X_val, Real):
             raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
@@ -84,34 +97,50 @@ class FitLoop:
             self.reset()
         is_first = batches is not None or self._begin(data, rows)
         logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
-        with Progress(self._read_progress, is_first) as progress, self._training(always=True):
-            epoch, steps = 0, None
+        with Progress(self.read_progress, is_first) as progress, self._training(always=True), tasks or nullcontext():
+            if divergence := self._train_epochs(data, kept, batches, validation, progress, tasks):
+                progress.ending = "loss not finite"
+                self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
 
-            def count_steps() -> int | None:
-                return self._count_steps(kept, batches) or steps
+    def _train_epochs(self, data: Mapping[str, np.ndarray], rows: np.ndarray, batches: Any, validation: Any,
+                      progress: Progress, tasks: FitTasks | None) -> str | None:
+        """Train and validate for some epochs; return a message if the loss diverged."""
+        epoch, steps, self.began = 0, None, perf_counter()
 
-            while epoch < self.settings.max_iter:
-                epoch += 1
-                progress.begin_epoch(epoch, self.settings.max_iter, count_steps, self.settings.verbose)
-                seen = self.engine.iteration
-                if divergence := self._train_rows(data, kept) if batches is None else self._train_batches(batches):
-                    progress.ending = "loss not finite"
-                    self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
-                    break
-                steps = self.engine.iteration - seen
-                is_last = epoch == self.settings.max_iter
-                if validation is not None and (is_last or epoch % self.settings.validation_period == 0):
-                    self.validation_losses.append(self._validate(validation))
-                    self._watch(self.validation_losses)
-                elif validation is None and self.engine.controls:
+        def count_steps() -> int | None:
+            return self._count_steps(rows, batches) or steps
+
+        while epoch < self.settings.max_iter and not (tasks is not None and tasks.is_stopping):
+            epoch += 1
+            told = tasks if tasks is not None and (self.settings.callbacks or tasks.is_followed) else None
+            if told is not None:
+                told.begin_epoch(count_steps())
+                self.began = perf_counter()
+            progress.begin_epoch(epoch, self.settings.max_iter, count_steps, self.settings.verbose)
+            seen = self.engine.iteration
+            divergence = self._train_rows(data, rows, told) if batches is None else self._train_batches(batches, told)
+            if divergence:
+                return divergence
+            steps = self.engine.iteration - seen
+            if validation is not None and (epoch == self.settings.max_iter
+                                           or epoch % self.settings.validation_period == 0):
+                self.validation_losses.append(self._validate(validation))
+                self._record(validation_loss=self.validation_losses[-1])
+                self._watch(self.validation_losses)
+            else:
+                self._record()
+                if validation is None and self.engine.controls:
                     self._watch(self.train_losses)
-                progress.end_epoch(self._last_losses)
-                if notify():
-                    progress.ending = "stopped by a callback"
-                    break
+            progress.end_epoch(self._last_losses)
+            if told is not None and told.end_epoch():
+                progress.ending = f"stopped by {told.stopped_by}"
+        if tasks is not None:
+            tasks.end_fit()
+        return None
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Train for one epoch, from the current state."""
+        self.began = perf_counter()
         if y is None:
             batches = self._check_batches(X, 1)
             with self._training():
@@ -125,6 +154,7 @@ class FitLoop:
         if divergence:
             self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
         else:
+            self._record()
             self._watch(self.train_losses)
 
     def _watch(self, losses: Sequence[float]) -> None:
@@ -233,24 +263,31 @@ class FitLoop:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 
-    def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> str | None:
-        """Train on each of these rows once, in one turn; return a message if the loss diverged."""
+    def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray, tasks: FitTasks | None = None
+                    ) -> str | None:
+        """Train on each of these rows once, in one turn or in pieces; return a message if the loss diverged."""
         self._mean = None
-        order = rows[self.rng.permutation(rows.size)] if self.settings.shuffle else rows
-        with self.engine.turn.lock:
-            if self._started is not data:  # A callback has trained on other rows.
-                self._start(data)
-            snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
-            loss = self.engine.epoch(order, self.settings.batch_size)
-            if not self._is_finite(loss):
-                return self._replay(snapshot, order, loss)
+        order, size = rows, self.settings.batch_size
+        if self.settings.shuffle:
+            self.rng.shuffle(order := rows.copy())
+        mean = self.engine.mean
+        for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size)):
+            with self.engine.turn.lock:
+                if self._started is not data:  # A callback has trained on other rows.
+                    self._start(data)
+                snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
+                self.engine.mean = mean
+                loss = self.engine.epoch(order, size, start, stop)
+                mean = self.engine.mean
+                if not (np.isfinite(loss) and self.engine.is_finite()):
+                    return self._replay(snapshot, order[start * size :], size, loss)
         self.train_losses.append(loss)  # Without a method of its own: an epoch may take microseconds.
         self.n_iter += 1
         return None
 
-    def _replay(self, snapshot: Any, order: np.ndarray, loss: float) -> str:
-        """Repeat a diverged epoch up to its last finite step; return the message."""
-        engine, size = self.engine, self.settings.batch_size
+    def _replay(self, snapshot: Any, order: np.ndarray, size: int, loss: float) -> str:
+        """Repeat diverged steps up to the last finite one; return the message."""
+        engine = self.engine
         if snapshot is None:  # With one set of weights, the step was not taken.
             return self._describe(loss, engine.iteration + 1)
         engine.restore(snapshot)
@@ -263,11 +300,12 @@ class FitLoop:
         engine.restore(last)
         return self._describe(loss, iteration)
 
-    def _train_batches(self, batches: Iterable[Any]) -> str | None:
+    def _train_batches(self, batches: Iterable[Any], tasks: FitTasks | None = None) -> str | None:
         """Train on every batch once, each in a turn; return a message if the loss diverged."""
         mean = self._mean = WeightedMean()
-        engine = self.engine
-        for X, y, w in self.predictor.reader.read_batches(batches):
+        each = self.predictor.reader.read_batches(batches)
+        for X, y, w in each if tasks is None else tasks.follow(each):
+            engine, self._mean = self.engine, mean  # A callback may have changed the rate, or trained on other rows.
             data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
             with engine.turn.lock:
                 self._start(data)
@@ -280,6 +318,15 @@ class FitLoop:
         self.train_losses.append(mean.value)
         self.n_iter += 1
         return None
+
+    def _record(self, **losses: float) -> None:
+        """Add a record of the epoch that has ended."""
+        now, engine = perf_counter(), self.engine
+        update = engine.updates if self.spec.accumulate > 1 or self.spec.precision else engine.iteration
+        scale = float(engine.get(self.spec.names.rate_scale)) if engine.controls else 1.0
+        self.records.append({"epoch": self.n_iter, "iteration": engine.iteration, "seconds": now - self.began,
+                             "learning_rate": (self.spec, update, scale), "loss": self.train_losses[-1], **losses})
+        self.began = now  # That of the next epoch, if nothing is between them.
 
     def _is_finite(self, loss: float) -> bool:
         """Whether a loss and all weights are finite numbers."""
@@ -303,10 +350,10 @@ class FitLoop:
         last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
         return {n: v[0] for n, v in last.items() if v}
 
-    def _read_progress(self) -> tuple[int, float | None]:
+    def read_progress(self) -> tuple[int, float | None]:
         """The number of batches taken so far, and the mean loss of the epoch that runs; another thread asks."""
         mean = self._mean or self.engine.mean
-        return self.engine.iteration, mean.value if mean.weight else None
+        return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
 
     def _count_steps(self, rows: np.ndarray, batches: Any) -> int | None:
         """The number of steps of an epoch, if it is known."""

@@ -20,8 +20,12 @@ from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
+    GradientClipping,
     NamedSettings,
+    WeightAverage,
     check_keywords,
+    resolve_averaging,
+    resolve_clipping,
     resolve_penalty,
     resolve_rate,
 )
@@ -43,17 +47,28 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
-from .changes import PROGRESS, change_settings, scale_rate
+from .changes import PROGRESS, change_settings, check_average, scale_rate
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
 from .outputs import resolve_losses, warn_of_activations
-from .params import FitSettings, ModelSetting, Setting, check_flag, check_names, collect_params, replace_nested
+from .params import (
+    FitSettings,
+    ModelSetting,
+    Setting,
+    check_count,
+    check_flag,
+    check_names,
+    collect_params,
+    replace_nested,
+)
 from .parts import TrainingParts
 from .predictor import interruptible
 from .prefetch import is_prefetching
 from .resumption import collect_state, restore_state
 from .tags import make_tags
+from .tasks import FitTasks
+from .view import TrainingView, view_training
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,8 +85,8 @@ _DERIVED = ("_parts", "_layer",
             "_data", "_engine", "_loop", "_losses", "_precision", "_predictor", "_read", "_spec", "_state",
             "_statistics", "_threads")
 
-#: Settings that the processes of a distributed training share: a callback may change them.
-_SHARED = ("learning_rate", "learning_penalty", "max_iter", "batch_size", "shuffle", "validation_every")
+#: Settings that pickles of former versions lack.
+_ADDED = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False}
 
 
 class _Progress:
@@ -151,8 +166,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         starting again.
     validation_every : float or int
         How often to compute the loss on ``X_val``: a share of `max_iter`, or a number of epochs.
-    callbacks : sequence of callable
-        Called with the optimizer after every epoch; one that returns True ends the training.
+    callbacks : sequence of callbacks
+        Functions, called with the optimizer after every epoch, of which one that returns True ends the training; and
+        objects with the hooks of scikit-learn's callbacks, as those of `ortpartial.callbacks`, which are told of the
+        tasks "fit", "epoch" and, where they have an attribute `batches_between_calls`, "batches": pieces of an epoch.
     distributed : bool
         Whether the processes of ``torch.distributed`` train together. Each is given all rows, as a memory map for
         example, and reads its share of every batch; the steps are those of one process. Only the first process shows
@@ -161,6 +178,20 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Gradient checkpointing: recompute values in the backward pass instead of keeping them, for less memory, more
         time and the same numbers. ``"auto"`` (or True) cuts the model into the segments that take the least memory,
         about √n of n operators; a list names the tensors to keep, and all between them are recomputed.
+    gradient_clipping : float or GradientClipping, optional
+        How gradients are limited before they update the weights: a number is the largest norm of all gradients
+        together, a `GradientClipping` the largest value, or the norm of each.
+    accumulate : int
+        Number of batches of an update, which takes the mean of their gradients: a step on batches of
+        ``accumulate * batch_size`` rows, in the memory of one of `batch_size`. A smaller last batch counts as much as
+        the others, and what an epoch leaves over is carried into the next one. Schedules and Adam count updates.
+    averaging : str or WeightAverage, optional
+        A running average of the weights that is kept beside them: ``"ema"``, an `ExponentialAverage`, ``"swa"``, a
+        `StochasticWeightAverage`, or an object.
+    use_average : bool
+        Whether the averages take the place of the weights wherever these are used and not trained: in `predict`,
+        `losses`, `score`, the validation of `fit`, `forward`, `trained_coef_`, `get_trained_onnx`, `save`. It can be
+        changed at any time; `get_state` and `get_training_onnx` have both.
     timeout : float, optional
         Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even during a
         run; what was trained until then is kept. Engine ``"agent"`` checks it once a step.
@@ -184,7 +215,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     n_iter_ : int
         Number of epochs trained.
     learning_rate_ : float
-        The step size of the next batch, by which the schedule scales it.
+        The step size of the next update, by which the schedule scales it.
     engine_, engine_reason_ : str
         The engine in use, and why.
 
@@ -238,22 +269,31 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,
-        callbacks: Sequence[Callable[[Any], Any]] = (),
+        callbacks: Sequence[Any] = (),
         distributed: bool = False,
         checkpointing: bool | str | Sequence[str] | None = None,
+        gradient_clipping: float | GradientClipping | None = None,
+        accumulate: int = 1,
+        averaging: str | WeightAverage | None = None,
+        use_average: bool = False,
         timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
     ):
         self._arguments: dict[str, Any] = {
             "model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
-            "learning_rate": learning_rate, "learning_penalty": learning_penalty}
-        resolved = {"learning_rate": resolve_rate(learning_rate), "learning_penalty": resolve_penalty(learning_penalty)}
+            "learning_rate": learning_rate, "learning_penalty": learning_penalty,
+            "gradient_clipping": gradient_clipping, "averaging": averaging}
+        resolved = {"learning_rate": resolve_rate(learning_rate), "learning_penalty": resolve_penalty(learning_penalty),
+                    "gradient_clipping": resolve_clipping(gradient_clipping), "averaging": resolve_averaging(averaging)}
         settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
                                callbacks, timeout, verbose, exc)  # type: ignore[arg-type]
         vars(self).update(resolved, device=device, engine=engine, checkpointing=checkpointing, precision=precision,
                           loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
-                          train_mode=check_flag("train_mode", train_mode))
+                          train_mode=check_flag("train_mode", train_mode),
+                          accumulate=check_count("accumulate", accumulate),
+                          use_average=check_flag("use_average", use_average))
+        check_average(self.use_average, self.averaging)
         resolve_precision(precision, loss_scale)
         self._turn = Turn()  # to train: for a whole call of `fit`; the engine has one for each epoch or batch
         self._learned: Mapping[str, np.ndarray] = {}  # the weights that were trained and are not any more
@@ -273,6 +313,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     engine = ModelSetting()
     distributed = ModelSetting()
     checkpointing = ModelSetting()
+    gradient_clipping = ModelSetting()
+    accumulate = ModelSetting()
+    averaging = ModelSetting()
+    use_average = ModelSetting()
 
     #: By output the class weights that "balanced" stood for in the last `fit`.
     _class_weights: Mapping[str, Any] = MappingProxyType({})
@@ -344,7 +388,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         gradient = resolve_checkpointing(self.checkpointing, model.values)
         precision = resolve_precision(self.precision, self.loss_scale)
         return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, self.device,
-                            self.train_mode, tuple(statistics), gradient, precision, batches=self._batches)
+                            self.train_mode, tuple(statistics), gradient, precision, batches=self._batches,
+                            gradient_clipping=self.gradient_clipping, accumulate=self.accumulate,
+                            averaging=self.averaging)
 
     def _resolve_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
         """The loss of every output, with the class weights of the last `fit` for those that are balanced."""
@@ -356,7 +402,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """An engine that holds the first weights."""
         kind, reason = select_engine(self.engine, spec, self.distributed)
         engine = kind(spec.counting_all())
-        engine.reason = reason
+        engine.reason, engine.use_average = reason, self.use_average
         return engine
 
     @classmethod
@@ -451,12 +497,13 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             _check_thread()
         with self._turn.lock:
             seen = self._engine.iteration if self.warm_start else 0
-            if self._spec.rate_starts and not self.warm_start:  # The optimizer, too, starts again.
-                self._parts.adopt(replace(self._spec, rate_starts={}))
+            if (self._spec.rate_starts or self._spec.average_start) and not self.warm_start:
+                # The optimizer and the average, too, start again.
+                self._parts.adopt(replace(self._spec, rate_starts={}, average_start=0))
             self._plan(seen, X, y, X_val)
             if y is not None:
                 self._balance(X, y)
-            self._loop.fit(X, y, sample_weight, X_val, y_val, self._notify)
+            self._loop.fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight))
         return self
 
     @check_keywords("max_iter")
@@ -492,7 +539,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     def _plan(self, seen: int, X: Any, y: Any, X_val: Any = None) -> None:
         """Let a schedule without a length of its own end with the batches that are asked for, after those seen."""
-        is_planned = self.learning_rate.over(1) is not self.learning_rate
+        is_planned = any(piece.over(1) is not piece for piece in (self.learning_rate, self.averaging) if piece)
         try:
             self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size, X_val)
         except SettingError:
@@ -514,22 +561,6 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if losses != self._spec.losses:
             self._parts.adopt(replace(self._spec, losses=losses))
             self._predictor.sessions.clear()
-
-    def _notify(self) -> bool:
-        """Call every callback, in the first process alone; return whether one of them returned True."""
-        if not self._loop.settings.callbacks:
-            return False
-        answers = [callback(self) for callback in self.callbacks] if self._engine.is_first else []
-        is_over = any(answer is True for answer in answers)
-        if not self._engine.is_distributed:
-            return is_over
-        # All processes go on with the settings of the first one.
-        shared = {n: getattr(self, n) for n in _SHARED}
-        shared, self._rng, is_over, scale = self._engine.broadcast((shared, self._rng, is_over, self._state.rate_scale))
-        if scale != self._state.rate_scale:
-            scale_rate(self, scale)
-        change_settings(self, {n: v for n, v in shared.items() if getattr(self, n) != v})
-        return bool(is_over)
 
     # -- prediction
 
@@ -606,6 +637,38 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     # -- state
 
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """A record of every epoch: epoch, iteration, seconds, learning_rate, loss and, where computed, validation_loss.
+
+        The step size is that of the last batch. `pandas.DataFrame(history_)` is a table of them.
+        """
+        self._state.add_rates(self._loop.records)
+        return [dict(record) for record in self._loop.records]
+
+    @history_.setter
+    def history_(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._loop.records = [dict(record) for record in records]
+
+    def training_view(self) -> TrainingView:
+        """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
+
+        Returns
+        -------
+        TrainingView
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.5, max_iter=3)
+        >>> view = optimizer.fit(np.ones((20, 1), np.float32), np.ones((20, 1), np.float32)).training_view()
+        >>> view.epoch, view.iteration, view.rate, [record["iteration"] for record in view.history]
+        (3, 6, 0.5, [2, 4, 6])
+        """
+        return view_training(self)
+
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
         """Copy the weights, the optimizer states or the buffers.
 
@@ -617,8 +680,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Returns
         -------
         list of numpy.ndarray
-            Weights in the order of `weights_to_train`. Optimizer states: all of the first weight, then of the next, and
-            last the number of batches seen, on which schedules and Adam depend. Buffers: in `train_mode` the running
+            Weights in the order of `weights_to_train`. Optimizer states: all of the first weight, the sum of its
+            gradients with `accumulate` and its average with `averaging`, then those of the next, and last the number of
+            batches seen, on which schedules and Adam depend. Buffers: in `train_mode` the running
             statistics, then the seed of the Dropout masks, two numbers; with a `LossScale` the scale, the number of
             steps since it changed, and the number of steps skipped.
         """
@@ -643,8 +707,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     @property
     def trained_coef_(self) -> dict[str, np.ndarray]:
-        """Copies of the weights by name."""
-        return self._with_aliases(dict(zip(self.weights_to_train, self.get_state(), strict=True)))
+        """Copies of the weights by name; with `use_average`, of their averages."""
+        with self._engine.turn.lock:
+            return self._with_aliases({w: self._engine.get_used(w) for w in self.weights_to_train})
 
     def _with_aliases(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return AliasDict(arrays, self._spec.model.aliases)
@@ -818,7 +883,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     @property
     def learning_rate_(self) -> float:
-        """The step size of the next batch, by which the schedule scales it: η(k) with k - 1 batches seen."""
+        """The step size of the next update, by which the schedule scales it: η(k) after k - 1 updates."""
         return self._state.step_size()
 
     @property
@@ -868,7 +933,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             model = restore_weights(self._spec.model)
             self._layer = OrtGradientForwardBackward(model, list(self._spec.moving), device=self.device,
                                                      engine=self.engine)
-        self._layer.set_state(list(self._state.arrays.values()))
+        self._layer.set_state(list(self._state.used.values()))
         return self._layer
 
     def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
@@ -925,6 +990,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases,
                 "custom_ops_library": model.custom_ops_library, "rate_starts": self._spec.rate_starts,
+                "average_start": self._spec.average_start,
                 "engine_state": snapshot}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -934,14 +1000,15 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                            custom_ops_library=state.pop("custom_ops_library", ())))
         # Pickles of version 0.1.0 have the name "_given".
         arguments = state.pop("_given", None) or state.pop("_arguments")
-        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS}
+        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS if n in state}
         settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
         former = state.pop("rate_start", 0)  # Pickles of version 0.1.0 have one number for all weights.
-        starts = state.pop("rate_starts", dict.fromkeys(state["weights_to_train"], former) if former else {})
+        starts = {"rate_starts": state.pop("rate_starts", dict.fromkeys(state["weights_to_train"], former)
+                                           if former else {}), "average_start": state.pop("average_start", 0)}
         kept = {n: v for n, v in state.items() if n not in _DERIVED}
-        vars(self).update({"_batches": 0, "_learned": {}, "_first": {}, "_turn": Turn(), **kept})
+        vars(self).update({**_ADDED, "_batches": 0, "_learned": {}, "_first": {}, "_turn": Turn(), **kept})
         self._arguments = {**arguments, "model": model}
-        self._compose(replace(self._specify(change_weights(model, self._learned)), rate_starts=starts), settings)
+        self._compose(replace(self._specify(change_weights(model, self._learned)), **starts), settings)
         self._parts.restore(snapshot)
         for name, value in progress.items():
             setattr(self, name, value)
@@ -965,11 +1032,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     def set_params(self, **params: Any) -> Self:
         """Change settings by name and keep what was trained; assigning an attribute does the same.
 
-        In a callback, `learning_rate` and `learning_penalty` change from the next step on: the schedule goes on with
-        the batch where it is, and an optimizer keeps its states unless it is of another class, whose states start at
-        zero. `max_iter`, `batch_size`, `shuffle`, `validation_every`, `callbacks`, `verbose`, `exc` and `random_state`
-        change from the next epoch on, `timeout`, `init` and `warm_start` from the next call on. All others are refused
-        while `fit` runs. With ``distributed=True`` the other processes take over what the first one changes.
+        In a callback, `learning_rate`, `learning_penalty`, `gradient_clipping` and `averaging` change from the next
+        step on: the schedule goes on with the batch where it is, and an optimizer or an average keeps its states unless
+        it is of another class, and starts anew. `use_average` changes at once. `max_iter`, `batch_size`, `shuffle`,
+        `validation_every`, `callbacks`, `verbose`, `exc` and `random_state` change from the next epoch on, `timeout`,
+        `init` and `warm_start` from the next call on. All others are refused while `fit` runs. With
+        ``distributed=True`` the other processes take over what the first one changes.
 
         Another rate or penalty compiles the step anew, which takes from 60 milliseconds for a small network to seconds:
         a step size that changes with every batch is a `Schedule`.
@@ -1004,9 +1072,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         return to_text(type(self), list_changed(type(self), self._spec.model, self.get_params(deep=False)))
 
     def _repr_html_(self) -> str:
-        settings = list_changed(type(self), self._spec.model, self.get_params(deep=False))
-        losses = ", ".join(f"{loss:.4g}" for loss in self.train_losses_[-1:])
-        return to_html(type(self), {**settings, "n_iter_": str(self.n_iter_), "train_losses_[-1]": losses})
+        return to_html(self, list_changed(type(self), self._spec.model, self.get_params(deep=False)))
 
     def __sklearn_tags__(self) -> Any:
         return make_tags()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy as np
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import describe_unknown
 
-__all__ = ["FitSettings", "ModelSetting", "Setting", "check_flag", "check_names", "collect_params", "list_fields",
-           "replace_nested"]
+from .hooks import check_callback
+
+__all__ = ["FitSettings", "ModelSetting", "Setting", "check_count", "check_flag", "check_names", "collect_params",
+           "list_fields", "replace_nested"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class FitSettings:
     random_state: int | np.random.Generator | None = None
     warm_start: bool = False
     validation_every: float = 0.1
-    callbacks: tuple[Callable[[Any], Any], ...] = ()
+    callbacks: tuple[Any, ...] = ()
     timeout: float | None = None
     verbose: int = 0
     exc: bool = True
@@ -53,18 +55,16 @@ class FitSettings:
         if not isinstance(self.verbose, (int, np.integer, np.bool_)):
             raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
         if not isinstance(self.callbacks, Iterable):
-            raise SettingError(f"callbacks is a sequence of functions of the optimizer, not {self.callbacks!r}.")
-        if wrong := [c for c in self.callbacks if not callable(c)]:
-            raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} cannot be called.")
-        if wrong := [c for c in self.callbacks if not _takes_one(c)]:
-            raise SettingError(f"callbacks are functions of the optimizer; {wrong[0]!r} does not take one argument.")
+            raise SettingError(f"callbacks is a sequence of callbacks, not {self.callbacks!r}; give a list of them.")
+        for callback in self.callbacks:
+            check_callback(callback)
         try:
             np.random.default_rng(self.random_state)
         except (TypeError, ValueError):
             raise SettingError(
                 f"random_state is None, a seed from 0 on or a Generator, not {self.random_state!r}.") from None
         for name in ("max_iter", "batch_size"):
-            object.__setattr__(self, name, _check_count(name, getattr(self, name)))
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
         object.__setattr__(self, "callbacks", tuple(self.callbacks))
 
     @property
@@ -214,17 +214,6 @@ def _replace_field(owner: str, piece: Any, path: Sequence[str], value: Any) -> A
     return replace(piece, **{name: value})
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with one argument, as far as it says so."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # A function in C may have no signature.
-        return True
-    return True
-
-
 def check_flag(name: str, value: Any) -> bool:
     """Check a setting that is True or False.
 
@@ -249,8 +238,25 @@ def check_flag(name: str, value: Any) -> bool:
     raise SettingError(f"{name} is True or False, not {value!r}.")
 
 
-def _check_count(name: str, number: Any) -> int:
-    """A positive integer, as an int."""
+def check_count(name: str, number: Any) -> int:
+    """Check a setting that is a whole number of at least 1.
+
+    Parameters
+    ----------
+    name : str
+        The name of the setting.
+    number : object
+        An integer of Python or numpy.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    SettingError
+        It is none, or less than 1.
+    """
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
         is_whole = isinstance(number, float) and number >= 1 and number.is_integer()
         hint = f"; did you mean {int(number)}?" if is_whole else "."

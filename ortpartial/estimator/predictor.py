@@ -17,6 +17,7 @@ from ortpartial.training import (
     find_weighting,
     forward_graph,
     row_loss_graph,
+    shared_sessions,
 )
 
 from .batches import BatchReader
@@ -121,7 +122,7 @@ class Predictor:
         size = self.data.fixed_batch or rows
         with self.engine.turn.lock:
             session = self._open(graph, size)
-            weights = {n: self.engine.get(n) for n in self.spec.moving if n in session.inputs}
+            weights = {n: self.engine.get_used(n) for n in self.spec.moving if n in session.inputs}
         batches = []
         for start in range(0, rows, size):
             batch = {n: a[start : start + size] for n, a in feeds.items() if n in session.inputs}
@@ -135,12 +136,17 @@ class Predictor:
             self._threads[rows] = choose_threads(list(spec.outputs.values()), rows)
         key = graph, self._threads[rows]
         if key not in self.sessions:
-            if graph == "predict":
-                proto = forward_graph(spec.model, list(spec.moving), list(spec.losses), used_only=True)
-            else:
-                proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False)
-            self.sessions[key] = Session(proto, device=spec.device, threads=self._threads[rows])
+            self.sessions[key] = shared_sessions.get(self.engine.identity, key, lambda: self._compile(*key))
         return self.sessions[key]
+
+    def _compile(self, graph: str, threads: int | None) -> Session:
+        """A session of a graph."""
+        spec = self.spec
+        if graph == "predict":
+            proto = forward_graph(spec.model, list(spec.moving), list(spec.losses), used_only=True)
+        else:
+            proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False)
+        return Session(proto, device=spec.device, threads=threads)
 
 
 @contextmanager

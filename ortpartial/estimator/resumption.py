@@ -11,7 +11,7 @@ import numpy as np
 
 from ortpartial.exceptions import CheckpointError
 from ortpartial.graph import topological
-from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, Schedule
+from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, Schedule, WeightAverage
 from ortpartial.training import Engine, TrainingSpec
 
 from .changes import PROGRESS, keep_learned
@@ -23,7 +23,12 @@ __all__ = ["check_settings", "collect_state", "restore_state"]
 
 #: Settings that the steps do not depend on, or that are compared by the arrays that follow from them.
 _FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_state", "device", "engine", "warm_start",
-                   "validation_every", "callbacks", "distributed", "checkpointing", "timeout", "verbose", "exc"})
+                   "validation_every", "callbacks", "distributed", "checkpointing", "timeout", "verbose", "exc",
+                   "use_average"})
+
+#: The pieces of the update, which a callback may change, and their names in a `TrainingSpec`.
+_PIECES = {"learning_rate": "rate", "learning_penalty": "penalty", "gradient_clipping": "gradient_clipping",
+           "averaging": "averaging"}
 
 #: Settings that a callback may change, beside those of the update.
 _CHANGEABLE = ("max_iter", "batch_size", "shuffle", "validation_every")
@@ -57,6 +62,7 @@ def collect_state(optimizer: Optimizer) -> dict[str, Any]:
             "class_weights": dict(optimizer._class_weights),
             "batches": optimizer._batches,
             "rate_starts": dict(optimizer._spec.rate_starts),
+            "average_start": optimizer._spec.average_start,
             "progress": {n: getattr(optimizer, n) for n in PROGRESS if n != "_rng"},
             "random": optimizer._rng.bit_generator.state,
         }
@@ -82,23 +88,23 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
     _check_model(optimizer._spec, state, origin)
     rng = _find_generator(optimizer._rng, state["random"]["bit_generator"], origin)
     settings = {**state["settings"], **state["changes"]}
-    rate = _rebuild(settings["learning_rate"], optimizer.learning_rate, origin)
-    penalty = _rebuild(settings["learning_penalty"], optimizer.learning_penalty, origin)
+    update = {n: _rebuild(settings[n], getattr(optimizer, n), origin) for n in _PIECES}
+    starts = {"rate_starts": state["rate_starts"], "average_start": state["average_start"]}
     former, class_weights = optimizer._spec, optimizer._class_weights
     optimizer._class_weights = state["class_weights"]
     try:
-        _adopt(optimizer, replace(former, rate=rate, penalty=penalty, rate_starts=state["rate_starts"],
+        _adopt(optimizer, replace(former, **{_PIECES[n]: piece for n, piece in update.items()}, **starts,
                                   batches=state["batches"], losses=optimizer._resolve_losses(former.model)))
         _check_arrays(optimizer._engine, state["engine"]["arrays"], origin)
     except CheckpointError:
         optimizer._class_weights = class_weights
         _adopt(optimizer, former)
         raise
-    _set_pieces(optimizer, learning_rate=rate, learning_penalty=penalty)
+    _set_pieces(optimizer, **update)
     optimizer._batches = state["batches"]
     if state["learned"] or optimizer._learned:
         keep_learned(optimizer, {**optimizer._first, **state["learned"]})
-        _adopt(optimizer, replace(optimizer._spec, rate_starts=state["rate_starts"]))
+        _adopt(optimizer, replace(optimizer._spec, **starts))
     with optimizer._engine.turn.lock:
         optimizer._parts.restore(state["engine"])
         rng.bit_generator.state = state["random"]
@@ -135,7 +141,8 @@ def check_settings(optimizer: Optimizer, stored: Mapping[str, Any], origin: str)
 def _adopt(optimizer: Optimizer, spec: TrainingSpec) -> None:
     """Compose the steps anew if they are others."""
     former = optimizer._spec
-    if any(getattr(spec, n) != getattr(former, n) for n in ("rate", "penalty", "rate_starts", "batches", "losses")):
+    compared = (*_PIECES.values(), "rate_starts", "average_start", "batches", "losses")
+    if any(getattr(spec, n) != getattr(former, n) for n in compared):
         optimizer._parts.adopt(spec)
 
 
@@ -170,7 +177,7 @@ def _check_arrays(engine: Engine, stored: Mapping[str, np.ndarray], origin: str)
 
 
 def _set_pieces(optimizer: Optimizer, **pieces: Any) -> None:
-    """Set the optimizer and the penalty, where they are others."""
+    """Set the pieces of the update that are others."""
     for name, piece in pieces.items():
         if piece != getattr(optimizer, name):
             vars(optimizer)[name] = optimizer._arguments[name] = piece
@@ -214,7 +221,7 @@ def _rebuild(described: Any, former: Any, origin: str) -> Any:
 
 def _find_class(name: str, former: type, origin: str) -> type:
     """The class of an optimizer, a penalty or a schedule by its name: that of a former setting, if it has the name."""
-    classes = [former, BaseLearningRate, BaseLearningPenalty, Schedule]
+    classes = [former, BaseLearningRate, BaseLearningPenalty, Schedule, GradientClipping, WeightAverage]
     for kind in classes:
         classes += kind.__subclasses__()
     for kind in (classes[0], *classes[:0:-1]):  # In a notebook, the last one of several with the same name.

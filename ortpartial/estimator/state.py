@@ -64,20 +64,17 @@ class TrainingState:
             for name, a in zip(names, checked, strict=True):
                 self.engine.set(name, a)
 
-    @property
-    def batches(self) -> int:
-        """Number of batches that the schedule has counted: those seen, without steps that a `LossScale` skipped."""
-        skipped = [int(self.engine.get(n)) for n in list(self.spec.scaling)[-1:]]
-        return self.engine.iteration - sum(skipped)
-
-    def step_size(self) -> float:
-        """η of the next batch, as the step computes it."""
-        rate = self.spec.planned_rate
+    def step_size(self, spec: TrainingSpec | None = None, update: int | None = None, scale: float | None = None
+                  ) -> float:
+        """η of the next update, as the step computes it; or of a former one, with spec and scale of its time."""
+        spec = spec or self.spec
+        rate = spec.planned_rate
         if rate != self._rate:
-            dtype = next(iter(self.spec.trained.values())).dtype
+            dtype = next(iter(spec.trained.values())).dtype
             k = variable("k", np.int64, [])
             self._schedule, self._rate = Session(build([k], {"eta": rate.step_size(k, dtype)})), rate
-        return float(self._schedule.run({"k": np.array(self.batches + 1)})["eta"]) * self.rate_scale
+        return float(self._schedule.run({"k": np.array(update or self.engine.updates + 1)})["eta"]) * (
+            self.rate_scale if scale is None else scale)
 
     @property
     def rate_scale(self) -> float:
@@ -85,15 +82,30 @@ class TrainingState:
         name = self.spec.names.rate_scale
         return float(self.engine.get(name)) if name in self.spec.controls else 1.0
 
+    def add_rates(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write η of the last update into those records of epochs, the last ones, that say what it follows from."""
+        with self.engine.turn.lock:
+            for record in reversed(records):
+                if not isinstance(due := record["learning_rate"], tuple):
+                    return
+                spec, update, scale = due
+                record["learning_rate"] = self.step_size(spec, max(update, 1), scale)
+
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Copies of all initializers that a training changes, by name."""
         with self.engine.turn.lock:
             return {n: self.engine.get(n) for n in self.spec.moving}
 
+    @property
+    def used(self) -> dict[str, np.ndarray]:
+        """The same, as predictions use them: with `use_average` the averages of the weights."""
+        with self.engine.turn.lock:
+            return {n: self.engine.get_used(n) for n in self.spec.moving}
+
     def to_model(self) -> ModelProto:
-        """The model with the current weights and running statistics."""
-        return restore_weights(self.spec.model, self.arrays)
+        """The model with the weights and running statistics that predictions use."""
+        return restore_weights(self.spec.model, self.used)
 
     def take_snapshot(self) -> TrainingSnapshot:
         """The state that `to_training_info` writes."""
@@ -105,7 +117,7 @@ class TrainingState:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained model to a file."""
         with self.engine.turn.lock:
-            check_finite(self.arrays, self.spec.model.arrays, "get_trained_onnx")
+            check_finite(self.used, self.spec.model.arrays, "get_trained_onnx")
             model = self.to_model()
         write(model, path)
 
@@ -113,7 +125,7 @@ class TrainingState:
         """Write the graphs in use to a folder, or return their bytes."""
         with self.engine.turn.lock:
             graphs = self._list_graphs()
-            arrays = self.arrays
+            arrays = self.used
         if folder is bytes:
             return {n: g.SerializeToString() for n, g in graphs.items()}
         root = Path(folder)  # type: ignore[arg-type]

@@ -1,7 +1,9 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
 from .aliases import NamedSettings, check_keywords, describe_unknown
+from .averaging import ExponentialAverage, StochasticWeightAverage, WeightAverage, resolve_averaging
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
+from .clipping import GradientClipping, resolve_clipping
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
 from .layerwise_decay import LayerwiseDecay
@@ -48,13 +50,14 @@ from .schedules import (
 from .update import count_from, decay, descend, drop_flushes, share_flushes
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
-           "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty",
-           "FunctionLearningLoss", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay",
-           "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateLAMB",
-           "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp", "LearningRateSGD",
-           "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
-           "OptimalSchedule", "PoissonLearningLoss", "ReduceOnPlateauSchedule", "Schedule",
-           "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule", "WarmUpSchedule", "check_keywords",
-           "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
-           "glorot_bounds", "mean_rows", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate",
-           "resolve_schedule", "share_flushes", "weighted_mean", "weighted_sums"]
+           "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage",
+           "FunctionLearningLoss", "GradientClipping", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule",
+           "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
+           "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp",
+           "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty",
+           "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss", "ReduceOnPlateauSchedule", "Schedule",
+           "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage",
+           "WarmUpSchedule", "WeightAverage", "check_keywords", "check_number", "count_from", "decay", "descend",
+           "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds", "mean_rows", "resolve_averaging",
+           "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule",
+           "share_flushes", "weighted_mean", "weighted_sums"]

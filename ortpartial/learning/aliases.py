@@ -36,6 +36,10 @@ CHOICES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("l1", "lasso"), "ElasticLearningPenalty(l1=0.0001)"),
         **dict.fromkeys(("elasticnet", "l1l2"), "ElasticLearningPenalty(l1=0.0001, l2=0.0001)"),
     },
+    "averaging": {
+        **dict.fromkeys(("exponential", "exponentialmovingaverage", "emamodel", "polyak"), "'ema'"),
+        **dict.fromkeys(("stochastic", "averagedmodel", "mean"), "'swa'"),
+    },
     "schedule": {
         **dict.fromkeys(("cosineannealing", "cosinedecay", "cosineannealinglr"), "'cosine'"),
         **dict.fromkeys(("steplr", "exponential"), "'step'"), "1cycle": "'onecycle'",
@@ -55,6 +59,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("bs", "minibatchsize"), ("batch_size",)),
     **dict.fromkeys(("seed", "randomseed", "rng"), ("random_state",)),
     **dict.fromkeys(("weightdecay",), ("learning_penalty", "alpha")),
+    **dict.fromkeys(("clipnorm", "globalclipnorm", "clipvalue", "maxgradnorm", "gradclip", "gradientclipval", "clip"),
+                    ("gradient_clipping",)),
+    **dict.fromkeys(("accumulategradbatches", "gradientaccumulationsteps", "accumulationsteps"), ("accumulate",)),
+    **dict.fromkeys(("ema", "swa", "useema", "weightaveraging"), ("averaging",)),
     **dict.fromkeys(("fp16", "amp", "dtype"), ("precision",)), "cuda": ("device",), "gpu": ("device",),
     "eps": ("epsilon",), "rho": ("alpha",), "gamma": ("factor",), "power": ("power_t",),
     **dict.fromkeys(("etamin", "minlr"), ("minimum",)), "beta2decay": ("decay_power",),

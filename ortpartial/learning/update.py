@@ -53,7 +53,7 @@ def count_from(start: int, k: Value) -> Value:
     return op.Where(k > start, k - start, k) if start else k
 
 
-def decay(beta: float, s: Value, k: Value) -> Value:
+def decay(beta: float | Value, s: Value, k: Value) -> Value:
     """βs, where every 32nd batch turns the denormal numbers of s, in float32 those below 1.2e-38, into 0.
 
     Once gradients are 0, a state that decays becomes denormal and stays so, as 0.9 n rounds to n where n is less than
@@ -64,8 +64,8 @@ def decay(beta: float, s: Value, k: Value) -> Value:
 
     Parameters
     ----------
-    beta : float
-        β.
+    beta : float or Value
+        β, a number or a scalar of the dtype of s.
     s : Value
         The state of an optimizer.
     k : Value

@@ -1,17 +1,21 @@
-"""Display of a model: one line of text, or a table for a notebook."""
+"""Display of a model: one line of text, or a card for a notebook."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ortpartial.graph import walk_nodes
 
+from .tree import Leaf, draw_tree, place_initializers
+
 if TYPE_CHECKING:
     from .load import Model
 
-__all__ = ["list_facts", "to_html", "to_text"]
+__all__ = ["draw_card", "list_facts", "to_html", "to_text"]
 
 
 def list_facts(model: Model) -> dict[str, str]:
@@ -55,6 +59,40 @@ def to_text(model: Model) -> str:
 
 
 def to_html(model: Model) -> str:
-    """A model as a table."""
-    rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in list_facts(model).items())
-    return f'<table style="text-align: left"><caption>Model</caption>{rows}</table>'
+    """A model as a card, which lists its initializers by module."""
+    places = place_initializers(model)
+    leaves = [Leaf(places[n], v.type_name, model.arrays[n].size, False) for n, v in model.initializers.items()]
+    tree = {"initializers": draw_tree(leaves, has_notes=False)} if leaves else {}
+    return draw_card("Model", list_facts(model), texts=tree)
+
+
+def draw_card(title: str, rows: Mapping[str, str], picture: str = "",
+              texts: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
+    """A card for a notebook: a table, a picture, and texts that can be unfolded.
+
+    Parameters
+    ----------
+    title : str
+        The title.
+    rows : dict of str to str
+        The rows of the table, by their names.
+    picture : str
+        HTML that is shown as it is, such as SVG.
+    texts : dict of str to sequence of str
+        Lines of texts of equal width, by their titles.
+
+    Returns
+    -------
+    str
+        HTML; what it shows is escaped, and the colors are those of the page.
+
+    Examples
+    --------
+    >>> draw_card("A", {"b": "<c>"}).partition("left")[2]
+    '"><tr><th>b</th><td>&lt;c&gt;</td></tr></table></details>'
+    """
+    cells = "".join(f'<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in rows.items())
+    folded = "".join(f'<details><summary>{escape(name)}</summary><pre style="line-height: 1.25; overflow-x: auto">'
+                     f'{escape(chr(10).join(lines))}</pre></details>' for name, lines in texts.items())
+    return (f'<details open><summary><b>{escape(title)}</b></summary><table style="text-align: left">{cells}</table>'
+            f'{picture}{folded}</details>')

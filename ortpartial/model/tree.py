@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from .load import Model
 from .scopes import find_readers, read_scope
+
+if TYPE_CHECKING:
+    from .load import Model
 
 __all__ = ["Leaf", "count_modules", "draw_tree", "place_initializers"]
 
@@ -107,7 +110,8 @@ def count_modules(model: Model) -> dict[str, int]:
     return {n: len({read_scope(node) for node, _ in readers.get(n, [])}) for n in model.initializers}
 
 
-def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 100) -> list[str]:
+def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 100, has_notes: bool = True
+              ) -> list[str]:
     """The lines of a table of initializers, in which modules are indented.
 
     Parameters
@@ -118,6 +122,8 @@ def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 
         The number of levels; what is below becomes one line. By default as many as fit 60 lines, and at least one.
     width : int
         The number of columns.
+    has_notes : bool
+        Whether the last column says what is trained, and what else there is to say.
 
     Returns
     -------
@@ -146,7 +152,8 @@ def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 
     if depth is None:
         fitting = takewhile(lambda d: len(list(_list_rows(root, d))) <= _LINES, range(2, deepest + 1))
         depth = max(fitting, default=1)
-    lines = _align([_Row("initializer", "type", "numbers", ""), *_list_rows(root, depth)], width)
+    rows = [_Row("initializer", "type", "numbers", ""), *_list_rows(root, depth)]
+    lines = _align(rows if has_notes else [replace(row, note="") for row in rows], width)
     hint = [f"(modules of {depth} out of {deepest} levels)"] if depth < deepest else []
     return [*lines, *hint]
 

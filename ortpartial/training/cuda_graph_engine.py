@@ -105,10 +105,10 @@ class CudaGraphEngine(EpochEngine):
         for key in [key for key in self._programs if key.kind == "captured"]:
             del self._programs[key]
 
-    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean) -> None:
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, by replaying one of these shapes."""
         if (program := self._captured(shapes, batches.shape[1])) is None:
-            super()._train(batches, shapes, mean)
+            super()._train(batches, shapes, mean, steps)
             return
         for part in (batches[start : start + _LOOK] for start in range(0, len(batches), _LOOK)):
             for weight, loss in zip(self._weights_of(part).tolist(), program(part).tolist(), strict=True):

@@ -19,7 +19,8 @@ from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 from .counting import make_weights, weigh_elements
 from .engine import Engine, Program, ProgramKey, WeightedMean, bind, directions
 from .spec import TrainingSpec
-from .step import append_update, make_targets, sum_values
+from .step import make_targets, sum_values
+from .update import append_update
 
 __all__ = ["DataParallelEngine", "sums_graph", "sums_update_graph"]
 
@@ -174,13 +175,13 @@ class DataParallelEngine(Engine):
             self._programs.clear()
             self._bind_update(parts)
 
-    def epoch(self, order: np.ndarray, batch_size: int) -> float:
-        """Train once on the rows in this order; returns the weighted mean loss over all processes."""
+    def epoch(self, order: np.ndarray, batch_size: int, start: int = 0, stop: int | None = None) -> float:
+        """Train once on the rows in this order, or on a piece; returns the weighted mean loss over all processes."""
         assert self.group is not None
-        mean = self.mean = WeightedMean()
+        mean = self.mean = self.mean if start else WeightedMean()
         k = self.k.numpy()
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size][self.group.rank :: self.group.size]
+        for first in range(0, len(order), batch_size)[start:stop]:
+            rows = order[first : first + batch_size][self.group.rank :: self.group.size]
             if len(rows):
                 program = self._program("sums", self._choose_shapes(1, len(rows)), len(rows))
                 program.batch.gather(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,7 +18,7 @@ from ortpartial.runtime import CPU, Binding, Buffer, Device, Session, Turn
 from .counting import count_rows, find_weighting
 from .names import Names
 from .shape_policy import ShapePolicy
-from .spec import TrainingSpec, program_bytes
+from .spec import ACCUMULATED, AVERAGE, TrainingSpec, program_bytes
 from .split_graphs import loss_graph
 from .step import check_gradient
 
@@ -49,20 +49,50 @@ def is_symbolic(shapes: Shapes) -> bool:
 
 
 class WeightedMean:
-    """The weighted mean of the losses of an epoch, summed up batch by batch."""
+    """The weighted mean of the losses of an epoch, summed up batch by batch.
+
+    Attributes
+    ----------
+    total, weight : float
+        The weighted sum of losses, and the sum of their weights.
+    waiting : int
+        Number of losses that wait to be added together with later ones.
+    """
 
     def __init__(self) -> None:
         self.total = self.weight = 0.0
+        self.waiting = 0
+        self._parts: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, total: float, weight: float) -> None:
         """Add a weighted sum of losses, and the sum of their weights."""
         self.total += total
         self.weight += weight
 
+    def collect(self, losses: np.ndarray, weights: np.ndarray, count: int) -> None:
+        """Add losses as soon as there are `count` of them: in one sum, whose last bits do not depend on the parts."""
+        self._parts.append((losses.copy(), weights))
+        self.waiting += len(losses)
+        if self.waiting == count:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add the losses that wait."""
+        self.total, self.weight = self._sum()
+        self._parts, self.waiting = [], 0
+
+    def _sum(self) -> tuple[float, float]:
+        """Both sums, with what waits."""
+        if not (parts := list(self._parts)):  # Another thread may be about to add one.
+            return self.total, self.weight
+        losses, weights = map(np.concatenate, zip(*parts, strict=True))
+        return self.total + float(losses @ weights), self.weight + float(weights.sum())
+
     @property
     def value(self) -> float:
         """The mean; 0 without any weight."""
-        return self.total / self.weight if self.weight else 0.0
+        total, weight = self._sum()
+        return total / weight if weight else 0.0
 
 
 def bind(session: Session, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> Binding:
@@ -180,6 +210,10 @@ class Engine(ABC):
         ("step", ("model", "loss", "gradient", "update")),)
     #: Why it was chosen, and what it has found out since.
     reason = "asked for"
+    #: Whether predictions use the averages of the weights.
+    use_average = False
+    #: What trainings of equal graphs have in common, so that they share compiled sessions; None for no sharing.
+    identity: Hashable = None
     #: Sets of buffers: two, or one where a step overwrites what it reads.
     copies: ClassVar[int] = 2
     #: Whether several processes train together, each of which is given all the rows.
@@ -198,12 +232,15 @@ class Engine(ABC):
                  for _ in range(self.copies)]
         self.sides = sides[0], sides[-1]
         self.side = 0
+        self._checked = [*spec.moving, *(n for n, (_, s) in spec.states.items() if s == ACCUMULATED)]
         names = spec.names
         # Read from the host by every device, as the loss is written to it.
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
         self.controls = {n: Buffer(a) for n, a in spec.controls.items()}
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
         self.given = {names.iteration: self.k, names.seed: self.seed, **self.controls}
+        #: How often `set` has overwritten something.
+        self.changes = 0
         #: The mean loss of the epoch that runs, or has run last.
         self.mean = WeightedMean()
         self._policy = ShapePolicy()
@@ -244,6 +281,7 @@ class Engine(ABC):
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Overwrite what `get` gives."""
+        self.changes += 1
         if name == self.spec.names.iteration:
             self.iteration = int(array)
             return
@@ -260,7 +298,7 @@ class Engine(ABC):
             self.set(w, first[w])
         for name in self.spec.states:
             self.set(name, np.zeros((), np.float32))
-        for name, array in {**self.spec.scaling, **self.spec.controls}.items():
+        for name, array in {**self.spec.scaling, **(self.spec.controls if self.controls else {})}.items():
             self.set(name, array)
         self.spec.model.release()
 
@@ -278,6 +316,9 @@ class Engine(ABC):
         for name, array in snapshot["arrays"].items():
             if (name in self.controls or name in self.sides[self.side]) and self._find(name).shape == array.shape:
                 self.set(name, array)
+        for name, (w, s) in self.spec.states.items():
+            if s == AVERAGE and name not in snapshot["arrays"]:
+                self.set(name, self.get(w))
 
     def continue_with(self, spec: TrainingSpec) -> Engine:
         """An engine of this kind that goes on from here, on the same rows, with another optimizer, penalty or weights.
@@ -285,13 +326,35 @@ class Engine(ABC):
         The states of weights for which an optimizer starts with this engine are zero.
         """
         engine, snapshot = type(self)(spec), self.snapshot()
-        for name, (w, _) in self.spec.states.items():
-            if spec.rate_starts.get(w, 0) != self.spec.rate_starts.get(w, 0):
+        for name, (w, s) in self.spec.states.items():
+            if s not in (ACCUMULATED, AVERAGE) and spec.rate_starts.get(w, 0) != self.spec.rate_starts.get(w, 0):
                 del snapshot["arrays"][name]
         engine.restore(snapshot)
-        engine.reason, engine.turn, engine.local = self.reason, self.turn, self.local
+        engine.reason, engine.turn, engine.local, engine.mean = self.reason, self.turn, self.local, self.mean
+        engine.changes += self.changes
+        engine.use_average = self.use_average
         Engine.start(engine, self._data)  # Processes stay connected.
         return engine
+
+    @property
+    def counted(self) -> int:
+        """Number of batches that were trained: those seen, without those that a `LossScale` skipped."""
+        skipped = [int(self.get(n)) for n in list(self.spec.scaling)[-1:]]
+        return self.iteration - sum(skipped)
+
+    @property
+    def updates(self) -> int:
+        """Number of updates of the weights, by which schedules count."""
+        return self.counted // self.spec.accumulate
+
+    def get_used(self, name: str) -> np.ndarray:
+        """A copy of a weight or statistic as predictions use it: of the average of a weight with `use_average`.
+
+        The average of no update is the weight itself.
+        """
+        if not self.use_average or name not in self.spec.weights or self.updates <= self.spec.average_start:
+            return self.get(name)
+        return self.get(self.spec.names.state(name, AVERAGE))
 
     def undo(self) -> None:
         """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""
@@ -300,9 +363,9 @@ class Engine(ABC):
             self.iteration -= 1
 
     def is_finite(self) -> bool:
-        """Whether all weights and statistics are finite numbers."""
+        """Whether all weights, statistics and sums of gradients are finite numbers."""
         side = self.sides[self.side]
-        for w in self.spec.moving:  # noqa: SIM110 - a generator takes longer than most arrays
+        for w in self._checked:  # noqa: SIM110 - a generator takes longer than most arrays
             if not np.logical_and.reduce(np.isfinite(side[w].numpy()), axis=None):
                 return False
         return True
@@ -324,18 +387,27 @@ class Engine(ABC):
         self._row_shapes = [(n, a.shape[1:]) for n, a in data.items()]
         self._shapes.clear()
 
-    def epoch(self, order: np.ndarray, batch_size: int) -> float:
-        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step."""
-        mean = self.mean = WeightedMean()
-        full = order.size - order.size % batch_size
-        for batches in (order[:full].reshape(-1, batch_size), order[full:][None]):
-            if batches.size and np.isfinite(mean.total):
-                self._train(batches, self._choose_shapes(*batches.shape), mean)
-        return mean.value
+    def epoch(self, order: np.ndarray, batch_size: int, start: int = 0, stop: int | None = None) -> float:
+        """Train once on the rows in this order; returns their weighted mean loss, each batch's before its step.
 
-    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean) -> None:
+        An epoch may be cut into pieces, from batch `start` to batch `stop`, each of which continues `mean`: weights and
+        mean are the same, to the last bit.
+        """
+        mean = self.mean = self.mean if start else WeightedMean()
+        steps, rest = order.size // batch_size, order.size % batch_size
+        if start < steps:
+            batches = order[: order.size - rest].reshape(-1, batch_size)[start:stop]
+            # The choice is that of the first piece, for the whole epoch.
+            self._train(batches, self._choose_shapes(0 if start else steps, batch_size), mean, steps)
+        if mean.waiting and (stop is None or stop >= steps):
+            mean.settle()
+        if rest and (stop is None or stop > steps) and np.isfinite(mean.total):
+            self._train(order[order.size - rest :][None], self._choose_shapes(1, rest), mean, 1)
+        return mean.total / mean.weight if mean.weight and not mean.waiting else mean.value
+
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss
-        is not finite."""
+        is not finite. An epoch has so many `steps` on batches of this size."""
         program, k = self._program("step", shapes, batches.shape[1]), self.k.numpy()
         counts, size = self._counts, float(batches.shape[1])
         for rows in batches:  # Every call counts in here: a small step takes microseconds.

@@ -49,27 +49,32 @@ class EpochEngine(StepEngine):
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
         return {"epoch": epoch_graph(self.spec, weighted=self._weighted), **super().graphs()}
 
-    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean) -> None:
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, many in one run."""
-        steps, rows = batches.shape
+        count, rows = batches.shape
         if steps == 1 or rows * self._trained > _LONG_STEP:
-            super()._train(batches, shapes, mean)
+            super()._train(batches, shapes, mean, steps)
             return
         program = self._program("epoch", shapes, rows)
         batches = np.ascontiguousarray(batches, np.int64)
         row = sum(a[:1].nbytes for a in self._data.values())
         chunk = max(1, min(_CHUNK, _NEAR // (rows * row)))
-        for start in range(0, steps, chunk):
+        start = 0
+        while start < count:
             self.k.numpy()[...] = self.iteration
-            losses = program(self.side, part := batches[start : start + chunk])
+            losses = program(self.side, part := batches[start : start + chunk - mean.waiting])
             self.side ^= 1
             self.iteration += len(part)
+            start += len(part)
             weights = self._weights_of(part)
-            mean.add(float(losses @ weights), float(weights.sum()))
+            if count == steps:
+                mean.add(float(losses @ weights), float(weights.sum()))
+            else:
+                mean.collect(losses, weights, chunk)
 
     def _open(self, key: ProgramKey) -> Any:
         """The steps of an epoch, or a single one."""
-        return _EpochProgram(self, self._spec_for(key.shapes)) if key.kind == "epoch" else super()._open(key)
+        return _EpochProgram(self, self._compile(key, epoch_graph)) if key.kind == "epoch" else super()._open(key)
 
 
 class _EpochProgram:
@@ -77,12 +82,10 @@ class _EpochProgram:
 
     source: tuple[int, int] | None = None
 
-    def __init__(self, engine: EpochEngine, spec: TrainingSpec):
-        graph = epoch_graph(spec, weighted=engine._weighted)
-        session = Session(graph, device=spec.device, threads=spec.threads())
-        self.names, self.engine, self.rows = spec.names, engine, DeviceRows(engine._data, spec.device)
-        self.bindings = [bind(session, {**read, **engine.given}, new)
-                         for read, new in directions(engine.sides, spec.names)]
+    def __init__(self, engine: EpochEngine, session: Session):
+        names, self.engine = engine.spec.names, engine
+        self.names, self.rows = names, DeviceRows(engine._data, engine.spec.device)
+        self.bindings = [bind(session, {**read, **engine.given}, new) for read, new in directions(engine.sides, names)]
         self.data = [n for n in session.inputs if n in engine._data]
         self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
 

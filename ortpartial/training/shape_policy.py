@@ -65,9 +65,9 @@ class ShapePolicy:
         self.frequent, self.first, self.patience = frequent, first, patience
 
     @property
-    def state(self) -> tuple[dict[Any, int], dict[Any, int], int, Any]:
-        """What a policy that continues this one is made of."""
-        return dict(self.chosen), dict(self.counts), self.frequent, self.first
+    def state(self) -> tuple[list[tuple[Any, int]], list[tuple[Any, int]], int, Any]:
+        """What a policy that continues this one is made of, without keys that are no strings, for formats like JSON."""
+        return list(self.chosen.items()), list(self.counts.items()), self.frequent, self.first
 
     def choose(self, shapes: Any, steps: int, size: Callable[[], int]) -> bool:
         """Whether steps of these shapes are taken by a program of their own.

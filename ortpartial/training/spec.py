@@ -18,16 +18,21 @@ from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
+    GradientClipping,
     LearningRateSGD,
     NoLearningPenalty,
+    WeightAverage,
 )
 from ortpartial.model import Model, specialize
 from ortpartial.rewrites import Precision, rewrite_model
-from ortpartial.runtime import choose_threads
+from ortpartial.runtime import Device, choose_threads
 
 from .names import Names
 
-__all__ = ["TrainingSpec", "forward_bytes", "known_shape", "program_bytes"]
+__all__ = ["ACCUMULATED", "AVERAGE", "TrainingSpec", "forward_bytes", "known_shape", "program_bytes"]
+
+#: The states of a weight that are not its optimizer's.
+ACCUMULATED, AVERAGE = "accumulated", "average"
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class TrainingSpec:
     batches : int
         Number of batches of the whole training, for schedules that last as long; 0 as long as it is not known.
     rate_starts : dict of str to int
-        By weight, the number of the batch after which its states were zero, where that is not the start of the
+        By weight, the number of the update after which its states were zero, where that is not the start of the
         training: it was not trained, or the optimizer took the place of another one.
     rate_factors : dict of str to float
         By weight, what its step size is multiplied by, where that is not 1.
@@ -67,6 +72,16 @@ class TrainingSpec:
         Whether a step multiplies all step sizes by a number that changes between two batches without another program.
     sizes : dict of str to int
         Typical sizes in place of symbolic ones, from which the number of threads follows.
+    gradient_clipping : GradientClipping, optional
+        How gradients are limited before an update.
+    accumulate : int
+        Number of batches of an update, which takes the mean of their gradients.
+    averaging : WeightAverage, optional
+        The average of the weights that is kept beside them.
+    average_start : int
+        Number of the update after which averaging began.
+    branches : bool
+        Whether a step may have branches, where its device shares memory with the host: they stop other devices.
     """
 
     model: Model
@@ -84,6 +99,11 @@ class TrainingSpec:
     rate_factors: Mapping[str, float] = field(default_factory=dict)
     rescaled: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
+    gradient_clipping: GradientClipping | None = None
+    accumulate: int = 1
+    averaging: WeightAverage | None = None
+    average_start: int = 0
+    branches: bool = True
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
         """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name."""
@@ -113,17 +133,17 @@ class TrainingSpec:
         """Whether all elements of a target count the same, unless they have weights."""
         return all(loss.count_array(np.zeros(1, np.int64)) is None for loss in self.losses.values())
 
-    @property
+    @cached_property
     def moving(self) -> tuple[str, ...]:
         """The initializers that a step changes."""
         return (*self.weights, *self.statistics)
 
-    @property
+    @cached_property
     def trained(self) -> dict[str, Value]:
         """The weights by name."""
         return {w: self.model.initializers[w] for w in self.weights}
 
-    @property
+    @cached_property
     def outputs(self) -> dict[str, Value]:
         """The trained outputs by name."""
         return {o: self.model.outputs[o] for o in self.losses}
@@ -139,9 +159,19 @@ class TrainingSpec:
         return next(iter(self.outputs.values())).dtype
 
     @property
+    def may_branch(self) -> bool:
+        """Whether the device can take a step with branches."""
+        return self.branches and Device.parse(self.device).shares_memory
+
+    @property
     def planned_rate(self) -> BaseLearningRate:
         """The optimizer, whose schedule has a length; 1 as long as that of the training is not known."""
-        return self.rate.over(max(self.batches, 1))
+        return self.rate.over(max(self.batches // self.accumulate, 1))
+
+    @property
+    def planned_averaging(self) -> WeightAverage | None:
+        """The averaging, in a training of that length."""
+        return self.averaging and self.averaging.over(max(self.batches // self.accumulate, 1))
 
     @cached_property
     def rates(self) -> dict[str, BaseLearningRate]:
@@ -157,14 +187,20 @@ class TrainingSpec:
         rate = self.planned_rate
         return {w: rate.for_weight(names[w], known_shape(v)) for w, v in self.trained.items()}
 
-    @property
+    @cached_property
     def states(self) -> dict[str, tuple[str, str]]:
-        """Every optimizer state: its name in the graphs, the weight it belongs to and its own name."""
+        """Every state of a weight: its name in the graphs, the weight it belongs to and its own name."""
         return {self.names.state(w, s): (w, s) for w in self.weights for s in self.shapes_of_states(w)}
 
     def shapes_of_states(self, weight: str) -> dict[str, tuple[Any, ...]]:
-        """The names and shapes of the states of a weight."""
-        return self.rates[weight].state_shapes(known_shape(self.trained[weight]))
+        """The names and shapes of the states of a weight: its optimizer's, the sum of its gradients, its average."""
+        shape = known_shape(self.trained[weight])
+        own = [ACCUMULATED] * (self.accumulate > 1) + [AVERAGE] * (self.averaging is not None)
+        states = self.rates[weight].state_shapes(shape)
+        if clash := states.keys() & own:
+            raise SettingError(f"{type(self.rate).__name__} has a state {min(clash)!r}, which the training itself has; "
+                               f"give it another name.")
+        return {**states, **dict.fromkeys(own, shape)}
 
     @property
     def scaling(self) -> dict[str, np.ndarray]:

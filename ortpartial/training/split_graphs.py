@@ -14,7 +14,8 @@ from ortpartial.model import Model
 
 from .counting import make_weights
 from .spec import TrainingSpec
-from .step import append_update, make_row_losses, make_targets, mean_loss, sum_values
+from .step import make_row_losses, make_targets, mean_loss, sum_values
+from .update import append_update
 
 __all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "update_graph"]
 

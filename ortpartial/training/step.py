@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +10,16 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
 from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, variable
-from ortpartial.learning import drop_flushes, mean_rows, share_flushes, weighted_mean
+from ortpartial.learning import mean_rows, weighted_mean
 from ortpartial.model import Model
 from ortpartial.rewrites import all_finite, prepare_training, rewrite_step
-from ortpartial.runtime import Device
 
 from .counter_rng import draw_mask
 from .counting import make_weights, weigh_elements
 from .spec import TrainingSpec, known_shape
+from .update import append_update
 
-__all__ = ["append_update", "check_gradient", "gradient_graph", "make_row_losses", "make_targets", "mean_loss",
+__all__ = ["check_gradient", "gradient_graph", "make_row_losses", "make_targets", "mean_loss",
            "step_graph", "step_values", "sum_values"]
 
 
@@ -139,7 +139,7 @@ def check_gradient(spec: TrainingSpec) -> None:
     loss = mean_loss(spec, make_targets(spec), {})
     nodes = nodes_between([loss], set(spec.trained.values()), ())
     read = {v for node in nodes for v in node.reads}
-    pieces = [*spec.losses.values(), spec.penalty, spec.rate, spec.rate.schedule]
+    pieces = [*spec.losses.values(), spec.penalty, spec.rate, spec.rate.schedule, spec.averaging or spec.penalty]
     is_plain = not spec.train_mode and spec.precision is None and spec.gradient is None
     if is_plain and all(type(piece).__module__.startswith("ortpartial.") for piece in pieces) and all(
             _is_differentiable(node, read) for node in nodes):
@@ -216,30 +216,3 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> Model
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(find_inputs([outputs[names.loss]], {names.iteration: k}))
     return build({**inputs, **trained}, rewrite_step(outputs), name="gradient")
-
-
-def append_update(
-    spec: TrainingSpec,
-    weights: Mapping[str, Value],
-    gradients: Iterable[Value],
-    k: Value,
-    inputs: dict[str, Value],
-    outputs: dict[str, Value],
-) -> None:
-    """Append weights and states before the step to the inputs, and after it to the outputs."""
-    names, rates = spec.names, spec.rates
-    states = {n: {names.state(n, s): variable(names.state(n, s), v.dtype, shape)
-                  for s, shape in spec.shapes_of_states(n).items()} for n, v in weights.items()}
-    # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
-    ready = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
-    factors: dict[str, Value | float] = {n: spec.rate_factors.get(n, 1.0) for n in weights}
-    if names.rate_scale in spec.controls:
-        scale = inputs[names.rate_scale] = variable(names.rate_scale, np.float64, [])
-        factors = {n: scale if factor == 1 else scale * factor for n, factor in factors.items()}
-    after = {n: rates[n].apply(weights[n], g, k, *states[n].values(), start=spec.rate_starts.get(n, 0),
-                               factor=factors[n]) for n, g in ready}
-    for n, v in weights.items():
-        inputs.update({n: v, **states[n]})
-    place_flushes = share_flushes if Device.parse(spec.device).shares_memory else drop_flushes
-    new = place_flushes([v for n in weights for v in after[n]])
-    outputs.update(zip(map(names.new, (i for n in weights for i in (n, *states[n]))), new, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from onnx import ModelProto
 from ortpartial.runtime import Buffer, Session
 
 from .engine import Engine, Program, ProgramKey, bind, directions
-from .spec import TrainingSpec
+from .shared_sessions import shared_sessions
 from .step import step_graph
 
 __all__ = ["StepEngine"]
@@ -33,18 +34,26 @@ class StepEngine(Engine):
 
     def _open(self, key: ProgramKey) -> Any:
         """The step for batches of these shapes, or of all."""
-        return _StepProgram(self, self._spec_for(key.shapes))
+        return _StepProgram(self, self._compile(key, step_graph))
+
+    def _compile(self, key: ProgramKey, compose: Callable[..., ModelProto]) -> Session:
+        """A session of a graph for these shapes, which trainings of equal graphs share."""
+
+        def compile_session() -> Session:
+            spec = self._spec_for(key.shapes)
+            return Session(compose(spec, weighted=self._weighted), device=spec.device, threads=spec.threads())
+
+        return shared_sessions.get(self.identity, (key, self._weighted), compile_session)
 
 
 class _StepProgram(Program):
     """A step, bound twice: from the first set of buffers into the second, and back."""
 
-    def __init__(self, engine: StepEngine, spec: TrainingSpec):
-        session = Session(step_graph(spec, weighted=engine._weighted), device=spec.device, threads=spec.threads())
-        self.loss = np.zeros((), spec.dtype)
+    def __init__(self, engine: StepEngine, session: Session):
+        names, self.loss = engine.spec.names, np.zeros((), engine.spec.dtype)
         loss = Buffer(self.loss)
-        super().__init__(engine, [bind(session, {**read, **engine.given}, {spec.names.loss: loss, **new})
-                                  for read, new in directions(engine.sides, spec.names)])
+        super().__init__(engine, [bind(session, {**read, **engine.given}, {names.loss: loss, **new})
+                                  for read, new in directions(engine.sides, names)])
         self.runs = [binding.run for binding in self.bindings]
 
     def __call__(self, side: int) -> float:

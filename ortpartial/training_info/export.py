@@ -198,7 +198,7 @@ def _write_step(spec: TrainingSpec, style: str, weighted: bool | str) -> tuple[d
     recorded: dict[str, Value] = {}
     # A step reads no more of a rate than this.
     rate: Any = StoredRate(spec.rate, as_node=style == "standard")
-    spec = replace(spec, rate=rate)
+    spec = replace(spec, rate=rate, branches=False)
     if style == "standard":
         gradient = _record_gradient(names.free("objective") if spec.penalized else names.loss, recorded)
         spec = replace(spec, gradient=gradient)

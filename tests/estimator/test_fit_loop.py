@@ -3,6 +3,7 @@
 import copy
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator.fit_loop import FitLoop
 from ortpartial.estimator.params import FitSettings
 from ortpartial.estimator.predictor import Predictor
+from ortpartial.estimator.tasks import FitTasks
 from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
 from ortpartial.graph import build, constant, op, variable
@@ -166,11 +168,13 @@ def test_a_loop_without_an_optimizer():
     assert (loop.train_losses, loop.validation_losses, loop.n_iter) == (o.train_losses_, o.validation_losses_, 5)
     assert all((engine.get(n) == a).all() for n, a in o.trained_coef_.items())
 
-    def notify():
+    def notify(_):
         loop.settings = replace(loop.settings, batch_size=60)
         return loop.n_iter == 3
 
-    loop.fit(X, Y, None, None, None, notify)
+    loop.settings = replace(loop.settings, callbacks=[notify])
+    composed = SimpleNamespace(_loop=loop, _engine=engine, max_iter=5)
+    loop.fit(X, Y, None, None, None, FitTasks(composed, X, Y))
     assert (loop.n_iter, engine.iteration) == (3, 6 + 1 + 1)
     loop.partial_fit(X, Y, None)
     assert (loop.n_iter, engine.iteration) == (4, 9)

@@ -175,9 +175,10 @@ def test_errors_of_several(X, y, message):
         ({"validation_every": np.nan}, SettingError, "a share of max_iter or a number of epochs, not nan."),
         ({"validation_every": np.inf}, SettingError, "a share of max_iter or a number of epochs, not inf."),
         ({"validation_every": "all"}, SettingError, "a share of max_iter or a number of epochs, not 'all'."),
-        ({"callbacks": [3]}, SettingError, "callbacks are functions of the optimizer; 3 cannot be called."),
+        ({"callbacks": [3]}, SettingError, "callbacks are functions of the optimizer, or objects with the "
+         "hooks setup, on_fit_task_begin, on_fit_task_end and teardown; 3 is neither."),
         ({"callbacks": print}, SettingError,
-         "callbacks is a sequence of functions of the optimizer, not <built-in function print>."),
+         "callbacks is a sequence of callbacks, not <built-in function print>; give a list of them."),
         ({"random_state": -1}, SettingError, "random_state is None, a seed from 0 on or a Generator, not -1."),
         ({"random_state": "a"}, SettingError, "random_state is None, a seed from 0 on or a Generator, not 'a'."),
         ({"learning_rate": "Sgdd"}, SettingError, "learning_rate: 'Sgdd' is not known."),

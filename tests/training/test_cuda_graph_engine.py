@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from models import assert_close, data, images, mlp, net, two_in_two_out
 
+from ortpartial import GradientClipping, build, constant, op, variable
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import build, constant, op, variable
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DeadlineError, ModelError
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
 from ortpartial.learning.optimizers import (
@@ -98,6 +98,17 @@ def test_same_steps(stand_in, monkeypatch, rate, weighted):
 @pytest.mark.parametrize("rate", RATES, ids=lambda r: type(r).__name__)
 def test_a_step_to_be_recorded_has_no_branches(stand_in, rate):
     graph = cuda_graph_step(replace(optimizer(learning_rate=rate)._spec, device="cuda").for_batch(10))
+    assert "If" not in {node.op_type for node in graph.graph.node}
+
+
+@pytest.mark.parametrize("settings", [
+    {"gradient_clipping": 0.1}, {"accumulate": 3, "averaging": "swa"},
+    {"gradient_clipping": GradientClipping(0.1, 0.01, "weight"), "accumulate": 2, "averaging": "ema"}])
+def test_clipping_accumulation_and_averages(stand_in, settings):
+    X, y, w = data(45)
+    near, far = (o.fit(X, y, w) for o in pair(learning_rate="Adam", **settings))
+    assert_same(far, near)
+    graph = cuda_graph_step(replace(far._spec, device="cuda").for_batch(10))
     assert "If" not in {node.op_type for node in graph.graph.node}
 
 

@@ -44,6 +44,28 @@ dist.destroy_process_group()
 SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs"]
 
 
+class Halve:
+    """Halves the weights within an epoch, in the first process, whose weights all have."""
+
+    batches_between_calls = 2
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def setup(self, estimator, context):
+        assert self.rank == 0
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        assert self.rank == 0
+        if context.task_name == "batches":
+            estimator.set_state([a / 2 for a in estimator.get_state()])
+
+    teardown = setup
+
+
 def training(case, distributed=False, rank=0):
     """An optimizer of a case, and what its fit is given."""
     dtype = "float64" if case == "float64" else "float32"
@@ -75,7 +97,9 @@ def training(case, distributed=False, rank=0):
             o.set_params(learning_rate__eta0=0.1, learning_penalty="none", batch_size=7)
             return len(said) == 2
 
-        return Optimizer(mlp(), callbacks=[stop], verbose=1, **settings), (X, y, w, X, y)
+        return Optimizer(mlp(), callbacks=[stop, Halve(rank)], verbose=1, **settings), (X, y, w, X, y)
+    if case == "failing":  # The others would wait for the first process.
+        return Optimizer(mlp(), callbacks=[lambda o: 1 / 0], **settings), (X, y)
     if case == "few":  # Batches of two for four processes: two of them have nothing to do.
         return Optimizer(mlp(), **{**settings, "batch_size": 2}), (X, y, w)
     if case == "other rows":
@@ -126,6 +150,7 @@ def test_the_steps_of_one_process(size, tmp_path):
     ("case", "message"),
     [
         ("death", "ProcessError: Process 0 of 2 has lost the others: "),
+        ("failing", "A callback has failed in the first process: ZeroDivisionError: division by zero"),
         ("other rows", "DataError: This process has 52 rows, the first one 53; every process is given all rows."),
     ],
 )

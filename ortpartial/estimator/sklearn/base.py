@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import warnings
@@ -46,7 +47,10 @@ __all__ = ["BaseOnnxEstimator"]
 
 
 #: The step size of scikit-learn's perceptrons, and that of a linear model, whose loss is convex.
-_STEP, _LINEAR_STEP = 1e-3, 5e-2
+_STEP, _LINEAR_STEP = 1e-3, 2e-2
+
+#: Numbers in a layer for a batch up to which sessions are shared; they keep memory for these.
+_MOST_SHARED = 2**22
 
 
 class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
@@ -261,6 +265,21 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             loaded, self.weights_to_train, learning_loss=loss, learning_rate=self._rate, learning_penalty=penalty,
             batch_size=batch_size, random_state=rng.randint(2**31 - 1), device=self.device, engine=self.engine,
             warm_start=True, **settings)
+        if self.model is None:
+            self._share_sessions(loaded, batch_size)
+
+    def _share_sessions(self, network: Model, batch_size: int) -> None:
+        """Let networks of equal shape and settings share what is compiled, as in the folds of a cross-validation."""
+        optimizer = self.optimizer_
+        sizes = tuple([w.shape for w in network.arrays.values()])
+        if batch_size * max(map(max, sizes)) > _MOST_SHARED:
+            return
+        identity = (sizes, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
+                    optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate, optimizer.learning_penalty,
+                    repr(self.settings))
+        with contextlib.suppress(TypeError):  # A loss of one's own may have settings that cannot be hashed.
+            hash(identity)
+            optimizer._engine.identity = identity
 
     @property
     def _rate(self) -> BaseLearningRate:
@@ -277,7 +296,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             return resolve_penalty(self.penalty)
         # scikit-learn adds up the losses of several outputs, which are averaged here.
         averaged = 1 if loss.target_dtype is not None else self.n_outputs_
-        rows = batch_size if weight is None else batch_size * (float(np.mean(weight)) or 1)
+        # Rounded, so that folds with balanced classes have equal penalties, and share what is compiled.
+        rows = batch_size if weight is None else batch_size * (round(float(np.mean(weight)), 9) or 1)
         return ElasticLearningPenalty(l2=self.alpha / (rows * averaged))
 
     def _set_loop(self, batch_size: int, callbacks: Any) -> None:

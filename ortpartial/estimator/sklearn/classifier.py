@@ -60,7 +60,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     loss : str, BaseLearningLoss or callable
         ``"log_loss"`` is the cross entropy of the softmax of the scores for more than two classes, and that of their
         sigmoid otherwise. Or any other loss of the library: ``"hinge"``, an object, or a function of prediction and
-        target; one that takes numbers is given 1 for the class, or labels, of a row and 0 for the others.
+        target; one that takes numbers is given 1 for the class, or labels, of a row and 0 for the others, or -1 if
+        it is for quantities.
     penalty : BaseLearningPenalty, optional
         The penalty of the weights, in place of `alpha`.
     class_weight : dict, list of dict, "balanced" or None
@@ -71,7 +72,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         schedule, or a number for plain SGD. Settings of objects are settings of the estimator, such as
         ``learning_rate__eta0`` in a grid search.
     learning_rate_init : float, optional
-        The step size of an optimizer that is given by name; by default 0.001, and 0.05 for a linear model.
+        The step size of an optimizer that is given by name; by default 0.001, and 0.02 for a linear model.
     batch_size : int or "auto"
         Rows of a batch; ``"auto"`` is 200. Never more than there are rows.
     max_iter : int
@@ -327,8 +328,9 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
             return np.log(self.predict_proba(X))
 
     def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
-        check_classification_targets(y)
         kind = type_of_target(y)
+        if kind not in ("binary", "multiclass"):
+            check_classification_targets(y)
         if kind == "multiclass-multioutput":
             raise ValueError("y has several columns of more than two labels each, which is not supported; fit a "
                              "sklearn.multioutput.MultiOutputClassifier of this estimator.")
@@ -353,9 +355,11 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return NegLogLearningLoss() if self._is_multilabel or n_outputs == 1 else SoftmaxCrossEntropyLearningLoss()
 
     def _encode(self, y: np.ndarray, loss: BaseLearningLoss) -> np.ndarray:
-        if loss.target_dtype is not None or y.ndim == 2:
+        if loss.target_dtype is not None:
             return y
-        return y if self.n_outputs_ == 1 else np.eye(self.n_outputs_, dtype=np.float32)[y]
+        target = np.eye(self.n_outputs_, dtype=np.float32)[y] if y.ndim == 1 and self.n_outputs_ > 1 else y
+        # A loss of quantities has no labels: -1 and 1 are as far from 0, where the decision changes.
+        return target if loss.labels(np.zeros((1, 1))) is not None else 2.0 * target - 1
 
     def _decode(self, scores: np.ndarray) -> np.ndarray:
         if self._is_multilabel:

@@ -51,7 +51,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         schedule, or a number for plain SGD. Settings of objects are settings of the estimator, such as
         ``learning_rate__eta0`` in a grid search.
     learning_rate_init : float, optional
-        The step size of an optimizer that is given by name; by default 0.001, and 0.05 for a linear model.
+        The step size of an optimizer that is given by name; by default 0.001, and 0.02 for a linear model.
     batch_size : int or "auto"
         Rows of a batch; ``"auto"`` is 200. Never more than there are rows.
     max_iter : int

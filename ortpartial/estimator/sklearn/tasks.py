@@ -76,7 +76,8 @@ class FrozenOptimizer:
         self.learning_loss, self.trained_coef_ = optimizer.learning_loss, optimizer.trained_coef_
         weights = optimizer._state.arrays
         self._predictor = copy.copy(optimizer._predictor)
-        self._predictor.engine = SimpleNamespace(get=weights.__getitem__, turn=Turn(), local=optimizer._engine.local)
+        self._predictor.engine = SimpleNamespace(get=weights.__getitem__, turn=Turn(), local=optimizer._engine.local,
+                                                 identity=None)
 
     def predict(self, X: Any) -> Any:
         """The outputs for X."""

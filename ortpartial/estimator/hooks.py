@@ -1,0 +1,119 @@
+"""Hooks of callbacks, by the protocol of scikit-learn: which objects have them, and what a hook asks for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ortpartial.exceptions import SettingError
+
+__all__ = ["HOOKS", "call_hook", "check_callback", "has_hooks"]
+
+#: The methods of a callback.
+HOOKS = ("setup", "on_fit_task_begin", "on_fit_task_end", "teardown")
+
+#: What the hooks of a task may ask for, by keyword-only parameters.
+_PARAMETERS = ("X", "y", "metadata", "fitted_estimator")
+
+
+def has_hooks(callback: Any) -> bool:
+    """Whether a callback is an object with hooks, and not a function of the optimizer.
+
+    Parameters
+    ----------
+    callback : object
+        An element of the setting `callbacks`.
+
+    Returns
+    -------
+    bool
+    """
+    return hasattr(callback, "on_fit_task_end") and hasattr(callback, "setup")
+
+
+def check_callback(callback: Any) -> None:
+    """Check that an object is a callback: one with hooks, or a function of the optimizer.
+
+    Parameters
+    ----------
+    callback : object
+        An element of the setting `callbacks`.
+
+    Raises
+    ------
+    SettingError
+        It is a class, lacks a hook, or a hook asks for what there is not.
+    """
+    hooks = [h for h in HOOKS if hasattr(callback, h)]
+    if not hooks:
+        _check_function(callback)
+        return
+    name = callback.__name__ if isinstance(callback, type) else type(callback).__name__
+    if isinstance(callback, type):
+        raise SettingError(f"callbacks are objects, and {name} is a class; give {name}().")
+    if missing := [h for h in HOOKS if h not in hooks]:
+        raise SettingError(f"The callback {name} has {_join(hooks)} and lacks {_join(missing)}; a callback has the "
+                           f"hooks {_join(HOOKS)}.")
+    period = getattr(callback, "batches_between_calls", None)
+    if period is not None and (isinstance(period, bool) or not isinstance(period, int) or period < 1):
+        raise SettingError(f"batches_between_calls of the callback {name} is None or a whole number of at least 1, not "
+                           f"{period!r}.")
+    for hook in HOOKS[1:3]:
+        if unknown := [p for p in list_parameters(getattr(callback, hook)) if p not in _PARAMETERS]:
+            raise SettingError(f"{hook} of the callback {name} asks for {unknown[0]!r}; its keyword-only parameters "
+                               f"are some of {_join(_PARAMETERS)}.")
+
+
+def _check_function(callback: Any) -> None:
+    """Check that a callback is a function of one argument."""
+    if not callable(callback):
+        raise SettingError(f"callbacks are functions of the optimizer, or objects with the hooks {_join(HOOKS)}; "
+                           f"{callback!r} is neither.")
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        raise SettingError(f"callbacks are functions of the optimizer; {callback!r} does not take one argument."
+                           ) from None
+    except ValueError:  # A function in C may have no signature.
+        return
+
+
+def list_parameters(hook: Callable[..., Any]) -> list[str]:
+    """The keyword-only parameters of a hook: what it asks for.
+
+    Parameters
+    ----------
+    hook : callable
+        A method of a callback.
+
+    Returns
+    -------
+    list of str
+    """
+    return [p.name for p in inspect.signature(hook).parameters.values() if p.kind == p.KEYWORD_ONLY]
+
+
+def call_hook(hook: Callable[..., Any], estimator: Any, context: Any, arguments: dict[str, Callable[[], Any]]) -> bool:
+    """Call a hook of a task with what it asks for.
+
+    Parameters
+    ----------
+    hook : callable
+        A method of a callback.
+    estimator, context : object
+        What it is always given.
+    arguments : dict of str to callable
+        From the name of a parameter to the function that computes it.
+
+    Returns
+    -------
+    bool
+        Whether it asks to stop.
+    """
+    return bool(hook(estimator, context, **{p: arguments[p]() for p in list_parameters(hook)}))
+
+
+def _join(names: Any) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,247 @@
+"""The tasks of a fit, and the callbacks that are told of them: the fit itself, its epochs, and pieces of an epoch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ortpartial.exceptions import OrtPartialError
+from ortpartial.logs import logger
+
+from .changes import change_settings, scale_rate
+from .context import TaskContext
+from .hooks import call_hook, has_hooks
+
+if TYPE_CHECKING:
+    from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
+
+__all__ = ["FitTasks"]
+
+#: Settings that the processes of a distributed training share: a callback may change them.
+_SHARED = ("learning_rate", "learning_penalty", "gradient_clipping", "averaging", "use_average", "max_iter",
+           "batch_size", "shuffle", "validation_every")
+
+
+class FitTasks:
+    """Tells callbacks of the tasks of a fit: those of the setting `callbacks`, and those of a context of scikit-learn.
+
+    As a context it tears down what was set up, also after an error. Where several processes train together, the first
+    one alone calls, and all go on with the settings, the weights and the answers that it has.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer that trains.
+    X, y, sample_weight : object
+        The data, as `fit` was given them.
+    estimator : object, optional
+        The estimator that callbacks are given, where another one composes the optimizer.
+    context : sklearn.callback.CallbackContext, optional
+        The context of the fit of this estimator, which gets the epochs as subtasks; it begins and ends elsewhere.
+    reconstruct : callable, optional
+        Returns the attributes that make a copy of the estimator one that is fitted so far, as callbacks may ask for it;
+        by default they get a copy of the optimizer.
+
+    Attributes
+    ----------
+    is_followed : bool
+        Whether anybody has been told of a task, or is to be told of all.
+    is_stopping : bool
+        Whether somebody has asked to stop.
+    stopped_by : str
+        Who: ``"a callback"``, or the class of one.
+    """
+
+    def __init__(self, optimizer: Optimizer, X: Any, y: Any, sample_weight: Any = None, *, estimator: Any = None,
+                 context: Any = None, reconstruct: Callable[[], dict[str, Any]] | None = None):
+        self.optimizer, self.context, self.reconstruct = optimizer, context, reconstruct
+        self.estimator = optimizer if estimator is None else estimator
+        self.data = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
+        self.is_followed = context is not None
+        self.is_stopping, self.stopped_by = False, "a callback"
+        self._callbacks: Sequence[Any] = ()
+        self._set_up: list[Any] = []
+        self._root: TaskContext | None = None
+        # The contexts of the epoch and of the piece that run: our own, and that of scikit-learn, if there is one.
+        self._epoch: tuple[Any, Any] = (None, None)
+        self._piece: tuple[Any, Any] = (None, None)
+
+    def __enter__(self) -> FitTasks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+                 ) -> None:
+        """Tear down, the last one first; an error in it does not hide the one that ended the training."""
+        errors = []
+        for callback in self._set_up[::-1]:
+            try:
+                callback.teardown(self.estimator, self._root)
+            except Exception as e:
+                errors.append(e)
+        for hidden in errors if error else errors[1:]:
+            logger.error("the teardown of a callback failed", exc_info=hidden)
+        if errors and not error:
+            raise errors[0]
+
+    # -- what the loop tells
+
+    def begin_epoch(self, steps: int | None) -> None:
+        """Tell that an epoch of so many steps begins, if their number is known."""
+
+        def begin() -> bool:
+            self._look_at_settings()
+            pieces = None if steps is None and self._periods else len(self._list_stops(steps or 0))
+            context = None if self.context is None else self.context.subcontext("epoch", max_subtasks=pieces)
+            assert self._root is not None
+            self._epoch = self._root.subcontext("epoch", pieces), context
+            return self._call("on_fit_task_begin", self._epoch, self._callbacks)
+
+        self.is_followed = True
+        self._ask(begin)
+
+    def end_epoch(self) -> bool:
+        """Tell that it has ended; return whether to stop."""
+        return self._ask(lambda: self._call("on_fit_task_end", self._epoch, self._callbacks))
+
+    def end_fit(self) -> None:
+        """Tell that the fit has ended."""
+        if self.is_followed:
+            self._ask(lambda: self._call("on_fit_task_end", (self._root, None), self._callbacks))
+
+    def cut(self, steps: int) -> Iterator[tuple[int, int | None]]:
+        """The pieces of an epoch between which callbacks want to be told, from batch to batch, until one asks to stop.
+        """
+        start, stops = 0, self._list_stops(steps)
+        if not stops:
+            yield 0, None
+        for stop in stops:
+            self._begin_piece(start)
+            yield start, stop
+            if self._end_piece(stop, is_last=stop == steps):
+                return
+            start = stop
+
+    def follow(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Batches whose number need not be known, until somebody who is told between them asks to stop."""
+        periods, step = self._periods, 0
+        for step, batch in enumerate(batches):
+            if any(step % p == 0 for p in periods):
+                if step and self._end_piece(step, is_last=False):
+                    return
+                self._begin_piece(step)
+            yield batch
+        if periods:
+            self._end_piece(step + 1, is_last=True)
+
+    def _list_stops(self, steps: int) -> list[int]:
+        """The steps of an epoch after which callbacks want to be told, in order, with the last one; empty for none."""
+        periods = self._periods
+        return sorted({s for p in periods for s in range(p, steps, p)} | {steps}) if periods else []
+
+    def _begin_piece(self, start: int) -> None:
+        """Tell that a piece of the epoch begins, after so many steps of it."""
+
+        def begin() -> bool:
+            own, context = self._epoch
+            self._piece = own.subcontext("batches"), context and context.subcontext("batches")
+            return self._call("on_fit_task_begin", self._piece, self._list_due(start))
+
+        self._ask(begin)
+
+    def _end_piece(self, stop: int, is_last: bool) -> bool:
+        """Tell that a piece has ended, after so many steps of the epoch; return whether to stop."""
+        return self._ask(lambda: self._call("on_fit_task_end", self._piece, self._list_due(0 if is_last else stop)))
+
+    # -- how callbacks are told
+
+    @property
+    def _periods(self) -> set[int]:
+        """After how many batches callbacks want to be told."""
+        others = getattr(self.estimator, "_skl_callbacks", ()) if self.context is not None else ()
+        return {p for c in (*self.optimizer._loop.settings.callbacks, *others) if (p := _period(c))}
+
+    def _list_due(self, step: int) -> list[Any]:
+        """The callbacks that want to be told after so many steps of an epoch."""
+        return [c for c in self._callbacks if (p := _period(c)) and step % p == 0]
+
+    def _look_at_settings(self) -> None:
+        """Set up the callbacks of the setting, which another callback may have changed."""
+        is_first = self._root is None
+        if self._root is None:
+            self._root = TaskContext(type(self.estimator).__name__, max_subtasks=self.optimizer.max_iter)
+        if (callbacks := self.optimizer._loop.settings.callbacks) is self._callbacks:
+            return
+        for callback in callbacks:
+            if has_hooks(callback) and not any(c is callback for c in self._set_up):
+                self._set_up.append(callback)
+                callback.setup(self.estimator, self._root)
+        self._callbacks = callbacks
+        if is_first:
+            self._call("on_fit_task_begin", (self._root, None), callbacks)
+
+    def _call(self, hook: str, contexts: tuple[Any, Any], callbacks: Iterable[Any]) -> bool:
+        """Call a hook of callbacks, and plain functions after an epoch; return whether one asks to stop."""
+        own, context = contexts
+        arguments: dict[str, Callable[[], Any]] = {
+            **{n: partial(self.data.get, n) for n in self.data}, "fitted_estimator": self._copy_estimator}
+        askers = []
+        for callback in callbacks:
+            if has_hooks(callback):
+                is_asking = call_hook(getattr(callback, hook), self.estimator, own, arguments)
+            else:
+                is_asking = hook == "on_fit_task_end" and own.task_name == "epoch" and callback(self.optimizer) is True
+            if is_asking:
+                askers.append(type(callback).__name__ if has_hooks(callback) else "a callback")
+        if context is not None:
+            tell = getattr(context, f"call_{hook}")
+            answer = tell(estimator=self.estimator, reconstruction_attributes=self.reconstruct, **self.data)
+            if answer is True:  # At the beginning of a task it is the context itself.
+                askers.append("a callback")
+        if askers:
+            self.stopped_by = askers[0]
+        return bool(askers) and hook == "on_fit_task_end"
+
+    def _ask(self, call: Callable[[], bool]) -> bool:
+        """Call; return whether somebody asks to stop."""
+        is_over = self._call_in_first(call) if self.optimizer._engine.is_distributed else call()
+        self.is_stopping |= is_over
+        return is_over
+
+    def _call_in_first(self, call: Callable[[], bool]) -> bool:
+        """Call in the first process alone; all go on with the answer, the settings and the weights that it has."""
+        optimizer, engine = self.optimizer, self.optimizer._engine
+        answer, error, changes = False, None, engine.changes
+        if engine.is_first:
+            try:
+                answer = call()
+            except Exception as e:
+                error = e
+        engine = optimizer._engine  # A callback may have changed the rate.
+        shared, scale = {n: getattr(optimizer, n) for n in _SHARED}, optimizer._state.rate_scale
+        message = error and f"{type(error).__name__}: {error}"
+        shared, optimizer._rng, answer, scale, has_changed, message = engine.broadcast(
+            (shared, optimizer._rng, answer, scale, engine.changes != changes, message))
+        if message:
+            raise error or OrtPartialError(f"A callback has failed in the first process: {message}")
+        if scale != optimizer._state.rate_scale:
+            scale_rate(optimizer, scale)
+        change_settings(optimizer, {n: v for n, v in shared.items() if getattr(optimizer, n) != v})
+        if has_changed:
+            optimizer._engine.synchronize()
+        return bool(answer)
+
+    def _copy_estimator(self) -> Any:
+        """The estimator as if it had been fitted so far, for good."""
+        if self.reconstruct is None:
+            return copy.copy(self.optimizer).set_params(callbacks=())
+        fitted = copy.copy(self.estimator)
+        vars(fitted).update(self.reconstruct())
+        return fitted
+
+
+def _period(callback: Any) -> int | None:
+    """After how many batches a callback wants to be told within an epoch, if at all."""
+    return getattr(callback, "batches_between_calls", None)

@@ -1,0 +1,87 @@
+"""The view of a training that callbacks read: where it is, its last losses, and copies of its weights and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .optimizer import OrtGradientForwardBackwardOptimizer
+
+__all__ = ["TrainingView", "view_training"]
+
+
+@dataclass(frozen=True)
+class TrainingView:
+    """What a training was like when `training_view` was called.
+
+    Attributes
+    ----------
+    epoch, max_iter : int
+        Number of epochs trained, over all calls, and the setting.
+    iteration : int
+        Number of batches seen.
+    loss : float or None
+        The mean loss of the epoch that runs, or of the last one.
+    losses : dict of str to float
+        The last record of `history_`; empty before the first epoch.
+    rate : float
+        The step size of the next batch.
+    seconds : float
+        Since the epoch began.
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer that trains, which alone can change it: `set_params`, `set_state`.
+    """
+
+    epoch: int
+    max_iter: int
+    iteration: int
+    loss: float | None
+    losses: Mapping[str, Any]
+    rate: float
+    seconds: float
+    optimizer: OrtGradientForwardBackwardOptimizer = field(repr=False)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A copy of the records of all epochs so far."""
+        return self.optimizer.history_
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Copies of the weights of now, by name."""
+        return self.optimizer.trained_coef_
+
+    def record(self, **columns: Any) -> None:
+        """Add columns to the record of the last epoch in `history_`.
+
+        Parameters
+        ----------
+        **columns : object
+            By name; those that a training has itself remain as they are.
+        """
+        if records := self.optimizer._loop.records:
+            records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})
+
+
+def view_training(optimizer: OrtGradientForwardBackwardOptimizer) -> TrainingView:
+    """What the training of an optimizer is like now.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+
+    Returns
+    -------
+    TrainingView
+    """
+    loop = optimizer._loop
+    iteration, loss = loop.read_progress()
+    last = optimizer.history_[-1:]
+    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, MappingProxyType(last[0] if last else {}),
+                        optimizer.learning_rate_, perf_counter() - loop.began, optimizer)
