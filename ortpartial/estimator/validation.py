@@ -18,6 +18,7 @@ from ortpartial.training import TrainingSpec
 
 from .hints import hint_encoding, hint_labels, hint_shape
 from .missing_values import find_nullable
+from .sparse_rows import SparseRows
 
 __all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target", "list_columns"]
 
@@ -185,6 +186,8 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nulla
 
     `counts` refuses real numbers, as for indices.
     """
+    if isinstance(data, SparseRows):  # of an estimator, which has checked them
+        return data.astype(dtype)  # type: ignore[return-value]
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
     if hasattr(data, "nnz") and hasattr(data, "toarray"):  # of scipy.sparse, which need not be imported

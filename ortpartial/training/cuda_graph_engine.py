@@ -116,7 +116,8 @@ class CudaGraphEngine(EpochEngine):
 
     def _captured(self, shapes: Shapes, rows: int) -> Any:
         """The step of batches of these shapes, or None where it cannot be recorded, or reads rows of other shapes."""
-        if self._refused or is_symbolic(shapes) or not (self._resident is None or self._resident.takes(self._data)):
+        is_resident = self._resident is None or self._resident.takes(self._data)
+        if self._refused or not self._is_whole or is_symbolic(shapes) or not is_resident:
             return None
         try:  # Another thread would record once more: see below.
             return self._program("captured", shapes, rows, threading.get_ident())

@@ -249,7 +249,7 @@ class Engine(ABC):
         self._row_shapes: list[tuple[str, tuple[int, ...]]] = []
         #: By the number of rows, the shapes of a batch of these data.
         self._shapes: dict[int, Shapes] = {}
-        self._starts = 0
+        self._starts, self._is_whole = 0, True
         self._static: dict[Shapes, TrainingSpec] = {}
         self._symbolic: dict[Any, tuple[TrainingSpec, int | None]] = {}
         self._counts: np.ndarray | None = None
@@ -382,6 +382,8 @@ class Engine(ABC):
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
         self._data, self._starts = dict(data), self._starts + 1
+        # Rows of another kind, such as sparse ones, are only gathered batch by batch.
+        self._is_whole = all(isinstance(a, np.ndarray) for a in data.values())
         #: By how much each row counts; None where all count the same.
         self._counts = count_rows(self.spec, data)
         self._row_shapes = [(n, a.shape[1:]) for n, a in data.items()]

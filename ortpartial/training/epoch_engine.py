@@ -52,7 +52,7 @@ class EpochEngine(StepEngine):
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, many in one run."""
         count, rows = batches.shape
-        if steps == 1 or rows * self._trained > _LONG_STEP:
+        if steps == 1 or rows * self._trained > _LONG_STEP or not self._is_whole:
             super()._train(batches, shapes, mean, steps)
             return
         program = self._program("epoch", shapes, rows)

@@ -7,7 +7,7 @@ import copy
 import os
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,9 @@ from ortpartial.model import Model, load
 
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
+from ..sparse_rows import SparseRows
 from .compat import CallbackSupportMixin, validate_data
 from .networks import ACTIVATIONS, build_network, list_layers
-from .sparse import SparseBatches, predict_sparse
 from .stopping import StoppingRule
 from .tasks import FitTasks
 
@@ -130,11 +130,11 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         target = self._encode(train[2], self.optimizer_.learning_loss)
         score = self._score_on(validation) if self.early_stopping else None
         rule = StoppingRule(self.tol, self.n_iter_no_change, score)
-        self._run(train, target, weight, batch_size, rule, rng)
+        self._run(train, target, weight, batch_size, rule)
         return self
 
-    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Any, batch_size: int, rule: StoppingRule,
-             rng: np.random.RandomState) -> None:
+    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Any, batch_size: int, rule: StoppingRule
+             ) -> None:
         """The epochs of a fit, and what they leave behind."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
         tasks = FitTasks(self, train[0], train[1], train[3])
@@ -149,10 +149,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
         self._set_loop(batch_size, (*self.callbacks, end_epoch))
         try:
-            if hasattr(train[0], "toarray"):
-                optimizer.fit(SparseBatches(train[0], target, weight, batch_size, rng if self.shuffle else None))
-            else:
-                optimizer.fit(train[0], target, weight)
+            optimizer.fit(_wrap(train[0]), target, weight)
         finally:
             optimizer.callbacks = ()
         rule.restore(optimizer)
@@ -174,10 +171,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             self._make_optimizer(self._make_model(X, n_outputs, rng), batch_size, weight, rng)
         self._set_loop(batch_size, ())
         target = self._encode(y_numbers, self.optimizer_.learning_loss)
-        if hasattr(X, "toarray"):
-            self.optimizer_.partial_fit(SparseBatches(X, target, weight, batch_size, rng if self.shuffle else None))
-        else:
-            self.optimizer_.partial_fit(X, target, weight)
+        self.optimizer_.partial_fit(_wrap(X), target, weight)
         self._record(1, None)
         return self
 
@@ -274,10 +268,11 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         sizes = tuple([w.shape for w in network.arrays.values()])
         if batch_size * max(map(max, sizes)) > _MOST_SHARED:
             return
-        identity = (sizes, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
-                    optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate, optimizer.learning_penalty,
-                    repr(self.settings))
-        with contextlib.suppress(TypeError):  # A loss of one's own may have settings that cannot be hashed.
+        identity: Hashable = (
+            sizes, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
+            optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate, optimizer.learning_penalty,
+            tuple(sorted((self.settings or {}).items())))
+        with contextlib.suppress(TypeError):  # A setting may be of a kind that cannot be hashed or sorted.
             hash(identity)
             optimizer._engine.identity = identity
 
@@ -309,9 +304,10 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _forward(self, X: Any) -> np.ndarray:
         """The scores of rows that were checked."""
-        if hasattr(X, "toarray"):
-            return predict_sparse(self.optimizer_.predict, X)
-        return self.optimizer_.predict(X)
+        rows = _wrap(X)
+        if isinstance(rows, SparseRows):
+            return np.concatenate([self.optimizer_.predict(part) for part in rows.parts()])
+        return self.optimizer_.predict(rows)
 
     def _compute_scores(self, X: Any) -> np.ndarray:
         """The scores of rows of the user's."""
@@ -399,6 +395,11 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         tags.input_tags.sparse = True
         tags.input_tags.three_d_array = self.model is not None
         return tags
+
+
+def _wrap(X: Any) -> Any:
+    """Rows as the optimizer reads them."""
+    return SparseRows(X) if hasattr(X, "toarray") else X
 
 
 def _take(rows: Any, *arrays: Any) -> tuple[Any, ...]:
