@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["PROGRESS", "change_settings", "check_average", "keep_learned", "scale_rate"]
+__all__ = ["PROGRESS", "change_settings", "check_average", "check_lengths", "keep_learned", "scale_rate"]
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
@@ -81,7 +81,7 @@ def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
     new = {n: resolve(params.get(n, getattr(optimizer, n))) for n, resolve in _UPDATE.items()}
     check_average(new["use_average"], new["averaging"])
     if optimizer._loop.thread is not None and not optimizer._batches:
-        _check_lengths(new["learning_rate"], new["averaging"])
+        check_lengths(new["learning_rate"], new["averaging"])
     if any(new[n] != getattr(optimizer, n) for n in _UPDATE if n != "use_average"):
         optimizer._parts.adopt(_replace_update(optimizer, **new))
     optimizer._engine.use_average = new["use_average"]
@@ -106,8 +106,21 @@ def _replace_update(
         average_start=spec.average_start if type(averaging) is type(spec.averaging) else updates)
 
 
-def _check_lengths(rate: BaseLearningRate, averaging: WeightAverage | None) -> None:
-    """Refuse what lasts as long as a training of which the length is not known."""
+def check_lengths(rate: BaseLearningRate, averaging: WeightAverage | None) -> None:
+    """Refuse what lasts as long as a training of which the length is not known.
+
+    Parameters
+    ----------
+    rate : BaseLearningRate
+        The optimizer, with its schedule.
+    averaging : WeightAverage or None
+        The averaging of the training.
+
+    Raises
+    ------
+    SettingError
+        One of them does.
+    """
     if rate.over(1) is not rate:
         raise SettingError(f"{rate.schedule!r} lasts as long as the training, and the data do not say how many "
                            f"batches they give; give the schedule their number n.")

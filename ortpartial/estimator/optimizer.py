@@ -47,7 +47,7 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
-from .changes import PROGRESS, change_settings, check_average, scale_rate
+from .changes import PROGRESS, change_settings, check_average, check_lengths, scale_rate
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
@@ -429,8 +429,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Raises
         ------
         ModelError
-            The model has no training, or one that is not recognized, such as one with a loss of one's own or of the
-            style ``"lowered"``; a `TrainingSession` runs any.
+            The model has no training, or one that is not recognized, such as one with a loss of one's own, of the
+            style ``"lowered"``, or with `gradient_clipping`, `accumulate` or `averaging`; a `TrainingSession` runs any.
 
         Examples
         --------
@@ -543,8 +543,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         try:
             self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size, X_val)
         except SettingError:
-            if is_planned:
+            if self.learning_rate.over(1) is not self.learning_rate:
                 raise
+            check_lengths(self.learning_rate, self.averaging)
             self._batches = 0
         if is_planned and self._spec.batches != self._batches:
             self._parts.adopt(replace(self._spec, batches=self._batches))

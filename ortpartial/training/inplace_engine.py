@@ -44,18 +44,27 @@ class InplaceEngine(Engine):
     def __init__(self, spec: TrainingSpec):
         super().__init__(spec)
         self.saving: dict[str, Any] = {"low_memory": True, "arena": spec.gradient is None}
-        self._update = update_graph(spec)
-        self.updated = [n for n in self.sides[0] if n not in spec.statistics]
-        self.overwrites = can_overwrite(self._update, {n: spec.names.new(n) for n in self.updated})
+        self._update = _Update(self, update_graph(spec, due=True))
+        # An If that decides would hold all weights and states a second time.
+        self._sum = _Update(self, update_graph(spec, due=False)) if spec.accumulate > 1 else self._update
 
-    @cached_property
-    def update(self) -> Session:
-        """The second graph, opened after the first, whose values decide how memory is shared."""
-        return Session(self._update, options=session_options(self.spec.threads(), **self.saving))
+    @property
+    def overwrites(self) -> bool:
+        """Whether weights and states are overwritten where they are, and not by a copy."""
+        return self._update.overwrites and self._sum.overwrites
 
     def graphs(self) -> dict[str, ModelProto]:
-        """The graphs of the gradient and of the update."""
-        return {"gradient": self.gradient(self.spec), "update": self._update}
+        """The graphs of the gradient and of the update, and of the sum of gradients that comes before it."""
+        graphs = {"gradient": self.gradient(self.spec), "update": self._update.graph}
+        return graphs if self._sum is self._update else {**graphs, "sum": self._sum.graph}
+
+    def update(self, gradients: Mapping[str, Any]) -> None:
+        """Update the weights by their gradients, or add these to the sums that a later batch updates them by."""
+        is_due = (self.iteration + 1) % self.spec.accumulate == 0
+        (self._update if is_due else self._sum).run(gradients)
+        if is_due and self._sum is not self._update:
+            for name in self._sum.updated:
+                self.set(name, np.zeros((), np.float32))
 
     def gradient(self, spec: TrainingSpec) -> ModelProto:
         """The graph of the gradient."""
@@ -65,6 +74,34 @@ class InplaceEngine(Engine):
     def _open(self, key: ProgramKey) -> Any:
         """A step for batches of these shapes, or of all."""
         return _InplaceProgram(self, self._spec_for(key.shapes))
+
+
+class _Update:
+    """A graph that takes gradients, and overwrites what it updates."""
+
+    def __init__(self, engine: InplaceEngine, graph: ModelProto):
+        self.engine, self.graph, names = engine, graph, engine.spec.names
+        outputs = {o.name for o in graph.graph.output}
+        self.updated = {n: names.new(n) for n in engine.sides[0] if names.new(n) in outputs}
+        self.overwrites = can_overwrite(graph, self.updated)
+
+    @cached_property
+    def session(self) -> Session:
+        """Opened after the gradient, whose values decide how memory is shared."""
+        return Session(self.graph, options=session_options(self.engine.spec.threads(), **self.engine.saving))
+
+    def run(self, gradients: Mapping[str, Any]) -> None:
+        """Overwrite weights and states."""
+        buffers = self.engine.sides[0]
+        new = {after: buffers[n] for n, after in self.updated.items()} if self.overwrites else {}
+        binding = bind(self.session, {**buffers, **self.engine.given}, new)
+        for name, g in gradients.items():
+            binding.bind_ortvalue_input(name, g)
+        binding.run()
+        if not self.overwrites:
+            values = binding.ortvalues()
+            for name, after in self.updated.items():
+                buffers[name].fill(np.from_dlpack(values[after]))
 
 
 class _InplaceProgram(Program):
@@ -89,20 +126,10 @@ class _InplaceProgram(Program):
         del gradients[names.loss]
         if not (np.isfinite(self.loss) and all(_is_finite(np.from_dlpack(v)) for v in gradients.values())):
             return float("nan") if np.isfinite(self.loss) else float(self.loss)
-        buffers = engine.sides[side]
         statistics = {n: gradients.pop(names.new(n)) for n in engine.spec.statistics}
-        state = {n: buffers[n] for n in engine.updated}
-        new = {names.new(n): buffer for n, buffer in state.items()} if engine.overwrites else {}
-        binding = bind(engine.update, {**state, **engine.given}, new)
-        for name, g in gradients.items():
-            binding.bind_ortvalue_input(name, g)
-        binding.run()
-        if not engine.overwrites:
-            values = binding.ortvalues()
-            for name, buffer in state.items():
-                buffer.fill(np.from_dlpack(values[names.new(name)]))
+        engine.update(gradients)
         for name, v in statistics.items():
-            buffers[name].fill(np.from_dlpack(v))
+            engine.sides[side][name].fill(np.from_dlpack(v))
         return float(self.loss)
 
 

@@ -20,7 +20,9 @@ from .update import append_update
 __all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "update_graph"]
 
 
-def update_graph(spec: TrainingSpec, *, penalized: Collection[str] = ()) -> ModelProto:
+def update_graph(
+    spec: TrainingSpec, *, penalized: Collection[str] = (), due: bool | None = None
+) -> ModelProto:
     """The update of all weights as one model: (gradients, those of the penalty, iteration, weights, states) -> the new.
 
     Parameters
@@ -29,6 +31,8 @@ def update_graph(spec: TrainingSpec, *, penalized: Collection[str] = ()) -> Mode
         The weights and the optimizer.
     penalized : collection of str
         Weights whose penalty has a gradient of its own, which is added.
+    due : bool, optional
+        As for `append_update`.
 
     Returns
     -------
@@ -43,7 +47,7 @@ def update_graph(spec: TrainingSpec, *, penalized: Collection[str] = ()) -> Mode
         gradients.append(sum_values([inputs[n] for n in terms]))
     inputs[names.iteration] = k
     outputs: dict[str, Value] = {}
-    append_update(spec, spec.trained, gradients, k, inputs, outputs)
+    append_update(spec, spec.trained, gradients, k, inputs, outputs, due)
     return build(inputs, outputs, name="learning_rate")
 
 

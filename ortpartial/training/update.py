@@ -24,6 +24,7 @@ def append_update(
     k: Value,
     inputs: dict[str, Value],
     outputs: dict[str, Value],
+    due: bool | None = None,
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs.
 
@@ -39,6 +40,9 @@ def append_update(
         The number of the batch, from 1, an int64 scalar.
     inputs, outputs : dict of str to Value
         Those of the step, which are extended.
+    due : bool, optional
+        With `accumulate`, whether this batch updates the weights, and leaves the sum of gradients to be set to zero, or
+        adds to the sum alone; by default the graph finds out by k.
     """
     names = spec.names
     states: dict[str, dict[str, Value]] = {n: {} for n in weights}
@@ -52,9 +56,11 @@ def append_update(
     inputs.update(before)
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
     by_age = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
-    update = _update_weights if spec.accumulate == 1 else _accumulate
-    after = update(spec, weights, dict(by_age), k, states, factors)
-    outputs.update({names.new(i): after[i] for i in before})
+    if spec.accumulate == 1:
+        after = _update_weights(spec, weights, dict(by_age), k, states, factors)
+    else:
+        after = _accumulate(spec, weights, dict(by_age), k, states, factors, due)
+    outputs.update({names.new(i): after[i] for i in before if i in after})
 
 
 def _update_weights(
@@ -81,7 +87,7 @@ def _update_weights(
 
 def _accumulate(
     spec: TrainingSpec, weights: Mapping[str, Value], gradients: Mapping[str, Value], k: Value, states: States,
-    factors: Mapping[str, Value | float],
+    factors: Mapping[str, Value | float], due: bool | None,
 ) -> dict[str, Value]:
     """Weights and all their states after batch k, of which every `accumulate`-th updates by the mean of the gradients.
 
@@ -90,18 +96,22 @@ def _accumulate(
     n = spec.accumulate
     means = {w: descend(states[w][ACCUMULATED], constant(np.asarray(-1 / n, g.dtype)), g)
              for w, g in gradients.items()}
-    before = _by_name(spec, weights, {w: {**states[w], ACCUMULATED: means[w]} for w in weights})
-    zeros = {spec.names.state(w, ACCUMULATED): mean for w, mean in means.items()}
+    sums = {spec.names.state(w, ACCUMULATED): mean for w, mean in means.items()}
+    if due is False:
+        return sums
+    if due:
+        return _update_weights(spec, weights, means, k / n, states, factors)
+    before = _by_name(spec, weights, states) | sums
 
     def update() -> list[Value]:
         after = _update_weights(spec, weights, means, k / n, states, factors)
-        return [zeros_like(zeros[i]) if i in zeros else after[i] for i in before]
+        return [zeros_like(sums[i]) if i in sums else after[i] for i in before]
 
-    due = op.Equal(op.Mod(k, n), 0)
+    is_due = op.Equal(op.Mod(k, n), 0)
     if spec.may_branch:
-        after = cond(due, update, lambda: list(before.values()))
+        after = cond(is_due, update, lambda: list(before.values()))
     else:
-        after = [op.Where(due, new, old) for new, old in zip(update(), before.values(), strict=True)]
+        after = [op.Where(is_due, new, old) for new, old in zip(update(), before.values(), strict=True)]
     return dict(zip(before, after, strict=True))
 
 

@@ -17,8 +17,10 @@ from ortpartial import (
     LearningRateSGD,
     LossScale,
     StochasticWeightAverage,
+    TrainingSession,
 )
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.exceptions import ModelError
 
 ROWS, BATCH, EPOCHS = 53, 10, 9  # 54 steps, of which the last of each epoch is on three rows
 SETTINGS = {
@@ -122,6 +124,7 @@ def test_engines(settings):
     assert_same(weighted(engine="epoch", **settings), step)
     inplace = weighted(engine="step", checkpointing="auto", **settings)
     assert inplace._engine.copies == 1
+    assert inplace._engine.overwrites
     assert_close(states(inplace), {n: a for n, a in states(step).items() if a.any()}, 1e-5)
 
 
@@ -184,3 +187,19 @@ def test_a_skipped_step_changes_nothing():
     after = states(o)
     assert o.get_state("buffer")[-1] == 1
     assert all((after[n] == a).all() for n, a in before.items() if n in o._spec.states or n in o.trained_coef_)
+
+
+@pytest.mark.parametrize("style", ["standard", "lowered"])
+@pytest.mark.parametrize("name", ["value and norm", "all"])
+def test_training_in_a_model(name, style):
+    """`TrainingSession` goes on with all of it, `from_training_info` says that it does not."""
+    X, y, _ = data(50)
+    o = Optimizer(mlp(), learning_rate="Adam", shuffle=False, **SETTINGS[name]).partial_fit(X, y)
+    model = o.get_training_onnx(style)
+    session = TrainingSession(model)
+    for start in range(0, 50, 10):
+        session.step({"x": X[start : start + 10], "y_target": y[start : start + 10]})
+    o.partial_fit(X, y)
+    assert_close(session.state, states(o), 1e-6)
+    with pytest.raises(ModelError, match=r"none that an optimizer can go on with: .* TrainingSession"):
+        Optimizer.from_training_info(model)
