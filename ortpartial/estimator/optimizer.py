@@ -493,6 +493,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             The `timeout` is over.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight))
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks) -> Self:
+        """Train, and tell of the tasks, which are those of an estimator where one composes this optimizer."""
         if self._loop.thread is not None:
             _check_thread()
         with self._turn.lock:
@@ -503,7 +507,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             self._plan(seen, X, y, X_val)
             if y is not None:
                 self._balance(X, y)
-            self._loop.fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight))
+            self._loop.fit(X, y, sample_weight, X_val, y_val, tasks)
         return self
 
     @check_keywords("max_iter")

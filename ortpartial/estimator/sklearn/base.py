@@ -35,10 +35,12 @@ from ortpartial.model import Model, load
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
 from ..sparse_rows import SparseRows
+from ..tasks import FitTasks
+from ..view import TrainingView
 from .compat import CallbackSupportMixin, validate_data
+from .frozen import FrozenOptimizer
 from .networks import ACTIVATIONS, build_network, list_layers
 from .stopping import StoppingRule
-from .tasks import FitTasks
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -137,27 +139,38 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
              ) -> None:
         """The epochs of a fit, and what they leave behind."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
-        tasks = FitTasks(self, train[0], train[1], train[3])
-        is_over = False
+        X, y, _, sample_weight = train
+        told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
+        context = self._begin_fit(told)
+        tasks = FitTasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
 
         def end_epoch(optimizer: Any) -> bool:
-            nonlocal is_over
             self._record(optimizer.n_iter_ - n_before, rule)
-            is_over = rule(optimizer)
-            is_over |= tasks.end_epoch(is_over or self.n_iter_ == self.max_iter)
-            return is_over
+            return rule(optimizer)
 
-        self._set_loop(batch_size, (*self.callbacks, end_epoch))
+        self._set_loop(batch_size, (end_epoch, *self.callbacks))
         try:
-            optimizer.fit(_wrap(train[0]), target, weight)
+            optimizer._fit(_wrap(X), target, weight, None, None, tasks)
         finally:
             optimizer.callbacks = ()
         rule.restore(optimizer)
         self._record(optimizer.n_iter_ - n_before, rule)
-        tasks.end()
-        if self.n_iter_ == self.max_iter and not is_over:
+        if context is not None:
+            context.call_on_fit_task_end(estimator=self, reconstruction_attributes=self._freeze, **told)
+        if self.n_iter_ == self.max_iter and not tasks.is_stopping:
             warnings.warn(f"The training reached max_iter={self.max_iter} epochs and still improved by more than "
                           f"tol={self.tol}.", ConvergenceWarning, stacklevel=4)  # the caller of the decorated fit
+
+    def _begin_fit(self, told: dict[str, Any]) -> Any:
+        """The context for callbacks of scikit-learn, where this estimator or one around it has any."""
+        if not (hasattr(self, "_skl_callbacks") or hasattr(self, "_parent_callback_ctx")):
+            return None
+        context = self._init_callback_context(max_subtasks=self.max_iter)
+        return context.call_on_fit_task_begin(estimator=self, **told)
+
+    def _freeze(self) -> dict[str, Any]:
+        """What makes a copy of the estimator one whose fit has stopped here."""
+        return {"optimizer_": FrozenOptimizer(self.optimizer_)}
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Train for one epoch."""
@@ -330,6 +343,20 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                                  f"its own; those of a model are optimizer_.trained_coef_.")
         weights = self.optimizer_.trained_coef_
         return [weights[names[place]] for names in list_layers(len(self._hidden))]
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """A record of every epoch, as of `OrtGradientForwardBackwardOptimizer`."""
+        return self.optimizer_.history_
+
+    def training_view(self) -> TrainingView:
+        """Return what the training is like now, for callbacks.
+
+        Returns
+        -------
+        TrainingView
+        """
+        return self.optimizer_.training_view()
 
     # -- settings
 

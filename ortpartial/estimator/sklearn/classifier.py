@@ -99,9 +99,9 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         ``"float32"``, which is faster, or ``"float64"``, in which the network computes; by default that of X.
     device, engine : str
         Where and how to train, as for `OrtGradientForwardBackwardOptimizer`.
-    callbacks : sequence of callable
-        Called with `optimizer_` after every epoch; one that returns True ends the training. Callbacks of scikit-learn
-        1.9 or later are registered by `set_callbacks`.
+    callbacks : sequence of callbacks
+        As for `OrtGradientForwardBackwardOptimizer`: functions of `optimizer_`, and objects with hooks, which are given
+        the estimator. With scikit-learn 1.9 or later, such objects may also be registered by `set_callbacks`.
     settings : dict, optional
         Further settings of `OrtGradientForwardBackwardOptimizer`, such as ``{"timeout": 60}``.
 

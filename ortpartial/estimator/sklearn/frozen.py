@@ -1,0 +1,33 @@
+"""Frozen optimizers: what a copy of an estimator predicts with that a callback is given during a fit."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+from ortpartial.runtime import Turn
+
+__all__ = ["FrozenOptimizer"]
+
+
+class FrozenOptimizer:
+    """An optimizer that predicts with the weights of now, by the sessions of another one that goes on to train.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The other one.
+    """
+
+    def __init__(self, optimizer: Any):
+        self.learning_loss, self.trained_coef_ = optimizer.learning_loss, optimizer.trained_coef_
+        engine = optimizer._engine
+        weights = {n: engine.get_used(n) for n in optimizer._spec.moving}
+        self._predictor = copy.copy(optimizer._predictor)
+        self._predictor.engine = SimpleNamespace(get_used=weights.__getitem__, turn=Turn(), local=engine.local,
+                                                 identity=None)
+
+    def predict(self, X: Any) -> Any:
+        """The outputs for X."""
+        return self._predictor.predict(X)
