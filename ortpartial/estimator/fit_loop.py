@@ -100,7 +100,7 @@ class FitLoop:
         with Progress(self.read_progress, is_first) as progress, self._training(always=True), tasks or nullcontext():
             if divergence := self._train_epochs(data, kept, batches, validation, progress, tasks):
                 progress.ending = "loss not finite"
-                self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
+                self._report(divergence, 6)  # the caller of the optimizer's `fit`, which is decorated
 
     def _train_epochs(self, data: Mapping[str, np.ndarray], rows: np.ndarray, batches: Any, validation: Any,
                       progress: Progress, tasks: FitTasks | None) -> str | None:
