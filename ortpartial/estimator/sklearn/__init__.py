@@ -9,6 +9,10 @@ if find_spec("sklearn") is None:
                               "with pip install 'ortpartial[sklearn]'.")
 
 from .classifier import OnnxClassifier
+from .onnx_export import register_converters
 from .regressor import OnnxRegressor
+
+if find_spec("skl2onnx") is not None:
+    register_converters(OnnxClassifier, OnnxRegressor)
 
 __all__ = ["OnnxClassifier", "OnnxRegressor"]

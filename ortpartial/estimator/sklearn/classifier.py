@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import ModelProto
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.metrics import accuracy_score
 from sklearn.utils import column_or_1d, compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted
 
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -21,6 +23,7 @@ from ortpartial.learning import (
 
 from .base import BaseOnnxEstimator
 from .compat import with_callbacks
+from .onnx_export import export
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -326,6 +329,43 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
+
+    def to_onnx(self, *, zipmap: bool | str = True, raw_scores: bool = False) -> ModelProto:
+        """Return an ONNX model that predicts labels and probabilities, in the outputs that skl2onnx has.
+
+        Labels are strings where `classes_` are, else int64. skl2onnx itself converts the estimator as well, and
+        pipelines with it, by a converter that is registered where it is installed. This library trains either model
+        further.
+
+        Parameters
+        ----------
+        zipmap : bool or "columns"
+            With True, the default of skl2onnx, the outputs are "output_label" and "output_probability", a dict from
+            label to probability for each row; with False "label" and "probabilities" of shape (N, n_classes); with
+            ``"columns"`` "output_label" and one of shape (N,) for each label, such as "i0" or "scat".
+        raw_scores : bool
+            Whether probabilities are the scores before softmax or sigmoid; they are for a loss without probabilities.
+
+        Returns
+        -------
+        onnx.ModelProto
+            Its input, of the name and dtype that the trained model has, is "X" for a network.
+
+        Raises
+        ------
+        ModelError
+            A label is neither an integer nor a string.
+
+        Examples
+        --------
+        >>> X = np.arange(8, dtype=np.float32)[:, None] / 8
+        >>> y = np.repeat(["no", "yes"], 4)
+        >>> model = OnnxClassifier(tol=0.01, random_state=0).fit(X, y).to_onnx(zipmap=False)
+        >>> [output.name for output in model.graph.output]
+        ['label', 'probabilities']
+        """
+        check_is_fitted(self)
+        return export(self, zipmap=zipmap, raw_scores=raw_scores)
 
     def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
         kind = type_of_target(y)

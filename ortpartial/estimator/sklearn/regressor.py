@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import ModelProto
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from ortpartial.learning import BaseLearningLoss, ElasticLearningLoss, resolve_loss
 
 from .base import BaseOnnxEstimator
 from .compat import with_callbacks
+from .onnx_export import export
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -238,6 +241,28 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         numpy.ndarray of shape (n_samples,) or (n_samples, n_outputs)
         """
         return self._decode(self._compute_scores(X))
+
+    def to_onnx(self) -> ModelProto:
+        """Return an ONNX model that predicts what `predict` does.
+
+        The output "variable", of shape (N, n_outputs_), is the one that skl2onnx has. skl2onnx itself converts the
+        estimator as well, and pipelines with it, by a converter that is registered where it is installed. This library
+        trains either model further.
+
+        Returns
+        -------
+        onnx.ModelProto
+            Its input, of the name and dtype that the trained model has, is "X" for a network.
+
+        Examples
+        --------
+        >>> X = np.arange(8, dtype=np.float32)[:, None] / 8
+        >>> model = OnnxRegressor(tol=0.01, random_state=0).fit(X, X.ravel()).to_onnx()
+        >>> [output.name for output in model.graph.output]
+        ['variable']
+        """
+        check_is_fitted(self)
+        return export(self)
 
     def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
         if y.ndim == 2 and y.shape[1] == 1:
