@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from numbers import Real
@@ -13,10 +13,11 @@ import numpy as np
 
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import resolve_averaging, resolve_clipping, resolve_penalty, resolve_rate
-from ortpartial.model import change_weights
-from ortpartial.training import ACCUMULATED
+from ortpartial.model import Model, change_weights, specialize
+from ortpartial.training import ACCUMULATED, select_engine
 
 from .params import FitSettings, check_flag
+from .weights import choose_weights, freeze_less
 
 if TYPE_CHECKING:
     from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, WeightAverage
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["PROGRESS", "change_settings", "check_average", "check_lengths", "keep_learned", "scale_rate"]
+__all__ = ["PROGRESS", "change_settings", "check_average", "check_lengths", "keep_learned", "list_unfrozen",
+           "scale_rate"]
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
@@ -35,6 +37,9 @@ _LOOP = frozenset(f.name for f in fields(FitSettings))
 _UPDATE: Mapping[str, Callable[[Any], Any]] = {
     "learning_rate": resolve_rate, "learning_penalty": resolve_penalty, "gradient_clipping": resolve_clipping,
     "averaging": resolve_averaging, "use_average": partial(check_flag, "use_average")}
+
+#: Settings that choose the weights to train, and the factors of their rates: they change in a training that runs, too.
+_WEIGHTS = ("weights_to_train", "freeze", "rate_factors")
 
 
 def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
@@ -61,23 +66,83 @@ def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
 
 
 def _change(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
-    """Change settings: those of the loop, then those of the update, the others by composing anew."""
+    """Change settings: those of the loop, of the weights and of the update, the others by composing anew."""
     update = {n: v for n, v in params.items() if n in _UPDATE}
-    if params.keys() - _LOOP - _UPDATE.keys():
+    if params.keys() - _LOOP - _UPDATE.keys() - {*_WEIGHTS}:
         _recompose(optimizer, {n: v for n, v in params.items() if n not in _UPDATE}, update)
         return
     settings = replace(optimizer._loop.settings, **{n: v for n, v in params.items() if n in _LOOP})
-    _change_update(optimizer, update)
+    weights = {n: v for n, v in params.items() if n in _WEIGHTS}
+    if (update or weights) and optimizer._loop.thread not in (None, get_ident()):
+        raise SettingError(f"{' and '.join([*_UPDATE, *_WEIGHTS])} change between two steps: in a callback, not in "
+                           f"another thread, such as that in which an iterable gives its batches.")
+    if update and weights:  # An error in one of them comes before the other changes.
+        choose_weights(_restore_model(optimizer), optimizer._spec.losses, {**optimizer._arguments, **weights})
+    if update:
+        _change_update(optimizer, update)
+    if weights:
+        _change_weights(optimizer, weights)
     optimizer._loop.settings = settings
     if "random_state" in params:
         optimizer._rng = np.random.default_rng(optimizer.random_state)
 
 
+def _change_weights(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
+    """Go on with other weights to train, or with other factors of their rates, from the next step on."""
+    model, arguments = _restore_model(optimizer), {**optimizer._arguments, **params}
+    weights, factors = choose_weights(model, optimizer._spec.losses, arguments)
+    with optimizer._engine.turn.lock:
+        if (weights, factors) != (optimizer.weights_to_train, optimizer._factors):
+            _train_weights(optimizer, model, weights, factors)
+        vars(optimizer).update(weights_to_train=weights, _factors=factors, rate_factors=arguments["rate_factors"])
+        optimizer._arguments.update(params)
+
+
+def _train_weights(optimizer: Optimizer, model: Model, weights: Sequence[str], factors: Mapping[str, float]) -> None:
+    """Train these weights of the model as it was read; all others become constants of what they have learned."""
+    spec, engine, new = optimizer._spec, optimizer._engine, optimizer._specify(model, weights, factors)
+    learned = {**optimizer._learned, **optimizer._state.arrays}
+    kept = {n: a for n, a in learned.items() if n not in new.moving}
+    new = replace(new, model=specialize(change_weights(new.model, kept)), rate_starts=_find_starts(optimizer, new),
+                  average_start=spec.average_start, rescaled=spec.rescaled)
+    kind, reason = select_engine(optimizer.engine, new, optimizer.distributed)
+    optimizer._parts.adopt(new, kind, optimizer._learned)
+    optimizer._engine.reason = engine.reason if kind is type(engine) else reason
+    optimizer._learned, optimizer._first, optimizer._layer = kept, {n: model.arrays[n] for n in kept}, None
+
+
+def _restore_model(optimizer: Optimizer) -> Model:
+    """The model as it was read: without what weights have learned, and with constants alone."""
+    spec = optimizer._spec
+    return specialize(change_weights(spec.model, optimizer._first), constants=spec.moving)
+
+
+def _find_starts(optimizer: Optimizer, new: TrainingSpec) -> dict[str, int]:
+    """By weight the last update before its states began: the present one for weights that are trained from now on."""
+    former, now = optimizer._spec, optimizer._engine.updates
+    starts = {w: former.rate_starts.get(w, 0) if w in former.weights else now for w in new.weights}
+    return {w: start for w, start in starts.items() if start}
+
+
+def list_unfrozen(optimizer: Optimizer, patterns: Sequence[str]) -> dict[str, Any]:
+    """The settings of an optimizer that trains further weights: see `freeze_less`.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    patterns : sequence of str
+        Names, aliases and patterns of the weights.
+
+    Returns
+    -------
+    dict of str to object
+    """
+    return freeze_less(_restore_model(optimizer), list(optimizer._spec.losses), patterns, optimizer._arguments)
+
+
 def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
     """Go on with another optimizer, penalty, clipping or average from the next step on."""
-    if optimizer._loop.thread not in (None, get_ident()):
-        raise SettingError(f"{' and '.join(_UPDATE)} change between two steps: in a callback, not in another thread, "
-                           f"such as that in which an iterable gives its batches.")
     new = {n: resolve(params.get(n, getattr(optimizer, n))) for n, resolve in _UPDATE.items()}
     check_average(new["use_average"], new["averaging"])
     if optimizer._loop.thread is not None and not optimizer._batches:
@@ -196,8 +261,9 @@ def _hand_over(former: Optimizer, new: Optimizer) -> None:
     dropped = [n for n in spec.moving if n not in new._spec.moving]
     keep_learned(new, {**former._learned, **{n: engine.get(n) for n in dropped}})
     losses = new._resolve_losses(new._spec.model)
-    if former._batches or spec.rate_starts or spec.average_start or losses != new._spec.losses:
-        new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_starts=spec.rate_starts,
+    starts = _find_starts(former, new._spec)
+    if former._batches or starts or spec.average_start or losses != new._spec.losses:
+        new._parts.adopt(replace(new._spec, losses=losses, batches=former._batches, rate_starts=starts,
                                  average_start=spec.average_start))
     snapshot = engine.snapshot()
     if new.accumulate != former.accumulate:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import WeightSelection, find_reached_weights, resolve_weights
-from ortpartial.exceptions import CheckpointError, DataError, ModelError, ModelWarning, SettingError
+from ortpartial.autodiff import WeightSelection
+from ortpartial.exceptions import CheckpointError, DataError, ModelWarning, SettingError
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -42,12 +42,13 @@ from ortpartial.runtime import Turn
 from ortpartial.training import (
     Engine,
     OrtGradientForwardBackward,
+    RateFactors,
     TrainingSpec,
     select_engine,
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
-from .changes import PROGRESS, change_settings, check_average, check_lengths, scale_rate
+from .changes import PROGRESS, change_settings, check_average, check_lengths, list_unfrozen, scale_rate
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
@@ -56,6 +57,7 @@ from .params import (
     FitSettings,
     ModelSetting,
     Setting,
+    SettingMethod,
     check_count,
     check_flag,
     check_names,
@@ -69,6 +71,7 @@ from .resumption import collect_state, restore_state
 from .tags import make_tags
 from .tasks import FitTasks
 from .view import TrainingView, view_training
+from .weights import choose_weights, freeze_more
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -86,7 +89,8 @@ _DERIVED = ("_parts", "_layer",
             "_statistics", "_threads")
 
 #: Settings that pickles of former versions lack.
-_ADDED = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False}
+_ADDED: dict[str, Any] = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False,
+                          "rate_factors": None, "_factors": {}}
 
 
 class _Progress:
@@ -192,6 +196,14 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Whether the averages take the place of the weights wherever these are used and not trained: in `predict`,
         `losses`, `score`, the validation of `fit`, `forward`, `trained_coef_`, `get_trained_onnx`, `save`. It can be
         changed at any time; `get_state` and `get_training_onnx` have both.
+    rate_factors : dict of str to float, or LayerwiseDecay, optional
+        What the learning rate of weights is multiplied by, as ``{"encoder.*": 0.1}``: by names, aliases and patterns,
+        of which a name counts, or else the pattern with the most letters, the most specific one. A `LayerwiseDecay`
+        multiplies by a power of the number of layers that follow.
+    freeze : str or sequence of str
+        Names, aliases and patterns of weights that are left out of `weights_to_train`. Behind "!" they are trained
+        although an earlier pattern freezes them: ``("encoder.*", "!encoder.layer.11.*")``. `freeze` and `unfreeze` are
+        methods, too, for a training that runs; `get_params` returns the setting.
     timeout : float, optional
         Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even during a
         run; what was trained until then is kept. Engine ``"agent"`` checks it once a step.
@@ -276,6 +288,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         accumulate: int = 1,
         averaging: str | WeightAverage | None = None,
         use_average: bool = False,
+        rate_factors: RateFactors | None = None,
+        freeze: str | Sequence[str] = (),
         timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
@@ -283,12 +297,14 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         self._arguments: dict[str, Any] = {
             "model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
             "learning_rate": learning_rate, "learning_penalty": learning_penalty,
-            "gradient_clipping": gradient_clipping, "averaging": averaging}
+            "gradient_clipping": gradient_clipping, "averaging": averaging, "rate_factors": rate_factors,
+            "freeze": freeze}
         resolved = {"learning_rate": resolve_rate(learning_rate), "learning_penalty": resolve_penalty(learning_penalty),
                     "gradient_clipping": resolve_clipping(gradient_clipping), "averaging": resolve_averaging(averaging)}
         settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
                                callbacks, timeout, verbose, exc)  # type: ignore[arg-type]
         vars(self).update(resolved, device=device, engine=engine, checkpointing=checkpointing, precision=precision,
+                          rate_factors=rate_factors,
                           loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
                           train_mode=check_flag("train_mode", train_mode),
                           accumulate=check_count("accumulate", accumulate),
@@ -317,6 +333,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     accumulate = ModelSetting()
     averaging = ModelSetting()
     use_average = ModelSetting()
+    rate_factors = ModelSetting()
 
     #: By output the class weights that "balanced" stood for in the last `fit`.
     _class_weights: Mapping[str, Any] = MappingProxyType({})
@@ -367,8 +384,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             warnings.warn(problem, ModelWarning, stacklevel=3)  # the caller of the constructor
         is_named = isinstance(self._arguments["learning_loss"], Mapping)
         vars(self)["learning_loss"] = losses if is_named else next(iter(losses.values()))
-        vars(self)["weights_to_train"] = resolve_weights(loaded, self._arguments["weights_to_train"], list(losses))
-        _check_reached(loaded, losses, self.weights_to_train)
+        vars(self)["weights_to_train"], self._factors = choose_weights(loaded, losses, self._arguments)
         warn_of_activations(loaded, losses, stacklevel=3)  # the caller of the constructor
         return loaded
 
@@ -379,18 +395,22 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         self._parts = TrainingParts(spec, self._select_engine(spec), settings)
         self._layer: OrtGradientForwardBackward | None = None
 
-    def _specify(self, model: Model) -> TrainingSpec:
-        """The description of the training."""
-        losses, weights = self._resolve_losses(model), self.weights_to_train
+    def _specify(self, model: Model, weights: Sequence[str] | None = None, factors: Mapping[str, float] | None = None
+                 ) -> TrainingSpec:
+        """The description of the training, of these weights with these factors or of the present ones."""
+        losses = self._resolve_losses(model)
+        weights, factors = weights or self.weights_to_train, self._factors if factors is None else factors
         statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
-        # Weights become variables, so that no rewrite relies on their content.
-        model = specialize(model, variables=[*weights, *statistics])
+        # Weights become variables, so that no rewrite relies on their content, and the others constants.
+        former = [n for n, v in model.initializers.items() if v.array is None and n in model.arrays]
+        model = specialize(model, variables=[*weights, *statistics], constants=former)
         gradient = resolve_checkpointing(self.checkpointing, model.values)
         precision = resolve_precision(self.precision, self.loss_scale)
         return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, self.device,
                             self.train_mode, tuple(statistics), gradient, precision, batches=self._batches,
                             gradient_clipping=self.gradient_clipping, accumulate=self.accumulate,
-                            averaging=self.averaging)
+                            averaging=self.averaging,
+                            rate_factors={w: factors[w] for w in weights if w in factors})
 
     def _resolve_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
         """The loss of every output, with the class weights of the last `fit` for those that are balanced."""
@@ -566,6 +586,78 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if losses != self._spec.losses:
             self._parts.adopt(replace(self._spec, losses=losses))
             self._predictor.sessions.clear()
+
+    # -- weights that are trained
+
+    @SettingMethod
+    def freeze(self, *patterns: str) -> Self:
+        """Leave weights out of what is trained, from the next step on; they keep what they have learned.
+
+        Between two calls of `fit`, or in a callback, it is ``set_params(freeze=...)`` with further patterns. Where all
+        processes train together, the other ones follow the first.
+
+        Parameters
+        ----------
+        *patterns : str
+            Names, aliases and patterns, as those of the setting `freeze`.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+            The optimizer itself.
+
+        Raises
+        ------
+        ModelError
+            A name or a pattern stands for no weight, or nothing would be left to train.
+
+        Examples
+        --------
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, a, b = variable("x", "float32", ["N", 1]), constant([[1.0]], hint="a"), constant([[2.0]], hint="b")
+        >>> OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ a @ b})).freeze("a").weights_to_train
+        ['b']
+        """
+        return self.set_params(freeze=freeze_more(self._arguments["freeze"], patterns))
+
+    def unfreeze(self, *patterns: str) -> Self:
+        """Train weights from the next step on, that were frozen or not among those to train.
+
+        They start with optimizer states of zero, and Adam's bias correction counts from here; the schedule goes on from
+        the start of the training. Between two calls of `fit`, or in a callback, it is ``set_params`` of `freeze` and,
+        for weights that were never chosen, of `weights_to_train`. A `fit` that starts again trains them from its start.
+
+        Parameters
+        ----------
+        *patterns : str
+            Names, aliases and patterns, such as ``"encoder.layer.11.*"``. A pattern that stands for weights which are
+            trained by default chooses these alone.
+
+        Returns
+        -------
+        OrtGradientForwardBackwardOptimizer
+            The optimizer itself.
+
+        Raises
+        ------
+        ModelError
+            A name or a pattern stands for nothing that can be trained.
+        NoGradientError
+            An operator between a weight and the loss has no gradient.
+
+        References
+        ----------
+        .. [1] J. Howard and S. Ruder, Universal Language Model Fine-tuning for Text Classification, 2018.
+
+        Examples
+        --------
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, a, b = variable("x", "float32", ["N", 1]), constant([[1.0]], hint="a"), constant([[2.0]], hint="b")
+        >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ a @ b}), freeze="a")
+        >>> optimizer.weights_to_train, optimizer.unfreeze("a").weights_to_train
+        (['b'], ['a', 'b'])
+        """
+        return self.set_params(**list_unfrozen(self, patterns))
 
     # -- prediction
 
@@ -1012,7 +1104,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
                                            if former else {}), "average_start": state.pop("average_start", 0)}
         kept = {n: v for n, v in state.items() if n not in _DERIVED}
         vars(self).update({**_ADDED, "_batches": 0, "_learned": {}, "_first": {}, "_turn": Turn(), **kept})
-        self._arguments = {**arguments, "model": model}
+        self._arguments = {"freeze": (), "rate_factors": None, **arguments, "model": model}
         self._compose(replace(self._specify(change_weights(model, self._learned)), **starts), settings)
         self._parts.restore(snapshot)
         for name, value in progress.items():
@@ -1101,11 +1193,3 @@ def _load(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> Model:
     proto = to_inference_mode(model.proto)
     has_variables = any(v.array is None for v in model.initializers.values())
     return load(replace(model, proto=proto)) if has_variables or proto is not model.proto else model
-
-
-def _check_reached(model: Model, losses: Mapping[str, BaseLearningLoss], weights: Sequence[str]) -> None:
-    """Raise an error for a weight that the losses do not depend on differentiably."""
-    reached = find_reached_weights([model.outputs[o] for o in losses], [model.initializers[w] for w in weights])
-    if constant := [w for w in weights if model.initializers[w] not in reached]:
-        raise ModelError(f"No gradient leads from {', '.join(map(repr, losses))} to the weight {constant[0]!r}, "
-                         f"so that it would not be trained; leave it out.")

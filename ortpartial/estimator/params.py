@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from ortpartial.learning import describe_unknown
 
 from .hooks import check_callback
 
-__all__ = ["FitSettings", "ModelSetting", "Setting", "check_count", "check_flag", "check_names", "collect_params",
-           "list_fields", "replace_nested"]
+__all__ = ["FitSettings", "ModelSetting", "Setting", "SettingMethod", "check_count", "check_flag", "check_names",
+           "collect_params", "list_fields", "replace_nested"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,25 @@ class Setting:
 
     def __set__(self, instance: Any, value: Any) -> None:
         instance._loop.settings = replace(instance._loop.settings, **{self.name: value})
+
+
+class SettingMethod:
+    """A method with the name of a setting: calling it is the method, assigning to it is `set_params`.
+
+    Parameters
+    ----------
+    function : callable
+        The method.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self.function if instance is None else MethodType(self.function, instance)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.set_params(**{self.function.__name__: value})
 
 
 class ModelSetting:

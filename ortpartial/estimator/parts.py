@@ -52,10 +52,18 @@ class TrainingParts:
                 self.adopt(replace(self.spec, rescaled=True))
             self.engine.set(self.spec.names.rate_scale, np.array(scale))
 
-    def adopt(self, spec: TrainingSpec) -> None:
-        """Go on from the current state with another update of the weights or other class weights, in all parts."""
+    def adopt(self, spec: TrainingSpec, kind: type[Engine] | None = None,
+              learned: Mapping[str, np.ndarray] | None = None) -> None:
+        """Go on from the current state with another update, other weights to train or other class weights.
+
+        The engine may be of another kind, and weights that are trained from now on begin with what they have learned.
+        """
         with self.engine.turn.lock:
-            self.spec, self.engine = spec, self.engine.continue_with(spec.counting_all())
+            engine = self.engine.continue_with(spec.counting_all(), kind, learned)
+            if spec.weights != self.spec.weights:  # They are inputs of all graphs.
+                engine.check()
+                self.predictor.sessions.clear()
+            self.spec, self.engine = spec, engine
             self.data.spec = spec
             self.predictor.spec, self.predictor.engine = spec.counting_all(), self.engine
             for part in (self.loop, self.state):

@@ -220,7 +220,7 @@ class FitTasks:
             except Exception as e:
                 error = e
         engine = optimizer._engine  # A callback may have changed the rate.
-        shared, scale = {n: getattr(optimizer, n) for n in _SHARED}, optimizer._state.rate_scale
+        shared, scale = _list_shared(optimizer), optimizer._state.rate_scale
         message = error and f"{type(error).__name__}: {error}"
         shared, optimizer._rng, answer, scale, has_changed, message = engine.broadcast(
             (shared, optimizer._rng, answer, scale, engine.changes != changes, message))
@@ -228,7 +228,8 @@ class FitTasks:
             raise error or OrtPartialError(f"A callback has failed in the first process: {message}")
         if scale != optimizer._state.rate_scale:
             scale_rate(optimizer, scale)
-        change_settings(optimizer, {n: v for n, v in shared.items() if getattr(optimizer, n) != v})
+        present = _list_shared(optimizer)
+        change_settings(optimizer, {n: v for n, v in shared.items() if present[n] != v})
         if has_changed:
             optimizer._engine.synchronize()
         return bool(answer)
@@ -245,3 +246,11 @@ class FitTasks:
 def _period(callback: Any) -> int | None:
     """After how many batches a callback wants to be told within an epoch, if at all."""
     return getattr(callback, "batches_between_calls", None)
+
+
+def _list_shared(optimizer: Optimizer) -> dict[str, Any]:
+    """The settings that processes share."""
+    weights = {n: optimizer._arguments[n] for n in ("weights_to_train", "freeze", "rate_factors")}
+    if callable(weights["weights_to_train"]):  # A function cannot always be sent.
+        weights["weights_to_train"] = optimizer.weights_to_train
+    return {**{n: getattr(optimizer, n) for n in _SHARED}, **weights}

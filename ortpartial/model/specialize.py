@@ -19,8 +19,9 @@ __all__ = ["specialize"]
 
 
 def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None = None,
-               variables: Collection[str] = ()) -> Model:
-    """The same model with sizes that are known, or with initializers that are variables: a rewrite of its values.
+               variables: Collection[str] = (), constants: Collection[str] = ()) -> Model:
+    """The same model with sizes that are known, with initializers that are variables or constants again: a rewrite of
+    its values.
 
     Parameters
     ----------
@@ -30,6 +31,8 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
         The number of rows of every input whose first size is not static, or all sizes of inputs by their names.
     variables : collection of str
         Initializers that become variables, beside those that are.
+    constants : collection of str
+        Variables that become constants again, unless they are among `variables`.
 
     Returns
     -------
@@ -49,6 +52,8 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
     (<Value y float32[5x1]>, True)
     """
     new = {v: variable(n, v.dtype, v.shape) for n in variables if (v := model.initializers[n]).array is not None}
+    new |= {v: constant(model.arrays[n], hint=n) for n in constants
+            if n not in variables and (v := model.initializers[n]).array is None}
     # Where content has moved into a file, constants let go of the memory that it was read into.
     new |= {v: constant(model.arrays[n], hint=n) for n, v in model.initializers.items()
             if v not in new and v.array is not None and v.array is not model.arrays[n]}

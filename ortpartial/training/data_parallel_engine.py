@@ -142,9 +142,10 @@ class DataParallelEngine(Engine):
         with self.turn.lock:
             self.restore(self.broadcast(self.snapshot()))
 
-    def continue_with(self, spec: TrainingSpec) -> Engine:
+    def continue_with(self, spec: TrainingSpec, kind: type[Engine] | None = None,
+                      learned: Mapping[str, np.ndarray] | None = None) -> Engine:
         """An engine that goes on from here in the same processes, with another spec of the same states."""
-        engine = super().continue_with(spec)
+        engine = super().continue_with(spec, kind, learned)
         engine.group = self.group  # type: ignore[attr-defined]
         engine._match_parts()  # type: ignore[attr-defined]
         return engine

@@ -320,15 +320,19 @@ class Engine(ABC):
             if s == AVERAGE and name not in snapshot["arrays"]:
                 self.set(name, self.get(w))
 
-    def continue_with(self, spec: TrainingSpec) -> Engine:
-        """An engine of this kind that goes on from here, on the same rows, with another optimizer, penalty or weights.
+    def continue_with(self, spec: TrainingSpec, kind: type[Engine] | None = None,
+                      learned: Mapping[str, np.ndarray] | None = None) -> Engine:
+        """An engine of this or another kind that goes on from here, on the same rows, with another optimizer or penalty
+        or with other weights to train.
 
-        The states of weights for which an optimizer starts with this engine are zero.
+        The states of weights for which an optimizer starts with this engine are zero; `learned` is the content of those
+        that this engine does not train.
         """
-        engine, snapshot = type(self)(spec), self.snapshot()
+        engine, snapshot = (kind or type(self))(spec), self.snapshot()
         for name, (w, s) in self.spec.states.items():
             if s not in (ACCUMULATED, AVERAGE) and spec.rate_starts.get(w, 0) != self.spec.rate_starts.get(w, 0):
                 del snapshot["arrays"][name]
+        snapshot["arrays"].update(learned or {})
         engine.restore(snapshot)
         engine.reason, engine.turn, engine.local, engine.mean = self.reason, self.turn, self.local, self.mean
         engine.changes += self.changes

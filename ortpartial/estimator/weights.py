@@ -1,0 +1,123 @@
+"""The choice of the weights to train and of the factors of their rates, and how `freeze` and `unfreeze` change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ortpartial.autodiff import (
+    find_default_weights,
+    find_frozen,
+    find_named,
+    find_reached_weights,
+    resolve_weights,
+)
+from ortpartial.exceptions import ModelError
+from ortpartial.learning import BaseLearningLoss
+from ortpartial.model import Model
+from ortpartial.training import resolve_rate_factors
+
+__all__ = ["choose_weights", "freeze_less", "freeze_more"]
+
+
+def choose_weights(model: Model, losses: Mapping[str, BaseLearningLoss], settings: Mapping[str, Any]
+                   ) -> tuple[list[str], dict[str, float]]:
+    """Resolve the settings that choose weights.
+
+    Parameters
+    ----------
+    model : Model
+        The model, whose initializers are constants.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    settings : dict of str to object
+        Those of an optimizer, of which `weights_to_train`, `freeze` and `rate_factors` count.
+
+    Returns
+    -------
+    weights : list of str
+        The initializers to train.
+    factors : dict of str to float
+        What the rate of initializers is multiplied by, where that is not 1.
+
+    Raises
+    ------
+    ModelError
+        A name or a pattern stands for nothing, there is nothing to train, or no gradient reaches a weight.
+    SettingError
+        A factor is not allowed.
+    """
+    weights = resolve_weights(model, settings["weights_to_train"], list(losses), settings["freeze"])
+    reached = find_reached_weights([model.outputs[o] for o in losses], [model.initializers[w] for w in weights])
+    if constant := [w for w in weights if model.initializers[w] not in reached]:
+        raise ModelError(f"No gradient leads from {', '.join(map(repr, losses))} to the weight {constant[0]!r}, "
+                         f"so that it would not be trained; leave it out.")
+    return weights, resolve_rate_factors(model, settings["rate_factors"], list(losses))
+
+
+def freeze_more(freeze: str | Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """The setting `freeze` with further patterns.
+
+    Parameters
+    ----------
+    freeze : str or sequence of str
+        The setting.
+    patterns : sequence of str
+        What is frozen, too.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> freeze_more(("a.*", "!a.b", "c"), ["a.b"])
+    ('a.*', 'c', 'a.b')
+    """
+    added = {*patterns, *(f"!{p}" for p in patterns)}
+    return (*(item for item in _list_items(freeze) if item not in added), *patterns)
+
+
+def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], settings: Mapping[str, Any]
+                ) -> dict[str, Any]:
+    """The settings that train further weights: those frozen, and those that were never chosen.
+
+    Parameters
+    ----------
+    model : Model
+        The model, whose initializers are constants.
+    outputs : sequence of str
+        The outputs that are trained.
+    patterns : sequence of str
+        Names, aliases and patterns of the weights. A pattern that stands for weights which are trained by default
+        chooses these alone.
+    settings : dict of str to object
+        Those of an optimizer, of which `weights_to_train` and `freeze` count.
+
+    Returns
+    -------
+    dict of str to object
+        These two settings.
+
+    Raises
+    ------
+    ModelError
+        A name or a pattern stands for nothing that can be trained.
+    """
+    weights, freeze = settings["weights_to_train"], _list_items(settings["freeze"])
+    chosen = resolve_weights(model, weights, outputs)
+    default = {n for n, v in model.initializers.items() if v in find_default_weights(model, outputs)}
+    for pattern in patterns:
+        named = resolve_weights(model, [pattern], outputs)
+        usual = [n for n in named if n in default or n in chosen]
+        if missing := [n for n in usual or named if n not in chosen]:
+            chosen = weights = [*chosen, *missing]
+        freeze = [item for item in freeze if item not in (pattern, f"!{pattern}")]
+        if not find_named(model, pattern).isdisjoint(find_frozen(model, freeze)):
+            freeze.append(f"!{pattern}")
+    return {"weights_to_train": weights, "freeze": tuple(freeze)}
+
+
+def _list_items(freeze: str | Sequence[str]) -> list[str]:
+    """The setting `freeze` as a list."""
+    return [freeze] if isinstance(freeze, str) else list(freeze)
