@@ -12,13 +12,16 @@ from ortpartial.learning import (
     BaseLearningPenalty,
     BaseLearningRate,
     ElasticLearningPenalty,
+    GradientClipping,
+    WeightAverage,
     describe_unknown,
+    resolve_averaging,
     resolve_loss,
     resolve_penalty,
     resolve_rate,
 )
 
-__all__ = ["parse_loss", "parse_losses", "parse_penalty", "parse_rate"]
+__all__ = ["parse_averaging", "parse_clipping", "parse_loss", "parse_losses", "parse_penalty", "parse_rate"]
 
 #: Names of the elastic penalty, and the weights that may follow them without their names.
 _ELASTIC = {"l1": ("l1",), "l2": ("l2",), "elastic": ("l1", "l2")}
@@ -139,6 +142,72 @@ def parse_penalty(word: str) -> BaseLearningPenalty:
         weights = ":".join(f"{n}=1e-4" for n in positional) if len(positional) > 1 else "1e-4"
         raise SettingError(f"--penalty: {name} is to have a weight, as in {name}:{weights}.")
     return _parse(word, "--penalty", lambda _: ElasticLearningPenalty(), positional)
+
+
+def parse_clipping(word: str) -> GradientClipping:
+    """The gradient clipping of a word: the norm of all gradients, or ``norm`` or ``value`` with a number.
+
+    Parameters
+    ----------
+    word : str
+        Such as ``1.0``, ``norm:1:per=weight`` or ``value:0.5``.
+
+    Returns
+    -------
+    GradientClipping
+
+    Raises
+    ------
+    SettingError
+        A name is unknown, or a number out of range or missing.
+
+    Examples
+    --------
+    >>> parse_clipping("value:0.5").value
+    0.5
+    """
+    name, sign, rest = word.partition(":")
+    if not sign:
+        name, rest = "norm", word
+    number, *settings = rest.split(":")
+    if name not in ("norm", "value") or not isinstance(_to_setting(number), (int, float)):
+        raise SettingError(f"--clip is a number, the norm of all gradients, or norm:1:per=weight, or value:0.5, not "
+                           f"{word!r}.")
+    try:
+        clipping = GradientClipping(**{name: float(number)})  # type: ignore[arg-type]
+    except SettingError as e:
+        raise SettingError(f"--clip: {e}") from None
+    return _parse(":".join(["clip", *settings]), "--clip", lambda _: clipping, ())
+
+
+def parse_averaging(word: str) -> WeightAverage:
+    """The average of the weights of a word: ``ema`` with its decay, or ``swa`` with its start.
+
+    Parameters
+    ----------
+    word : str
+        Such as ``ema``, ``ema:0.99`` or ``swa``.
+
+    Returns
+    -------
+    WeightAverage
+
+    Raises
+    ------
+    SettingError
+        A name is unknown, or a number out of range.
+
+    Examples
+    --------
+    >>> parse_averaging("ema:0.99")
+    ExponentialAverage(decay=0.99)
+    """
+    def resolve(name: str) -> WeightAverage:
+        averaging = resolve_averaging(name)
+        assert averaging is not None
+        return averaging
+
+    return _parse(word, "--average", resolve, ("decay",) if word.lower().startswith("ema") else ("start",))
 
 
 def _parse(word: str, option: str, resolve: Callable[[str], Any], positional: Sequence[str]) -> Any:

@@ -7,14 +7,16 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
 from ortpartial.model import Model, load, write
+from ortpartial.plots import plot_losses, save_figure
 
 from .console import paint, print_json
 from .options import (
@@ -27,7 +29,7 @@ from .options import (
     check_count,
     check_output,
 )
-from .pieces import parse_losses, parse_penalty, parse_rate
+from .pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty, parse_rate
 from .roles import Columns, Roles, load_roles, read_columns, store_roles
 
 __all__ = ["add_train_command"]
@@ -79,6 +81,10 @@ def add_train_command(commands: Any) -> None:
                                                                                  "as they are in the model")
     how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is drawn; default: 0")
     how.add_argument("--no-shuffle", action="store_true", help="keep the order of the rows")
+    how.add_argument("--clip", metavar="NORM", help="the largest norm of all gradients, or value:0.5")
+    how.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches whose gradients are added up for "
+                                                                            "a step; default: 1")
+    how.add_argument("--average", metavar="AVERAGE", help="write a running average of the weights: ema, ema:0.99, swa")
     which = command.add_argument_group("weights")
     add_weights_option(which)
     add_straight_through_option(which)
@@ -91,6 +97,7 @@ def add_train_command(commands: Any) -> None:
     output = command.add_argument_group("output")
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                         help="path of the trained model to write")
+    output.add_argument("--plot", type=Path, metavar="FILE", help="picture of the losses to write: .png, .svg or .pdf")
     add_force_option(output)
     add_json_option(output, "print one line of JSON for each epoch, and one at the end")
     output.add_argument("-q", "--quiet", action="store_true", help="print errors alone")
@@ -125,15 +132,29 @@ class Task:
 def run_train(args: argparse.Namespace) -> int:
     """Train a model, and write it."""
     check_output(args.output, args.force, "the trained model")
-    for name in ("epochs", "batch_size"):
-        check_count(name, getattr(args, name))
+    _check_options(args)
     task = _read_task(args)
     optimizer = _make_optimizer(args, task)
     start = perf_counter()
     optimizer.fit(task.X, task.y, task.sample_weight, X_val=task.X_val, y_val=task.y_val)
     _write(optimizer, task.roles, args.output)
+    if args.plot is not None:
+        save_figure(plot_losses(optimizer), args.plot)
     _print_end(args, optimizer, perf_counter() - start)
     return 0
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuse numbers out of range, and a picture that cannot be drawn, before any work is done."""
+    for name in ("epochs", "batch_size", "accumulate"):
+        check_count(name, getattr(args, name))
+    if args.plot is None:
+        return
+    check_output(args.plot, args.force, "the picture of the losses")
+    if args.plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise SettingError(f"--plot is to end in .png, .svg or .pdf, not {args.plot.suffix!r}.")
+    if find_spec("matplotlib") is None:
+        raise RuntimeMissingError("--plot needs matplotlib; install it, as by pip install 'ortpartial[cli]'.")
 
 
 def _read_task(args: argparse.Namespace) -> Task:
@@ -183,17 +204,19 @@ def _make_optimizer(args: argparse.Namespace, task: Task) -> OrtGradientForwardB
         learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
         precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
-        callbacks=[_print_epoch] if args.json else [], verbose=verbose)
+        callbacks=[_print_epoch] if args.json else [], verbose=verbose,
+        gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
+        averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
 
 
 def _print_epoch(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     """Print an epoch as JSON."""
-    print_json({"event": "epoch", "epoch": optimizer.n_iter_, **_last_losses(optimizer)})
+    print_json({"event": "epoch", **optimizer.history_[-1]})
 
 
 def _last_losses(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, float]:
-    last = {"loss": optimizer.train_losses_, "validation_loss": optimizer.validation_losses_}
-    return {n: losses[-1] for n, losses in last.items() if losses}
+    last = optimizer.history_[-1]
+    return {n: last[n] for n in ("loss", "validation_loss") if n in last}
 
 
 def _write(optimizer: OrtGradientForwardBackwardOptimizer, roles: Roles, path: Path) -> None:
@@ -207,8 +230,11 @@ def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOp
     """Print where the model is, and what to do with it."""
     losses = _last_losses(optimizer)
     if args.json:
-        print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, **losses, "seconds": seconds})
+        print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, **losses, "seconds": seconds,
+                    **({"plot": args.plot} if args.plot else {})})
     elif not args.quiet:
         listed = ", ".join(f"{n.replace('_', ' ')} {loss:.4g}" for n, loss in losses.items())
         print(f"{paint(str(args.output), 'bold')}: the trained model, {listed}")
+        if args.plot is not None:
+            print(f"{paint(str(args.plot), 'bold')}: the losses")
         print(f"next: {shlex.join(['ortpartial', 'evaluate', str(args.output), str(args.data)])}")

@@ -13,8 +13,9 @@ from ortpartial import (
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
 )
-from ortpartial.cli.pieces import parse_losses, parse_penalty, parse_rate
+from ortpartial.cli.pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty, parse_rate
 from ortpartial.exceptions import SettingError
+from ortpartial.learning import ExponentialAverage, GradientClipping, StochasticWeightAverage
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,11 @@ from ortpartial.exceptions import SettingError
         (parse_penalty, "none", NoLearningPenalty()),
         (parse_penalty, "l2:1e-4", ElasticLearningPenalty(l2=1e-4)),
         (parse_penalty, "elastic:l1=1e-5:l2=1e-4", ElasticLearningPenalty(l1=1e-5, l2=1e-4)),
+        (parse_clipping, "1", GradientClipping(norm=1.0)),
+        (parse_clipping, "value:0.5", GradientClipping(value=0.5)),
+        (parse_clipping, "norm:2:per=weight", GradientClipping(norm=2.0, per="weight")),
+        (parse_averaging, "ema:0.99", ExponentialAverage(0.99)),
+        (parse_averaging, "swa", StochasticWeightAverage()),
     ],
 )
 def test_pieces(parse, word, piece):
@@ -50,6 +56,11 @@ def test_losses():
         (parse_rate, "adam:lr=1", "--rate: adam has no setting 'lr'; did you mean 'eta0'?"),
         (parse_rate, "adam:1:cosine:3", "--rate: 'adam:1:cosine:3' does not say which setting of adam is 3: eta0, sch"),
         (parse_rate, "adam:-1", "--rate: LearningRateAdam: eta0 is -1"),
+        (parse_clipping, "norm", "--clip is a number, the norm of all gradients, or norm:1:per=weight, or value:0.5"),
+        (parse_clipping, "-1", "--clip: GradientClipping: norm is -1.0, a finite number more than 0 was expected."),
+        (parse_clipping, "1:2", "--clip is a number"),
+        (parse_clipping, "norm:1:per=row", "--clip: GradientClipping: per is 'global' or 'weight', not 'row'."),
+        (parse_averaging, "mean", "--average: 'mean' is not known. Did you mean 'swa'?"),
         (parse_penalty, "l2", "--penalty: l2 is to have a weight, as in l2:1e-4."),
         (parse_penalty, "elastic", "--penalty: elastic is to have a weight, as in elastic:l1=1e-4:l2=1e-4."),
         (lambda word: parse_losses([word], []), "mse", "--loss: 'mse' is not known. Did you mean 'square_error'?"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from models import data, mlp, two_in_two_out, weights_of
 from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.cli import main
 from ortpartial.cli.roles import load_roles
-from ortpartial.learning import LearningRateAdam
+from ortpartial.learning import ExponentialAverage, LearningRateAdam
 
 X, Y, W = data(60)
 
@@ -92,6 +93,29 @@ def test_sample_weights(rows):
     expected.fit(X, Y, W)
     weights = weights_of(onnx.load("a.onnx"))
     assert all((weights[n] == a).all() for n, a in expected.trained_coef_.items())
+
+
+def test_settings_of_the_graph(rows):
+    """Clipping, accumulation and the average of the weights, which is written."""
+    assert train("mlp.onnx data.npz --clip 0.5 --accumulate 2 --average ema:0.9 --epochs 2 -o a.onnx") == 0
+    expected = OrtGradientForwardBackwardOptimizer(
+        mlp(), learning_rate="adam", max_iter=2, batch_size=32, random_state=0, gradient_clipping=0.5, accumulate=2,
+        averaging=ExponentialAverage(0.9), use_average=True).fit(X, Y)
+    weights = weights_of(onnx.load("a.onnx"))
+    assert all((weights[n] == a).all() for n, a in expected.trained_coef_.items())
+
+
+def test_plot(rows, capsys, monkeypatch):
+    assert train("mlp.onnx data.npz --validation 0.1 --epochs 3 -o a.onnx --plot losses.svg") == 0
+    assert "losses.svg: the losses\n" in capsys.readouterr().out
+    assert "validation" in Path("losses.svg").read_text()
+    for words, message in [("--plot losses.svg", "'losses.svg' exists; choose another name for the picture"),
+                           ("--plot losses.txt", "--plot is to end in .png, .svg or .pdf, not '.txt'.")]:
+        assert train(f"mlp.onnx data.npz -o b.onnx {words}") == 2
+        assert message in capsys.readouterr().err
+    monkeypatch.setattr(sys.modules["ortpartial.cli.train"], "find_spec", lambda name: None)
+    assert train("mlp.onnx data.npz -o b.onnx --plot losses.png") == 2
+    assert "--plot needs matplotlib; install it" in capsys.readouterr().err
 
 
 def test_several_outputs(rows, capsys):
