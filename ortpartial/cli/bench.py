@@ -11,7 +11,7 @@ from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.model import Model, load
 
 from .console import format_seconds, format_table, paint, print_json
-from .options import add_command, add_json_option, add_straight_through_option, add_weights_option, check_count
+from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
 from .pieces import parse_losses, parse_rate
 from .timing import RandomRows, parse_sizes, time_forward, time_steps
 
@@ -49,7 +49,7 @@ def add_bench_command(commands: Any) -> None:
     command.add_argument("--loss", nargs="+", default=["square"], metavar="LOSS",
                          help="the loss, as for train; default: square")
     command.add_argument("--rate", default="adam", metavar="RATE", help="the optimizer, as for train; default: adam")
-    add_weights_option(command)
+    add_weights_options(command)
     add_straight_through_option(command)
     command.add_argument("--engine", nargs="+", choices=_ENGINES, default=_ENGINES, metavar="ENGINE",
                          help=f"engines to measure, of {', '.join(_ENGINES)}; default: all")
@@ -82,7 +82,8 @@ def _measure(args: argparse.Namespace, model: Model, size: int) -> list[dict[str
     """The measurements of a batch size, with their ratios to the fastest engine."""
     losses = resolve_losses(model, parse_losses(args.loss, []))
     rows = RandomRows(model, losses, size, parse_sizes(args.size))
-    settings = {"weights_to_train": args.weights, "learning_rate": parse_rate(args.rate), "device": args.device}
+    settings = {"weights_to_train": args.weights, "freeze": args.freeze, "learning_rate": parse_rate(args.rate),
+                "device": args.device}
     measured: list[dict[str, Any]] = [
         {"what": "forward", "batch_size": size, "seconds": time_forward(rows, args.seconds)}]
     measured += [_measure_engine(engine, rows, settings, args.seconds) for engine in args.engine]

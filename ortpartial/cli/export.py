@@ -15,7 +15,7 @@ from .options import (
     add_json_option,
     add_output_option,
     add_straight_through_option,
-    add_weights_option,
+    add_weights_options,
 )
 
 __all__ = ["add_export_command"]
@@ -46,7 +46,7 @@ def add_export_command(commands: Any) -> None:
     add_output_option(command)
     command.add_argument("--training", choices=("standard", "lowered"), default="standard",
                          help="with the training operators of the standard, or without them; default: standard")
-    add_weights_option(command)
+    add_weights_options(command)
     add_straight_through_option(command)
     command.add_argument("--loss", default="square_error", help="the loss function; default: square_error")
     command.add_argument("--rate", default="SGD", help="the update rule; default: SGD")
@@ -61,7 +61,8 @@ def run_export(args: argparse.Namespace) -> int:
     """Write a model with its training as `training_info`."""
     source = load(args.model, straight_through=args.straight_through)
     optimizer = OrtGradientForwardBackwardOptimizer(source, args.weights, learning_loss=args.loss,
-                                                    learning_rate=args.rate, train_mode=args.train_mode)
+                                                    learning_rate=args.rate, train_mode=args.train_mode,
+                                                    freeze=args.freeze)
     if args.eta0 is not None:
         optimizer.set_params(learning_rate__eta0=args.eta0)
     write(optimizer.get_training_onnx(args.training, init=args.init), args.output)

@@ -32,7 +32,7 @@ from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
 from .console import format_bytes, format_seconds, format_table, paint, print_json
-from .options import add_command, add_json_option, add_straight_through_option, add_weights_option, check_count
+from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
 from .pieces import parse_rate
 from .timing import RandomRows, parse_sizes, time_steps
 
@@ -96,9 +96,7 @@ def add_info_command(commands: Any) -> None:
     """
     command = add_command(commands, "info", run_info, "Show a model: what is trained and why not, engines, memory.",
                           usage="MODEL [option ...]", description=_DESCRIPTION, examples=_EXAMPLES)
-    add_weights_option(command)
-    command.add_argument("--freeze", nargs="+", default=(), metavar="NAME", help="weights that are not trained, by "
-                                                                                 "name or pattern")
+    add_weights_options(command)
     add_straight_through_option(command)
     command.add_argument("--depth", type=int, metavar="N", help="levels of modules to show; default: as many as fit 60 "
                                                                 "lines")

@@ -12,7 +12,7 @@ from typing import Any
 from ortpartial.exceptions import SettingError
 
 __all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
-           "add_straight_through_option", "add_weights_option", "check_count", "check_output"]
+           "add_straight_through_option", "add_weights_options", "check_count", "check_output"]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -70,10 +70,12 @@ def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], in
     return command
 
 
-def add_weights_option(command: Any) -> None:
-    """Add `--weights`."""
+def add_weights_options(command: Any) -> None:
+    """Add `--weights` and `--freeze`."""
     command.add_argument("--weights", nargs="+", metavar="NAME",
                          help="weights to train, by name or pattern; default: all that can be")
+    command.add_argument("--freeze", nargs="+", default=(), metavar="NAME",
+                         help="weights that are not trained, by name or pattern")
 
 
 def add_output_option(command: Any) -> None:

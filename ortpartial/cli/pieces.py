@@ -13,6 +13,7 @@ from ortpartial.learning import (
     BaseLearningRate,
     ElasticLearningPenalty,
     GradientClipping,
+    LayerwiseDecay,
     WeightAverage,
     describe_unknown,
     resolve_averaging,
@@ -21,7 +22,8 @@ from ortpartial.learning import (
     resolve_rate,
 )
 
-__all__ = ["parse_averaging", "parse_clipping", "parse_loss", "parse_losses", "parse_penalty", "parse_rate"]
+__all__ = ["parse_averaging", "parse_clipping", "parse_loss", "parse_losses", "parse_penalty", "parse_rate",
+           "parse_rate_factors"]
 
 #: Names of the elastic penalty, and the weights that may follow them without their names.
 _ELASTIC = {"l1": ("l1",), "l2": ("l2",), "elastic": ("l1", "l2")}
@@ -142,6 +144,37 @@ def parse_penalty(word: str) -> BaseLearningPenalty:
         weights = ":".join(f"{n}=1e-4" for n in positional) if len(positional) > 1 else "1e-4"
         raise SettingError(f"--penalty: {name} is to have a weight, as in {name}:{weights}.")
     return _parse(word, "--penalty", lambda _: ElasticLearningPenalty(), positional)
+
+
+def parse_rate_factors(words: Sequence[str]) -> dict[str, float] | LayerwiseDecay:
+    """Factors of the step size by pattern, of words such as ``encoder.*=0.1``; or by layer, of a number.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words.
+
+    Returns
+    -------
+    dict of str to float, or LayerwiseDecay
+
+    Raises
+    ------
+    SettingError
+        A word has another form.
+
+    Examples
+    --------
+    >>> parse_rate_factors(["encoder.*=0.1", "head.*=2"])
+    {'encoder.*': 0.1, 'head.*': 2.0}
+    """
+    numbers = [_to_setting(word.rpartition("=")[2]) for word in words]
+    if len(words) == 1 and "=" not in words[0] and isinstance(numbers[0], (int, float)):
+        return LayerwiseDecay(numbers[0])
+    for word, number in zip(words, numbers, strict=True):
+        if "=" not in word or not isinstance(number, (int, float)):
+            raise SettingError(f"--rate-factors: {word!r} is to be NAME=FACTOR, as in 'encoder.*=0.1'.")
+    return {word.rpartition("=")[0]: float(number) for word, number in zip(words, numbers, strict=True)}
 
 
 def parse_clipping(word: str) -> GradientClipping:

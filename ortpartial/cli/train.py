@@ -25,11 +25,11 @@ from .options import (
     add_force_option,
     add_json_option,
     add_straight_through_option,
-    add_weights_option,
+    add_weights_options,
     check_count,
     check_output,
 )
-from .pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty, parse_rate
+from .pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty, parse_rate, parse_rate_factors
 from .roles import Columns, Roles, load_roles, read_columns, store_roles
 
 __all__ = ["add_train_command"]
@@ -86,7 +86,10 @@ def add_train_command(commands: Any) -> None:
                                                                             "a step; default: 1")
     how.add_argument("--average", metavar="AVERAGE", help="write a running average of the weights: ema, ema:0.99, swa")
     which = command.add_argument_group("weights")
-    add_weights_option(which)
+    add_weights_options(which)
+    which.add_argument("--rate-factors", nargs="+", metavar="NAME=FACTOR",
+                       help="factors of the step size of weights, by name or pattern, as 'encoder.*=0.1'; or a number, "
+                            "the factor from each layer to the one before it")
     add_straight_through_option(which)
     which.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in training mode")
     where = command.add_argument_group("computation")
@@ -206,6 +209,7 @@ def _make_optimizer(args: argparse.Namespace, task: Task) -> OrtGradientForwardB
         precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
         callbacks=[_print_epoch] if args.json else [], verbose=verbose,
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
+        freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
 
 

@@ -13,9 +13,16 @@ from ortpartial import (
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
 )
-from ortpartial.cli.pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty, parse_rate
+from ortpartial.cli.pieces import (
+    parse_averaging,
+    parse_clipping,
+    parse_losses,
+    parse_penalty,
+    parse_rate,
+    parse_rate_factors,
+)
 from ortpartial.exceptions import SettingError
-from ortpartial.learning import ExponentialAverage, GradientClipping, StochasticWeightAverage
+from ortpartial.learning import ExponentialAverage, GradientClipping, LayerwiseDecay, StochasticWeightAverage
 
 
 @pytest.mark.parametrize(
@@ -39,6 +46,14 @@ from ortpartial.learning import ExponentialAverage, GradientClipping, Stochastic
 )
 def test_pieces(parse, word, piece):
     assert parse(word) == piece
+
+
+def test_rate_factors():
+    assert parse_rate_factors(["a.*=0.1", "b=2"]) == {"a.*": 0.1, "b": 2.0}
+    assert parse_rate_factors(["0.9"]) == LayerwiseDecay(0.9)
+    for word in ("a", "a=b"):
+        with pytest.raises(SettingError, match=f"--rate-factors: '{word}' is to be NAME=FACTOR, as in 'encoder"):
+            parse_rate_factors([word])
 
 
 def test_losses():

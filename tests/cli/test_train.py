@@ -105,6 +105,18 @@ def test_settings_of_the_graph(rows):
     assert all((weights[n] == a).all() for n, a in expected.trained_coef_.items())
 
 
+def test_frozen_weights(rows, capsys):
+    before = weights_of(mlp())
+    assert train("mlp.onnx data.npz --freeze W? --rate-factors b1=0.5 --rate sgd:0.01 --epochs 1 -o a.onnx") == 0
+    expected = OrtGradientForwardBackwardOptimizer(mlp(), learning_rate=0.01, max_iter=1, batch_size=32, random_state=0,
+                                                   freeze=["W?"], rate_factors={"b1": 0.5}).fit(X, Y).trained_coef_
+    weights = weights_of(onnx.load("a.onnx"))
+    assert all((weights[n] == expected.get(n, a)).all() for n, a in before.items())
+    assert sorted(expected) == ["b1", "b2"]
+    assert train("mlp.onnx data.npz --freeze V* -o b.onnx") == 2
+    assert "V*" in capsys.readouterr().err
+
+
 def test_plot(rows, capsys, monkeypatch):
     assert train("mlp.onnx data.npz --validation 0.1 --epochs 3 -o a.onnx --plot losses.svg") == 0
     assert "losses.svg: the losses\n" in capsys.readouterr().out
