@@ -22,6 +22,8 @@ CHOICES: dict[str, dict[str, str]] = {
                          "sparsecategoricalcrossentropy"), "'softmax_cross_entropy'"),
         **dict.fromkeys(("bce", "binarycrossentropy", "bcewithlogits", "logistic", "logit", "sigmoid", "deviance"),
                         "'log_loss'"),
+        **dict.fromkeys(("binaryfocalcrossentropy", "sigmoidfocal"), "'focal'"),
+        "categoricalfocalcrossentropy": "'softmax_focal'",
         "smoothl1": "'huber'", "svm": "'hinge'", "poissonnll": "'poisson'",
     },
     "learning_rate": {

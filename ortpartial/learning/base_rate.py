@@ -48,6 +48,7 @@ class BaseLearningRate(BaseLearningOnnx):
 
     Examples
     --------
+    >>> from ortpartial.graph import op
     >>> class SignSGD(BaseLearningRate):
     ...     def update(self, w, g, *, k):
     ...         return op.Sign(g), ()
@@ -221,6 +222,7 @@ class WeightDecay(BaseLearningRate):
 
     Examples
     --------
+    >>> from ortpartial.graph import op
     >>> class SignSGDW(WeightDecay):
     ...     def update(self, w, g, *, k):
     ...         return op.Sign(g), ()

@@ -10,7 +10,7 @@ from typing import Any
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value
 
-from .losses import BaseLearningLoss
+from .base_loss import BaseLearningLoss
 
 __all__ = ["FunctionLearningLoss"]
 
