@@ -20,7 +20,7 @@ __all__ = ["ExponentialAverage", "StochasticWeightAverage", "WeightAverage", "re
 
 @dataclass(frozen=True)
 class WeightAverage(NamedSettings, metaclass=PieceType):
-    """a ← (1 - r(k)) a + r(k) w: the average of a weight after update k, to which the weight adds the share r(k).
+    """a = (1 - r(k)) a + r(k) w: the average of a weight after update k, to which the weight adds the share r(k).
 
     A subclass is a frozen dataclass of settings that defines ``share(self, k, start)``. Running statistics are not
     averaged: with the averages go the current ones, as in ``torch.optim.swa_utils.AveragedModel``.
@@ -78,7 +78,7 @@ class WeightAverage(NamedSettings, metaclass=PieceType):
 
 @dataclass(frozen=True)
 class ExponentialAverage(WeightAverage):
-    """a ← d a + (1 - d) w, where the first a is w: an exponential moving average (EMA).
+    """a = d a + (1 - d) w, where the first a is w: an exponential moving average (EMA).
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class ExponentialAverage(WeightAverage):
 
 @dataclass(frozen=True)
 class StochasticWeightAverage(WeightAverage):
-    """a ← a + (w - a) / n after every m-th update beyond s, the n-th of them; before the first of them a = w (SWA).
+    """a = a + (w - a) / n after every m-th update beyond s, the n-th of them; before the first of them a = w (SWA).
 
     Parameters
     ----------

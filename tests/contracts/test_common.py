@@ -15,6 +15,9 @@ from ortpartial.exceptions import SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import OPSET, constant, op, variable
 from ortpartial.learning import (
+    averaging,
+)
+from ortpartial.learning import (
     losses as learning_loss,
 )
 from ortpartial.learning import (
@@ -26,15 +29,16 @@ from ortpartial.learning import (
 from ortpartial.learning import (
     schedules as schedule,
 )
+from ortpartial.learning.averaging import WeightAverage, resolve_averaging
 from ortpartial.learning.losses import BaseLearningLoss, resolve_loss
 from ortpartial.learning.optimizers import BaseLearningRate, resolve_rate
 from ortpartial.learning.penalties import BaseLearningPenalty, resolve_penalty
 from ortpartial.learning.schedules import Schedule, resolve_schedule
 from ortpartial.testing import evaluate
 
-MODULES = (schedule, learning_loss, learning_penalty, learning_rate)
+MODULES = (schedule, learning_loss, learning_penalty, learning_rate, averaging)
 RESOLVE = {Schedule: resolve_schedule, BaseLearningLoss: resolve_loss, BaseLearningPenalty: resolve_penalty,
-           BaseLearningRate: resolve_rate}
+           BaseLearningRate: resolve_rate, WeightAverage: resolve_averaging}
 
 
 def kind(cls):
@@ -68,7 +72,7 @@ def variants(cls):
     """A piece with its defaults, and one in which all numbers and switches differ from them."""
     flags = {f.name: not f.default for f in dataclasses.fields(cls) if isinstance(f.default, bool)}
     others = {n: 0.75 * v or 0.375 for n, v in numbers(cls).items()}
-    others |= {n: v // 2 or (-1 if v else 1) for n, v in wholes(cls).items()}
+    others |= {n: v // 2 or (-1 if n == "axis" else v + 1) for n, v in wholes(cls).items()}
     return [cls(), cls(**others, **flags)]
 
 
@@ -108,7 +112,8 @@ def test_all_are_found():
     names = {c.__name__ for k in RESOLVE for c in descendants(k)}
     assert {"SquareLearningLoss", "ElasticLearningPenalty", "LearningRateAdam", "OptimalSchedule"} <= names
     exported = {n for m in MODULES for n in m.__all__ if inspect.isclass(getattr(m, n))}
-    assert exported - names == {"BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule"}
+    assert exported - names == {"BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule",
+                                "WeightAverage"}
     assert names <= exported
 
 

@@ -41,7 +41,7 @@ with open(f"{folder}/{rank}", "wb") as f:
 dist.destroy_process_group()
 """
 #: What processes do together and one alone must do as well.
-SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs"]
+SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs", "clipped"]
 
 
 class Halve:
@@ -102,6 +102,8 @@ def training(case, distributed=False, rank=0):
         return Optimizer(mlp(), callbacks=[lambda o: 1 / 0], **settings), (X, y)
     if case == "few":  # Batches of two for four processes: two of them have nothing to do.
         return Optimizer(mlp(), **{**settings, "batch_size": 2}), (X, y, w)
+    if case == "clipped":  # With batches that wait for their update.
+        settings |= {"gradient_clipping": 0.3, "accumulate": 5, "averaging": "ema", "use_average": True}
     if case == "other rows":
         n = 53 - rank
         return Optimizer(mlp(), **settings), (X[:n], y[:n])
