@@ -52,6 +52,11 @@ def test_sparse_features():
     assert len(lines[1].split()) == 11
 
 
+def test_settings():
+    lines = bench("settings.py", "10", "4", "1").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["SGD"] * 6 + ["Adam"] * 6
+
+
 KEPT = sorted((ROOT / "bench" / "results").glob("*.json"))
 
 
