@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .callbacks import Checkpoint
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .outputs import explain_output, resolve_losses
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from .sklearn import OnnxClassifier as OnnxClassifier
     from .sklearn import OnnxRegressor as OnnxRegressor
 
-__all__ = ["OrtGradientForwardBackwardOptimizer", "check_inputs", "explain_output", "find_nullable", "resolve_losses"]
+__all__ = ["Checkpoint", "OrtGradientForwardBackwardOptimizer", "check_inputs", "explain_output", "find_nullable",
+           "resolve_losses"]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["PROGRESS", "change_settings", "check_average", "check_lengths", "keep_learned", "list_unfrozen",
+__all__ = ["PROGRESS", "WEIGHTS", "change_settings", "check_average", "check_lengths", "keep_learned", "list_unfrozen",
            "scale_rate"]
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
@@ -39,7 +39,7 @@ _UPDATE: Mapping[str, Callable[[Any], Any]] = {
     "averaging": resolve_averaging, "use_average": partial(check_flag, "use_average")}
 
 #: Settings that choose the weights to train, and the factors of their rates: they change in a training that runs, too.
-_WEIGHTS = ("weights_to_train", "freeze", "rate_factors")
+WEIGHTS = ("weights_to_train", "freeze", "rate_factors")
 
 
 def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
@@ -68,13 +68,13 @@ def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
 def _change(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
     """Change settings: those of the loop, of the weights and of the update, the others by composing anew."""
     update = {n: v for n, v in params.items() if n in _UPDATE}
-    if params.keys() - _LOOP - _UPDATE.keys() - {*_WEIGHTS}:
+    if params.keys() - _LOOP - _UPDATE.keys() - {*WEIGHTS}:
         _recompose(optimizer, {n: v for n, v in params.items() if n not in _UPDATE}, update)
         return
     settings = replace(optimizer._loop.settings, **{n: v for n, v in params.items() if n in _LOOP})
-    weights = {n: v for n, v in params.items() if n in _WEIGHTS}
+    weights = {n: v for n, v in params.items() if n in WEIGHTS}
     if (update or weights) and optimizer._loop.thread not in (None, get_ident()):
-        raise SettingError(f"{' and '.join([*_UPDATE, *_WEIGHTS])} change between two steps: in a callback, not in "
+        raise SettingError(f"{' and '.join([*_UPDATE, *WEIGHTS])} change between two steps: in a callback, not in "
                            f"another thread, such as that in which an iterable gives its batches.")
     if update and weights:  # An error in one of them comes before the other changes.
         choose_weights(_restore_model(optimizer), optimizer._spec.losses, {**optimizer._arguments, **weights})

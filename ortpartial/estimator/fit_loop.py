@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from itertools import islice
 from numbers import Real
 from threading import get_ident
 from time import perf_counter
@@ -25,7 +27,53 @@ from .progress import Progress
 if TYPE_CHECKING:
     from .tasks import FitTasks
 
-__all__ = ["FitLoop", "count_batches"]
+__all__ = ["FitLoop", "Place", "count_batches"]
+
+
+@dataclass
+class Place:
+    """Where a fit is, from which it can go on.
+
+    Attributes
+    ----------
+    epoch : int
+        Number of its epochs that are over.
+    batches : int
+        Number of batches of the epoch that runs which are over.
+    start : int
+        Number of batches seen before the fit.
+    rows : int or None
+        Number of rows that are trained, 0 where they come in batches; None before the first fit.
+    is_stopped : bool
+        Whether a callback has asked to stop.
+    held_out, order : dict or None
+        The random states from which the rows for validation, and the order of the others in the epoch that runs, were
+        drawn, where that may be asked for.
+    mean : WeightedMean or None
+        The mean loss of that epoch until there.
+    """
+
+    epoch: int = 0
+    batches: int = 0
+    start: int = 0
+    rows: int | None = None
+    is_stopped: bool = False
+    held_out: Mapping[str, Any] | None = None
+    order: Mapping[str, Any] | None = None
+    mean: WeightedMean | None = None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What `from_state` makes it of again."""
+        mean = self.mean.state if self.batches and self.mean else None
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"mean": mean}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Place:
+        """The place that `state` tells of."""
+        mean = state["mean"]
+        return cls(**{**state, "mean": mean and WeightedMean.from_state(mean)})
+
 
 #: The pieces of an epoch that is not cut: one, from its first batch to its last.
 _WHOLE = ((0, None),)
@@ -54,6 +102,8 @@ class FitLoop:
     records : list of dict
         A record of each epoch. In place of its step size there may be the spec, update and scale that it follows
         from: a schedule is a graph, and an epoch may take microseconds.
+    place : Place
+        Where the last fit is.
     began : float
         When the epoch began, by `time.perf_counter`.
     rng : numpy.random.Generator
@@ -65,7 +115,7 @@ class FitLoop:
     def __init__(self, spec: TrainingSpec, engine: Engine, predictor: Predictor, settings: FitSettings):
         self.spec, self.engine, self.predictor, self.settings = spec, engine, predictor, settings
         self.thread: int | None = None
-        self.began = perf_counter()
+        self.began, self.place = perf_counter(), Place()
         self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
         self.reset()
 
@@ -83,8 +133,12 @@ class FitLoop:
         with self.engine.turn.lock:
             self.engine.reset(first, seed)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks | None = None) -> None:
-        """Train for `max_iter` epochs, or until one of those that are told of the tasks asks to stop."""
+    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks | None = None,
+            former: Place | None = None) -> None:
+        """Train for `max_iter` epochs, or until one of those that are told of the tasks asks to stop.
+
+        A fit that was cut off goes on from its `former` place.
+        """
         batches = self._check_batches(X) if y is None else None
         if sample_weight is not None and X_val is not None and y_val is None and not isinstance(X_val, Real):
             raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
@@ -92,12 +146,18 @@ class FitLoop:
         with interruptible(self, self.settings.timeout):
             data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
             self.predictor.data.check_counts(data)
-            kept, validation = self._hold_out(data, rows, X_val, y_val)
-        if not self.settings.warm_start:
+            place = former or Place()
+            kept, validation = self._hold_out(data, rows, X_val, y_val, place)
+        if former is not None:
+            _check_rows(former, len(kept))
+        elif not self.settings.warm_start:
             self.reset()
+        place.rows, place.start = len(kept), place.start if former else self.engine.iteration
         is_first = batches is not None or self._begin(data, rows)
         logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
-        with Progress(self.read_progress, is_first) as progress, self._training(always=True), tasks or nullcontext():
+        with Progress(self.read_progress, is_first) as progress, self._training(place), tasks or nullcontext():
+            if former is not None and tasks is not None:
+                tasks.begin_fit()
             if divergence := self._train_epochs(data, kept, batches, validation, progress, tasks):
                 progress.ending = "loss not finite"
                 self._report(divergence, 6)  # the caller of the optimizer's `fit`, which is decorated
@@ -105,23 +165,24 @@ class FitLoop:
     def _train_epochs(self, data: Mapping[str, np.ndarray], rows: np.ndarray, batches: Any, validation: Any,
                       progress: Progress, tasks: FitTasks | None) -> str | None:
         """Train and validate for some epochs; return a message if the loss diverged."""
-        epoch, steps, self.began = 0, None, perf_counter()
+        place, steps, self.began = self.place, None, perf_counter()
 
         def count_steps() -> int | None:
             return self._count_steps(rows, batches) or steps
 
-        while epoch < self.settings.max_iter and not (tasks is not None and tasks.is_stopping):
-            epoch += 1
+        while place.epoch < self.settings.max_iter and not place.is_stopped:
+            epoch = place.epoch + 1
             told = tasks if tasks is not None and (self.settings.callbacks or tasks.is_followed) else None
             if told is not None:
                 told.begin_epoch(count_steps())
                 self.began = perf_counter()
             progress.begin_epoch(epoch, self.settings.max_iter, count_steps, self.settings.verbose)
             seen = self.engine.iteration
-            divergence = self._train_rows(data, rows, told) if batches is None else self._train_batches(batches, told)
+            divergence = (self._train_rows(data, rows, place, told) if batches is None else
+                          self._train_batches(batches, place, told))
             if divergence:
                 return divergence
-            steps = self.engine.iteration - seen
+            steps, place.epoch = self.engine.iteration - seen, epoch
             if validation is not None and (epoch == self.settings.max_iter
                                            or epoch % self.settings.validation_period == 0):
                 self.validation_losses.append(self._validate(validation))
@@ -144,13 +205,13 @@ class FitLoop:
         if y is None:
             batches = self._check_batches(X, 1)
             with self._training():
-                divergence = self._train_batches(batches)
+                divergence = self._train_batches(batches, Place())
         else:
             with interruptible(self, self.settings.timeout):
                 data, rows = self._to_arrays(X, y, sample_weight)
             self._begin(data, rows)
             with self._training():
-                divergence = self._train_rows(data, np.arange(rows))
+                divergence = self._train_rows(data, np.arange(rows), Place())
         if divergence:
             self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
         else:
@@ -168,7 +229,7 @@ class FitLoop:
             engine.set(names.rate_scale, np.array(scale))
             engine.set(names.plateau, memory)
 
-    def _hold_out(self, data: Mapping[str, np.ndarray], rows: int, X_val: Any, y_val: Any
+    def _hold_out(self, data: Mapping[str, np.ndarray], rows: int, X_val: Any, y_val: Any, place: Place
                   ) -> tuple[np.ndarray, Any]:
         """The rows to train on, and the batches to validate on, if any."""
         kept, reader = np.arange(rows), self.predictor.reader
@@ -177,7 +238,7 @@ class FitLoop:
                 raise DataError("X_val and y_val belong together; X_val is missing.")
             return kept, None
         if isinstance(X_val, Real):
-            held_out = self._draw_rows(X_val, y_val, rows)
+            held_out = self._draw_rows(X_val, y_val, rows, place)
             return np.setdiff1d(kept, held_out), [self._take(data, held_out)]
         X_val, y_val, _ = reader.unpack(X_val, y_val, None)
         if y_val is not None:
@@ -193,7 +254,7 @@ class FitLoop:
             raise DataError("X_val gives its batches once; give what can be iterated over again.")
         return kept, X_val
 
-    def _draw_rows(self, share: Any, y_val: Any, rows: int) -> np.ndarray:
+    def _draw_rows(self, share: Any, y_val: Any, rows: int, place: Place) -> np.ndarray:
         """The rows that a share holds out, which follow from a number as `random_state`, in their order."""
         seed = self.settings.random_state
         if not 0 < share < 1 or y_val is not None:
@@ -205,7 +266,12 @@ class FitLoop:
         count = max(1, round(share * rows))
         if count >= rows:
             raise DataError(f"X_val={share!r} of {rows} rows leaves none to train on.")
-        return np.sort(np.random.default_rng(seed).permutation(rows)[:count])
+        rng = np.random.default_rng(seed)
+        if place.held_out is not None:  # The fit goes on, whose generator is further by now.
+            rng = np.random.Generator(type(self.rng.bit_generator)())
+            rng.bit_generator.state = place.held_out
+        place.held_out = rng.bit_generator.state
+        return np.sort(rng.permutation(rows)[:count])
 
     def _take(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> tuple[Any, Any, Any]:
         """Some rows of the arrays of a step, as a batch (X, y, sample_weight)."""
@@ -220,14 +286,17 @@ class FitLoop:
         return sum(total / count for total, count in np.asarray(sums).tolist() if count)
 
     @contextmanager
-    def _training(self, always: bool = False) -> Iterator[None]:
-        """A context in which this thread trains, until the timeout or Ctrl-C."""
-        outer, self.thread = self.thread, get_ident()  # A callback may call `partial_fit`.
+    def _training(self, place: Place | None = None) -> Iterator[None]:
+        """A context in which this thread trains, until the timeout or, where a whole fit has its place, Ctrl-C."""
+        outer, self.thread = (self.thread, self.place), get_ident()  # A callback may call `partial_fit` or `fit`.
+        self.place = place or self.place
         try:
-            with interruptible(self, self.settings.timeout, always):
+            with interruptible(self, self.settings.timeout, always=place is not None):
                 yield
         finally:
-            self.thread = outer
+            self.thread, former = outer
+            if self.thread is not None:
+                self.place = former
 
     def _to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None = None
                    ) -> tuple[dict[str, np.ndarray], int]:
@@ -263,15 +332,28 @@ class FitLoop:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 
-    def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray, tasks: FitTasks | None = None
-                    ) -> str | None:
+    def _shuffle(self, rows: np.ndarray, place: Place, is_told: bool) -> np.ndarray:
+        """The rows in the order of the epoch that begins, or of the one that goes on."""
+        bits, order = self.rng.bit_generator, rows.copy()
+        now = bits.state if is_told else None
+        if now is not None and place.batches and place.order is not None:
+            bits.state = place.order
+            self.rng.shuffle(order)
+            bits.state = now
+        else:
+            place.order = now
+            self.rng.shuffle(order)
+        return order
+
+    def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray, place: Place,
+                    tasks: FitTasks | None = None) -> str | None:
         """Train on each of these rows once, in one turn or in pieces; return a message if the loss diverged."""
         self._mean = None
-        order, size = rows, self.settings.batch_size
+        size, order = self.settings.batch_size, rows
         if self.settings.shuffle:
-            self.rng.shuffle(order := rows.copy())
-        mean = self.engine.mean
-        for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size)):
+            order = self._shuffle(rows, place, is_told=tasks is not None)
+        mean, loss = place.mean or self.engine.mean, place.mean.value if place.mean else 0.0
+        for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size), place.batches):
             with self.engine.turn.lock:
                 if self._started is not data:  # A callback has trained on other rows.
                     self._start(data)
@@ -281,6 +363,8 @@ class FitLoop:
                 mean = self.engine.mean
                 if not (np.isfinite(loss) and self.engine.is_finite()):
                     return self._replay(snapshot, order[start * size :], size, loss)
+            place.batches, place.mean = stop or 0, mean
+        place.batches, place.mean = 0, None
         self.train_losses.append(loss)  # Without a method of its own: an epoch may take microseconds.
         self.n_iter += 1
         return None
@@ -300,11 +384,11 @@ class FitLoop:
         engine.restore(last)
         return self._describe(loss, iteration)
 
-    def _train_batches(self, batches: Iterable[Any], tasks: FitTasks | None = None) -> str | None:
+    def _train_batches(self, batches: Iterable[Any], place: Place, tasks: FitTasks | None = None) -> str | None:
         """Train on every batch once, each in a turn; return a message if the loss diverged."""
-        mean = self._mean = WeightedMean()
-        each = self.predictor.reader.read_batches(batches)
-        for X, y, w in each if tasks is None else tasks.follow(each):
+        mean = self._mean = place.mean = place.mean or WeightedMean()
+        each = islice(self.predictor.reader.read_batches(batches), place.batches, None)
+        for X, y, w in each if tasks is None else tasks.follow(each, place.batches):
             engine, self._mean = self.engine, mean  # A callback may have changed the rate, or trained on other rows.
             data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
             with engine.turn.lock:
@@ -315,6 +399,8 @@ class FitLoop:
                     return self._describe(loss, engine.iteration + 1)
             share = float(np.mean([rows.sum() for rows in count_elements(self.spec, data).values()]))
             mean.add(share * loss, share)
+            place.batches += 1
+        place.batches, place.mean = 0, None
         self.train_losses.append(mean.value)
         self.n_iter += 1
         return None
@@ -360,6 +446,13 @@ class FitLoop:
         if batches is None:
             return -(-len(rows) // self.settings.batch_size)
         return len(batches) if hasattr(batches, "__len__") else None
+
+
+def _check_rows(former: Place, rows: int) -> None:
+    """Check that a fit goes on with as many rows as before."""
+    if former.rows not in (None, rows):
+        there, here = (f"{n} rows" if n else "batches" for n in (former.rows, rows))
+        raise DataError(f"The checkpoint is of a training on {there}, and this one is on {here}; give the same data.")
 
 
 def count_batches(X: Any, y: Any, batch_size: int, X_val: Any = None) -> int:

@@ -67,7 +67,7 @@ from .params import (
 from .parts import TrainingParts
 from .predictor import interruptible
 from .prefetch import is_prefetching
-from .resumption import collect_state, restore_state
+from .resumption import collect_state, note_settings, restore_fit, restore_state
 from .tags import make_tags
 from .tasks import FitTasks
 from .view import TrainingView, view_training
@@ -474,8 +474,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     # -- training
 
     @check_keywords()
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Self:
-        """Train for `max_iter` epochs, from the first weights unless `warm_start`.
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, *,
+            resume: str | os.PathLike[str] | None = None) -> Self:
+        """Train for `max_iter` epochs, from the first weights unless `warm_start` or `resume`.
 
         Parameters
         ----------
@@ -497,6 +498,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             Validation data, whose loss is computed every `validation_every` epochs: arrays, an iterable of batches, or
             as `X_val` alone the share of the rows, between 0 and 1, that is not trained but validated, with its sample
             weights. These rows are drawn by `random_state`: if it is a number, they are the same ones in every call.
+        resume : path, optional
+            The folder of the callback `Checkpoint`, or a file of `save_checkpoint`. A `fit` that was cut off, on the
+            same data with the same settings, goes on from there and ends as if it had not been, to the last bit; one
+            that had ended has nothing left to do, unless `max_iter` is greater now. Where the folder holds nothing, or
+            is not there, it starts from the beginning. Batches of an iterable that are over are skipped: it is to give
+            the same ones as then.
 
         Returns
         -------
@@ -507,27 +514,34 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         ------
         DataError
             The data do not fit the model.
+        CheckpointError
+            What is in the folder is damaged, or of a training with another model or other settings.
         ConvergenceError
             The loss or a weight is NaN or infinite; the weights are those of the last finite step.
         DeadlineError
             The `timeout` is over.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
-        return self._fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight))
+        return self._fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight), resume)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks) -> Self:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks,
+             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train, and tell of the tasks, which are those of an estimator where one composes this optimizer."""
         if self._loop.thread is not None:
             _check_thread()
         with self._turn.lock:
-            seen = self._engine.iteration if self.warm_start else 0
-            if (self._spec.rate_starts or self._spec.average_start) and not self.warm_start:
-                # The optimizer and the average, too, start again.
-                self._parts.adopt(replace(self._spec, rate_starts={}, average_start=0))
-            self._plan(seen, X, y, X_val)
+            place, tasks.states = (resume is not None and restore_fit(self, resume)) or (None, ())
+            if place is None:
+                note_settings(self)
+                if (self._spec.rate_starts or self._spec.average_start) and not self.warm_start:
+                    # The optimizer and the average, too, start again.
+                    self._parts.adopt(replace(self._spec, rate_starts={}, average_start=0))
+            if place is None or not self._batches:
+                start = self._engine.iteration if self.warm_start else 0
+                self._plan(place.start if place else start, X, y, X_val)
             if y is not None:
                 self._balance(X, y)
-            self._loop.fit(X, y, sample_weight, X_val, y_val, tasks)
+            self._loop.fit(X, y, sample_weight, X_val, y_val, tasks, place)
         return self
 
     @check_keywords("max_iter")

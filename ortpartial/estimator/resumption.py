@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpartial.exceptions import CheckpointError
+from ortpartial.exceptions import CheckpointError, SettingError
 from ortpartial.graph import topological
 from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, Schedule, WeightAverage
+from ortpartial.logs import logger
 from ortpartial.training import Engine, TrainingSpec
 
-from .changes import PROGRESS, keep_learned
+from .changes import PROGRESS, WEIGHTS, change_settings, keep_learned
+from .checkpoint import find_checkpoint
+from .fit_loop import Place
+from .tasks import get_states
 
 if TYPE_CHECKING:
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["check_settings", "collect_state", "restore_state"]
+__all__ = ["collect_state", "note_settings", "restore_fit", "restore_state"]
 
 #: Settings that the steps do not depend on, or that are compared by the arrays that follow from them.
 _FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_state", "device", "engine", "warm_start",
@@ -30,8 +36,8 @@ _FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_stat
 _PIECES = {"learning_rate": "rate", "learning_penalty": "penalty", "gradient_clipping": "gradient_clipping",
            "averaging": "averaging"}
 
-#: Settings that a callback may change, beside those of the update.
-_CHANGEABLE = ("max_iter", "batch_size", "shuffle", "validation_every")
+#: Settings of the loop that a callback may change.
+_LOOP = ("max_iter", "batch_size", "shuffle", "validation_every")
 
 #: Sources of random bits that numpy has.
 _BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -49,8 +55,15 @@ def collect_state(optimizer: Optimizer) -> dict[str, Any]:
     -------
     dict of str to object
         Copies, as `write_checkpoint` takes them.
+
+    Raises
+    ------
+    SettingError
+        Another thread is training.
     """
-    now = {n: getattr(optimizer, n) for n in optimizer.get_params(deep=False) if n not in _FREE or n in _CHANGEABLE}
+    if optimizer._loop.thread not in (None, get_ident()):
+        raise SettingError("A checkpoint is written between two steps: in a callback, not in another thread.")
+    now = _read_settings(optimizer)
     start = {**now, **optimizer._origin}
     with optimizer._engine.turn.lock:
         return {
@@ -65,7 +78,62 @@ def collect_state(optimizer: Optimizer) -> dict[str, Any]:
             "average_start": optimizer._spec.average_start,
             "progress": {n: getattr(optimizer, n) for n in PROGRESS if n != "_rng"},
             "random": optimizer._rng.bit_generator.state,
+            "place": optimizer._loop.place.state,
+            "callbacks": get_states(optimizer.callbacks),
         }
+
+
+def note_settings(optimizer: Optimizer) -> None:
+    """Note the settings with which a training begins, that callbacks may change.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    """
+    optimizer._origin = {**{n: getattr(optimizer, n) for n in (*_PIECES, *_LOOP)},
+                         **{n: optimizer._arguments[n] for n in WEIGHTS}}
+
+
+def _read_settings(optimizer: Optimizer) -> dict[str, Any]:
+    """The settings that a state tells of, by name."""
+    params = optimizer.get_params(deep=False)
+    settings = {n: getattr(optimizer, n) for n in params if n not in _FREE or n in _LOOP}
+    return {**settings, **{n: params[n] for n in WEIGHTS}}
+
+
+def restore_fit(optimizer: Optimizer, path: str | os.PathLike[str]) -> tuple[Place, list[Any]] | None:
+    """Let an optimizer go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        An optimizer with the settings with which the fit began; `max_iter` may be another one.
+    path : path
+        A file, or a folder, which need not be there.
+
+    Returns
+    -------
+    tuple of Place and list, or None
+        The place of the fit, and the states of callbacks; None where the folder holds no checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        There is none that is whole, or it is that of another training.
+    """
+    optimizer._engine.connect()
+    stored = optimizer._engine.broadcast(find_checkpoint(path) if optimizer._engine.is_first else None)
+    if stored is None:
+        return None
+    file, state = stored
+    origin, max_iter = f"The checkpoint {str(file)!r}", optimizer.max_iter
+    _check_settings(optimizer, state["settings"], origin)
+    restore_state(optimizer, state, origin)
+    if max_iter != state["settings"]["max_iter"]:
+        optimizer._batches = 0  # The training has another length.
+    logger.info("the training goes on from %s", file)
+    return Place.from_state(state["place"]), state["callbacks"]
 
 
 def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -> None:
@@ -87,9 +155,12 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
     """
     _check_model(optimizer._spec, state, origin)
     rng = _find_generator(optimizer._rng, state["random"]["bit_generator"], origin)
+    note_settings(optimizer)
+    weights = {n: _rebuild(state["changes"][n], None, origin) for n in WEIGHTS if n in state["changes"]}
     settings = {**state["settings"], **state["changes"]}
     update = {n: _rebuild(settings[n], getattr(optimizer, n), origin) for n in _PIECES}
     starts = {"rate_starts": state["rate_starts"], "average_start": state["average_start"]}
+    change_settings(optimizer, weights)
     former, class_weights = optimizer._spec, optimizer._class_weights
     optimizer._class_weights = state["class_weights"]
     try:
@@ -99,6 +170,7 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
     except CheckpointError:
         optimizer._class_weights = class_weights
         _adopt(optimizer, former)
+        change_settings(optimizer, {n: optimizer._origin[n] for n in weights})
         raise
     _set_pieces(optimizer, **update)
     optimizer._batches = state["batches"]
@@ -110,29 +182,14 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
         rng.bit_generator.state = state["random"]
         for name, value in {**state["progress"], "_rng": rng}.items():
             setattr(optimizer, name, value)
-    for name in state["changes"].keys() & set(_CHANGEABLE):
+    for name in state["changes"].keys() & set(_LOOP):
         setattr(optimizer, name, state["changes"][name])
 
 
-def check_settings(optimizer: Optimizer, stored: Mapping[str, Any], origin: str) -> None:
-    """Check that the settings of an optimizer are those with which a training began.
-
-    Parameters
-    ----------
-    optimizer : OrtGradientForwardBackwardOptimizer
-        The optimizer.
-    stored : dict of str to object
-        The "settings" that `collect_state` returned.
-    origin : str
-        Where they are from, for errors.
-
-    Raises
-    ------
-    CheckpointError
-        A setting is another one.
-    """
-    for name in stored.keys() & set(optimizer.get_params(deep=False)) - _FREE:
-        if (described := _describe(getattr(optimizer, name))) != stored[name]:
+def _check_settings(optimizer: Optimizer, stored: Mapping[str, Any], origin: str) -> None:
+    """Check that the settings of an optimizer are those with which a training began."""
+    for name, value in _read_settings(optimizer).items():
+        if name in stored and name not in _FREE and (described := _describe(value)) != stored[name]:
             raise CheckpointError(f"{origin} is of a training with {name}={_write(stored[name])}, and this one has "
                                   f"{_write(described)}; give the former setting or choose another folder, or go on "
                                   f"with the new one by load_checkpoint and warm_start=True.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from .hooks import call_hook, has_hooks
 if TYPE_CHECKING:
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["FitTasks"]
+__all__ = ["FitTasks", "get_states", "set_states"]
 
 #: Settings that the processes of a distributed training share: a callback may change them.
 _SHARED = ("learning_rate", "learning_penalty", "gradient_clipping", "averaging", "use_average", "max_iter",
@@ -47,21 +47,22 @@ class FitTasks:
 
     Attributes
     ----------
+    states : sequence of dict
+        The states that callbacks had where a fit was cut off that goes on, as `get_states` gives them.
     is_followed : bool
         Whether anybody has been told of a task, or is to be told of all.
-    is_stopping : bool
-        Whether somebody has asked to stop.
     stopped_by : str
-        Who: ``"a callback"``, or the class of one.
+        Who has asked to stop: ``"a callback"``, or the class of one.
     """
 
     def __init__(self, optimizer: Optimizer, X: Any, y: Any, sample_weight: Any = None, *, estimator: Any = None,
                  context: Any = None, reconstruct: Callable[[], dict[str, Any]] | None = None):
         self.optimizer, self.context, self.reconstruct = optimizer, context, reconstruct
+        self.states: Sequence[Mapping[str, Any]] = ()
         self.estimator = optimizer if estimator is None else estimator
         self.data = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
         self.is_followed = context is not None
-        self.is_stopping, self.stopped_by = False, "a callback"
+        self.stopped_by = "a callback"
         self._callbacks: Sequence[Any] = ()
         self._set_up: list[Any] = []
         self._root: TaskContext | None = None
@@ -93,7 +94,7 @@ class FitTasks:
 
         def begin() -> bool:
             self._look_at_settings()
-            pieces = None if steps is None and self._periods else len(self._list_stops(steps or 0))
+            pieces = self._count_pieces(steps)
             context = None if self.context is None else self.context.subcontext("epoch", max_subtasks=pieces)
             assert self._root is not None
             self._epoch = self._root.subcontext("epoch", pieces), context
@@ -106,40 +107,58 @@ class FitTasks:
         """Tell that it has ended; return whether to stop."""
         return self._ask(lambda: self._call("on_fit_task_end", self._epoch, self._callbacks))
 
+    def begin_fit(self) -> None:
+        """Tell that a fit goes on that was cut off, of which no epoch may be left."""
+
+        def begin() -> bool:
+            self._look_at_settings()
+            return False
+
+        self.is_followed = True
+        self._ask(begin)
+
     def end_fit(self) -> None:
         """Tell that the fit has ended."""
         if self.is_followed:
             self._ask(lambda: self._call("on_fit_task_end", (self._root, None), self._callbacks))
 
-    def cut(self, steps: int) -> Iterator[tuple[int, int | None]]:
-        """The pieces of an epoch between which callbacks want to be told, from batch to batch, until one asks to stop.
-        """
-        start, stops = 0, self._list_stops(steps)
-        if not stops:
-            yield 0, None
-        for stop in stops:
+    def cut(self, steps: int, first: int = 0) -> Iterator[tuple[int, int | None]]:
+        """The pieces of an epoch between which callbacks want to be told, from batch to batch, until one asks to stop;
+        the first ones may be over."""
+        start = first
+        while start < steps:
+            if not (periods := self._agree_on_periods()):
+                yield start, None
+                return
+            stop = min(steps, *((start // p + 1) * p for p in periods))
             self._begin_piece(start)
             yield start, stop
             if self._end_piece(stop, is_last=stop == steps):
                 return
             start = stop
 
-    def follow(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Batches whose number need not be known, until somebody who is told between them asks to stop."""
-        periods, step = self._periods, 0
-        for step, batch in enumerate(batches):
-            if any(step % p == 0 for p in periods):
-                if step and self._end_piece(step, is_last=False):
+    def follow(self, batches: Iterable[Any], first: int = 0) -> Iterator[Any]:
+        """Batches whose number need not be known, until somebody who is told between them asks to stop; the first ones
+        may be over."""
+        step = first - 1
+        for step, batch in enumerate(batches, first):
+            if step == first and self._periods:
+                self._begin_piece(step)
+            elif any(step % p == 0 for p in self._periods):
+                if self._end_piece(step, is_last=False):
                     return
                 self._begin_piece(step)
             yield batch
-        if periods:
+        if step >= first and self._periods:
             self._end_piece(step + 1, is_last=True)
 
-    def _list_stops(self, steps: int) -> list[int]:
-        """The steps of an epoch after which callbacks want to be told, in order, with the last one; empty for none."""
-        periods = self._periods
-        return sorted({s for p in periods for s in range(p, steps, p)} | {steps}) if periods else []
+    def _count_pieces(self, steps: int | None) -> int | None:
+        """How many pieces an epoch of so many steps has, if it is known."""
+        if not (periods := self._periods):
+            return 0
+        if steps is None or any(_is_adaptive(c) for c in self._callbacks):
+            return None
+        return len({s for p in periods for s in range(p, steps, p)}) + 1
 
     def _begin_piece(self, start: int) -> None:
         """Tell that a piece of the epoch begins, after so many steps of it."""
@@ -163,6 +182,13 @@ class FitTasks:
         others = getattr(self.estimator, "_skl_callbacks", ()) if self.context is not None else ()
         return {p for c in (*self.optimizer._loop.settings.callbacks, *others) if (p := _period(c))}
 
+    def _agree_on_periods(self) -> set[int]:
+        """The same in all processes, where those of the first one may have changed."""
+        engine, periods = self.optimizer._engine, self._periods
+        if engine.is_distributed and any(_is_adaptive(c) for c in self._callbacks):
+            periods = engine.broadcast(periods)
+        return periods
+
     def _list_due(self, step: int) -> list[Any]:
         """The callbacks that want to be told after so many steps of an epoch."""
         return [c for c in self._callbacks if (p := _period(c)) and step % p == 0]
@@ -171,7 +197,9 @@ class FitTasks:
         """Set up the callbacks of the setting, which another callback may have changed."""
         is_first = self._root is None
         if self._root is None:
-            self._root = TaskContext(type(self.estimator).__name__, max_subtasks=self.optimizer.max_iter)
+            done = self.optimizer._loop.place.epoch
+            self._root = TaskContext(type(self.estimator).__name__, max_subtasks=self.optimizer.max_iter,
+                                     _subtasks=done)
         if (callbacks := self.optimizer._loop.settings.callbacks) is self._callbacks:
             return
         for callback in callbacks:
@@ -181,18 +209,19 @@ class FitTasks:
         self._callbacks = callbacks
         if is_first:
             self._call("on_fit_task_begin", (self._root, None), callbacks)
+            set_states(callbacks, self.states)
 
     def _call(self, hook: str, contexts: tuple[Any, Any], callbacks: Iterable[Any]) -> bool:
         """Call a hook of callbacks, and plain functions after an epoch; return whether one asks to stop."""
         own, context = contexts
         arguments: dict[str, Callable[[], Any]] = {
             **{n: partial(self.data.get, n) for n in self.data}, "fitted_estimator": self._copy_estimator}
-        askers = []
-        for callback in callbacks:
+        is_end, askers = hook == "on_fit_task_end", []
+        for callback in [c for c in callbacks if not _is_last(c)]:
             if has_hooks(callback):
                 is_asking = call_hook(getattr(callback, hook), self.estimator, own, arguments)
             else:
-                is_asking = hook == "on_fit_task_end" and own.task_name == "epoch" and callback(self.optimizer) is True
+                is_asking = is_end and own.task_name == "epoch" and callback(self.optimizer) is True
             if is_asking:
                 askers.append(type(callback).__name__ if has_hooks(callback) else "a callback")
         if context is not None:
@@ -200,14 +229,17 @@ class FitTasks:
             answer = tell(estimator=self.estimator, reconstruction_attributes=self.reconstruct, **self.data)
             if answer is True:  # At the beginning of a task it is the context itself.
                 askers.append("a callback")
-        if askers:
+        if askers and is_end:
             self.stopped_by = askers[0]
-        return bool(askers) and hook == "on_fit_task_end"
+            self.optimizer._loop.place.is_stopped = True
+        for callback in [c for c in callbacks if _is_last(c)]:
+            call_hook(getattr(callback, hook), self.estimator, own, arguments)
+        return bool(askers) and is_end
 
     def _ask(self, call: Callable[[], bool]) -> bool:
         """Call; return whether somebody asks to stop."""
         is_over = self._call_in_first(call) if self.optimizer._engine.is_distributed else call()
-        self.is_stopping |= is_over
+        self.optimizer._loop.place.is_stopped |= is_over
         return is_over
 
     def _call_in_first(self, call: Callable[[], bool]) -> bool:
@@ -241,6 +273,49 @@ class FitTasks:
         fitted = copy.copy(self.estimator)
         vars(fitted).update(self.reconstruct())
         return fitted
+
+
+def get_states(callbacks: Iterable[Any]) -> list[dict[str, Any]]:
+    """The states of those callbacks that have one, with their classes.
+
+    Parameters
+    ----------
+    callbacks : iterable of object
+        Those of the setting.
+
+    Returns
+    -------
+    list of dict
+    """
+    return [{"class": type(c).__name__, "state": c.get_state()} for c in callbacks if hasattr(c, "get_state")]
+
+
+def set_states(callbacks: Iterable[Any], states: Iterable[Mapping[str, Any]]) -> None:
+    """Let callbacks go on from states: each from the next one of its class.
+
+    Parameters
+    ----------
+    callbacks : iterable of object
+        Those of the setting.
+    states : iterable of dict
+        What `get_states` returned.
+    """
+    waiting = [c for c in callbacks if hasattr(c, "set_state")]
+    for state in states:
+        for i, callback in enumerate(waiting):
+            if type(callback).__name__ == state["class"]:
+                waiting.pop(i).set_state(state["state"])
+                break
+
+
+def _is_last(callback: Any) -> bool:
+    """Whether a callback is called after all others, as it writes what they have changed."""
+    return getattr(callback, "is_called_last", False) is True
+
+
+def _is_adaptive(callback: Any) -> bool:
+    """Whether the number of batches between two calls may change with every call."""
+    return isinstance(getattr(type(callback), "batches_between_calls", None), property)
 
 
 def _period(callback: Any) -> int | None:

@@ -128,7 +128,7 @@ class Interrupt:
             if self._previous_fd not in (-1, self._listener.writer):  # An outer interrupt shares the listener.
                 with suppress(OSError):  # The pipe may be full or closed, which must not keep the run going.
                     os.write(self._previous_fd, signals)
-            if signal.SIGINT in signals:
+            if signal.SIGINT in signals and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self.options.terminate = True
 
     def __exit__(

@@ -133,6 +133,11 @@ class DataParallelEngine(Engine):
         """Whether this is the first process."""
         return self.group is None or self.group.rank == 0
 
+    def connect(self) -> None:
+        """Connect the processes, once."""
+        if self.group is None:
+            self.group = ProcessGroup()
+
     def broadcast(self, value: Any) -> Any:
         """The value that the first process has."""
         return value if self.group is None else self.group.broadcast(value)
@@ -165,8 +170,7 @@ class DataParallelEngine(Engine):
         """Say where the rows come from; the first call connects the processes, and all go on from the first one."""
         super().start(data)
         self._match_parts()
-        if self.group is None:
-            self.group = ProcessGroup()
+        self.connect()
 
     def _match_parts(self) -> None:
         """Let outputs that count differently have sums of their own."""

@@ -94,6 +94,19 @@ class WeightedMean:
         total, weight = self._sum()
         return total / weight if weight else 0.0
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a mean that continues this one is made of."""
+        return {"total": self.total, "weight": self.weight, "parts": list(self._parts)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> WeightedMean:
+        """The mean that continues another one."""
+        mean = cls()
+        mean.total, mean.weight, mean._parts = state["total"], state["weight"], list(state["parts"])
+        mean.waiting = sum(len(losses) for losses, _ in mean._parts)
+        return mean
+
 
 def bind(session: Session, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> Binding:
     """A binding of a session to those inputs that it reads, and to outputs."""
@@ -258,6 +271,9 @@ class Engine(ABC):
     def is_first(self) -> bool:
         """Whether this is the first of the processes that train together."""
         return True
+
+    def connect(self) -> None:  # noqa: B027 - a single process has nothing to connect to
+        """Connect the processes that train together."""
 
     def broadcast(self, value: Any) -> Any:
         """The value that the first process has."""

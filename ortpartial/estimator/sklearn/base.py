@@ -157,7 +157,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self._record(optimizer.n_iter_ - n_before, rule)
         if context is not None:
             context.call_on_fit_task_end(estimator=self, reconstruction_attributes=self._freeze, **told)
-        if self.n_iter_ == self.max_iter and not tasks.is_stopping:
+        if self.n_iter_ == self.max_iter and not optimizer._loop.place.is_stopped:
             warnings.warn(f"The training reached max_iter={self.max_iter} epochs and still improved by more than "
                           f"tol={self.tol}.", ConvergenceWarning, stacklevel=4)  # the caller of the decorated fit
 
