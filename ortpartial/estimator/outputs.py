@@ -78,9 +78,6 @@ def explain_output(model: Model, name: str) -> str:
         What makes it, and what to train instead.
     """
     v = model.outputs[name]
-    if (node := _find(v, {"ZipMap"})) is not None:
-        return (f"The output {name!r} is a list of dicts, made by ZipMap of skl2onnx: export without it, "
-                f"to_onnx(..., options={{'zipmap': False}}), and train the probabilities.")
     if (node := _find(v, _CHOICES)) is not None:
         scores = node.inputs[0]
         assert scores is not None

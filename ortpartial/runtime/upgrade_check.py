@@ -120,7 +120,8 @@ class _Comparison:
         The model runs before the file, as the guards in it raise an error where the file would crash the process.
         """
         variables = {n: v for n, v in self.model.initializers.items() if v.array is None}
-        outputs = {n: v for n, v in self.model.outputs.items() if _is_tensor(v)}
+        declared = {o.name for o in self.model.proto.graph.output if not o.type.HasField("sequence_type")}
+        outputs = {n: v for n, v in self.model.outputs.items() if _is_tensor(v) and n in declared}
         stored = {n: self.model.arrays[n] for n in variables}
         session = None
         for feeds in _draw_inputs(self.model) if inputs is None else [inputs]:

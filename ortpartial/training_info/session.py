@@ -405,7 +405,7 @@ class _BoundSteps:
             session = Session(graph, device=device, threads=choose_threads(list(outputs.values())))
             new = {names.new(key): key for key in update}
             fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
-                     if n not in new and v.is_static}
+                     if n not in new and v.is_static and v.dtype != object}  # onnxruntime binds no strings.
             self._steps.append((session, new, fixed))
 
     def run(self, turn: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

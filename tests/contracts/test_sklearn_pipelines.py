@@ -9,7 +9,7 @@ import pytest
 
 from ortpartial import OnnxLayer, OrtGradientForwardBackwardOptimizer, load
 from ortpartial.cli import main
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import ModelError
 from ortpartial.graph import build
 from ortpartial.runtime import Session
 from ortpartial.training_info import TrainingSession, to_training_info
@@ -224,14 +224,23 @@ def test_whatever_holds_a_trained_pipeline(name):
 
 
 def test_zipmap(tmp_path, capsys):
-    """Its output is a list of dicts, which nothing trains; it is in nobody's way."""
-    model = export(linear_model.LogisticRegression(), THREE)
-    with pytest.raises(SettingError, match=r"The output 'output_probability' is a list of dicts, made by ZipMap of "
-                                           r"skl2onnx: export without it, to_onnx\(\.\.\., options=\{'zipmap': "):
-        OrtGradientForwardBackwardOptimizer(model)
-    onnx.save(model, tmp_path / "m.onnx")
-    assert main(["info", str(tmp_path / "m.onnx")]) == 1
-    assert "not trained: The output 'output_probability' is a list of dicts, made by ZipMap" in capsys.readouterr().out
-    probabilities = next(node.input[0] for node in model.graph.node if node.op_type == "ZipMap")
-    model.graph.output.append(onnx.helper.make_tensor_value_info(probabilities, 1, ["N", 3]))
-    check_training(model, 0.8 * np.eye(3, dtype=np.float32)[THREE] + 0.05)
+    """Its output, a list of dicts in the file, is read and trained as the matrix that it is made of."""
+    model = export(linear_model.LogisticRegression(), WORDS)
+    target = 0.8 * np.eye(3, dtype=np.float32)[THREE] + 0.05
+    o = OrtGradientForwardBackwardOptimizer(model, max_iter=10, learning_rate=1e-2, random_state=0)
+    assert list(load(model).outputs) == ["output_label", "output_probability"]
+    expected = linear_model.LogisticRegression().fit(X, WORDS).predict_proba(X)
+    np.testing.assert_allclose(o.predict(X), expected, rtol=1e-4)
+    o.fit(X, target).save(tmp_path / "m.onnx")
+    assert o.train_losses_[-1] < o.train_losses_[0]
+    trained = onnx.load(tmp_path / "m.onnx")
+    assert [n.op_type for n in trained.graph.node] == [n.op_type for n in model.graph.node]
+    assert list(trained.graph.output) == list(model.graph.output)
+    rows = Session(trained).run({"X": X})["output_probability"]
+    assert list(rows[0]) == ["a", "b", "c"]
+    np.testing.assert_allclose([list(row.values()) for row in rows], o.predict(X), rtol=1e-4, atol=1e-6)
+    assert main(["info", str(tmp_path / "m.onnx")]) == 0
+    assert "output_probability  float32" in capsys.readouterr().out
+    session = TrainingSession(to_training_info(o))
+    before, _, after = (session.step({"X": X, "output_probability_target": target})["loss"] for _ in range(3))
+    assert after < before

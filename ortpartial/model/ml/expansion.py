@@ -15,7 +15,7 @@ from ortpartial.graph import FLOATS, OPSET, Value, attribute_value, build, const
 from ..walk import walk_graphs
 from .linear import LINEAR
 from .operator import MlOperator
-from .preprocessing import PREPROCESSING
+from .preprocessing import OUTPUTS, PREPROCESSING
 from .svm import SVM
 from .trees import TREES
 
@@ -25,7 +25,7 @@ __all__ = ["ML_OPERATORS", "compute_ml", "expand", "expand_ml", "list_ml_outputs
 DOMAIN = "ai.onnx.ml"
 
 #: By name.
-ML_OPERATORS: dict[str, MlOperator] = {**LINEAR, **PREPROCESSING, **SVM, **TREES}
+ML_OPERATORS: dict[str, MlOperator] = {**LINEAR, **OUTPUTS, **PREPROCESSING, **SVM, **TREES}
 
 
 def read_ml_weights(proto: ModelProto) -> dict[str, np.ndarray]:
@@ -142,6 +142,9 @@ def expand(graph: GraphProto, opsets: dict[str, int], stored: Collection[str]) -
         types = {v.name: v.type.tensor_type for v in (*g.input, *g.value_info)}
         nodes = [new for node in g.node for new in _expand_node(node, g, opsets, stored if g is graph else (), types)]
         nodes = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        zipped = {o for node in g.node if node.op_type == "ZipMap" and node.domain == DOMAIN for o in node.output}
+        for v in (v for v in (*g.output, *g.value_info) if v.name in zipped):
+            v.type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, [None, None]))
         del g.node[:]
         g.node.extend(nodes)
 

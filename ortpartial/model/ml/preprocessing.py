@@ -11,7 +11,7 @@ from ortpartial.graph import Value, cast, op
 
 from .operator import Attributes, MlOperator
 
-__all__ = ["PREPROCESSING", "normalize"]
+__all__ = ["OUTPUTS", "PREPROCESSING", "normalize"]
 
 
 def _read_scaler(attributes: Attributes) -> dict[str, np.ndarray]:
@@ -77,3 +77,7 @@ PREPROCESSING = {
     "Normalizer": MlOperator(lambda a: {}, lambda a, inputs, weights: [normalize(inputs[0], a["norm"])]),
     "Scaler": MlOperator(_read_scaler, _scale, input_type=_keep_double),
 }
+
+#: A list of dicts for the rows of a matrix, which is read as the matrix; its labels are in the file alone.
+OUTPUTS = {"ZipMap": MlOperator(lambda a: {}, lambda a, inputs, weights: [op.Identity(inputs[0])])}
+

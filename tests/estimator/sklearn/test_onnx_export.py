@@ -150,13 +150,13 @@ def test_names_of_two_estimators():
     np.testing.assert_allclose(run(model)["variable"].ravel(), voting.predict(X), rtol=1e-4, atol=1e-6)
 
 
-def test_trained_again():
+@pytest.mark.parametrize(("zipmap", "output"), [(False, "probabilities"), (True, "output_probability")])
+def test_trained_again(zipmap, output):
     """The scaler remains as it is, the weights train on, and the labels of the file remain strings."""
     pipeline = make_pipeline(StandardScaler(), OnnxClassifier(hidden_layer_sizes=8, max_iter=3, random_state=0))
     pipeline.fit(X, LABELS["words"])
-    model = skl2onnx.to_onnx(pipeline, X[:1], options={"zipmap": False}, target_opset=21)
-    o = OrtGradientForwardBackwardOptimizer(model, learning_loss={"probabilities": "square_error"}, max_iter=60,
-                                            learning_rate="Adam", random_state=0)
+    model = skl2onnx.to_onnx(pipeline, X[:1], options={"zipmap": zipmap}, target_opset=21)
+    o = OrtGradientForwardBackwardOptimizer(model, max_iter=60, learning_rate="Adam", random_state=0)
     assert o.weights_to_train == ["coef_0", "intercept_0", "coef_1", "intercept_1"]
     np.testing.assert_allclose(o.predict(X), pipeline.predict_proba(X), rtol=1e-5, atol=1e-6)
     before = pipeline.score(X, LABELS["words"])
@@ -164,9 +164,12 @@ def test_trained_again():
     trained = o.get_trained_onnx()
     assert [node.op_type for node in trained.graph.node] == [node.op_type for node in model.graph.node]
     assert trained.graph.node[0] == model.graph.node[0]
-    outputs = run(trained)
-    np.testing.assert_allclose(outputs["probabilities"], o.predict(X), rtol=1e-5, atol=1e-6)
-    assert np.mean(outputs["label"] == LABELS["words"]) > before
+    labels, probabilities = run(trained).values()
+    if zipmap:
+        probabilities = [[row[label] for label in ("a", "b", "cat")] for row in probabilities]
+    np.testing.assert_allclose(probabilities, o.predict(X), rtol=1e-5, atol=1e-6)
+    assert np.mean(labels == LABELS["words"]) > before
+    assert list(load(trained).outputs)[1] == output
     changed = {t.name for t, s in zip(trained.graph.initializer, model.graph.initializer, strict=True)
                if not np.array_equal(numpy_helper.to_array(t), numpy_helper.to_array(s))}
     assert changed == set(o.weights_to_train)
