@@ -41,7 +41,8 @@ with open(f"{folder}/{rank}", "wb") as f:
 dist.destroy_process_group()
 """
 #: What processes do together and one alone must do as well.
-SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs", "clipped"]
+SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs", "clipped",
+        "unfreezing"]
 
 
 class Halve:
@@ -98,6 +99,14 @@ def training(case, distributed=False, rank=0):
             return len(said) == 2
 
         return Optimizer(mlp(), callbacks=[stop, Halve(rank)], verbose=1, **settings), (X, y, w, X, y)
+    if case == "unfreezing":  # The others train the weights that the first process does.
+        def change(o):
+            assert rank == 0
+            if o.n_iter_ == 2:
+                o.unfreeze("W1").freeze("b2")
+
+        frozen = {"freeze": ("W1",), "rate_factors": {"b*": 0.5}}
+        return Optimizer(mlp(), callbacks=[change], **frozen, **settings), (X, y, w)
     if case == "failing":  # The others would wait for the first process.
         return Optimizer(mlp(), callbacks=[lambda o: 1 / 0], **settings), (X, y)
     if case == "few":  # Batches of two for four processes: two of them have nothing to do.
