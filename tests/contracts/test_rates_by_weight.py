@@ -12,6 +12,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.learning import (
     CosineSchedule,
+    ExponentialAverage,
     LayerwiseDecay,
     LearningRateAdam,
     LearningRateAdamW,
@@ -109,6 +110,43 @@ def test_weights_join_and_leave_in_a_callback(rate, engine):
     assert_close({**o.trained_coef_, **stored}, weights, TOLERANCE["float32"])
     assert o._spec.rate_starts == {"conv.weight": 20, "conv.bias": 20}
     assert o.get_params()["freeze"] == ("fc.bias",)
+
+
+def accumulated_and_averaged(weights):
+    """Adam on the means of two gradients, and an average of all weights, also of those that do not change yet."""
+    training = in_torch(RATES["adam"][1], RESOLVED, ["conv.weight", "conv.bias"], 10, JOINED)(weights)
+    averages, sums = {n: w.detach().clone() for n, w in weights.items()}, {}
+
+    class Training:
+        k = 0
+
+        def step(self):
+            self.k += 1
+            for n, w in weights.items():
+                if w.grad is not None:
+                    sums[n] = sums.get(n, 0) + w.grad / 2
+            if self.k % 2 == 0:
+                for n, w in weights.items():
+                    w.grad = sums.pop(n, None)
+                training.step()
+                share = 1 if self.k == 2 else 0.1
+                for n, w in weights.items():
+                    averages[n] += share * (w.detach() - averages[n])
+            if self.k == 50:
+                with torch.no_grad():
+                    for n, w in weights.items():
+                        w.copy_(averages[n])
+
+    return Training()
+
+
+@IN_EVERY_ENGINE
+def test_weights_that_join_are_accumulated_and_averaged(engine):
+    o = train(engine, learning_rate=LearningRateAdam(0.01), callbacks=[unfreezing], freeze="conv.*",
+              rate_factors=FACTORS, accumulate=2, averaging=ExponentialAverage(0.9), use_average=True)
+    assert o._spec.rate_starts == {"conv.weight": 10, "conv.bias": 10}
+    averages = train_torch(accumulated_and_averaged)
+    assert_close(o.trained_coef_, {n: averages[n] for n in o.weights_to_train}, TOLERANCE["float32"])
 
 
 def test_a_change_in_a_callback_is_one_between_two_fits():
