@@ -192,6 +192,15 @@ def test_a_weight_keeps_what_it_has_learned():
     assert [a.any() for a in o.get_state("optimizer")[:4]] == [False] * 4  # m and v of conv.weight and conv.bias
 
 
+def test_predictions_are_those_of_the_weights_that_have_joined():
+    X, y = images("float32")
+    o = train("epoch", learning_rate="Adam", freeze="conv.*")
+    first = o.predict(X)
+    last = o.unfreeze("conv.*").partial_fit(X, y).predict(X)
+    assert (last != first).any()
+    np.testing.assert_allclose(last, Optimizer(o.get_trained_onnx()).predict(X), rtol=1e-5, atol=1e-6)
+
+
 def test_unfreezing_what_was_never_chosen():
     o = Optimizer(network(), "fc.*")
     o.unfreeze("conv.bias")
