@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-__all__ = ["format_bytes", "format_seconds", "format_table", "has_colors", "paint", "print_error", "print_json",
-           "show_warning"]
+__all__ = ["close_output", "format_bytes", "format_seconds", "format_table", "has_colors", "paint", "print_error",
+           "print_json", "print_line", "show_warning"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
@@ -77,6 +77,36 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"{paint('warning:', 'yellow', sys.stderr)} {' '.join(str(message).split())}", file=sys.stderr)
 
 
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """Print a line at once; where nobody reads any more, as after `head` has ended, work goes on without lines.
+
+    Parameters
+    ----------
+    text : str
+        The line.
+    file : file, optional
+        Where to print; stdout by default.
+    """
+    file = file or sys.stdout
+    try:
+        print(text, file=file, flush=True)
+    except BrokenPipeError:
+        close_output(file)
+
+
+def close_output(file: TextIO) -> None:
+    """Let what is still printed to a broken pipe vanish, also what Python flushes as it ends.
+
+    Parameters
+    ----------
+    file : file
+        Such as stdout.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, file.fileno())
+    os.close(null)
+
+
 def print_json(record: Mapping[str, Any]) -> None:
     """Print an object of JSON as one line; NaN and infinity, which JSON does not know, are null.
 
@@ -85,7 +115,7 @@ def print_json(record: Mapping[str, Any]) -> None:
     record : dict
         Numbers, of numpy too, texts, lists and dicts.
     """
-    print(json.dumps(_to_json(record), ensure_ascii=False), flush=True)
+    print_line(json.dumps(_to_json(record), ensure_ascii=False))
 
 
 def _to_json(value: Any) -> Any:

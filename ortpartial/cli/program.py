@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from typing import Any
@@ -16,7 +17,7 @@ from ortpartial.model import read, register_libraries, resolve_libraries
 
 from .bench import add_bench_command
 from .completion import add_completion_command
-from .console import print_error
+from .console import close_output, print_error, show_warning
 from .export import add_export_command
 from .gradient import add_gradient_command
 from .info import add_info_command
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0 for success, 1 if `info` finds a reason why the model cannot be trained, 2 after an error,
-        which is printed as one line to standard error, 130 after Ctrl-C.
+        which is printed as one line to standard error, 130 after Ctrl-C, 141 where nobody reads what is printed.
 
     Examples
     --------
@@ -63,9 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parser().parse_args(argv)
     try:
-        if args.custom_ops is not None:
-            register_libraries(read(args.model), resolve_libraries(args.custom_ops))
-        return args.run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            if args.custom_ops is not None:
+                register_libraries(read(args.model), resolve_libraries(args.custom_ops))
+            return args.run(args)
+    except BrokenPipeError:  # Who reads has left, as `head` does.
+        close_output(sys.stdout)
+        return 141
     except (OrtPartialError, OSError) as e:
         print_error(str(e))
         return 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +15,9 @@ from ortpartial.exceptions import SettingError
 from ortpartial.model import write
 from ortpartial.training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
 
+from .console import print_json, print_line
 from .interruption import Interruption
-from .options import add_command, check_output
+from .options import add_command, add_json_option, check_output
 
 __all__ = ["add_run_command"]
 
@@ -63,6 +63,7 @@ def add_run_command(commands: Any) -> None:
     written.add_argument("--dry-run", action="store_true", help="train, print the losses, and write nothing")
     command.add_argument("--strip", action="store_true", help="write the trained model without its training")
     command.add_argument("--force", action="store_true", help="overwrite a file, with all that was trained in it")
+    add_json_option(command, "print one line of JSON for each epoch, and one at the end")
 
 
 def run_run(args: argparse.Namespace) -> int:
@@ -82,7 +83,11 @@ def run_run(args: argparse.Namespace) -> int:
         if args.output and steps:
             session.check_finite()
             write(session.inference_model() if args.strip else session.training_model(), args.output)
-            print(f"{args.output}: the trained model{', without its training' if args.strip else ''}")
+            if not args.json:
+                print_line(f"{args.output}: the trained model{', without its training' if args.strip else ''}")
+        if args.json:
+            print_json({"event": "interrupted" if interruption.is_requested else "end", "steps": steps,
+                        "model": args.output if steps else None})
     return 130 if interruption.is_requested else 0
 
 
@@ -122,7 +127,7 @@ def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, n
     rows = count_rows(data)
     size = args.batch or session.batch_size or rows
     per_epoch = -(-rows // size)
-    with _Display(args.steps or args.epochs * per_epoch, per_epoch) as display:
+    with _Display(args.steps or args.epochs * per_epoch, per_epoch, args.json) as display:
         try:
             for means, validated in train_epochs(session, data, display.epochs, size, rng=rng, validation=validation,
                                                  after_step=display.count_step):
@@ -135,10 +140,11 @@ def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, n
 
 
 class _Display:
-    """What is shown of a training: a bar in a terminal, and the last epoch; else a line an epoch."""
+    """What is shown of a training: a bar in a terminal, and the last epoch; else a line an epoch, also of JSON."""
 
-    def __init__(self, total: int, per_epoch: int):
+    def __init__(self, total: int, per_epoch: int, is_json: bool):
         self.total, self.per_epoch, self.epochs = total, per_epoch, -(-total // per_epoch)
+        self.is_json = is_json
         self.steps = 0
         self.line = ""
         self.bar = tqdm(total=total, unit="step", disable=None, leave=False, dynamic_ncols=True)
@@ -161,7 +167,12 @@ class _Display:
 
     def end_epoch(self, means: Mapping[str, float], validated: Mapping[str, float]) -> None:
         """Print the means of an epoch unless there is a bar."""
-        self.line = f"epoch {-(-self.steps // self.per_epoch)}/{self.epochs}: {_format_means(means)}"
+        epoch = -(-self.steps // self.per_epoch)
+        if self.is_json:
+            self.bar.clear()
+            print_json({"event": "epoch", "epoch": epoch, **means, **({"validation": validated} if validated else {})})
+            return
+        self.line = f"epoch {epoch}/{self.epochs}: {_format_means(means)}"
         if validated:
             self.line += f", validation {_format_means(validated)}"
         if self.bar.disable:
@@ -174,10 +185,7 @@ class _Display:
     def print(self, text: str, file: TextIO) -> None:
         """Print a line in place of the bar."""
         self.bar.clear()
-        try:
-            print(text, file=file, flush=True)
-        except BrokenPipeError:  # Who reads the lines has left, as `head` does: the training goes on.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+        print_line(text, file)
 
 
 def _format_means(means: Mapping[str, float]) -> str:

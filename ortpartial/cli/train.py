@@ -18,7 +18,7 @@ from ortpartial.graph import find_inputs
 from ortpartial.model import Model, load, write
 from ortpartial.plots import plot_losses, save_figure
 
-from .console import paint, print_json
+from .console import paint, print_json, print_line
 from .options import (
     add_command,
     add_data_options,
@@ -201,19 +201,25 @@ def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tu
 def _make_optimizer(args: argparse.Namespace, task: Task) -> OrtGradientForwardBackwardOptimizer:
     """The optimizer of the options."""
     has_bar = sys.stderr.isatty() and not args.quiet
-    verbose = 1 if has_bar else 0 if args.quiet or args.json else 2
     return OrtGradientForwardBackwardOptimizer(
         task.model, args.weights, learning_loss=task.losses, learning_rate=parse_rate(args.rate),
         learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
         precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
-        callbacks=[_print_epoch] if args.json else [], verbose=verbose,
+        callbacks=[] if args.quiet or (has_bar and not args.json) else [_print_json if args.json else _print_line],
+        verbose=int(has_bar),
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
         freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
 
 
-def _print_epoch(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
+def _print_line(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
+    """Print an epoch as a line."""
+    last = optimizer.history_[-1]
+    print_line(f"epoch {last['epoch']}/{optimizer.max_iter}: {_format_losses(optimizer)}, {last['seconds']:.3f} s")
+
+
+def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     """Print an epoch as JSON."""
     print_json({"event": "epoch", **optimizer.history_[-1]})
 
@@ -221,6 +227,10 @@ def _print_epoch(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
 def _last_losses(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, float]:
     last = optimizer.history_[-1]
     return {n: last[n] for n in ("loss", "validation_loss") if n in last}
+
+
+def _format_losses(optimizer: OrtGradientForwardBackwardOptimizer) -> str:
+    return ", ".join(f"{n.replace('_', ' ')} {loss:.4g}" for n, loss in _last_losses(optimizer).items())
 
 
 def _write(optimizer: OrtGradientForwardBackwardOptimizer, roles: Roles, path: Path) -> None:
@@ -237,8 +247,7 @@ def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOp
         print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, **losses, "seconds": seconds,
                     **({"plot": args.plot} if args.plot else {})})
     elif not args.quiet:
-        listed = ", ".join(f"{n.replace('_', ' ')} {loss:.4g}" for n, loss in losses.items())
-        print(f"{paint(str(args.output), 'bold')}: the trained model, {listed}")
+        print_line(f"{paint(str(args.output), 'bold')}: the trained model, {_format_losses(optimizer)}")
         if args.plot is not None:
-            print(f"{paint(str(args.plot), 'bold')}: the losses")
-        print(f"next: {shlex.join(['ortpartial', 'evaluate', str(args.output), str(args.data)])}")
+            print_line(f"{paint(str(args.plot), 'bold')}: the losses")
+        print_line(f"next: {shlex.join(['ortpartial', 'evaluate', str(args.output), str(args.data)])}")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import onnx
 import pytest
 from interruptions import interrupt_at
@@ -72,6 +73,18 @@ def test_help_imports_no_runtime():
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.startswith("usage: ortpartial ")
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("words", ["predict mlp.onnx many.npz", "info mlp.onnx --json"])
+def test_output_that_nobody_reads(at, capsys, monkeypatch, words):
+    """As after `head`: no traceback; the exit code of a broken pipe, unless the output was a line."""
+    np.savez("many.npz", x=np.zeros((20000, 4), np.float32))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(words.split()) == (141 if "predict" in words else 0)
+    assert capsys.readouterr().err == ""
 
 
 def test_version(capsys):

@@ -1,5 +1,6 @@
 """Trainings of models that store them: rows, validation, outputs that lose nothing, Ctrl-C."""
 
+import json
 import os
 import re
 import signal
@@ -116,6 +117,17 @@ def test_a_training_goes_on_when_nobody_reads_its_lines(training, monkeypatch):
         monkeypatch.setattr(sys, "stdout", stdout)
         assert run("--epochs 3 -o trained.onnx") == 0
     assert TrainingSession("trained.onnx").state["iteration"] == 3
+
+
+def test_run_prints_json(training, capsys):
+    assert run("--epochs 2 --batch 5 --validation 0.25 --dry-run --json") == 0
+    first, second, end = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["event"], first["epoch"], second["epoch"]) == ("epoch", 1, 2)
+    assert second["loss"] < first["loss"]
+    assert second["validation"].keys() == {"loss"}
+    assert end == {"event": "end", "steps": 6, "model": None}
+    assert run("--epochs 2 --json -o trained.onnx") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["model"] == "trained.onnx"
 
 
 def test_ctrl_c_writes_what_was_trained(training, ctrl_c, capsys, monkeypatch):
