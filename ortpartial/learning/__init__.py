@@ -39,10 +39,12 @@ from .optimizers import (
 from .penalties import BaseLearningPenalty, ElasticLearningPenalty, NoLearningPenalty, resolve_penalty
 from .schedules import (
     ConstantSchedule,
+    CosineRestartsSchedule,
     CosineSchedule,
     InvScalingSchedule,
     OneCycleSchedule,
     OptimalSchedule,
+    PolynomialSchedule,
     ReduceOnPlateauSchedule,
     Schedule,
     StepSchedule,
@@ -52,15 +54,15 @@ from .schedules import (
 from .update import count_from, decay, descend, drop_flushes, share_flushes
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
-           "ConstantSchedule", "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage",
-           "FocalLearningLoss", "FunctionLearningLoss", "GradientClipping", "HingeLearningLoss", "HuberLearningLoss",
-           "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam",
-           "LearningRateAdamW", "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam",
-           "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss",
-           "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss",
-           "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss",
-           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage",
-           "check_keywords", "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights",
-           "drop_flushes", "glorot_bounds", "mean_rows", "resolve_averaging", "resolve_clipping", "resolve_loss",
-           "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean",
-           "weighted_sums"]
+           "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "ElasticLearningLoss",
+           "ElasticLearningPenalty", "ExponentialAverage", "FocalLearningLoss", "FunctionLearningLoss",
+           "GradientClipping", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay",
+           "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateLAMB",
+           "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp", "LearningRateSGD",
+           "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
+           "OptimalSchedule", "PoissonLearningLoss", "PolynomialSchedule", "ReduceOnPlateauSchedule", "Schedule",
+           "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
+           "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "check_keywords", "check_number",
+           "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds",
+           "mean_rows", "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece",
+           "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean", "weighted_sums"]

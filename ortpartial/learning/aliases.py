@@ -44,6 +44,9 @@ CHOICES: dict[str, dict[str, str]] = {
     },
     "schedule": {
         **dict.fromkeys(("cosineannealing", "cosinedecay", "cosineannealinglr"), "'cosine'"),
+        **dict.fromkeys(("sgdr", "cosineannealingwarmrestarts", "cosinewithrestarts", "cosinewithhardrestarts"),
+                        "'cosine_restarts'"),
+        **dict.fromkeys(("polynomiallr", "polynomialdecay"), "'polynomial'"), "reducelronplateau": "'plateau'",
         **dict.fromkeys(("steplr", "exponential"), "'step'"), "1cycle": "'onecycle'",
         **dict.fromkeys(("none", "fixed"), "'constant'"),
     },
@@ -67,9 +70,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ema", "swa", "useema", "weightaveraging"), ("averaging",)),
     **dict.fromkeys(("fp16", "amp", "dtype"), ("precision",)), "cuda": ("device",), "gpu": ("device",),
     "eps": ("epsilon",), "rho": ("alpha",), "gamma": ("factor",), "power": ("power_t",),
-    **dict.fromkeys(("etamin", "minlr"), ("minimum",)), "beta2decay": ("decay_power",),
+    **dict.fromkeys(("etamin", "minlr", "lrend"), ("minimum",)), "tmult": ("factor",), "numcycles": ("cycles",),
+    "beta2decay": ("decay_power",),
     "beta": ("beta1", "delta"), "betas": ("beta1",),
-    **dict.fromkeys(("totalsteps", "tmax", "steps", "warmup", "warmupsteps", "epoch"), ("n", "max_iter")),
+    **dict.fromkeys(("totalsteps", "tmax", "t0", "steps", "warmup", "warmupsteps", "epoch"), ("n", "max_iter")),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from ortpartial.graph import Value, cast, constant, op
 from .aliases import NamedSettings
 from .validation import PieceType, check_integer, check_number, resolve_piece
 
-__all__ = ["ConstantSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule", "OptimalSchedule",
-           "ReduceOnPlateauSchedule", "Schedule", "StepSchedule", "WarmUpSchedule", "resolve_schedule"]
+__all__ = ["ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule",
+           "OptimalSchedule", "PolynomialSchedule", "ReduceOnPlateauSchedule", "Schedule", "StepSchedule",
+           "WarmUpSchedule", "resolve_schedule"]
 
 
 @dataclass(frozen=True)
@@ -160,20 +161,24 @@ class WarmUpSchedule(Schedule):
         s, a `Schedule` or the name of one.
     n : int
         Number of batches of the warm-up, at least 1.
+    from_zero : bool
+        Whether k - 1 takes the place of k in k/n, so that the first batch changes nothing.
 
     References
     ----------
     P. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, section 2.2. In torch it is
-    ``SequentialLR([LinearLR(start_factor=1/n, total_iters=n-1), s], milestones=[n])``.
+    ``SequentialLR([LinearLR(start_factor=1/n, total_iters=n-1), s], milestones=[n])``. Those of transformers, such as
+    ``get_linear_schedule_with_warmup``, begin at 0: ``WarmUpSchedule("linear", n, from_zero=True)``.
 
     Examples
     --------
     >>> WarmUpSchedule("invscaling", n=10)
-    WarmUpSchedule(schedule=InvScalingSchedule(power_t=0.5), n=10)
+    WarmUpSchedule(schedule=InvScalingSchedule(power_t=0.5), n=10, from_zero=False)
     """
 
     schedule: Schedule | str = "constant"
     n: int = 100
+    from_zero: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", resolve_schedule(self.schedule))
@@ -181,7 +186,8 @@ class WarmUpSchedule(Schedule):
 
     def __call__(self, eta0: Value, k: Value) -> Value:
         assert isinstance(self.schedule, Schedule)
-        return cast(op.Min(k, self.n), eta0) / self.n * self.schedule(eta0, op.Max(k - self.n, 1))
+        warm = k - 1 if self.from_zero else k
+        return cast(op.Min(warm, self.n), eta0) / self.n * self.schedule(eta0, op.Max(k - self.n, 1))
 
     @property
     def plateau(self) -> ReduceOnPlateauSchedule | None:
@@ -238,6 +244,106 @@ class CosineSchedule(Schedule):
         n = known_length(self)
         left = op.Max(n + 1 - k, 0)
         return interpolate_cosine(self.minimum, eta0, cast(left, eta0) / n)
+
+    def over(self, batches: int) -> Schedule:
+        return self if self.n is not None else replace(self, n=batches)
+
+
+@dataclass(frozen=True)
+class CosineRestartsSchedule(Schedule):
+    """η = l + (η₀ - l) ½(1 + cos(πj/nₘ)) with j batches before it in cycle m, of nₘ = n fᵐ: a cosine, over and over.
+
+    Parameters
+    ----------
+    n : int, optional
+        Number of batches of the first cycle, at least 1; by default, such that the training has so many `cycles`: as
+        for `CosineSchedule`.
+    factor : int
+        f, how many times as long each cycle is as the one before it, at least 1.
+    minimum : float
+        l, the step size at the end of a cycle, at least 0.
+    cycles : int
+        Number of cycles of a training where n is left out, at least 1.
+
+    References
+    ----------
+    I. Loshchilov and F. Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017, equation 5;
+    ``torch.optim.lr_scheduler.CosineAnnealingWarmRestarts``, where n is `T_0` and f is `T_mult`.
+
+    Examples
+    --------
+    >>> CosineRestartsSchedule(factor=2, cycles=3).over(70)
+    CosineRestartsSchedule(n=10, factor=2, minimum=0.0, cycles=3)
+    """
+
+    n: int | None = None
+    factor: int = 1
+    minimum: float = 0.0
+    cycles: int = 2
+
+    def __post_init__(self) -> None:
+        check_length(self)
+        check_integer(self, "factor", "cycles", low=1)
+        check_number(self, "minimum", low=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        n, seen = known_length(self), k - 1
+        if self.factor == 1:
+            x = cast(n - op.Mod(seen, n), eta0) / n
+            return interpolate_cosine(self.minimum, eta0, x)
+        # Whole numbers find the cycle exactly, where logarithms may be rounded to the one before it.
+        starts, length = [0], n
+        while starts[-1] + length < 2**62:
+            starts.append(starts[-1] + length)
+            length *= self.factor
+        start = op.ReduceMax(op.Where(constant(np.array(starts)) <= seen, np.array(starts), 0), keepdims=0)
+        length_now = start * (self.factor - 1) + n
+        return interpolate_cosine(self.minimum, eta0, cast(start + length_now - seen, eta0) / cast(length_now, eta0))
+
+    def over(self, batches: int) -> Schedule:
+        parts = sum(self.factor**m for m in range(self.cycles))
+        return self if self.n is not None else replace(self, n=-(-batches // parts))
+
+
+@dataclass(frozen=True)
+class PolynomialSchedule(Schedule):
+    """η = l + (η₀ - l) (1 - j/n)ᵖ with j = min(k - 1, n): a polynomial from η₀ to l, which is linear for p = 1.
+
+    Parameters
+    ----------
+    n : int, optional
+        Number of batches until the last step size, at least 1; by default, those of the whole training, as for
+        `CosineSchedule`.
+    power : float
+        p, more than 0.
+    minimum : float
+        l, the last step size, at least 0.
+
+    References
+    ----------
+    ``torch.optim.lr_scheduler.PolynomialLR`` where l = 0; ``transformers.get_polynomial_decay_schedule_with_warmup``
+    behind a `WarmUpSchedule`.
+
+    Examples
+    --------
+    >>> WarmUpSchedule("linear", n=100).over(1000)
+    WarmUpSchedule(schedule=PolynomialSchedule(n=900, power=1.0, minimum=0.0), n=100, from_zero=False)
+    """
+
+    n: int | None = None
+    power: float = 1.0
+    minimum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_length(self)
+        check_number(self, "power", above=0)
+        check_number(self, "minimum", low=0)
+
+    def __call__(self, eta0: Value, k: Value) -> Value:
+        n = known_length(self)
+        x = cast(op.Max(n + 1 - k, 0), eta0) / n
+        x = x if self.power == 1 else x**self.power
+        return (eta0 - self.minimum) * x + self.minimum if self.minimum else eta0 * x
 
     def over(self, batches: int) -> Schedule:
         return self if self.n is not None else replace(self, n=batches)
@@ -437,19 +543,19 @@ class ReduceOnPlateauSchedule(Schedule):
         return self if schedule is self.schedule else replace(self, schedule=schedule)
 
 
-def check_length(schedule: CosineSchedule | OneCycleSchedule) -> None:
+def check_length(schedule: Any) -> None:
     """Check the number of batches of a schedule, where it has one of its own."""
     if schedule.n is not None:
         check_integer(schedule, "n", low=1)
 
 
-def known_length(schedule: CosineSchedule | OneCycleSchedule) -> int:
+def known_length(schedule: Any) -> int:
     """The number of batches of a schedule; raises SettingError where it is that of a training still to come."""
     if schedule.n is None:
         name = type(schedule).__name__
         raise SettingError(f"{name} has no n and lasts as long as the training that fit is asked for, and there has "
                            f"been none; call fit first, or give the number of batches, as in {name}(n=1000).")
-    return schedule.n
+    return int(schedule.n)
 
 
 def interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:
@@ -461,6 +567,7 @@ def interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:
 _NAMES: dict[str, type[Schedule]] = {
     "constant": ConstantSchedule, "invscaling": InvScalingSchedule, "optimal": OptimalSchedule,
     "warmup": WarmUpSchedule, "cosine": CosineSchedule, "step": StepSchedule, "onecycle": OneCycleSchedule,
+    "cosine_restarts": CosineRestartsSchedule, "polynomial": PolynomialSchedule, "linear": PolynomialSchedule,
     "plateau": ReduceOnPlateauSchedule,
 }
 

@@ -24,9 +24,11 @@ from ortpartial.learning.optimizers import (
     resolve_rate,
 )
 from ortpartial.learning.schedules import (
+    CosineRestartsSchedule,
     CosineSchedule,
     InvScalingSchedule,
     OneCycleSchedule,
+    PolynomialSchedule,
     StepSchedule,
     WarmUpSchedule,
 )
@@ -165,6 +167,11 @@ schedulers = torch.optim.lr_scheduler
     ("schedule", "in_torch"),
     [
         (CosineSchedule(n=100, minimum=1e-3), lambda o: schedulers.CosineAnnealingLR(o, 100, eta_min=1e-3)),
+        (CosineRestartsSchedule(n=17, minimum=1e-3),
+         lambda o: schedulers.CosineAnnealingWarmRestarts(o, 17, eta_min=1e-3)),
+        (CosineRestartsSchedule(n=9, factor=3), lambda o: schedulers.CosineAnnealingWarmRestarts(o, 9, T_mult=3)),
+        (PolynomialSchedule(n=80), lambda o: schedulers.PolynomialLR(o, 80)),
+        (PolynomialSchedule(n=120, power=2.5), lambda o: schedulers.PolynomialLR(o, 120, power=2.5)),
         (StepSchedule(n=30, factor=0.5), lambda o: schedulers.StepLR(o, 30, gamma=0.5)),
         (OneCycleSchedule(n=101), lambda o: schedulers.OneCycleLR(o, 0.05, total_steps=101, cycle_momentum=False)),
         (WarmUpSchedule(n=20), lambda o: schedulers.LinearLR(o, start_factor=1 / 20, total_iters=19)),
@@ -311,7 +318,7 @@ def test_names(choice, expected):
          "LearningRateRMSProp: alpha is 1, a finite number at least 0 and less "),
         (lambda: LearningRateRMSProp(momentum=1.5),
          "LearningRateRMSProp: momentum is 1.5, a finite number at least 0 "),
-        (lambda: LearningRateSGD(schedule="linear"), "schedule: 'linear' is not known. Known are constant, "),
+        (lambda: LearningRateSGD(schedule="quick"), "schedule: 'quick' is not known. Known are constant, "),
         (lambda: resolve_rate(-0.1), "LearningRateSGD: eta0 is -0.1, a finite number more than 0 was expected."),
         (lambda: resolve_rate(True), "learning_rate: True is a bool; a name (SGD, Nesterov, Adam, AdamW, "),
         (lambda: resolve_rate("0.1"), "learning_rate: '0.1' is a string; did you mean the number 0.1?"),

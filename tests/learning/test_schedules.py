@@ -10,10 +10,13 @@ from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, variable
 from ortpartial.learning.schedules import (
     ConstantSchedule,
+    CosineRestartsSchedule,
     CosineSchedule,
     InvScalingSchedule,
     OneCycleSchedule,
     OptimalSchedule,
+    PolynomialSchedule,
+    ReduceOnPlateauSchedule,
     StepSchedule,
     WarmUpSchedule,
     resolve_schedule,
@@ -72,6 +75,12 @@ schedulers = torch.optim.lr_scheduler
     [
         (CosineSchedule(n=120), lambda o: schedulers.CosineAnnealingLR(o, 120)),
         (CosineSchedule(n=130, minimum=0.02), lambda o: schedulers.CosineAnnealingLR(o, 130, eta_min=0.02)),
+        (CosineRestartsSchedule(n=25), lambda o: schedulers.CosineAnnealingWarmRestarts(o, 25)),
+        *((CosineRestartsSchedule(n=n, factor=f, minimum=0.02),
+           lambda o, n=n, f=f: schedulers.CosineAnnealingWarmRestarts(o, n, T_mult=f, eta_min=0.02))
+          for n, f in ((1, 2), (10, 2), (1, 3), (4, 3), (50, 7))),
+        (PolynomialSchedule(n=100), lambda o: schedulers.PolynomialLR(o, 100)),
+        (PolynomialSchedule(n=130, power=0.4), lambda o: schedulers.PolynomialLR(o, 130, power=0.4)),
         (StepSchedule(n=30), lambda o: schedulers.StepLR(o, 30)),
         (StepSchedule(n=7, factor=0.9), lambda o: schedulers.StepLR(o, 7, gamma=0.9)),
         *((OneCycleSchedule(n=n, **settings),
@@ -98,6 +107,41 @@ def test_hundred_and_twenty_steps_of_torch(schedule, in_torch, dtype):
         scheduler.step()
     rtol, atol = (2e-6, 1e-9) if dtype == "float32" else (1e-12, 1e-16)
     np.testing.assert_allclose(steps(schedule, range(1, 121), dtype=dtype), expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("schedule", [
+    pytest.param((WarmUpSchedule("linear", 20, from_zero=True), "get_linear_schedule_with_warmup", {}), id="linear"),
+    pytest.param((WarmUpSchedule(PolynomialSchedule(power=2, minimum=0.01), 20, from_zero=True),
+                  "get_polynomial_decay_schedule_with_warmup", {"power": 2.0, "lr_end": 0.01}), id="polynomial"),
+    pytest.param((WarmUpSchedule("cosine", 20, from_zero=True), "get_cosine_schedule_with_warmup", {}), id="cosine"),
+    pytest.param((WarmUpSchedule(CosineRestartsSchedule(cycles=4), 20, from_zero=True),
+                  "get_cosine_with_hard_restarts_schedule_with_warmup", {"num_cycles": 4}), id="restarts")])
+def test_hundred_steps_of_transformers(schedule):
+    optimization = pytest.importorskip("transformers.optimization")
+    ours, name, settings = schedule
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    theirs, expected = getattr(optimization, name)(optimizer, 20, 100, **settings), []
+    for _ in range(100):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+    np.testing.assert_allclose(steps(ours.over(100), range(1, 101)), expected, rtol=1e-12, atol=1e-16)
+
+
+def test_restarts_far_from_the_start():
+    """At the first batch of a cycle, which whole numbers find even where logarithms are rounded."""
+    for factor in (2, 3, 10):
+        starts = [7 * (factor**m - 1) // (factor - 1) for m in range(1, 12)]
+        actual = steps(CosineRestartsSchedule(n=7, factor=factor), [k for s in starts for k in (s, s + 1)])
+        np.testing.assert_array_equal(actual[1::2], 0.1)
+        assert (actual[::2] < 0.01).all()
+    np.testing.assert_allclose(steps(CosineRestartsSchedule(n=4), [1, 5, 4 * 10**12 + 1, 4 * 10**12 + 3]),
+                               [0.1, 0.1, 0.1, 0.05])
+
+
+def test_last_step_of_a_polynomial():
+    np.testing.assert_array_equal(steps(PolynomialSchedule(n=7), [8, 9, 10**12]), 0)
+    np.testing.assert_allclose(steps(PolynomialSchedule(n=7, minimum=0.02, power=3), [8, 10**12]), 0.02)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -150,6 +194,8 @@ def test_optimal_is_one_step_ahead_of_scikit_learn_for_batches_of_one():
     [("constant", ConstantSchedule()), ("invscaling", InvScalingSchedule()), ("optimal", OptimalSchedule()),
      ("warmup", WarmUpSchedule(ConstantSchedule(), n=100)), ("CosineSchedule", CosineSchedule(n=None)),
      ("cosine", CosineSchedule()), ("step", StepSchedule()), ("onecycle", OneCycleSchedule()),
+     ("linear", PolynomialSchedule(power=1.0)), ("polynomial", PolynomialSchedule()),
+     ("cosine_restarts", CosineRestartsSchedule(cycles=2)), ("plateau", ReduceOnPlateauSchedule()),
      ("stepschedule", StepSchedule(n=1000, factor=0.1)), (OneCycleSchedule, OneCycleSchedule(n=None)),
      ("InvScalingSchedule", InvScalingSchedule()), (OptimalSchedule, OptimalSchedule()),
      (InvScalingSchedule(0.1), InvScalingSchedule(power_t=0.1))],
@@ -162,6 +208,10 @@ def test_length_of_a_training():
     cosine = CosineSchedule(n=7, minimum=0.1)
     assert cosine.over(9) is cosine
     assert CosineSchedule(minimum=0.1).over(7) == cosine
+    assert PolynomialSchedule(power=2).over(7) == PolynomialSchedule(n=7, power=2)
+    assert CosineRestartsSchedule(cycles=3).over(10) == CosineRestartsSchedule(n=4, cycles=3)
+    assert CosineRestartsSchedule(cycles=3, factor=2).over(70) == CosineRestartsSchedule(n=10, cycles=3, factor=2)
+    assert ReduceOnPlateauSchedule("cosine").over(7) == ReduceOnPlateauSchedule(CosineSchedule(n=7))
     assert WarmUpSchedule("onecycle", n=5).over(12) == WarmUpSchedule(OneCycleSchedule(n=7), n=5)
     assert WarmUpSchedule("cosine", n=5).over(3) == WarmUpSchedule(CosineSchedule(n=1), n=5)
     assert all(s.over(9) is s for s in (StepSchedule(), ConstantSchedule(), WarmUpSchedule("step"), cosine))
@@ -184,10 +234,19 @@ def test_length_of_a_training():
         (lambda: OneCycleSchedule(div_factor=0),
          "OneCycleSchedule: div_factor is 0, a finite number more than 0 was expected."),
         (lambda: resolve_schedule("invscale"), "schedule: 'invscale' is not known. Did you mean 'invscaling'? "),
+        (lambda: ReduceOnPlateauSchedule(factor=1),
+         "ReduceOnPlateauSchedule: factor is 1, a finite number more than 0 and less than 1 was expected."),
+        (lambda: CosineRestartsSchedule(factor=1.5),
+         "CosineRestartsSchedule: factor is 1.5, a whole number at least 1 was expected."),
+        (lambda: CosineRestartsSchedule(t_mult=2), "CosineRestartsSchedule has no setting 't_mult'; did you mean"),
+        (lambda: resolve_schedule("ReduceLROnPlateau"),
+         "schedule: 'ReduceLROnPlateau' is not known. Did you mean 'plateau'? Known are "),
+        (lambda: resolve_schedule("CosineAnnealingWarmRestarts"),
+         "schedule: 'CosineAnnealingWarmRestarts' is not known. Did you mean 'cosine_restarts'? Known are "),
         (lambda: resolve_schedule(0.1), "schedule: 0.1 is a float; a name (constant, invscaling, optimal, warmup, "),
     ],
 )
 def test_errors(make, message):
-    with pytest.raises(SettingError) as e:
+    with pytest.raises((SettingError, TypeError)) as e:
         make()
     assert str(e.value).startswith(message)
