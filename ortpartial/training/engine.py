@@ -250,6 +250,8 @@ class Engine(ABC):
         # Read from the host by every device, as the loss is written to it.
         self.k, self.seed = Buffer(np.zeros((), np.int64)), Buffer(np.zeros(2, np.int32))
         self.controls = {n: Buffer(a) for n, a in spec.controls.items()}
+        #: By side, all that the next steps depend on.
+        self._buffers = [{**side, **self.controls} for side in self.sides]
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
         self.given = {names.iteration: self.k, names.seed: self.seed, **self.controls}
         #: How often `set` has overwritten something.
@@ -289,11 +291,7 @@ class Engine(ABC):
             return np.array(self.iteration, np.int64)
         if name == names.seed:
             return self.seed.numpy().copy()
-        return self._find(name).numpy().copy()
-
-    def _find(self, name: str) -> Buffer:
-        """Where a weight, state, statistic or control is now."""
-        return self.controls[name] if name in self.controls else self.sides[self.side][name]
+        return self._buffers[self.side][name].numpy().copy()
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Overwrite what `get` gives."""
@@ -301,7 +299,7 @@ class Engine(ABC):
         if name == self.spec.names.iteration:
             self.iteration = int(array)
             return
-        buffer = self.seed if name == self.spec.names.seed else self._find(name)
+        buffer = self.seed if name == self.spec.names.seed else self._buffers[self.side][name]
         new = np.asarray(array, buffer.dtype)
         buffer.fill(new if new.shape == buffer.shape else np.broadcast_to(new, buffer.shape))
 
@@ -320,7 +318,7 @@ class Engine(ABC):
 
     def snapshot(self) -> dict[str, Any]:
         """Weights, states, statistics, iteration, seed and choice of programs: all that later steps depend on."""
-        arrays = {n: b.numpy().copy() for n, b in {**self.sides[self.side], **self.controls}.items()}
+        arrays = {n: b.numpy().copy() for n, b in self._buffers[self.side].items()}
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
                 "shapes": self._policy.state}
 
@@ -330,7 +328,7 @@ class Engine(ABC):
         self.seed.fill(snapshot["seed"])
         self._policy = ShapePolicy(*snapshot.get("shapes", ()))  # Pickles of version 0.1.0 have none.
         for name, array in snapshot["arrays"].items():
-            if (name in self.controls or name in self.sides[self.side]) and self._find(name).shape == array.shape:
+            if name in self._buffers[self.side] and self._buffers[self.side][name].shape == array.shape:
                 self.set(name, array)
         for name, (w, s) in self.spec.states.items():
             if s == AVERAGE and name not in snapshot["arrays"]:
@@ -385,8 +383,10 @@ class Engine(ABC):
     def is_finite(self) -> bool:
         """Whether all weights, statistics and sums of gradients are finite numbers."""
         side = self.sides[self.side]
-        for w in self._checked:  # noqa: SIM110 - a generator takes longer than most arrays
-            if not np.logical_and.reduce(np.isfinite(side[w].numpy()), axis=None):
+        for w in self._checked:
+            if (array := side[w].array) is None:  # Without a call, which takes longer than most arrays.
+                array = side[w].numpy()
+            if not np.logical_and.reduce(np.isfinite(array), axis=None):
                 return False
         return True
 
@@ -486,7 +486,7 @@ class Engine(ABC):
 
     def _program(self, kind: str, shapes: Shapes, rows: int, thread: int | None = None) -> Any:
         """The program of a kind for these shapes, which is kept; it reads batches of so many rows from now on."""
-        key = ProgramKey(kind, shapes, thread, self._symbolic_spec()[1] if is_symbolic(shapes) else None)
+        key = ProgramKey(kind, shapes, thread, self._symbolic_spec()[1] if shapes[0][1][0] < 0 else None)
         if key not in self._programs:
             self._make_room()
             with compiling(f"the {kind} for {'batches of any shape' if is_symbolic(shapes) else f'{rows} rows'}"):
