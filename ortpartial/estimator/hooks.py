@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from ortpartial.exceptions import SettingError
@@ -91,7 +92,12 @@ def list_parameters(hook: Callable[..., Any]) -> list[str]:
     -------
     list of str
     """
-    return [p.name for p in inspect.signature(hook).parameters.values() if p.kind == p.KEYWORD_ONLY]
+    return list(_list_keywords(getattr(hook, "__func__", hook)))
+
+
+@lru_cache
+def _list_keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind == p.KEYWORD_ONLY)
 
 
 def call_hook(hook: Callable[..., Any], estimator: Any, context: Any, arguments: dict[str, Callable[[], Any]]) -> bool:

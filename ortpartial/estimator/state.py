@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ortpartial.graph import build, to_dtype, variable
 from ortpartial.learning import BaseLearningRate
 from ortpartial.model import check_finite, restore_weights, write, write_folder
 from ortpartial.runtime import Session
-from ortpartial.training import Engine, TrainingSpec, row_loss_graph
+from ortpartial.training import AVERAGE, Engine, TrainingSpec, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
 
 __all__ = ["TrainingState"]
@@ -102,6 +102,18 @@ class TrainingState:
         """The same, as predictions use them: with `use_average` the averages of the weights."""
         with self.engine.turn.lock:
             return {n: self.engine.get_used(n) for n in self.spec.moving}
+
+    def copy_used(self) -> dict[str, np.ndarray]:
+        """Copies of all arrays that predictions depend on: weights, their averages and running statistics."""
+        averages = [n for n, (_, state) in self.spec.states.items() if state == AVERAGE]
+        with self.engine.turn.lock:
+            return {n: self.engine.get(n) for n in (*self.spec.moving, *averages)}
+
+    def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite them with former ones."""
+        with self.engine.turn.lock:
+            for n in arrays.keys() & self.copy_used().keys():
+                self.engine.set(n, arrays[n])
 
     def to_model(self) -> ModelProto:
         """The model with the weights and running statistics that predictions use."""

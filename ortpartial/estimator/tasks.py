@@ -219,7 +219,9 @@ class FitTasks:
         is_end, askers = hook == "on_fit_task_end", []
         for callback in [c for c in callbacks if not _is_last(c)]:
             if has_hooks(callback):
-                is_asking = call_hook(getattr(callback, hook), self.estimator, own, arguments)
+                needs_no_copy = getattr(callback, "reads_view", False)
+                is_asking = call_hook(getattr(callback, hook), self.estimator, own,
+                                      {**arguments, "fitted_estimator": _none} if needs_no_copy else arguments)
             else:
                 is_asking = is_end and own.task_name == "epoch" and callback(self.optimizer) is True
             if is_asking:
@@ -316,6 +318,10 @@ def _is_last(callback: Any) -> bool:
 def _is_adaptive(callback: Any) -> bool:
     """Whether the number of batches between two calls may change with every call."""
     return isinstance(getattr(type(callback), "batches_between_calls", None), property)
+
+
+def _none() -> None:
+    """What callbacks get that read the view of a training: no copy of the estimator."""
 
 
 def _period(callback: Any) -> int | None:

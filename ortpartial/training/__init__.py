@@ -9,11 +9,11 @@ from .names import Names
 from .rate_factors import RateFactors, WeightDescription, describe_weights, resolve_rate_factors
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
-from .spec import ACCUMULATED, TrainingSpec, forward_bytes, known_shape, program_bytes
+from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, program_bytes
 from .split_graphs import forward_graph, row_loss_graph
 from .step import step_values
 
-__all__ = ["ACCUMULATED", "Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward",
+__all__ = ["ACCUMULATED", "AVERAGE", "Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward",
            "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription", "WeightedMean", "count_elements",
            "describe_weights", "find_weighting", "forward_bytes", "forward_graph", "known_shape", "program_bytes",
            "resolve_rate_factors", "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit",

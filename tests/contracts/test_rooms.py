@@ -26,7 +26,7 @@ ORDER = (
 LEVEL = {room: level for level, line in enumerate(ORDER) for room in line.split()}
 
 #: Public names of modules inside of rooms, for users; the package itself does not use them.
-PUBLIC_NAMES = {"learning_loss", "learning_penalty", "learning_rate", "precision", "schedule", "subgraph"}
+PUBLIC_NAMES = {"callbacks", "learning_loss", "learning_penalty", "learning_rate", "precision", "schedule", "subgraph"}
 
 #: The modules that may import a foreign package; any module may import another.
 FENCED = {"onnxruntime": ("runtime",), "torch": ("torch", "runtime.process_group"), "sklearn": ("estimator",),

@@ -1,5 +1,12 @@
-"""Callbacks: objects that are told of the tasks of a fit, by the protocol of scikit-learn."""
+"""Callbacks: what is done while a training runs, in our estimators and in those of scikit-learn."""
 
+from .base import Callback
 from .checkpoint import Checkpoint
+from .csv_logger import CSVLogger
+from .early_stopping import EarlyStopping
+from .mlflow import MLflow
+from .reduce_on_plateau import ReduceOnPlateau
+from .tensorboard import TensorBoard
+from .timer import Timer
 
-__all__ = ["Checkpoint"]
+__all__ = ["CSVLogger", "Callback", "Checkpoint", "EarlyStopping", "MLflow", "ReduceOnPlateau", "TensorBoard", "Timer"]

@@ -1,0 +1,240 @@
+"""What callbacks share: hooks that do nothing, the fits that run, and records of their epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from ..view import TrainingView
+
+__all__ = ["Callback", "EpochCallback", "FitRun"]
+
+
+class Callback:
+    """A callback that does nothing: the hooks of scikit-learn's callbacks, to be overridden.
+
+    The same object works in an estimator of scikit-learn, by `set_callbacks`, and in one of ours. A hook that has
+    keyword-only parameters ``X``, ``y``, ``metadata`` or ``fitted_estimator`` is given them. What is trained here is
+    read by ``estimator.training_view()``.
+
+    Attributes
+    ----------
+    batches_between_calls : int or None
+        After how many batches of an epoch the callback is to be told, by tasks "batches"; None for never.
+
+    Examples
+    --------
+    >>> class Stop(Callback):
+    ...     def on_fit_task_end(self, estimator, context):
+    ...         return context.task_name == "epoch" and estimator.training_view().losses["loss"] < 0.1
+    >>> Stop()
+    Stop()
+    """
+
+    batches_between_calls: int | None = None
+
+    #: Whether it reads the view of a training, and needs no copy of the estimator where there is one.
+    reads_view = True
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        """Prepare for a fit, before its first task.
+
+        Parameters
+        ----------
+        estimator : object
+            The estimator.
+        context : TaskContext or sklearn.callback.CallbackContext
+            The task "fit".
+        """
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        """Be told that a task begins.
+
+        Parameters
+        ----------
+        estimator : object
+            The estimator.
+        context : TaskContext or sklearn.callback.CallbackContext
+            The task.
+        """
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool | None:
+        """Be told that a task has ended.
+
+        Parameters
+        ----------
+        estimator : object
+            The estimator.
+        context : TaskContext or sklearn.callback.CallbackContext
+            The task.
+
+        Returns
+        -------
+        bool or None
+            True ends the fit.
+        """
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Clean up after a fit, also after one that an error has ended.
+
+        Parameters
+        ----------
+        estimator : object
+            The estimator.
+        context : TaskContext or sklearn.callback.CallbackContext
+            The task "fit".
+        """
+
+    def __repr__(self) -> str:
+        settings = {n: v for n, v in vars(self).items() if not n.startswith("_") and not n.endswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in settings.items())})"
+
+
+@dataclass(eq=False)
+class FitRun:
+    """A fit that runs, between `setup` and `teardown` of a callback.
+
+    Attributes
+    ----------
+    estimator, context : object
+        What `setup` was given.
+    began, epoch_began : float
+        When the fit and its epoch began, by `time.perf_counter`.
+    has_ended : bool
+        Whether the fit has come to its end, and was not ended by an error.
+    values : dict
+        What the callback remembers.
+    """
+
+    estimator: Any
+    context: Any
+    began: float = field(default_factory=perf_counter)
+    epoch_began: float = field(default_factory=perf_counter)
+    has_ended: bool = False
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def view(self) -> TrainingView | None:
+        """The view of the training, where it is one of this library."""
+        trained = self.estimator
+        if not hasattr(trained, "training_view"):  # One of ours that is composed of an optimizer.
+            trained = getattr(trained, "optimizer_", None)
+        return trained.training_view() if trained is not None and hasattr(trained, "training_view") else None
+
+
+class EpochCallback(Callback):
+    """A callback that is told of the epochs of a fit, with their records.
+
+    An epoch is a subtask of a fit: an iteration of an estimator of scikit-learn, or a candidate of a search. Its record
+    is that of `history_`; that of others has the number of the epoch, its seconds and, with `scoring`, the "score".
+
+    Parameters
+    ----------
+    scoring : str or callable, optional
+        A score to be computed after each epoch, as scikit-learn names it.
+    X_val, y_val : array_like, optional
+        The data that are scored; by default those of the training.
+    """
+
+    #: Whether a fit without a history is scored in any case.
+    needs_score = False
+
+    def __init__(self, scoring: Any = None, X_val: Any = None, y_val: Any = None):
+        self.scoring, self.X_val, self.y_val = scoring, X_val, y_val
+
+    @property
+    def _runs(self) -> dict[int, FitRun]:
+        """The fits that run, by the identity of their estimators: clones of an estimator share its callbacks."""
+        return vars(self).setdefault("_fits", {})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings and results: a fit that runs stays where it is."""
+        return {n: v for n, v in vars(self).items() if n != "_fits"}
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        """Prepare for a fit, before its first task.
+
+        Parameters
+        ----------
+        estimator, context : object
+            The estimator, and its task "fit".
+        """
+        run = self._runs[id(estimator)] = FitRun(estimator, context)
+        self._begin_fit(run)
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        """Be told that a task begins.
+
+        Parameters
+        ----------
+        estimator, context : object
+            The estimator, and the task.
+        """
+        if (run := self._runs.get(id(estimator))) is not None and context.parent is run.context:
+            run.epoch_began = perf_counter()
+
+    def on_fit_task_end(self, estimator: Any, context: Any, *, X: Any = None, y: Any = None,
+                        fitted_estimator: Any = None) -> bool | None:
+        """Be told that a task has ended.
+
+        Parameters
+        ----------
+        estimator, context : object
+            The estimator, and the task.
+        X, y : array_like, optional
+            The data of the training.
+        fitted_estimator : object, optional
+            The estimator as if it had been fitted so far.
+
+        Returns
+        -------
+        bool or None
+            True ends the fit.
+        """
+        if (run := self._runs.get(id(estimator))) is None:
+            return False
+        if context is run.context:
+            run.has_ended = True
+            self._end_fit(run)
+        elif context.parent is run.context and not (fitted_estimator is None and run.view is None and X is None):
+            return self._end_epoch(run, self._make_record(run, context, X, y, fitted_estimator), fitted_estimator)
+        return False
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Clean up after a fit, also after one that an error has ended.
+
+        Parameters
+        ----------
+        estimator, context : object
+            The estimator, and its task "fit".
+        """
+        if (run := self._runs.pop(id(estimator), None)) is not None:
+            self._tear_down(run)
+
+    def _make_record(self, run: FitRun, context: Any, X: Any, y: Any, fitted_estimator: Any) -> dict[str, Any]:
+        """The record of the epoch that has ended."""
+        view = run.view
+        record = {"epoch": context.task_id + 1, "seconds": perf_counter() - run.epoch_began} if view is None else dict(
+            view.losses)
+        if self.scoring is not None or (view is None and (self.needs_score or self.X_val is not None)):
+            from sklearn.metrics import check_scoring  # It is optional.
+
+            scorer = check_scoring(run.estimator, self.scoring)
+            data = (X, y) if self.X_val is None else (self.X_val, self.y_val)
+            record["score"] = float(scorer(run.estimator if fitted_estimator is None else fitted_estimator, *data))
+        return record
+
+    # -- what a callback overrides
+
+    def _begin_fit(self, run: FitRun) -> None:
+        """Begin."""
+
+    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> bool | None:
+        """Go on from the record of an epoch; return True to end the fit."""
+
+    def _end_fit(self, run: FitRun) -> None:
+        """End a fit that no error has ended."""
+
+    def _tear_down(self, run: FitRun) -> None:
+        """Clean up."""

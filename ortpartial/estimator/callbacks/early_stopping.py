@@ -1,0 +1,136 @@
+"""Early stopping: a fit ends where a loss or a score no longer improves, and the best weights are restored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import SettingError
+
+from .base import EpochCallback, FitRun
+
+__all__ = ["EarlyStopping"]
+
+
+class EarlyStopping(EpochCallback):
+    """End a fit when what is monitored has stopped improving, and restore the weights with which it was best.
+
+    Parameters
+    ----------
+    monitor : str
+        A column of `history_`, such as "loss". Epochs without it, as those without a validation, do not count. An
+        estimator of scikit-learn has no history: its "score" is monitored, and so is that of ours with `scoring`.
+    patience : int
+        Number of values in a row without an improvement after which the fit ends.
+    min_delta : float
+        By how much a value has to be better than the best one to be an improvement.
+    mode : str
+        ``"min"`` or ``"max"``: what is better. ``"auto"`` is "max" for scores and accuracies, otherwise "min".
+    baseline : float, optional
+        A value that has to be surpassed; until then, no improvement ends the waiting.
+    restore_best : bool
+        Whether the fit ends with the weights, their averages and running statistics of the best epoch. The states of
+        the optimizer are those of the last one.
+    scoring : str or callable, optional
+        A score that is monitored, as scikit-learn names it.
+    X_val, y_val : array_like, optional
+        The data that are scored; by default those of the training.
+
+    Attributes
+    ----------
+    best_, best_epoch_ : float or None, int or None
+        The best value of the last fit, and its epoch in the record.
+    stopped_epoch_ : int or None
+        The epoch after which it ended the fit.
+
+    Notes
+    -----
+    `LogisticRegression` of scikit-learn 1.9 does not end its fit where a callback asks for it; it goes on, and the best
+    coefficients are restored at its end.
+
+    References
+    ----------
+    .. [1] Keras, `EarlyStopping`, and Lightning, `EarlyStopping`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+    >>> stopping = EarlyStopping(patience=3, min_delta=1e-3)
+    >>> optimizer = Optimizer(build([x], {"y": x @ w}), learning_rate=0.1, callbacks=[stopping], validation_every=1)
+    >>> X = np.linspace(-1, 1, 50, dtype=np.float32)[:, None]
+    >>> optimizer.fit(X, 3 * X, X_val=0.2).n_iter_ == stopping.stopped_epoch_ < 100
+    True
+    """
+
+    needs_score = True
+
+    def __init__(self, monitor: str = "validation_loss", *, patience: int = 5, min_delta: float = 0.0,
+                 mode: str = "auto", baseline: float | None = None, restore_best: bool = True,
+                 scoring: Any = None, X_val: Any = None, y_val: Any = None):
+        if mode not in ("auto", "min", "max"):
+            raise SettingError(f"mode is 'auto', 'min' or 'max', not {mode!r}.")
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise SettingError(f"patience is a whole number of at least 1, not {patience!r}.")
+        self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode
+        self.baseline, self.restore_best = baseline, restore_best
+        super().__init__(scoring, X_val, y_val)
+        self.best_: float | None = None
+        self.best_epoch_: int | None = None
+        self.stopped_epoch_: int | None = None
+
+    def _begin_fit(self, run: FitRun) -> None:
+        self.best_ = self.best_epoch_ = self.stopped_epoch_ = None
+        run.values.update(best=None, best_epoch=None, kept=None, wait=0, stopped=None, last=None, epochs=0)
+
+    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> bool:
+        now, monitor = run.values, "score" if "score" in record else self.monitor
+        if now["stopped"] is not None:  # An estimator may go on all the same.
+            return True
+        now.update(last=record["epoch"], epochs=now["epochs"] + 1)
+        if monitor not in record:
+            self._check_columns(run, record)
+            return False
+        value, now["wait"] = float(record[monitor]), now["wait"] + 1
+        if self._is_better(value, now["best"], monitor):
+            now.update(best=value, best_epoch=record["epoch"], kept=self._keep(run, fitted_estimator))
+            if self.baseline is None or self._is_better(value, self.baseline, monitor):
+                now["wait"] = 0
+        now["stopped"] = record["epoch"] if now["wait"] >= self.patience else None
+        self.best_, self.best_epoch_, self.stopped_epoch_ = now["best"], now["best_epoch"], now["stopped"]
+        return now["stopped"] is not None
+
+    def _is_better(self, value: float, than: float | None, monitor: str) -> bool:
+        """Whether a value is an improvement, as any first one is; NaN is none."""
+        if than is None:
+            return not np.isnan(value)
+        is_score = monitor == "score" or "accuracy" in monitor
+        sign = 1 if self.mode == "max" or (self.mode == "auto" and is_score) else -1
+        return sign * (value - than) > self.min_delta
+
+    def _check_columns(self, run: FitRun, record: dict[str, Any]) -> None:
+        """Raise an error if what is monitored does not come."""
+        assert run.view is not None
+        is_validation = self.monitor == "validation_loss"
+        period = run.view.optimizer._loop.settings.validation_period if is_validation else 1
+        if run.values["best"] is None and run.values["epochs"] >= period:
+            columns = ", ".join(repr(n) for n, v in record.items() if isinstance(v, float))
+            hint = "; give fit X_val" if is_validation else ""
+            raise SettingError(f"EarlyStopping monitors {self.monitor!r}, and an epoch has {columns}{hint}.")
+
+    def _keep(self, run: FitRun, fitted_estimator: Any) -> Any:
+        """What is to be restored."""
+        if not self.restore_best:
+            return None
+        return fitted_estimator if (view := run.view) is None else view.optimizer._state.copy_used()
+
+    def _end_fit(self, run: FitRun) -> None:
+        kept, view = run.values["kept"], run.view
+        if kept is None or run.values["best_epoch"] == run.values["last"]:
+            return
+        if view is not None:
+            view.optimizer._state.restore_used(kept)
+        else:
+            vars(run.estimator).update({n: v for n, v in vars(kept).items() if n.endswith("_") and n[0] != "_"})

@@ -1,0 +1,119 @@
+"""A step size that is reduced where a loss or a score no longer improves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortpartial.exceptions import SettingError
+
+from .base import EpochCallback, FitRun
+
+__all__ = ["ReduceOnPlateau"]
+
+
+class ReduceOnPlateau(EpochCallback):
+    """Multiply the step size by a factor when what is monitored has stopped improving.
+
+    Nothing is compiled anew for it. `ReduceOnPlateauSchedule` does the same as a part of the optimizer: it monitors
+    losses alone, and a pickle or a checkpoint goes on with what it remembers.
+
+    Parameters
+    ----------
+    monitor : str
+        A column of `history_`, such as "loss"; epochs without it do not count. With `scoring`, "score".
+    factor : float
+        By which the step size is multiplied, more than 0 and less than 1.
+    patience : int
+        Number of values in a row without an improvement that change nothing.
+    threshold : float
+        By how much a value has to be better than the best one.
+    threshold_mode : str
+        ``"rel"``, of the best value, or ``"abs"``.
+    cooldown : int
+        Number of values after a reduction that do not count.
+    min_rate : float
+        The last step size.
+    epsilon : float
+        Smaller reductions are left out.
+    mode : str
+        ``"min"`` or ``"max"``: what is better.
+    scoring : str or callable, optional
+        A score to be monitored, as scikit-learn names it.
+    X_val, y_val : array_like, optional
+        The data that are scored; by default those of the training.
+
+    Attributes
+    ----------
+    reductions_ : list of int
+        The epochs of the last fit after which the step size was reduced.
+
+    Raises
+    ------
+    SettingError
+        In a fit of an estimator that has no step size of ours.
+
+    References
+    ----------
+    ``torch.optim.lr_scheduler.ReduceLROnPlateau``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+    >>> reduce, X = ReduceOnPlateau("loss", factor=0.5, patience=0, threshold=0.99), np.ones((50, 1), np.float32)
+    >>> model = build([x], {"y": x @ w})
+    >>> optimizer = Optimizer(model, learning_rate=0.125, max_iter=3, callbacks=[reduce]).fit(X, 3 * X)
+    >>> [record["learning_rate"] for record in optimizer.history_], reduce.reductions_
+    ([0.125, 0.125, 0.0625], [2])
+    """
+
+    def __init__(self, monitor: str = "validation_loss", *, factor: float = 0.1, patience: int = 10,
+                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_rate: float = 0.0,
+                 epsilon: float = 1e-8, mode: str = "min", scoring: Any = None, X_val: Any = None, y_val: Any = None):
+        if not 0 < factor < 1:
+            raise SettingError(f"factor is more than 0 and less than 1, not {factor!r}.")
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
+            raise SettingError(f"mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and "
+                               f"{threshold_mode!r}.")
+        self.monitor, self.factor, self.patience = monitor, factor, patience
+        self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
+        self.min_rate, self.epsilon, self.mode = min_rate, epsilon, mode
+        super().__init__(scoring, X_val, y_val)
+        self.reductions_: list[int] = []
+
+    def _begin_fit(self, run: FitRun) -> None:
+        if (view := run.view) is None:
+            raise SettingError(f"ReduceOnPlateau changes the step size of an optimizer of ortpartial; "
+                               f"{type(run.estimator).__name__} has none.")
+        self.reductions_ = []
+        run.values.update(best=None, idle=0, waiting=0)
+        view.optimizer.scale_learning_rate(view.optimizer.learning_rate_scale_)  # It compiles now, and not later.
+
+    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
+        now, monitor = run.values, "score" if self.scoring is not None else self.monitor
+        if monitor not in record:
+            return
+        value = float(record[monitor])
+        if now["best"] is None or self._is_better(value, now["best"]):
+            now.update(best=value, idle=-1)
+        now["idle"] += 1
+        if now["waiting"]:
+            now.update(idle=0, waiting=now["waiting"] - 1)
+        if now["idle"] > self.patience:
+            now.update(idle=0, waiting=self.cooldown)
+            self._reduce(run, record["epoch"])
+
+    def _is_better(self, value: float, best: float) -> bool:
+        margin = self.threshold * (best if self.threshold_mode == "rel" else 1)
+        return value > best + margin if self.mode == "max" else value < best - margin
+
+    def _reduce(self, run: FitRun, epoch: int) -> None:
+        """Scale the step size, if that changes it."""
+        assert run.view is not None
+        optimizer = run.view.optimizer
+        former = optimizer.learning_rate.eta0 * optimizer.learning_rate_scale_
+        rate = max(former * self.factor, self.min_rate)
+        if former - rate > self.epsilon:
+            optimizer.scale_learning_rate(rate / optimizer.learning_rate.eta0)
+            self.reductions_.append(epoch)

@@ -1,0 +1,69 @@
+"""A log of a training for TensorBoard: a scalar for each column of its history."""
+
+from __future__ import annotations
+
+import os
+import time
+from numbers import Real
+from typing import Any
+
+from ortpartial.exceptions import RuntimeMissingError
+
+from .base import EpochCallback, FitRun
+
+__all__ = ["TensorBoard"]
+
+
+class TensorBoard(EpochCallback):
+    """Write the record of every epoch as scalars that TensorBoard shows, by the package tensorboard alone.
+
+    Parameters
+    ----------
+    folder : path
+        Where the event files are written, one for each fit; ``tensorboard --logdir`` shows them.
+    scoring : str or callable, optional
+        A score to be written, as scikit-learn names it.
+    X_val, y_val : array_like, optional
+        The data that are scored; by default those of the training.
+
+    Raises
+    ------
+    RuntimeMissingError
+        The package tensorboard is not installed.
+
+    Examples
+    --------
+    >>> TensorBoard("runs/first")
+    TensorBoard(folder='runs/first', scoring=None, X_val=None, y_val=None)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Any = None, X_val: Any = None,
+                 y_val: Any = None):
+        self.folder = os.fspath(folder)
+        super().__init__(scoring, X_val, y_val)
+        _import()
+
+    def _begin_fit(self, run: FitRun) -> None:
+        run.values["writer"] = _import()[0](self.folder)
+
+    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
+        _, Event, Summary = _import()
+        scalars = [Summary.Value(tag=n, simple_value=float(v)) for n, v in record.items()
+                   if isinstance(v, Real) and n != "epoch"]
+        event = Event(step=record["epoch"], wall_time=time.time(), summary=Summary(value=scalars))
+        run.values["writer"].add_event(event)
+        run.values["writer"].flush()
+
+    def _tear_down(self, run: FitRun) -> None:
+        run.values["writer"].close()
+
+
+def _import() -> tuple[Any, Any, Any]:
+    """The writer of event files, and the messages in them."""
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        raise RuntimeMissingError("TensorBoard() needs the package tensorboard: pip install tensorboard.") from None
+    return EventFileWriter, Event, Summary

@@ -1,0 +1,151 @@
+"""Early stopping: when a fit ends, and what is restored, in our estimators and in those of scikit-learn."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from models import images, net
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import scale
+from trainings import ENGINES, X_VAL, Y_VAL, X, Y, optimizer, same
+
+from ortpartial import callbacks
+from ortpartial.callbacks import EarlyStopping
+from ortpartial.exceptions import SettingError
+
+Z, LABELS = load_breast_cancer(return_X_y=True)
+Z = scale(Z)
+
+
+class Fake(EarlyStopping):
+    """Monitors values of its own."""
+
+    def __init__(self, values, **settings):
+        super().__init__("loss", **settings)
+        self.values = values
+
+    def _make_record(self, run, *arguments):
+        record = super()._make_record(run, *arguments)
+        return {**record, "loss": self.values[record["epoch"] - 1]}
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "stopped", "best"),
+    [
+        ([3, 2, 1, 1, 1], {"patience": 2}, 5, 3),
+        ([3, 2, 1, 2, 0.5, 1, 1, 1], {"patience": 3}, 8, 5),
+        ([3, 2.9, 2.8, 2.7], {"patience": 3, "min_delta": 0.5}, 4, 1),
+        ([3, 2.9, 2.8, 2.4, 2], {"patience": 3, "min_delta": 0.25}, None, 5),
+        ([1, 2, 3, 3, 3], {"patience": 2, "mode": "max"}, 5, 3),
+        ([3, 2, 1, 0.9, 0.8], {"patience": 3, "baseline": 2.5}, None, 5),
+        ([3, 2.9, 2.8, 2.7], {"patience": 3, "baseline": 1}, 3, 3),
+        ([np.nan, 2, np.nan, np.nan], {"patience": 3}, None, 2),
+    ],
+)
+def test_when_it_stops(values, settings, stopped, best):
+    """As Keras' callback with the same settings."""
+    stopping = Fake(values, **settings)
+    o = optimizer(max_iter=len(values), callbacks=[stopping]).fit(X, Y)
+    assert (stopping.stopped_epoch_, stopping.best_epoch_) == (stopped, best)
+    assert o.n_iter_ == (stopped or len(values))
+    np.testing.assert_equal(stopping.best_, values[best - 1])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("settings", [{}, {"averaging": "ema", "use_average": True}], ids=["weights", "averages"])
+def test_it_restores_the_best(engine, settings):
+    stopping = Fake([3, 2, 1, 2, 3, 4], patience=3)
+    o = optimizer(engine=engine, max_iter=6, callbacks=[stopping], **settings).fit(X, Y)
+    expected = optimizer(engine=engine, max_iter=3, **settings).fit(X, Y)
+    assert o.n_iter_ == 6
+    assert all((a == b).all() for a, b in zip(o.get_state(), expected.get_state(), strict=True))
+    np.testing.assert_array_equal(o.predict(X), expected.predict(X))
+    stopping = Fake([3, 2, 1, 2, 3, 4], patience=3, restore_best=False)
+    assert same(optimizer(engine=engine, max_iter=6, callbacks=[stopping], **settings).fit(X, Y),
+                optimizer(engine=engine, max_iter=6, **settings).fit(X, Y))
+
+
+def test_running_statistics_are_restored():
+    stopping, (rows, targets) = Fake([1, 2, 3], patience=2), images(30)
+    settings = {"train_mode": True, "engine": "step"}
+    o = optimizer(net(), max_iter=3, callbacks=[stopping], **settings).fit(rows, targets)
+    expected = optimizer(net(), max_iter=1, **settings).fit(rows, targets)
+    np.testing.assert_array_equal(o.predict(rows), expected.predict(rows))
+
+
+def test_validation_losses_at_some_epochs():
+    stopping = EarlyStopping(patience=2, min_delta=10)
+    o = optimizer(max_iter=50, validation_every=3, callbacks=[stopping]).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert (o.n_iter_, stopping.best_epoch_, stopping.best_) == (9, 3, o.validation_losses_[0])
+    expected = optimizer(max_iter=3).fit(X, Y)
+    assert all((a == b).all() for a, b in zip(o.get_state(), expected.get_state(), strict=True))
+
+
+def test_a_score_of_ours():
+    stopping = EarlyStopping(patience=2, min_delta=10, scoring="r2", X_val=X_VAL, y_val=Y_VAL)
+    o = optimizer(max_iter=50, callbacks=[stopping]).fit(X, Y)
+    assert (o.n_iter_, stopping.best_epoch_) == (3, 1)
+    assert stopping.best_ == pytest.approx(optimizer(max_iter=1).fit(X, Y).score(X_VAL, Y_VAL))
+
+
+def test_what_is_not_there():
+    with pytest.raises(SettingError, match=r"EarlyStopping monitors 'validation_loss', and an epoch has 'seconds', "
+                                           "'learning_rate', 'loss'; give fit X_val"):
+        optimizer(callbacks=[EarlyStopping()]).fit(X, Y)
+    with pytest.raises(SettingError, match="monitors 'accuracy', and an epoch has 'seconds', 'learning_rate', 'loss'"):
+        optimizer(callbacks=[EarlyStopping("accuracy")]).fit(X, Y)
+    with pytest.raises(SettingError, match="mode is 'auto', 'min' or 'max', not 'low'"):
+        EarlyStopping(mode="low")
+    with pytest.raises(SettingError, match="patience is a whole number of at least 1, not 0"):
+        EarlyStopping(patience=0)
+
+
+def test_logistic_regression():
+    """It goes on to its last iteration; the coefficients of the best one are restored."""
+    stopping = EarlyStopping(patience=2, X_val=Z[:100], y_val=LABELS[:100], scoring="neg_log_loss")
+    model = LogisticRegression(C=100.0, max_iter=200).set_callbacks(stopping).fit(Z[100:], LABELS[100:])
+    plain = LogisticRegression(C=100.0, max_iter=200).fit(Z[100:], LABELS[100:])
+    assert 0 < stopping.best_epoch_ < stopping.stopped_epoch_ < plain.n_iter_[0]
+    at = -stopping.best_
+
+    def loss(estimator):
+        p = estimator.predict_proba(Z[:100])[:, 1]
+        return -np.mean(np.log(np.where(LABELS[:100] == 1, p, 1 - p)))
+
+    assert loss(model) == pytest.approx(at)
+    assert loss(plain) > at
+    assert stopping._runs == {}
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_in_a_search(n_jobs):
+    """Clones share their callbacks; each fit has a state of its own."""
+    stopping = EarlyStopping(patience=3)
+    base = LogisticRegression(max_iter=20).set_callbacks(stopping)
+    search = GridSearchCV(base, {"C": [0.1, 1.0]}, cv=2, n_jobs=n_jobs).fit(Z, LABELS)
+    assert search.best_score_ > 0.9
+    assert stopping.best_ == pytest.approx(search.best_estimator_.score(Z, LABELS))
+
+
+def test_both_kinds_of_estimators_with_one_callback():
+    stopping = EarlyStopping("loss", patience=2, min_delta=1e9)
+    assert optimizer(max_iter=9, callbacks=[stopping]).fit(X, Y).n_iter_ == 3
+    LogisticRegression().set_callbacks(stopping).fit(Z, LABELS)
+    assert stopping.stopped_epoch_ == 3
+    assert optimizer(max_iter=9, callbacks=[stopping]).fit(X, Y).n_iter_ == 3
+
+
+def test_copies():
+    stopping = EarlyStopping(patience=2, min_delta=1e9, monitor="loss")
+    o = optimizer(callbacks=[stopping], max_iter=9).fit(X, Y)
+    for other in (copy.deepcopy(stopping), pickle.loads(pickle.dumps(stopping)), clone(o).callbacks[0],
+                  pickle.loads(pickle.dumps(o)).callbacks[0]):
+        assert repr(other) == repr(stopping) == ("EarlyStopping(monitor='loss', patience=2, min_delta=1000000000.0, "
+                                                 "mode='auto', baseline=None, restore_best=True, scoring=None, "
+                                                 "X_val=None, y_val=None)")
+    assert clone(o).callbacks[0] is not stopping
+    assert callbacks.EarlyStopping is EarlyStopping
