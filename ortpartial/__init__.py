@@ -4,9 +4,19 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import learning_loss, learning_penalty, learning_rate, precision, schedule, subgraph  # noqa: F401 - public paths
+from . import callbacks, learning_loss, learning_penalty, learning_rate, precision, schedule, subgraph  # noqa: F401 - public paths
 from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
 from .estimator import OrtGradientForwardBackwardOptimizer, optimizer
+from .estimator.callbacks import (
+    Callback,
+    Checkpoint,
+    CSVLogger,
+    EarlyStopping,
+    MLflow,
+    ReduceOnPlateau,
+    TensorBoard,
+    Timer,
+)
 from .exceptions import OrtPartialError
 from .graph import Value, build, constant, op, stop_gradient, values, variable
 from .learning import (
@@ -66,17 +76,18 @@ sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": va
 
 __version__ = "0.1.0"
 
-__all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "ConstantSchedule",
-           "CosineSchedule", "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage",
-           "FunctionLearningLoss", "GradientClipping", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule",
-           "LayerwiseDecay", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp",
-           "LearningRateSGD", "LearningRateSGDNesterov", "LossScale", "NegLogLearningLoss", "NoLearningPenalty",
+__all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "CSVLogger",
+           "Callback", "Checkpoint", "ConstantSchedule", "CosineSchedule", "EarlyStopping", "ElasticLearningLoss",
+           "ElasticLearningPenalty", "ExponentialAverage", "FunctionLearningLoss", "GradientClipping",
+           "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdagrad",
+           "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp", "LearningRateSGD",
+           "LearningRateSGDNesterov", "LossScale", "MLflow", "NegLogLearningLoss", "NoLearningPenalty",
            "OneCycleSchedule", "OptimalSchedule", "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer",
-           "OrtPartialError", "PoissonLearningLoss", "Schedule", "SoftmaxCrossEntropyLearningLoss",
-           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TrainingSession", "Value",
-           "WarmUpSchedule", "WeightAverage", "build", "check_training_info", "composed", "constant", "elementwise",
-           "grad", "gradient_model", "load", "lower_training_operators", "lowered_step", "no_gradient", "op",
-           "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
+           "OrtPartialError", "PoissonLearningLoss", "ReduceOnPlateau", "Schedule", "SoftmaxCrossEntropyLearningLoss",
+           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingSession",
+           "Value", "WarmUpSchedule", "WeightAverage", "build", "check_training_info", "composed", "constant",
+           "elementwise", "grad", "gradient_model", "load", "lower_training_operators", "lowered_step", "no_gradient",
+           "op", "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
 
 
 def __getattr__(name: str) -> Any:

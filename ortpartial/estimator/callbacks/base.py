@@ -225,6 +225,16 @@ class EpochCallback(Callback):
             record["score"] = float(scorer(run.estimator if fitted_estimator is None else fitted_estimator, *data))
         return record
 
+    def _get_values(self) -> dict[str, Any]:
+        """What it remembers of the only fit that runs; nothing if there is none."""
+        runs = list(self._runs.values())
+        return dict(runs[0].values) if len(runs) == 1 else {}
+
+    def _set_values(self, values: dict[str, Any]) -> None:
+        """Go on with what was remembered."""
+        for run in self._runs.values():
+            run.values.update(values)
+
     # -- what a callback overrides
 
     def _begin_fit(self, run: FitRun) -> None:

@@ -81,6 +81,25 @@ class EarlyStopping(EpochCallback):
         self.best_epoch_: int | None = None
         self.stopped_epoch_: int | None = None
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what it remembers of the fit that runs, for checkpoints.
+
+        Returns
+        -------
+        dict of str to object
+        """
+        return self._get_values()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with what it remembered.
+
+        Parameters
+        ----------
+        state : dict of str to object
+            What `get_state` returned.
+        """
+        self._set_values(state)
+
     def _begin_fit(self, run: FitRun) -> None:
         self.best_ = self.best_epoch_ = self.stopped_epoch_ = None
         run.values.update(best=None, best_epoch=None, kept=None, wait=0, stopped=None, last=None, epochs=0)

@@ -82,6 +82,25 @@ class ReduceOnPlateau(EpochCallback):
         super().__init__(scoring, X_val, y_val)
         self.reductions_: list[int] = []
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what it remembers of the fit that runs, for checkpoints.
+
+        Returns
+        -------
+        dict of str to object
+        """
+        return self._get_values()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with what it remembered.
+
+        Parameters
+        ----------
+        state : dict of str to object
+            What `get_state` returned.
+        """
+        self._set_values(state)
+
     def _begin_fit(self, run: FitRun) -> None:
         if (view := run.view) is None:
             raise SettingError(f"ReduceOnPlateau changes the step size of an optimizer of ortpartial; "

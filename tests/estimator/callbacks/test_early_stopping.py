@@ -14,7 +14,7 @@ from sklearn.preprocessing import scale
 from trainings import ENGINES, X_VAL, Y_VAL, X, Y, optimizer, same
 
 from ortpartial import callbacks
-from ortpartial.callbacks import EarlyStopping
+from ortpartial.callbacks import Checkpoint, EarlyStopping
 from ortpartial.exceptions import SettingError
 
 Z, LABELS = load_breast_cancer(return_X_y=True)
@@ -149,3 +149,22 @@ def test_copies():
                                                  "X_val=None, y_val=None)")
     assert clone(o).callbacks[0] is not stopping
     assert callbacks.EarlyStopping is EarlyStopping
+
+
+@pytest.mark.parametrize("cut", [2, 4, 5])
+def test_a_fit_that_is_cut_off_stops_where_an_uncut_one_does(cut, tmp_path):
+    def train(*others, **more):
+        stopping = Fake([3, 2, 1, 2, 3, 4, 0], patience=3)
+        o = optimizer(max_iter=7, callbacks=[stopping, *others, Checkpoint(tmp_path)])
+        return o.fit(X, Y, **more), stopping
+
+    def kill(o):
+        if o.n_iter_ == cut:
+            raise KeyboardInterrupt
+
+    expected = optimizer(max_iter=7, callbacks=[Fake([3, 2, 1, 2, 3, 4, 0], patience=3)]).fit(X, Y)
+    with pytest.raises(KeyboardInterrupt):
+        train(kill)
+    o, stopping = train(resume=tmp_path)
+    assert (stopping.stopped_epoch_, stopping.best_epoch_, stopping.best_) == (6, 3, 1)
+    assert same(o, expected)
