@@ -370,9 +370,9 @@ class Engine(ABC):
 
         The average of no update is the weight itself.
         """
-        if not self.use_average or name not in self.spec.weights or self.updates <= self.spec.average_start:
+        if not self.use_average or self.spec.averaging is None or name not in self.spec.weights:
             return self.get(name)
-        return self.get(self.spec.names.state(name, AVERAGE))
+        return self.get(self.spec.names.state(name, AVERAGE) if self.updates > self.spec.average_start else name)
 
     def undo(self) -> None:
         """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""

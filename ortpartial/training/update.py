@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,10 +13,6 @@ from ortpartial.learning import descend, drop_flushes, share_flushes
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec
 
 __all__ = ["append_update"]
-
-#: By the name of a weight: its states by their own names.
-States = Mapping[str, Mapping[str, Value]]
-
 
 def append_update(
     spec: TrainingSpec,
@@ -48,75 +45,82 @@ def append_update(
     states: dict[str, dict[str, Value]] = {n: {} for n in weights}
     for name, (n, s) in spec.states.items():
         states[n][s] = variable(name, weights[n].dtype, spec.shapes_of_states(n)[s])
-    before = _by_name(spec, weights, states)
     factors: dict[str, Value | float] = {n: spec.rate_factors.get(n, 1.0) for n in weights}
     if names.rate_scale in spec.controls:
         scale = inputs[names.rate_scale] = variable(names.rate_scale, np.float64, [])
         factors = {n: scale if factor == 1 else scale * factor for n, factor in factors.items()}
-    inputs.update(before)
+    update = _Update(spec, weights, states, factors)
+    inputs.update(update.before)
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
     by_age = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
-    if spec.accumulate == 1:
-        after = _update_weights(spec, weights, dict(by_age), k, states, factors)
-    else:
-        after = _accumulate(spec, weights, dict(by_age), k, states, factors, due)
-    outputs.update({names.new(i): after[i] for i in before if i in after})
+    after = update.apply(dict(by_age), k) if spec.accumulate == 1 else update.accumulate(dict(by_age), k, due)
+    outputs.update({names.new(i): after[i] for i in update.before if i in after})
 
 
-def _update_weights(
-    spec: TrainingSpec, weights: Mapping[str, Value], gradients: Mapping[str, Value], k: Value, states: States,
-    factors: Mapping[str, Value | float],
-) -> dict[str, Value]:
-    """Weights, optimizer states and averages after update k, by their names in the graphs."""
-    averaging = spec.planned_averaging
-    if spec.gradient_clipping is not None:
-        gradients = dict(zip(gradients, spec.gradient_clipping(list(gradients.values())), strict=True))
-    updated: dict[str, Value] = {}
-    after: dict[str, dict[str, Value]] = {}
-    for n, g in gradients.items():
-        own = {s: v for s, v in states[n].items() if s not in (ACCUMULATED, AVERAGE)}
-        updated[n], *new = spec.rates[n].apply(weights[n], g, k, *own.values(), start=spec.rate_starts.get(n, 0),
-                                               factor=factors[n])
-        after[n] = dict(zip(own, new, strict=True))
-        if averaging is not None:
-            after[n][AVERAGE] = averaging.apply(states[n][AVERAGE], updated[n], k, start=spec.average_start)
-    values = _by_name(spec, {n: updated[n] for n in weights}, after)
-    place_flushes = share_flushes if spec.may_branch else drop_flushes
-    return dict(zip(values, place_flushes(list(values.values())), strict=True))
+@dataclass(frozen=True)
+class _Update:
+    """Weights, their states and the factors of their rates before an update, by the names of the weights.
 
-
-def _accumulate(
-    spec: TrainingSpec, weights: Mapping[str, Value], gradients: Mapping[str, Value], k: Value, states: States,
-    factors: Mapping[str, Value | float], due: bool | None,
-) -> dict[str, Value]:
-    """Weights and all their states after batch k, of which every `accumulate`-th updates by the mean of the gradients.
-
-    The mean is summed up, each gradient divided by their number, as it fuses into the product of most gradients.
+    What methods take is by these names, too; what they return is by the names of weights and states in the graphs.
     """
-    n = spec.accumulate
-    means = {w: descend(states[w][ACCUMULATED], constant(np.asarray(-1 / n, g.dtype)), g)
-             for w, g in gradients.items()}
-    sums = {spec.names.state(w, ACCUMULATED): mean for w, mean in means.items()}
-    if due is False:
-        return sums
-    if due:
-        return _update_weights(spec, weights, means, k / n, states, factors)
-    before = _by_name(spec, weights, states) | sums
 
-    def update() -> list[Value]:
-        after = _update_weights(spec, weights, means, k / n, states, factors)
-        return [zeros_like(sums[i]) if i in sums else after[i] for i in before]
+    spec: TrainingSpec
+    weights: Mapping[str, Value]
+    states: Mapping[str, Mapping[str, Value]]
+    factors: Mapping[str, Value | float]
 
-    is_due = op.Equal(op.Mod(k, n), 0)
-    if spec.may_branch:
-        after = cond(is_due, update, lambda: list(before.values()))
-    else:
-        after = [op.Where(is_due, new, old) for new, old in zip(update(), before.values(), strict=True)]
-    return dict(zip(before, after, strict=True))
+    @property
+    def before(self) -> dict[str, Value]:
+        """Weights and states before the update."""
+        return self._by_name(self.weights, self.states)
 
+    def apply(self, gradients: Mapping[str, Value], k: Value) -> dict[str, Value]:
+        """Weights, optimizer states and averages after update k."""
+        spec, averaging = self.spec, self.spec.planned_averaging
+        if spec.gradient_clipping is not None:
+            gradients = dict(zip(gradients, spec.gradient_clipping(list(gradients.values())), strict=True))
+        weights: dict[str, Value] = {}
+        states: dict[str, dict[str, Value]] = {}
+        for n, g in gradients.items():
+            former = {s: v for s, v in self.states[n].items() if s not in (ACCUMULATED, AVERAGE)}
+            start = spec.rate_starts.get(n, 0)
+            weights[n], *new = spec.rates[n].apply(
+                self.weights[n], g, k, *former.values(), start=start, factor=self.factors[n])
+            states[n] = dict(zip(former, new, strict=True))
+            if averaging is not None:
+                average = self.states[n][AVERAGE]
+                states[n][AVERAGE] = averaging.apply(average, weights[n], k, start=spec.average_start)
+        after = self._by_name(weights, states)
+        place_flushes = share_flushes if spec.may_branch else drop_flushes
+        return dict(zip(after, place_flushes(list(after.values())), strict=True))
 
-def _by_name(spec: TrainingSpec, weights: Mapping[str, Value], states: States) -> dict[str, Value]:
-    """Weights, each with its states behind it, by their names in the graphs."""
-    return {i: v for n, w in weights.items()
-            for i, v in [(n, w), *((spec.names.state(n, s), v) for s, v in states[n].items())]}
+    def accumulate(self, gradients: Mapping[str, Value], k: Value, due: bool | None) -> dict[str, Value]:
+        """The same after batch k, of which every n-th updates by the mean of n gradients, with the sum of g / n.
 
+        Each gradient is divided before it is added, as both fuse into the product that most gradients are.
+        """
+        n = self.spec.accumulate
+        means = {w: descend(self.states[w][ACCUMULATED], constant(np.asarray(-1 / n, g.dtype)), g)
+                 for w, g in gradients.items()}
+        sums = {self.spec.names.state(w, ACCUMULATED): mean for w, mean in means.items()}
+        if due is not None:
+            return self.apply(means, k / n) if due else sums
+        before = self.before | sums
+
+        def update() -> list[Value]:
+            after = self.apply(means, k / n)
+            return [zeros_like(sums[i]) if i in sums else after[i] for i in before]
+
+        is_due = op.Equal(op.Mod(k, n), 0)
+        if self.spec.may_branch:
+            after = cond(is_due, update, lambda: list(before.values()))
+        else:
+            after = [op.Where(is_due, new, old) for new, old in zip(update(), before.values(), strict=True)]
+        return dict(zip(before, after, strict=True))
+
+    def _by_name(
+        self, weights: Mapping[str, Value], states: Mapping[str, Mapping[str, Value]]
+    ) -> dict[str, Value]:
+        """Weights, each with its states behind it, by their names in the graphs."""
+        return {i: v for n in self.weights
+                for i, v in [(n, weights[n]), *((self.spec.names.state(n, s), v) for s, v in states[n].items())]}
