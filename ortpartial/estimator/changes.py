@@ -286,7 +286,7 @@ def keep_learned(optimizer: Optimizer, learned: Mapping[str, np.ndarray]) -> Non
     """
     spec = optimizer._spec
     optimizer._learned = {n: a for n, a in learned.items() if n not in spec.moving}
-    optimizer._first = {n: spec.model.arrays[n] for n in optimizer._learned}
+    optimizer._first = {n: optimizer._first.get(n, spec.model.arrays[n]) for n in optimizer._learned}
     if optimizer._learned:
         model = change_weights(spec.model, optimizer._learned)
         optimizer._compose(optimizer._specify(model), optimizer._loop.settings)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from models import assert_close, linear, stack_layers
-from torch_steps import BATCH, ENGINES, IN_EVERY_ENGINE, ROWS, images, network, train, train_torch
+from torch_steps import BATCH, ENGINES, EPOCHS, IN_EVERY_ENGINE, ROWS, images, network, train, train_torch
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.estimator import Checkpoint
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.learning import (
     CosineSchedule,
@@ -169,6 +170,34 @@ def test_a_pickle_goes_on_with_the_weights_that_have_joined():
         each.unfreeze("fc.bias").partial_fit(X, y)
     for kind in ("weight", "optimizer"):
         np.testing.assert_equal(again.get_state(kind), o.get_state(kind))
+
+
+def test_a_fit_that_was_cut_off_goes_on_with_the_weights_that_have_joined(tmp_path):
+    def cut(o):
+        if o.n_iter_ == 3:
+            raise KeyboardInterrupt
+
+    settings = {"learning_rate": "Adam", "freeze": "conv.*", "rate_factors": FACTORS}
+    whole = train("epoch", callbacks=[unfreezing], **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("epoch", callbacks=[unfreezing, Checkpoint(tmp_path), cut], **settings)
+    again = Optimizer(network(), max_iter=EPOCHS, batch_size=BATCH, shuffle=False, engine="epoch",
+                      callbacks=[unfreezing, Checkpoint(tmp_path)], **settings)
+    again.fit(*images("float32"), resume=tmp_path)
+    assert again.weights_to_train == whole.weights_to_train
+    for kind in ("weight", "optimizer"):
+        np.testing.assert_equal(again.get_state(kind), whole.get_state(kind))
+    assert again.get_trained_onnx() == whole.get_trained_onnx()
+
+
+def test_what_was_frozen_is_its_first_content_again(tmp_path):
+    """A state that is loaded over a training leaves the first weights as they are in the model."""
+    X, y = images("float32")
+    o = train("epoch", learning_rate="Adam").freeze("conv.*")
+    o.save_checkpoint(tmp_path / "a.safetensors")
+    o.load_checkpoint(tmp_path / "a.safetensors")
+    o.freeze = ()
+    np.testing.assert_equal(o.fit(X, y).get_state(), train("epoch", learning_rate="Adam").get_state())
 
 
 def test_a_fit_that_starts_again_trains_them_from_its_start():
