@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     args = _parser().parse_args(argv)
+    args.words = sys.argv[1:] if argv is None else list(argv)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning

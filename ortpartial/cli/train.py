@@ -6,19 +6,21 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
-from ortpartial.exceptions import RuntimeMissingError, SettingError
+from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints, resolve_losses
+from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
 from ortpartial.model import Model, load, write
 from ortpartial.plots import plot_losses, save_figure
 
-from .console import paint, print_json, print_line
+from .console import paint, print_error, print_json, print_line
+from .interruption import Interruption
 from .options import (
     add_command,
     add_data_options,
@@ -34,11 +36,15 @@ from .roles import Columns, Roles, load_roles, read_columns, store_roles
 
 __all__ = ["add_train_command"]
 
+#: Seconds from one checkpoint to the next that nobody has asked for.
+_PERIOD = 60
+
 _DESCRIPTION = """\
 Columns called like inputs of the model feed them; all others of numbers, in
 their order, form the input that is left. Labels may be texts, which are
 numbered in sorted order. The trained model remembers its columns, labels and
-loss: predict and evaluate need not be told again.
+loss: predict and evaluate need not be told again. Ctrl-C ends a training with a
+checkpoint, and prints the command that goes on with it, to the same weights.
 
 Losses, optimizers and penalties are a name, and settings after colons:
   --loss     square, absolute, huber:delta=2, log_loss, cross_entropy,
@@ -101,6 +107,11 @@ def add_train_command(commands: Any) -> None:
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                         help="path of the trained model to write")
     output.add_argument("--plot", type=Path, metavar="FILE", help="picture of the losses to write: .png, .svg or .pdf")
+    output.add_argument("--checkpoint", type=Path, metavar="FOLDER",
+                        help="where to write checkpoints, every epoch; default: FILE.checkpoints, every minute, "
+                             "removed at the end")
+    output.add_argument("--resume", action="store_true", help="go on with a training that was cut off, from its last "
+                                                              "checkpoint")
     add_force_option(output)
     add_json_option(output, "print one line of JSON for each epoch, and one at the end")
     output.add_argument("-q", "--quiet", action="store_true", help="print errors alone")
@@ -136,14 +147,27 @@ def run_train(args: argparse.Namespace) -> int:
     """Train a model, and write it."""
     check_output(args.output, args.force, "the trained model")
     _check_options(args)
+    folder = args.checkpoint or args.output.with_name(f"{args.output.name}.checkpoints")
+    _check_folder(folder, args)
     task = _read_task(args)
-    optimizer = _make_optimizer(args, task)
+    optimizer = _make_optimizer(args, task, folder)
     start = perf_counter()
-    optimizer.fit(task.X, task.y, task.sample_weight, X_val=task.X_val, y_val=task.y_val)
-    _write(optimizer, task.roles, args.output)
-    if args.plot is not None:
-        save_figure(plot_losses(optimizer), args.plot)
-    _print_end(args, optimizer, perf_counter() - start)
+    try:
+        optimizer.fit(task.X, task.y, task.sample_weight, X_val=task.X_val, y_val=task.y_val,
+                      resume=folder if args.resume else None)
+    except KeyboardInterrupt:
+        _print_interruption(args, optimizer, folder)
+        return 130
+    except ConvergenceError:
+        _remove_checkpoints(folder, args)
+        raise
+    with Interruption() as interruption:  # What follows is finished even after Ctrl-C.
+        interruption.is_raised = False
+        _write(optimizer, task.roles, args.output)
+        if args.plot is not None:
+            save_figure(plot_losses(optimizer), args.plot)
+        _remove_checkpoints(folder, args)
+        _print_end(args, optimizer, perf_counter() - start)
     return 0
 
 
@@ -158,6 +182,26 @@ def _check_options(args: argparse.Namespace) -> None:
         raise SettingError(f"--plot is to end in .png, .svg or .pdf, not {args.plot.suffix!r}.")
     if find_spec("matplotlib") is None:
         raise RuntimeMissingError("--plot needs matplotlib; install it, as by pip install 'ortpartial[cli]'.")
+
+
+def _check_folder(folder: Path, args: argparse.Namespace) -> None:
+    """Refuse to lose the checkpoints of another training."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"{str(folder)!r} is no folder; name one for the checkpoints by --checkpoint.")
+    if args.resume and not list_checkpoints(folder):
+        print_line(f"no checkpoint in {str(folder)!r} to go on from; training from the beginning", sys.stderr)
+    if list_checkpoints(folder) and not args.resume and not args.force:
+        raise SettingError(f"{str(folder)!r} holds checkpoints of a training; go on with it by --resume, or say "
+                           f"--force to begin anew.")
+
+
+def _remove_checkpoints(folder: Path, args: argparse.Namespace) -> None:
+    """Remove checkpoints that nobody has asked for, once a training is over."""
+    if args.checkpoint is None:
+        for path in list_checkpoints(folder):
+            path.unlink()
+        with suppress(OSError):  # It holds what others have put there, or was never made.
+            folder.rmdir()
 
 
 def _read_task(args: argparse.Namespace) -> Task:
@@ -198,16 +242,17 @@ def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tu
     return share, None
 
 
-def _make_optimizer(args: argparse.Namespace, task: Task) -> OrtGradientForwardBackwardOptimizer:
+def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGradientForwardBackwardOptimizer:
     """The optimizer of the options."""
     has_bar = sys.stderr.isatty() and not args.quiet
+    shown = [] if args.quiet or (has_bar and not args.json) else [_print_json if args.json else _print_line]
+    checkpoint = Checkpoint(folder) if args.checkpoint else Checkpoint(folder, keep=1, every=None, seconds=_PERIOD)
     return OrtGradientForwardBackwardOptimizer(
         task.model, args.weights, learning_loss=task.losses, learning_rate=parse_rate(args.rate),
         learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
         precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
-        callbacks=[] if args.quiet or (has_bar and not args.json) else [_print_json if args.json else _print_line],
-        verbose=int(has_bar),
+        callbacks=[*shown, checkpoint], verbose=int(has_bar),
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
         freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
@@ -238,6 +283,17 @@ def _write(optimizer: OrtGradientForwardBackwardOptimizer, roles: Roles, path: P
     model = optimizer.get_trained_onnx()
     store_roles(model, roles)
     write(model, path)
+
+
+def _print_interruption(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, folder: Path
+                        ) -> None:
+    """Print how to go on after Ctrl-C."""
+    words = [*args.words, *([] if args.resume else ["--resume"])]
+    command = shlex.join(["ortpartial", *words])
+    if args.json:
+        print_json({"event": "interrupted", "epochs": optimizer.n_iter_, "checkpoints": folder, "resume": command})
+    print_error(f"interrupted after {optimizer.n_iter_} of {args.epochs} epochs; go on with:")
+    print_line(f"  {command}", sys.stderr)
 
 
 def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, seconds: float) -> None:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .callbacks import Checkpoint
+from .checkpoint import list_checkpoints
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .outputs import explain_output, resolve_losses
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from .sklearn import OnnxRegressor as OnnxRegressor
 
 __all__ = ["Checkpoint", "OrtGradientForwardBackwardOptimizer", "check_inputs", "explain_output", "find_nullable",
-           "resolve_losses"]
+           "list_checkpoints", "resolve_losses"]
 
 
 def __getattr__(name: str) -> Any:

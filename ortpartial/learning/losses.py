@@ -198,7 +198,8 @@ class HingeLearningLoss(BaseLearningLoss):
 
 
 _NAMES = {
-    "square_error": SquareLearningLoss, "squared_error": SquareLearningLoss, "absolute_error": AbsoluteLearningLoss,
+    "square_error": SquareLearningLoss, "squared_error": SquareLearningLoss, "square": SquareLearningLoss,
+    "absolute_error": AbsoluteLearningLoss, "absolute": AbsoluteLearningLoss,
     "elastic": ElasticLearningLoss, "huber": HuberLearningLoss, "poisson": PoissonLearningLoss,
     "hinge": HingeLearningLoss, "log_loss": NegLogLearningLoss, "focal": FocalLearningLoss,
     "softmax_cross_entropy": SoftmaxCrossEntropyLearningLoss, "cross_entropy": SoftmaxCrossEntropyLearningLoss,

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import signal
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -9,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from interruptions import interrupt_at
 from models import data, mlp, two_in_two_out, weights_of
+from paths import environment
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, load, op
 from ortpartial.cli import main
 from ortpartial.cli.roles import load_roles
+from ortpartial.estimator import list_checkpoints
 from ortpartial.learning import ExponentialAverage, LearningRateAdam
 
 X, Y, W = data(60)
@@ -213,3 +219,69 @@ def test_no_file_is_lost(rows, capsys):
     assert Path("linear.onnx").read_bytes() == before
     assert train("mlp.onnx data.npz -o linear.onnx --force --epochs 1") == 0
     assert Path("linear.onnx").read_bytes() != before
+
+
+def start(words):
+    """A training in a process of its own, which prints its lines."""
+    command = [sys.executable, "-m", "ortpartial", "train", *words.split()]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("folder", ["", " --checkpoint run"], ids=["own", "given"])
+def test_ctrl_c_and_resume(rows, capsys, folder):
+    """A training that is interrupted, and goes on by the command that it prints, ends with the same bits."""
+    X, y, _ = data(4000)
+    np.savez("many.npz", x=X, y=y)
+    words = "mlp.onnx many.npz --batch-size 2 --epochs 30 --validation 0.1 --average ema --accumulate 3 --rate adam"
+    with start(f"{words} -o cut.onnx{folder}") as process:
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert line.startswith("epoch 1/30: loss "), err
+    assert process.returncode == 130
+    first, command = err.splitlines()
+    epochs = int(re.fullmatch(r"ortpartial: interrupted after (\d+) of 30 epochs; go on with:", first)[1])
+    assert 1 <= epochs < 30
+    assert command == f"  ortpartial train {words} -o cut.onnx{folder} --resume"
+    assert not Path("cut.onnx").exists()
+    assert main(shlex.split(command)[1:]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"epoch {epochs + 1}/30: loss ")
+    assert train(f"{words} -o whole.onnx -q") == 0
+    cut, whole = weights_of(onnx.load("cut.onnx")), weights_of(onnx.load("whole.onnx"))
+    assert all((cut[n] == a).all() for n, a in whole.items())
+    assert sorted(path.name for path in rows.glob("*.checkpoints")) == []
+    assert bool(list_checkpoints("run")) == bool(folder)
+
+
+def test_ctrl_c_as_the_model_is_written(rows, ctrl_c, capsys, monkeypatch):
+    """The writing goes on."""
+    module = sys.modules["ortpartial.cli.train"]
+    monkeypatch.setattr(module, "write", interrupt_at(1, module.write))
+    assert train("mlp.onnx data.npz --epochs 1 -o a.onnx") == 0
+    assert "next: ortpartial evaluate a.onnx data.npz" in capsys.readouterr().out
+
+
+def test_interruption_in_json(rows, ctrl_c, capsys, monkeypatch):
+    module = sys.modules["ortpartial.cli.train"]
+    monkeypatch.setattr(module, "_print_json", interrupt_at(2, module._print_json))
+    assert train("mlp.onnx data.npz --epochs 9 --json -o a.onnx") == 130
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last == {"event": "interrupted", "epochs": 2, "checkpoints": "a.onnx.checkpoints",
+                    "resume": "ortpartial train mlp.onnx data.npz --epochs 9 --json -o a.onnx --resume"}
+
+
+def test_checkpoints_are_not_lost(rows, capsys):
+    assert train("mlp.onnx data.npz --epochs 2 --checkpoint run -o a.onnx -q") == 0
+    assert train("mlp.onnx data.npz --epochs 2 --checkpoint run -o b.onnx") == 2
+    assert "'run' holds checkpoints of a training; go on with it by --resume, or say --force" in capsys.readouterr().err
+    assert train("mlp.onnx data.npz --epochs 2 --checkpoint run -o b.onnx --resume --rate 0.1") == 2
+    assert "is of a training with learning_rate=" in capsys.readouterr().err
+    assert train("mlp.onnx data.npz --epochs 3 --checkpoint run -o b.onnx --resume") == 0
+    out, err = capsys.readouterr()
+    assert (out.count("epoch"), err) == (1, "")
+    assert train("mlp.onnx data.npz --epochs 1 --checkpoint none -o c.onnx --resume -q") == 0
+    assert capsys.readouterr().err == "no checkpoint in 'none' to go on from; training from the beginning\n"
+    assert train("mlp.onnx data.npz --checkpoint mlp.onnx -o d.onnx") == 2
+    assert "'mlp.onnx' is no folder; name one for the checkpoints by --checkpoint." in capsys.readouterr().err
+    assert list(rows.glob("*.checkpoints")) == []
