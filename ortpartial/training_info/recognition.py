@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from glob import escape
 from itertools import chain, permutations, product
 from math import isclose
 from typing import Any
@@ -27,17 +28,24 @@ from ortpartial.learning import (
     CosineSchedule,
     ElasticLearningLoss,
     ElasticLearningPenalty,
+    FocalLearningLoss,
     HingeLearningLoss,
     HuberLearningLoss,
     InvScalingSchedule,
+    LearningRateAdafactor,
     LearningRateAdagrad,
     LearningRateAdam,
     LearningRateAdamW,
+    LearningRateLAMB,
+    LearningRateLion,
+    LearningRateNAdam,
+    LearningRateRAdam,
     LearningRateRMSProp,
     LearningRateSGD,
     LearningRateSGDNesterov,
     NegLogLearningLoss,
     PoissonLearningLoss,
+    PolynomialSchedule,
     Schedule,
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
@@ -62,17 +70,26 @@ _STATES = {"Adagrad": 1, "Adam": 2, "Momentum": 1}
 
 # Settings that formulas are written with: numbers by which a setting is found again, and 0 where it has no term then.
 _SCHEDULES = (ConstantSchedule(), InvScalingSchedule(0.37), StepSchedule(n=7777, factor=0.41),
-              CosineSchedule(n=7777), CosineSchedule(n=7777, minimum=0.0043))
+              CosineSchedule(n=7777), CosineSchedule(n=7777, minimum=0.0043), PolynomialSchedule(n=7777))
 _RATES = (LearningRateSGD(0.0123), LearningRateAdagrad(0.0123, epsilon=0.0017),
           *(LearningRateSGDNesterov(0.0123, momentum=0.73, nesterov=ahead) for ahead in (False, True)),
           *(LearningRateAdam(0.0123, beta1=0.73, beta2=0.69, epsilon=0.0017, epsilon_hat=hat) for hat in (False, True)),
           *(LearningRateAdamW(0.0123, beta1=0.73, beta2=0.69, epsilon=0.0017, epsilon_hat=hat, weight_decay=0.19)
             for hat in (False, True)),
           *(LearningRateRMSProp(0.0123, alpha=0.73, epsilon=0.0017, momentum=momentum, centered=centered)
-            for momentum in (0.0, 0.69) for centered in (False, True)))
+            for momentum in (0.0, 0.69) for centered in (False, True)),
+          LearningRateSGD(0.0123, weight_decay=0.19),
+          *(LearningRateSGDNesterov(0.0123, momentum=0.73, nesterov=ahead, weight_decay=0.19)
+            for ahead in (False, True)),
+          *(LearningRateLion(0.0123, beta1=0.73, beta2=0.69, weight_decay=decay) for decay in (0.0, 0.19)),
+          *(kind(0.0123, beta1=0.73, beta2=0.69, epsilon=0.0017, weight_decay=decay)
+            for kind in (LearningRateNAdam, LearningRateRAdam, LearningRateLAMB) for decay in (0.0, 0.19)),
+          *(LearningRateAdafactor(0.0123, weight_decay=decay, decay_power=0.73, least_scale=0.0043, threshold=1.69)
+            for decay in (0.0, 0.19)))
 _LOSSES = (SquareLearningLoss(), AbsoluteLearningLoss(), HuberLearningLoss(0.73), ElasticLearningLoss(0.73, 0.69),
            ElasticLearningLoss(0, 0.69), ElasticLearningLoss(0.73, 0), NegLogLearningLoss(), HingeLearningLoss(),
-           PoissonLearningLoss(), SoftmaxCrossEntropyLearningLoss(), SoftmaxCrossEntropyLearningLoss(ignore_index=None))
+           PoissonLearningLoss(), SoftmaxCrossEntropyLearningLoss(), SoftmaxCrossEntropyLearningLoss(ignore_index=None),
+           FocalLearningLoss(1.73, 0.19), FocalLearningLoss(1.73, None))
 _PENALTIES = (ElasticLearningPenalty(l1=0.73), ElasticLearningPenalty(l2=0.69))
 
 
@@ -156,14 +173,15 @@ class _Algorithm:
         for w in self.weights:
             rate, named = self._recognize_update(w, gradients[w], rates[:1])
             rates.append(rate)
-            states |= {(w, s): self.formula.constants[n] for s, n in zip(rate.state, named, strict=True)}
-        if any(rate != rates[0] for rate in rates):
-            raise _unrecognized("it updates weights by different optimizers")
+            shape = self.model.initializers[w].shape or ()
+            states |= {(w, s): self.formula.constants[n]
+                       for s, n in zip(rate.state_shapes(shape), named, strict=True)}
+        rate = _join_rates(dict(zip(self.weights, rates, strict=True)))
         if len(states) + len(self.weights) + bool(self.counter) != len(self.update):
             raise _unrecognized("it updates more than weights, the states of its optimizer and a counter")
         losses, penalty = self._recognize_terms(self.formula.list_terms(objective))
         is_alone = len([v for v in self.model.outputs.values() if v.is_float]) == 1
-        settings = {"weights_to_train": self.weights, "learning_rate": rates[0], "learning_penalty": penalty,
+        settings = {"weights_to_train": self.weights, "learning_rate": rate, "learning_penalty": penalty,
                     "learning_loss": next(iter(losses.values())) if is_alone else losses}
         iteration = int(self.formula.constants[self.counter]) if self.counter else 0
         return StoredTraining(self.inference, settings, states, iteration)
@@ -204,10 +222,12 @@ class _Algorithm:
         for states in permutations(stored):
             names = {**symbols, **{n: f"s{i}" for i, n in enumerate(states)}}
             results = [self.formula.write(self.update[n], names) for n in (w, *states)]
-            rate = _fit(chain(likely, _list_rates(len(states))), results, partial(_write_rate, weight=v))
+            candidates = chain(likely, _list_rates(len(states), v.shape or ()))
+            rate = _fit(candidates, results, partial(_write_rate, weight=v))
             if rate is not None:
                 return rate, states
-        raise _unrecognized(f"the update of {w!r} is that of no optimizer of the library")
+        raise _unrecognized(f"the update of {w!r} is that of no optimizer and schedule of the library that is "
+                            f"recognized")
 
     def _recognize_terms(self, terms: Sequence[str]) -> tuple[dict[str, BaseLearningLoss], Any]:
         """The losses of the outputs, and the penalty of the weights, whose sum is differentiated."""
@@ -250,21 +270,35 @@ class _Algorithm:
             penalty = _fit(_PENALTIES, [self.formula.write(term, {w: "w"}, v.rank)], partial(_write_penalty, weight=v))
             if penalty is not None:
                 return w, penalty
-        raise _unrecognized("its loss is none of the library")
+        raise _unrecognized("its loss is none of the library that is recognized")
 
 
-def _list_rates(states: int) -> Iterator[BaseLearningRate]:
-    """The optimizers with so many states, with all schedules."""
+def _list_rates(states: int, shape: Sequence[Any]) -> Iterator[BaseLearningRate]:
+    """The optimizers that have so many states of a weight of this shape, with all schedules."""
     warmed = [*_SCHEDULES, *(WarmUpSchedule(s, n=5555) for s in _SCHEDULES)]
     for rate, schedule in product(_RATES, warmed):
-        if len(rate.state) == states:
+        if len(rate.state_shapes(shape)) == states:
             yield replace(rate, schedule=schedule)
+
+
+def _join_rates(rates: Mapping[str, BaseLearningRate]) -> BaseLearningRate:
+    """The optimizer of all weights, of which some may not decay."""
+    rate = max(rates.values(), key=lambda rate: getattr(rate, "weight_decay", 0.0))
+    excluded = [w for w, other in rates.items() if other != rate]
+    settings = [f.name for f in fields(rate) if f.name not in ("weight_decay", "no_decay")]
+    for other in (rates[w] for w in excluded):
+        is_alike = all(getattr(other, n, getattr(rate, n)) == getattr(rate, n) for n in settings)
+        if not is_alike or not isinstance(rate, type(other)) or getattr(other, "weight_decay", 0.0) != 0:
+            raise _unrecognized("it updates weights by different optimizers")
+    return replace(rate, no_decay=tuple(map(escape, excluded))) if excluded else rate  # type: ignore[call-arg]
 
 
 def _write_rate(rate: BaseLearningRate, weight: Value) -> list[Written]:
     """The formulas of a weight and its states after a step: with an operator of the standard, and without."""
-    names = ["w", "g", *(f"s{i}" for i in range(len(rate.state)))]
-    w, g, *states = (variable(n, weight.dtype, weight.shape) for n in names)
+    shape = weight.shape or ()
+    shapes = {"w": shape, "g": shape, **{f"s{i}": s for i, s in enumerate(rate.state_shapes(shape).values())}}
+    names = list(shapes)
+    w, g, *states = (variable(n, weight.dtype, size) for n, size in shapes.items())
     k = variable("k", np.int64, [])
     inputs = dict(zip([*names, "k"], [w, g, *states, k], strict=True))
     return [_write(inputs, v) for v in StoredRate(rate, as_node=True).apply(w, g, k, *states)]
@@ -329,6 +363,7 @@ def _replace_numbers(piece: Any, numbers: Sequence[tuple[Any, Any]]) -> Any:
             changes[f.name] = _replace_numbers(value, numbers)
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and value:
             new = [b for a, b in numbers if isclose(a, value, rel_tol=1e-6)]
+            new = new or [-b for a, b in numbers if isclose(-a, value, rel_tol=1e-6)]
             halves = [2 * b for a, b in numbers if isclose(a, value / 2, rel_tol=1e-6)]
             if new or halves:
                 # In double precision where a formula has it so: 1 - βᵏ, for example.

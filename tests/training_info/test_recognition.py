@@ -13,12 +13,21 @@ from ortpartial import TrainingSession, op, strip_training_info
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.learning import (
     ElasticLearningPenalty,
+    FocalLearningLoss,
     HuberLearningLoss,
+    LearningRateAdafactor,
     LearningRateAdagrad,
     LearningRateAdam,
+    LearningRateAdamW,
+    LearningRateLAMB,
+    LearningRateLion,
+    LearningRateNAdam,
+    LearningRateRAdam,
     LearningRateRMSProp,
     LearningRateSGD,
     LearningRateSGDNesterov,
+    PolynomialSchedule,
+    SoftmaxFocalLearningLoss,
     SquareLearningLoss,
     StepSchedule,
     WarmUpSchedule,
@@ -31,6 +40,13 @@ RATES = [
     LearningRateSGDNesterov(0.01, momentum=0.7),
     LearningRateAdam(0.01),
     LearningRateRMSProp(0.01, momentum=0.5, centered=True),
+    LearningRateSGD(0.03, weight_decay=0.1, schedule=WarmUpSchedule(PolynomialSchedule(n=50), n=2)),
+    LearningRateAdamW(0.01, weight_decay=0.1, no_decay=["b1", "b2"]),
+    LearningRateLion(0.001, weight_decay=0.1),
+    LearningRateNAdam(0.01),
+    LearningRateRAdam(0.01, weight_decay=0.1),
+    LearningRateLAMB(0.01, weight_decay=0.2, no_decay=["W2"]),
+    LearningRateAdafactor(0.01, decay_power=0.7),
 ]
 STANDARD = [LearningRateSGD(0.03), LearningRateAdagrad(0.1), LearningRateAdam(0.01, beta1=0.8, epsilon_hat=True),
             LearningRateSGDNesterov(0.01, momentum=0.7, nesterov=False)]
@@ -167,12 +183,12 @@ UPDATE = [("w", "w_new")]
     ("model", "message"),
     [
         (by_hand((None, ALGORITHM.replace("s = Mul(rate, g)", "s = Abs(g)"), [], UPDATE)),
-         "the update of 'w' is that of no optimizer of the library"),
+         "the update of 'w' is that of no optimizer and schedule of the library"),
         (by_hand((None, ALGORITHM.replace("Mul(rate, g)", "Mul(loss, g)"), [], UPDATE)),
-         "the update of 'w' is that of no optimizer of the library"),
+         "the update of 'w' is that of no optimizer and schedule of the library"),
         (by_hand((None, ALGORITHM.replace("ReduceMean", "ReduceMax"), [], UPDATE)), "its loss is none of the library"),
         (by_hand((None, ALGORITHM.replace("s = Mul(rate, g)", "h = Neg(g)\n s = Mul(rate, h)"), [], UPDATE)),
-         "the update of 'w' is that of no optimizer of the library"),
+         "the update of 'w' is that of no optimizer and schedule of the library"),
         (by_hand((None, ALGORITHM.replace("(w, x, t)", "(rate, x, t)"), [], UPDATE)),
          "it has Gradient nodes of 0 tensors, where one was expected"),
         (by_hand(WHOLE, WHOLE), "it has 2 entries, where one was expected"),
@@ -193,6 +209,24 @@ def test_a_loss_of_ones_own():
     model = Optimizer(linear(), learning_loss=OwnLoss()).get_training_onnx()
     with pytest.raises(ModelError, match="its loss is none of the library"):
         recognize_training(model)
+
+
+def test_a_focal_loss():
+    y = (Y > 0).astype(np.float32)
+    first = trained(mlp(), X, y, learning_loss=FocalLearningLoss(1.5, 0.3))
+    assert check_continued(first, first.get_training_onnx(), X, y).learning_loss == FocalLearningLoss(1.5, 0.3)
+
+
+@pytest.mark.parametrize("settings", [
+    {"learning_loss": SoftmaxFocalLearningLoss()},
+    {"learning_rate": LearningRateNAdam(momentum_decay=0.01)},
+], ids=repr)
+def test_what_is_not_recognized_is_said_in_a_sentence(settings):
+    y = (Y[:, 0] > 0).astype(np.int64) if "learning_loss" in settings else Y
+    first = Optimizer(mlp(outputs=2 if "learning_loss" in settings else 1), **settings)
+    first.partial_fit(X, y)
+    with pytest.raises(ModelError, match=r"of the library that is recognized\. TrainingSession goes on with any\."):
+        Optimizer.from_training_info(first.get_training_onnx())
 
 
 def test_no_training():
