@@ -201,6 +201,8 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nulla
         array = np.asarray(data)
     except (TypeError, ValueError) as e:
         raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
+    if dtype.kind == "O" and array.dtype.kind in "OU":
+        return _check_text(array, what)
     if array.dtype == object:
         try:
             array = to_dtype(array, dtype, what)
@@ -226,6 +228,14 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nulla
     if cast is not array and dtype.kind == "f" and array.dtype.kind in "fiu" and not _is_finite(cast, nullable):
         raise DataError(f"{what} holds numbers too large for {dtype}.")
     return cast
+
+
+def _check_text(array: np.ndarray, what: str) -> np.ndarray:
+    """An array of strings as onnxruntime takes them."""
+    text = array.astype(object)
+    if (wrong := next((v for v in text.flat if not isinstance(v, str)), None)) is not None:
+        raise DataError(f"{what} holds {wrong!r}, where strings were expected.")
+    return text
 
 
 def list_columns(data: Any) -> dict[Any, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.exceptions import DeviceError
+from ortpartial.exceptions import DeviceError, ModelError
 from ortpartial.runtime import Buffer, Device, Session, TrainingAgent
 
 from .engine import Engine, Program, ProgramKey, bind, directions
@@ -34,6 +34,8 @@ class AgentEngine(Engine):
     def __init__(self, spec: TrainingSpec):
         if not Device.parse(spec.device).shares_memory:
             raise DeviceError(f"engine='agent' trains on the CPU alone, not on {spec.device!r}; use engine='step'.")
+        if spec.vocabulary is not None:
+            raise ModelError("engine='agent' reads no inputs of strings; use engine='step'.")
         super().__init__(spec)
         self.forward = forward_graph(spec.model, spec.weights, list(spec.losses), used_only=True)
         self.penalty = penalty_graph(spec)

@@ -21,6 +21,7 @@ from .shape_policy import ShapePolicy
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, program_bytes
 from .split_graphs import loss_graph
 from .step import check_gradient
+from .text_codes import encode_text
 
 __all__ = ["Batch", "DeviceRows", "Engine", "Program", "ProgramKey", "WeightedMean", "bind", "directions",
            "is_symbolic"]
@@ -401,6 +402,7 @@ class Engine(ABC):
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
+        data = encode_text(data, self.spec.vocabulary)
         self._data, self._starts = dict(data), self._starts + 1
         # Rows of another kind, such as sparse ones, are only gathered batch by batch.
         self._is_whole = all(isinstance(a, np.ndarray) for a in data.values())

@@ -28,6 +28,7 @@ from ortpartial.rewrites import Precision, rewrite_model
 from ortpartial.runtime import Device, choose_threads
 
 from .names import Names
+from .text_codes import find_vocabulary, read_codes
 
 __all__ = ["ACCUMULATED", "AVERAGE", "TrainingSpec", "forward_bytes", "known_shape", "program_bytes"]
 
@@ -116,7 +117,12 @@ class TrainingSpec:
     @cached_property
     def rewritten(self) -> Model:
         """The model as a step runs it, before training mode and mixed precision."""
-        return rewrite_model(self.model, train_mode=self.train_mode)
+        return rewrite_model(read_codes(self.model, self.vocabulary), train_mode=self.train_mode)
+
+    @cached_property
+    def vocabulary(self) -> np.ndarray | None:
+        """The strings that the model knows, where an input holds strings: a step reads their places in it."""
+        return find_vocabulary(self.model)
 
     @cached_property
     def names(self) -> Names:

@@ -143,8 +143,13 @@ def test_decision_function():
     check_training(model, np.eye(3, dtype=np.float32)[THREE])
 
 
-def test_columns_of_several_inputs():
-    """Text is encoded and numbers are scaled, each in an input of its own."""
+@pytest.mark.parametrize(("estimator", "y"), [
+    (linear_model.Ridge(), Y), (linear_model.LinearRegression(), Y), (linear_model.LogisticRegression(), TWO),
+    (linear_model.LogisticRegression(), THREE), (linear_model.LogisticRegression(), WORDS),
+    (neural_network.MLPClassifier(8, max_iter=5, random_state=0), THREE),
+], ids=["ridge", "linear", "logistic, 2", "logistic, 3", "logistic, words", "mlp"])
+def test_columns_of_several_inputs(estimator, y):
+    """Text is encoded and numbers are scaled, each in an input of its own; what follows is trained."""
     compose = pytest.importorskip("sklearn.compose")
     pandas = pytest.importorskip("pandas")
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
@@ -152,13 +157,26 @@ def test_columns_of_several_inputs():
     table = pandas.DataFrame({"size": X[:, 0], "weight": X[:, 1], "color": WORDS})
     encoder = compose.ColumnTransformer([("numbers", preprocessing.StandardScaler(), ["size", "weight"]),
                                          ("words", preprocessing.OneHotEncoder(), ["color"])])
-    pipeline = make_pipeline(encoder, linear_model.Ridge()).fit(table, Y)
+    pipeline = make_pipeline(encoder, estimator).fit(table, y)
     kinds = [(n, StringTensorType([None, 1]) if n == "color" else FloatTensorType([None, 1])) for n in table]
-    model = skl2onnx.to_onnx(pipeline, initial_types=kinds, target_opset={"": 17, "ai.onnx.ml": 3})
+    options = {"zipmap": False} if y is not Y else None
+    model = skl2onnx.to_onnx(pipeline, initial_types=kinds, target_opset={"": 17, "ai.onnx.ml": 3}, options=options)
     feeds = {n: table[[n]].to_numpy() for n in table}
     loaded = load(model)
     runs = [Session(m).run(feeds).values() for m in (build(loaded.inputs, loaded.outputs), model)]
     assert_close(*runs)
+    name = model.graph.output[-1].name
+    o = OrtGradientForwardBackwardOptimizer(model, learning_loss={name: "square_error"}, max_iter=5, random_state=0)
+    predicted = pipeline.predict(table)[:, None] if y is Y else pipeline.predict_proba(table)
+    np.testing.assert_allclose(o.predict(table), predicted, rtol=1e-4, atol=1e-5)
+    target = 0.5 * Y[:, None] if y is Y else np.eye(len(set(y)), dtype=np.float32)[np.unique(y, return_inverse=True)[1]]
+    o.fit(table, 0.8 * target + 0.05)
+    assert o.train_losses_[-1] < o.train_losses_[0]
+    trained = o.get_trained_onnx()
+    assert [n.op_type for n in trained.graph.node] == [n.op_type for n in model.graph.node]
+    assert [n for n in trained.graph.node if "Encoder" in n.op_type or n.op_type == "Scaler"] == \
+        [n for n in model.graph.node if "Encoder" in n.op_type or n.op_type == "Scaler"]
+    assert_close([Session(trained).run(feeds)[name]], [o.predict(feeds)])
 
 
 def test_the_weights_of_a_pipeline(tmp_path):
