@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection
-from ortpartial.exceptions import CheckpointError, DataError, ModelWarning, SettingError
+from ortpartial.exceptions import CheckpointError, ConvergenceWarning, DataError, ModelWarning, SettingError
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -520,6 +520,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             The loss or a weight is NaN or infinite; the weights are those of the last finite step.
         DeadlineError
             The `timeout` is over.
+
+        Warns
+        -----
+        ConvergenceWarning
+            There are fewer batches than `accumulate` takes for an update, so that no weight changes; or the loss is not
+            finite, and `exc` is off.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
         return self._fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight), resume)
@@ -539,6 +545,9 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
             if place is None or not self._batches:
                 start = self._engine.iteration if self.warm_start else 0
                 self._plan(place.start if place else start, X, y, X_val)
+            if 0 < self._batches < self.accumulate:
+                warnings.warn(f"accumulate={self.accumulate} takes as many batches for an update, and there are "
+                              f"{self._batches}: no weight changes.", ConvergenceWarning, stacklevel=4)
             if y is not None:
                 self._balance(X, y)
             self._loop.fit(X, y, sample_weight, X_val, y_val, tasks, place)

@@ -23,8 +23,8 @@ class WeightAverage(NamedSettings, metaclass=PieceType):
     """a = (1 - r(k)) a + r(k) w: the average of a weight after update k, to which the weight adds the share r(k).
 
     A subclass is a frozen dataclass of settings that defines ``share(self, k, start)``. Running statistics are not
-    averaged: with the averages go the current ones, as in ``torch.optim.swa_utils.AveragedModel``.
-    Denormal numbers of a become 0, as in the states of optimizers: see `BaseLearningRate`.
+    averaged: with the averages go the current ones, as in ``torch.optim.swa_utils.AveragedModel``. An average has the
+    dtype of its weight, and its denormal numbers become 0, as those of optimizer states: see `BaseLearningRate`.
 
     Examples
     --------

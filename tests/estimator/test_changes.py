@@ -17,7 +17,7 @@ from ortpartial import (
     StochasticWeightAverage,
 )
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ConvergenceWarning, SettingError
 
 X, Y, W = data(50)  # five batches
 A, B, _ = data(20, seed=4)
@@ -75,6 +75,17 @@ def test_another_accumulation_goes_on_with_the_count_of_updates():
     assert not any((a == weights[n]).all() for n, a in o.trained_coef_.items())
 
 
+def test_fewer_batches_than_an_update_takes():
+    o = optimizer(accumulate=21)
+    message = "accumulate=21 takes as many batches for an update, and there are 20: no weight changes"
+    with pytest.warns(ConvergenceWarning, match=message) as told:
+        o.fit(X, Y)
+    assert told[0].filename == __file__
+    assert all((a == weights_of(mlp())[n]).all() for n, a in o.trained_coef_.items())
+    o.set_params(warm_start=True, max_iter=1).fit(X, Y)
+    assert not any((a == weights_of(mlp())[n]).all() for n, a in o.trained_coef_.items())
+
+
 # Averages.
 
 
@@ -121,7 +132,8 @@ def test_the_average_of_no_update_is_the_weights(averaging):
         assert all((a == b).all() for a, b in zip(o.trained_coef_.values(), o.get_state(), strict=True))
         o.partial_fit(X[:10], Y[:10])  # which updates nothing
     o.partial_fit(X[:10], Y[:10])
-    o.set_params(warm_start=False, max_iter=1).fit(X[:10], Y[:10])  # from the start
+    with pytest.warns(ConvergenceWarning, match="no weight changes"):
+        o.set_params(warm_start=False, max_iter=1).fit(X[:10], Y[:10])  # from the start
     assert all((a == b).all() for a, b in zip(o.trained_coef_.values(), o.get_state(), strict=True))
 
 
