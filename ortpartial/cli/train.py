@@ -13,7 +13,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints, resolve_losses
+from ortpartial.estimator import (
+    Checkpoint,
+    EarlyStopping,
+    OrtGradientForwardBackwardOptimizer,
+    list_checkpoints,
+    resolve_losses,
+)
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
 from ortpartial.model import Model, load, write
@@ -38,6 +44,9 @@ __all__ = ["add_train_command"]
 
 #: Seconds from one checkpoint to the next that nobody has asked for.
 _PERIOD = 60
+
+#: The losses of an epoch, by their names in `history_`.
+_LOSSES = ("loss", "validation_loss")
 
 _DESCRIPTION = """\
 Columns called like inputs of the model feed them; all others of numbers, in
@@ -83,6 +92,8 @@ def add_train_command(commands: Any) -> None:
     how.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of a step; default: 32")
     how.add_argument("--validation", metavar="SHARE|FILE", help="rows whose loss is computed after every epoch: a "
                                                                 "share of the rows, such as 0.1, or a file")
+    how.add_argument("--early-stopping", type=int, metavar="N", help="end after N epochs without a smaller validation "
+                                                                     "loss, with the weights of the best one")
     how.add_argument("--init", choices=("model", "random"), default="model", help="where the weights start; default: "
                                                                                  "as they are in the model")
     how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is drawn; default: 0")
@@ -173,8 +184,11 @@ def run_train(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuse numbers out of range, and a picture that cannot be drawn, before any work is done."""
-    for name in ("epochs", "batch_size", "accumulate"):
-        check_count(name, getattr(args, name))
+    for name in ("epochs", "batch_size", "accumulate", "early_stopping"):
+        if getattr(args, name) is not None:
+            check_count(name, getattr(args, name))
+    if args.early_stopping and args.validation is None:
+        raise SettingError("--early-stopping looks at the validation loss; set rows apart, as --validation 0.1.")
     if args.plot is None:
         return
     check_output(args.plot, args.force, "the picture of the losses")
@@ -246,13 +260,14 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
     """The optimizer of the options."""
     has_bar = sys.stderr.isatty() and not args.quiet
     shown = [] if args.quiet or (has_bar and not args.json) else [_print_json if args.json else _print_line]
+    stopping = [EarlyStopping(patience=args.early_stopping)] if args.early_stopping else []
     checkpoint = Checkpoint(folder) if args.checkpoint else Checkpoint(folder, keep=1, every=None, seconds=_PERIOD)
     return OrtGradientForwardBackwardOptimizer(
         task.model, args.weights, learning_loss=task.losses, learning_rate=parse_rate(args.rate),
         learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
         precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
-        callbacks=[*shown, checkpoint], verbose=int(has_bar),
+        callbacks=[*shown, *stopping, checkpoint], verbose=int(has_bar),
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
         freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
@@ -261,7 +276,7 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
 def _print_line(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     """Print an epoch as a line."""
     last = optimizer.history_[-1]
-    print_line(f"epoch {last['epoch']}/{optimizer.max_iter}: {_format_losses(optimizer)}, {last['seconds']:.3f} s")
+    print_line(f"epoch {last['epoch']}/{optimizer.max_iter}: {_format_losses(last)}, {last['seconds']:.3f} s")
 
 
 def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
@@ -269,13 +284,15 @@ def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     print_json({"event": "epoch", **optimizer.history_[-1]})
 
 
-def _last_losses(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, float]:
-    last = optimizer.history_[-1]
-    return {n: last[n] for n in ("loss", "validation_loss") if n in last}
+def _format_losses(record: Mapping[str, Any]) -> str:
+    """The losses of an epoch in words."""
+    return ", ".join(f"{n.replace('_', ' ')} {record[n]:.4g}" for n in _LOSSES if n in record)
 
 
-def _format_losses(optimizer: OrtGradientForwardBackwardOptimizer) -> str:
-    return ", ".join(f"{n.replace('_', ' ')} {loss:.4g}" for n, loss in _last_losses(optimizer).items())
+def _find_best(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, Any]:
+    """The record of the epoch whose weights are written: the last one, or the one that early stopping has found."""
+    best = next((c.best_epoch_ for c in optimizer.callbacks if isinstance(c, EarlyStopping)), None)
+    return next((record for record in optimizer.history_ if record["epoch"] == best), optimizer.history_[-1])
 
 
 def _write(optimizer: OrtGradientForwardBackwardOptimizer, roles: Roles, path: Path) -> None:
@@ -298,12 +315,14 @@ def _print_interruption(args: argparse.Namespace, optimizer: OrtGradientForwardB
 
 def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, seconds: float) -> None:
     """Print where the model is, and what to do with it."""
-    losses = _last_losses(optimizer)
+    best = _find_best(optimizer)
     if args.json:
-        print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, **losses, "seconds": seconds,
-                    **({"plot": args.plot} if args.plot else {})})
+        losses = {n: best[n] for n in _LOSSES if n in best}
+        print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, "epoch": best["epoch"], **losses,
+                    "seconds": seconds, **({"plot": args.plot} if args.plot else {})})
     elif not args.quiet:
-        print_line(f"{paint(str(args.output), 'bold')}: the trained model, {_format_losses(optimizer)}")
+        when = f" of epoch {best['epoch']}, the best of {optimizer.n_iter_}" if args.early_stopping else ""
+        print_line(f"{paint(str(args.output), 'bold')}: the trained model{when}, {_format_losses(best)}")
         if args.plot is not None:
             print_line(f"{paint(str(args.plot), 'bold')}: the losses")
         print_line(f"next: {shlex.join(['ortpartial', 'evaluate', str(args.output), str(args.data)])}")

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .callbacks import Checkpoint
+from .callbacks import Checkpoint, EarlyStopping
 from .checkpoint import list_checkpoints
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .sklearn import OnnxClassifier as OnnxClassifier
     from .sklearn import OnnxRegressor as OnnxRegressor
 
-__all__ = ["Checkpoint", "OrtGradientForwardBackwardOptimizer", "check_inputs", "explain_output", "find_nullable",
-           "list_checkpoints", "resolve_losses"]
+__all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "check_inputs", "explain_output",
+           "find_nullable", "list_checkpoints", "resolve_losses"]
 
 
 def __getattr__(name: str) -> Any:

@@ -92,6 +92,21 @@ def test_labels(rows, capsys):
     assert "'kind' of 'cow.csv' has the label 'cow' in row 1, where 'bird', 'cat', 'dog'" in capsys.readouterr().err
 
 
+def test_early_stopping(rows, capsys):
+    """The weights of the best epoch are written."""
+    words = "mlp.onnx data.npz --epochs 50 --rate 2 --clip 1 --validation 0.3"
+    assert train(f"{words} --early-stopping 3 --json -o a.onnx") == 0
+    *epochs, end = map(json.loads, capsys.readouterr().out.splitlines())
+    losses = [record["validation_loss"] for record in epochs]
+    assert end["epoch"] == int(np.argmin(losses)) + 1 == len(epochs) - 3
+    assert (end["epochs"], end["validation_loss"]) == (len(epochs), min(losses))
+    assert train(f"{words.replace('50', str(end['epoch']))} -o b.onnx -q") == 0
+    best, expected = weights_of(onnx.load("a.onnx")), weights_of(onnx.load("b.onnx"))
+    assert all((best[n] == a).all() for n, a in expected.items())
+    assert train("mlp.onnx data.npz --early-stopping 3 -o c.onnx") == 2
+    assert "--early-stopping looks at the validation loss; set rows apart" in capsys.readouterr().err
+
+
 def test_sample_weights(rows):
     assert train("mlp.onnx data.csv --features a b c d --sample-weight w --epochs 2 --no-shuffle --rate 0.01 -o a.onnx "
                  "--validation data.csv") == 0
