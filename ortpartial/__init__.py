@@ -12,10 +12,13 @@ from .estimator.callbacks import (
     Checkpoint,
     CSVLogger,
     EarlyStopping,
+    GradientMonitor,
+    LearningRateFinder,
     MLflow,
     ReduceOnPlateau,
     TensorBoard,
     Timer,
+    find_learning_rate,
 )
 from .exceptions import OrtPartialError
 from .graph import Value, build, constant, op, stop_gradient, values, variable
@@ -79,15 +82,16 @@ __version__ = "0.1.0"
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "CSVLogger",
            "Callback", "Checkpoint", "ConstantSchedule", "CosineSchedule", "EarlyStopping", "ElasticLearningLoss",
            "ElasticLearningPenalty", "ExponentialAverage", "FunctionLearningLoss", "GradientClipping",
-           "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdagrad",
-           "LearningRateAdam", "LearningRateAdamW", "LearningRateRMSProp", "LearningRateSGD",
-           "LearningRateSGDNesterov", "LossScale", "MLflow", "NegLogLearningLoss", "NoLearningPenalty",
-           "OneCycleSchedule", "OptimalSchedule", "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer",
-           "OrtPartialError", "PoissonLearningLoss", "ReduceOnPlateau", "Schedule", "SoftmaxCrossEntropyLearningLoss",
-           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingSession",
-           "Value", "WarmUpSchedule", "WeightAverage", "build", "check_training_info", "composed", "constant",
-           "elementwise", "grad", "gradient_model", "load", "lower_training_operators", "lowered_step", "no_gradient",
-           "op", "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
+           "GradientMonitor", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay",
+           "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "LearningRateFinder", "LearningRateRMSProp",
+           "LearningRateSGD", "LearningRateSGDNesterov", "LossScale", "MLflow", "NegLogLearningLoss",
+           "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "OrtGradientForwardBackward",
+           "OrtGradientForwardBackwardOptimizer", "OrtPartialError", "PoissonLearningLoss", "ReduceOnPlateau",
+           "Schedule", "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule",
+           "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingSession", "Value", "WarmUpSchedule",
+           "WeightAverage", "build", "check_training_info", "composed", "constant", "elementwise",
+           "find_learning_rate", "grad", "gradient_model", "load", "lower_training_operators", "lowered_step",
+           "no_gradient", "op", "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import gc
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -1106,7 +1107,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         model = change_weights(self._spec.model, self._first)
         with self._engine.turn.lock:
             snapshot = self._engine.snapshot()
-        return {**state, **vars(self._loop.settings), **{n: getattr(self, n) for n in PROGRESS},
+        return {**state, **vars(self._loop.settings), **{n: deepcopy(getattr(self, n)) for n in PROGRESS},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases,
                 "custom_ops_library": model.custom_ops_library, "rate_starts": self._spec.rate_starts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ortpartial.graph import build, to_dtype, variable
 from ortpartial.learning import BaseLearningRate
 from ortpartial.model import check_finite, restore_weights, write, write_folder
 from ortpartial.runtime import Session
-from ortpartial.training import AVERAGE, Engine, TrainingSpec, row_loss_graph
+from ortpartial.training import AVERAGE, Engine, TrainingSpec, find_weighting, gradient_graph, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
 
 __all__ = ["TrainingState"]
@@ -35,6 +36,7 @@ class TrainingState:
     def __init__(self, spec: TrainingSpec, engine: Engine):
         self.spec, self.engine = spec, engine
         self._rate: BaseLearningRate | None = None  # The one whose schedule has a session.
+        self._gradient: tuple[Any, Session] | None = None  # with what it was made for
 
     def list_names(self, kind: str) -> list[str]:
         """The names of the arrays of a kind, ``"weight"``, ``"optimizer"`` or ``"buffer"``, in order."""
@@ -102,6 +104,21 @@ class TrainingState:
         """The same, as predictions use them: with `use_average` the averages of the weights."""
         with self.engine.turn.lock:
             return {n: self.engine.get_used(n) for n in self.spec.moving}
+
+    def compute_gradients(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The gradient of the objective by each weight, on rows as an engine is given them."""
+        spec, names = replace(self.engine.spec, precision=None), self.spec.names
+        weighted = find_weighting(spec, data)
+        key = weighted, spec.penalty, spec.losses  # It does not depend on the rate.
+        if self._gradient is None or self._gradient[0] != key:
+            graph = gradient_graph(spec, weighted=weighted)
+            self._gradient = key, Session(graph, device=spec.device, threads=spec.threads())
+        session = self._gradient[1]
+        with self.engine.turn.lock:
+            own = {names.iteration: np.array(self.engine.iteration + 1), names.seed: self.engine.get(names.seed)}
+            feeds = {**data, **self.arrays, **own}
+        outputs = session.run({n: feeds[n] for n in session.inputs}, self.engine.local.options)
+        return {w: outputs[names.grad(w)] for w in spec.weights}
 
     def copy_used(self) -> dict[str, np.ndarray]:
         """Copies of all arrays that predictions depend on: weights, their averages and running statistics."""

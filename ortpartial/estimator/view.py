@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpartial.exceptions import DataError
+
 if TYPE_CHECKING:
     from .optimizer import OrtGradientForwardBackwardOptimizer
 
@@ -55,6 +57,38 @@ class TrainingView:
     def weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights of now, by name."""
         return self.optimizer.trained_coef_
+
+    def gradients(self, X: Any = None, y: Any = None, sample_weight: Any = None, *,
+                  rng: np.random.Generator | None = None) -> dict[str, np.ndarray]:
+        """The gradient of the objective by each weight, with the weights of now.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like, optional
+            Rows, as for `fit`; by default as many of those that are trained as a batch has, or the last batch of an
+            iterable.
+        rng : numpy.random.Generator, optional
+            Draws the rows of the training; by default they are the first ones.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            By the name of the weight.
+
+        Raises
+        ------
+        DataError
+            X or y does not fit the model, or nothing has been trained.
+        """
+        loop, state = self.optimizer._loop, self.optimizer._state
+        if X is not None:
+            return state.compute_gradients(loop._to_arrays(X, y, sample_weight)[0])
+        rows = len(next(iter(state.engine.data.values()), ()))
+        if not rows:
+            raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
+        count = min(loop.settings.batch_size, rows)
+        drawn = np.arange(count) if rng is None else rng.choice(rows, count, replace=False)
+        return state.compute_gradients({n: a[drawn] for n, a in state.engine.data.items()})
 
     def record(self, **columns: Any) -> None:
         """Add columns to the record of the last epoch in `history_`.

@@ -11,10 +11,10 @@ from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, program_bytes
 from .split_graphs import forward_graph, row_loss_graph
-from .step import step_values
+from .step import gradient_graph, step_values
 
 __all__ = ["ACCUMULATED", "AVERAGE", "Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward",
            "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription", "WeightedMean", "count_elements",
-           "describe_weights", "find_weighting", "forward_bytes", "forward_graph", "known_shape", "program_bytes",
-           "resolve_rate_factors", "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit",
-           "shared_sessions", "step_values"]
+           "describe_weights", "find_weighting", "forward_bytes", "forward_graph", "gradient_graph", "known_shape",
+           "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine", "select_for_backward",
+           "select_for_fit", "shared_sessions", "step_values"]

@@ -396,6 +396,11 @@ class Engine(ABC):
         return loss_graph(self.spec, weighted=self._weighted)
 
     @property
+    def data(self) -> Mapping[str, np.ndarray]:
+        """The rows that are trained, or the last batch: inputs, targets and, where rows have them, weights, by name."""
+        return self._data
+
+    @property
     def _weighted(self) -> bool | str:
         """Whether the rows have weights, or the elements of the targets."""
         return find_weighting(self.spec, self._data)

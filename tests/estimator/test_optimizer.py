@@ -287,3 +287,11 @@ def test_mistakes_are_errors_of_the_constructor(model, settings, error, message)
     """What a rule refuses, and what a piece of the user's own does wrong, is told before there are data."""
     with pytest.raises(error, match=message):
         OrtGradientForwardBackwardOptimizer(model(), engine="step", **settings)
+
+
+def test_a_shallow_copy_shares_nothing():
+    a = optimizer().fit(X, Y)
+    b = copy.copy(a)
+    b.partial_fit(X, Y)
+    assert (len(a.train_losses_), len(a.history_), a.n_iter_) == (5, 5, 5)
+    assert same(a.partial_fit(X, Y), b)

@@ -1,0 +1,245 @@
+"""Learning rate finder: the losses of a short training whose step size grows, and the step size that they suggest."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
+
+from .base import Callback
+
+if TYPE_CHECKING:
+    from ..optimizer import OrtGradientForwardBackwardOptimizer
+
+__all__ = ["LearningRateFinder", "LearningRateSweep", "find_learning_rate"]
+
+#: The share of the first steps, and the number of the last ones, that suggestions do not look at.
+_WARM_UP, _END = 0.1, 5
+
+
+@dataclass(frozen=True, eq=False)
+class LearningRateSweep:
+    """The losses of steps whose step size grows.
+
+    `plots.plot_learning_rate_finder` draws them.
+
+    Attributes
+    ----------
+    rates, losses : numpy.ndarray of shape (steps,)
+        The step size of each step, and the smoothed loss before it.
+    raw_losses : numpy.ndarray of shape (steps,)
+        The loss of each batch.
+    """
+
+    rates: np.ndarray
+    losses: np.ndarray
+    raw_losses: np.ndarray
+
+    @property
+    def suggestion(self) -> float | None:
+        """The step size to train with: that of the `valley`."""
+        return self.valley
+
+    @property
+    def valley(self) -> float | None:
+        """The step size in the middle of the longest way down of the losses; None if there are too few."""
+        rates, losses = self._look_at()
+        if len(losses) < 2:
+            return None
+        lengths = np.ones(len(losses), int)  # of the longest falling subsequence that ends with each
+        for i in range(1, len(losses)):
+            lower = losses[:i] > losses[i]
+            lengths[i] = 1 + max(lengths[:i][lower], default=0)
+        end = int(lengths.argmax())
+        start = end - int(lengths[end]) + 1
+        return float(rates[start + (end - start) // 2])
+
+    @property
+    def steepest(self) -> float | None:
+        """The step size at which the losses fall most, over the logarithm of the step size; None if there are too few.
+        """
+        rates, losses = self._look_at()
+        if len(losses) < 2:
+            return None
+        return float(rates[np.argmin(np.diff(losses) / np.diff(np.log(rates)))])
+
+    def _look_at(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rates and losses without the first steps, in which the mean is young, and the last ones, which diverge."""
+        start = int(_WARM_UP * len(self.rates))
+        return self.rates[start:-_END], self.losses[start:-_END]
+
+
+def find_learning_rate(
+    optimizer: OrtGradientForwardBackwardOptimizer, X: Any, y: Any = None, sample_weight: Any = None, *,
+    min_rate: float = 1e-7, max_rate: float = 10.0, steps: int = 100, smoothing: float = 0.98, divergence: float = 4.0,
+) -> LearningRateSweep:
+    """Train a copy of an optimizer for some steps, with a step size that grows exponentially.
+
+    The optimizer itself stays as it is, to the bit.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer; its copy goes on from its weights and states, without its schedule.
+    X, y, sample_weight : object
+        The data, as for `fit`.
+    min_rate, max_rate : float
+        The step sizes of the first and of the last step.
+    steps : int
+        Number of steps; the data are read again where they have fewer batches.
+    smoothing : float
+        β, from 0 on and less than 1, of the mean of the losses mₖ = β mₖ₋₁ + (1 - β) ℓₖ, divided by 1 - βᵏ.
+    divergence : float
+        How many times the least loss ends the sweep.
+
+    Returns
+    -------
+    LearningRateSweep
+
+    Raises
+    ------
+    SettingError
+        A setting is out of range.
+    DataError
+        The data do not fit the model.
+
+    References
+    ----------
+    .. [1] L. N. Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017.
+    .. [2] fastai, `Learner.lr_find`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 4]), constant(np.zeros((4, 1), np.float32), hint="w")
+    >>> X = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    >>> sweep = find_learning_rate(Optimizer(build([x], {"y": x @ w})), X, X.sum(1, keepdims=True))
+    >>> 1e-3 < sweep.suggestion < 1
+    True
+    """
+    if not 0 < min_rate < max_rate < np.inf:
+        raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
+                           f"{max_rate!r}.")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 10:
+        raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
+    if not 0 <= smoothing < 1:
+        raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
+    trial = copy.copy(optimizer)
+    trial.set_params(callbacks=(), verbose=0, exc=True,
+                     learning_rate=replace(trial.learning_rate, eta0=min_rate, schedule="constant"))
+    rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0
+    for rate, batch in zip(rates, islice(_repeat_batches(trial, X, y, sample_weight), steps), strict=False):
+        trial.scale_learning_rate(rate / min_rate)
+        try:
+            losses.append(trial.partial_fit([batch]).train_losses_[-1])
+        except ConvergenceError:
+            break
+        mean = smoothing * mean + (1 - smoothing) * losses[-1]
+        smoothed.append(mean / (1 - smoothing ** len(losses)))
+        if smoothed[-1] > divergence * min(smoothed) > 0:
+            break
+    return LearningRateSweep(rates[: len(losses)], np.array(smoothed), np.array(losses))
+
+
+def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Any, y: Any, sample_weight: Any
+                    ) -> Iterator[Sequence[Any]]:
+    """The batches of the data, again and again; rows in an order of their own."""
+    loop, size = optimizer._loop, optimizer.batch_size
+    X, y, sample_weight = optimizer._predictor.reader.unpack(X, y, sample_weight)
+    if y is None:
+        while True:
+            yield from X
+    data, rows = loop._to_arrays(X, y, sample_weight)
+    rng = np.random.default_rng(0)
+    while True:
+        order = rng.permutation(rows)
+        for start in range(0, max(rows - rows % size, 1), size):
+            yield [a for a in loop._take(data, order[start : start + size]) if a is not None]
+
+
+class LearningRateFinder(Callback):
+    """Find a step size before the first epoch, by a `find_learning_rate`, and train with it.
+
+    The training itself begins as without it. One that goes on, as with `warm_start` or from a checkpoint, keeps its
+    step size.
+
+    Parameters
+    ----------
+    min_rate, max_rate, steps : float, float, int
+        As for `find_learning_rate`.
+    update : bool
+        Whether to train with the step size that is suggested, as η₀ of the optimizer, whose schedule it keeps.
+
+    Attributes
+    ----------
+    result_ : LearningRateSweep or None
+        The last sweep.
+
+    Warns
+    -----
+    ConvergenceWarning
+        No step size is suggested, and the training keeps its own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 4]), constant(np.zeros((4, 1), np.float32), hint="w")
+    >>> X = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    >>> finder = LearningRateFinder()
+    >>> optimizer = Optimizer(build([x], {"y": x @ w}), callbacks=[finder]).fit(X, X.sum(1, keepdims=True))
+    >>> optimizer.learning_rate.eta0 == finder.result_.suggestion
+    True
+    """
+
+    def __init__(self, min_rate: float = 1e-7, max_rate: float = 10.0, steps: int = 100, *, update: bool = True):
+        self.min_rate, self.max_rate, self.steps, self.update = min_rate, max_rate, steps, update
+        self.result_: LearningRateSweep | None = None
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        """Check that the estimator has a step size.
+
+        Parameters
+        ----------
+        estimator, context : object
+            The estimator, and its task "fit".
+        """
+        if not hasattr(estimator, "scale_learning_rate"):
+            raise SettingError(f"LearningRateFinder changes the step size of an optimizer of ortpartial; "
+                               f"{type(estimator).__name__} has none.")
+        if estimator._engine.is_distributed:
+            raise SettingError("LearningRateFinder is called in the first process alone; with distributed=True, call "
+                               "find_learning_rate in each process before fit.")
+
+    def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None, y: Any = None,
+                          metadata: Any = None) -> None:
+        """Find the step size, before the first epoch.
+
+        Parameters
+        ----------
+        estimator, context : object
+            The estimator, and the task.
+        X, y : array_like
+            The data of the training.
+        metadata : dict or None
+            Holds "sample_weight", if there is one.
+        """
+        if context.parent is not None or estimator.training_view().iteration > 0:
+            return
+        if iter(X) is X if y is None else False:
+            raise SettingError("LearningRateFinder reads the batches before they are trained, and X gives them once.")
+        self.result_ = find_learning_rate(estimator, X, y, **(metadata or {}), min_rate=self.min_rate,
+                                          max_rate=self.max_rate, steps=self.steps)
+        if self.result_.suggestion is None:
+            warnings.warn(f"LearningRateFinder suggests no step size, as the loss diverged after "
+                          f"{len(self.result_.rates)} steps; lower min_rate.", ConvergenceWarning, stacklevel=2)
+        elif self.update:
+            estimator.set_params(learning_rate__eta0=self.result_.suggestion)
