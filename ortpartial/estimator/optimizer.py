@@ -68,7 +68,7 @@ from .params import (
 from .parts import TrainingParts
 from .predictor import interruptible
 from .prefetch import is_prefetching
-from .resumption import collect_state, note_settings, restore_fit, restore_state
+from .resumption import borrow_state, note_settings, restore_fit, restore_state
 from .tags import make_tags
 from .tasks import FitTasks
 from .view import TrainingView, view_training
@@ -972,7 +972,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         >>> again.partial_fit(X, 3 * X).get_state() == first.partial_fit(X, 3 * X).get_state()
         True
         """
-        write_checkpoint(collect_state(self), path)
+        with borrow_state(self) as state:
+            write_checkpoint(state, path)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Go back to the state in a checkpoint: `partial_fit`, or `fit` with `warm_start`, continues from it.

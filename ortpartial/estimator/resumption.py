@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from .tasks import get_states
 if TYPE_CHECKING:
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["collect_state", "note_settings", "restore_fit", "restore_state"]
+__all__ = ["borrow_state", "note_settings", "restore_fit", "restore_state"]
 
 #: Settings that the steps do not depend on, or that are compared by the arrays that follow from them.
 _FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_state", "device", "engine", "warm_start",
@@ -43,18 +44,19 @@ _LOOP = ("max_iter", "batch_size", "shuffle", "validation_every")
 _BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
-def collect_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Collect all that the next steps of a training depend on, and its history.
+@contextmanager
+def borrow_state(optimizer: Optimizer) -> Iterator[dict[str, Any]]:
+    """A context in which a training stands still, with all that its next steps depend on, and its history.
 
     Parameters
     ----------
     optimizer : OrtGradientForwardBackwardOptimizer
         The optimizer, which may be training.
 
-    Returns
-    -------
+    Yields
+    ------
     dict of str to object
-        Copies, as `write_checkpoint` takes them.
+        As `write_checkpoint` takes it. Its arrays are those of the training, and not copies.
 
     Raises
     ------
@@ -66,11 +68,11 @@ def collect_state(optimizer: Optimizer) -> dict[str, Any]:
     now = _read_settings(optimizer)
     start = {**now, **optimizer._origin}
     with optimizer._engine.turn.lock:
-        return {
+        yield {
             "settings": {n: _describe(v) for n, v in start.items()},
             "changes": {n: _describe(v) for n, v in now.items() if v != start[n]},
             "operators": _count_operators(optimizer._spec),
-            "engine": optimizer._engine.snapshot(),
+            "engine": optimizer._engine.snapshot(copy=False),
             "learned": dict(optimizer._learned),
             "class_weights": dict(optimizer._class_weights),
             "batches": optimizer._batches,
@@ -144,7 +146,7 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
     optimizer : OrtGradientForwardBackwardOptimizer
         An optimizer of the same model, weights and states, which is not training.
     state : dict of str to object
-        What `collect_state` returned.
+        What `borrow_state` yielded.
     origin : str
         Where it is from, for errors.
 

@@ -317,9 +317,12 @@ class Engine(ABC):
             self.set(name, array)
         self.spec.model.release()
 
-    def snapshot(self) -> dict[str, Any]:
-        """Weights, states, statistics, iteration, seed and choice of programs: all that later steps depend on."""
-        arrays = {n: b.numpy().copy() for n, b in self._buffers[self.side].items()}
+    def snapshot(self, *, copy: bool = True) -> dict[str, Any]:
+        """Weights, states, statistics, iteration, seed and choice of programs: all that later steps depend on.
+
+        Without a copy, arrays may be the memory that the next step writes to.
+        """
+        arrays = {n: b.numpy().copy() if copy else b.numpy() for n, b in self._buffers[self.side].items()}
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
                 "shapes": self._policy.state}
 

@@ -12,7 +12,7 @@ from typing import Any
 from ortpartial.exceptions import SettingError
 
 from ..checkpoint import add_checkpoint
-from ..resumption import collect_state
+from ..resumption import borrow_state
 
 __all__ = ["Checkpoint"]
 
@@ -133,7 +133,8 @@ class Checkpoint:
 
     def _write(self, estimator: Any) -> None:
         """Write a checkpoint."""
-        self.path_ = add_checkpoint(collect_state(_find_optimizer(estimator)), self.folder, self.keep)
+        with borrow_state(_find_optimizer(estimator)) as state:
+            self.path_ = add_checkpoint(state, self.folder, self.keep)
         self._written = self._looked = monotonic()
 
     def _adapt(self, now: float) -> None:
