@@ -67,6 +67,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("clipnorm", "globalclipnorm", "clipvalue", "maxgradnorm", "gradclip", "gradientclipval", "clip"),
                     ("gradient_clipping",)),
     **dict.fromkeys(("accumulategradbatches", "gradientaccumulationsteps", "accumulationsteps"), ("accumulate",)),
+    **dict.fromkeys(("frozen", "freezelayers", "unfreeze", "requiresgrad"), ("freeze",)),
+    **dict.fromkeys(("lrmult", "lrmultipliers", "paramgroups", "layerdecay", "llrd"), ("rate_factors",)),
     **dict.fromkeys(("ema", "swa", "useema", "weightaveraging"), ("averaging",)),
     **dict.fromkeys(("fp16", "amp", "dtype"), ("precision",)), "cuda": ("device",), "gpu": ("device",),
     "eps": ("epsilon",), "rho": ("alpha",), "gamma": ("factor",), "power": ("power_t",),

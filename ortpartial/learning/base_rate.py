@@ -125,7 +125,11 @@ class BaseLearningRate(BaseLearningOnnx):
             return eta * cast(factor, eta)
         if factor == 1:
             return eta
-        return eta * factor if eta.array is None else constant(np.asarray(eta.array * factor, dtype))
+        if eta.array is None:
+            return eta * factor
+        exact = self.schedule(constant(np.asarray(self.eta0, np.float64)), k).array
+        assert exact is not None
+        return constant(np.asarray(exact * factor, dtype))  # The product alone is rounded.
 
     def for_weight(self, names: Sequence[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
         """The optimizer of one weight: itself, unless some weights are excluded from a part of the update.

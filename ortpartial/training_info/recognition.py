@@ -102,7 +102,8 @@ class StoredTraining:
     model : onnx.ModelProto
         The model without its training.
     settings : dict of str to object
-        Arguments of an optimizer: ``weights_to_train``, ``learning_loss``, ``learning_rate``, ``learning_penalty``.
+        Arguments of an optimizer: ``weights_to_train``, ``learning_loss``, ``learning_rate``, ``rate_factors``,
+        ``learning_penalty``.
     states : dict of (str, str) to numpy.ndarray
         The optimizer states by the weight and their own name.
     iteration : int
@@ -176,12 +177,13 @@ class _Algorithm:
             shape = self.model.initializers[w].shape or ()
             states |= {(w, s): self.formula.constants[n]
                        for s, n in zip(rate.state_shapes(shape), named, strict=True)}
-        rate = _join_rates(dict(zip(self.weights, rates, strict=True)))
+        rate, factors = _split_factors(dict(zip(self.weights, rates, strict=True)))
         if len(states) + len(self.weights) + bool(self.counter) != len(self.update):
             raise _unrecognized("it updates more than weights, the states of its optimizer and a counter")
         losses, penalty = self._recognize_terms(self.formula.list_terms(objective))
         is_alone = len([v for v in self.model.outputs.values() if v.is_float]) == 1
-        settings = {"weights_to_train": self.weights, "learning_rate": rate, "learning_penalty": penalty,
+        settings = {"weights_to_train": self.weights, "learning_rate": rate, "rate_factors": factors or None,
+                    "learning_penalty": penalty,
                     "learning_loss": next(iter(losses.values())) if is_alone else losses}
         iteration = int(self.formula.constants[self.counter]) if self.counter else 0
         return StoredTraining(self.inference, settings, states, iteration)
@@ -279,6 +281,15 @@ def _list_rates(states: int, shape: Sequence[Any]) -> Iterator[BaseLearningRate]
     for rate, schedule in product(_RATES, warmed):
         if len(rate.state_shapes(shape)) == states:
             yield replace(rate, schedule=schedule)
+
+
+def _split_factors(rates: Mapping[str, BaseLearningRate]) -> tuple[BaseLearningRate, dict[str, float]]:
+    """The optimizer of all weights, and the factors of constant rates that differ from the first one."""
+    first = next(iter(rates.values()))
+    if not all(isinstance(rate.schedule, ConstantSchedule) for rate in rates.values()):
+        return _join_rates(rates), {}
+    factors = {w: rate.eta0 / first.eta0 for w, rate in rates.items() if rate.eta0 != first.eta0}
+    return _join_rates({w: replace(rate, eta0=first.eta0) for w, rate in rates.items()}), factors
 
 
 def _join_rates(rates: Mapping[str, BaseLearningRate]) -> BaseLearningRate:

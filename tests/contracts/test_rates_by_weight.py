@@ -277,6 +277,18 @@ def test_the_training_in_the_model_has_the_factors():
     assert_close({n: session.state[n] for n in o.weights_to_train}, o.trained_coef_, 1e-5)
 
 
+@pytest.mark.parametrize("rate", ["sgd", "momentum"])
+def test_a_stored_training_is_recognized_with_its_factors(rate):
+    X, y = images("float32")
+    o = train("epoch", learning_rate=RATES[rate][0], rate_factors=FACTORS, freeze="fc.bias")
+    again = Optimizer.from_training_info(o.get_training_onnx(), shuffle=False, batch_size=BATCH)
+    for each in (o, again):
+        each.partial_fit(X, y)
+    found, expected = again.trained_coef_, o.trained_coef_
+    assert found.keys() == expected.keys()
+    assert all((found[n] == expected[n]).all() for n in expected)
+
+
 def test_a_factor_costs_nothing():
     """η is a constant of the Gemm that computes the step, whatever it is."""
     plain, scaled = (Optimizer(linear(), engine="step", rate_factors=factors)._engine.graphs()["step"]
