@@ -38,7 +38,7 @@ class StoppingRule:
         self.best_loss: float | None = np.inf if score is None else None
         self.best_score: float | None = None if score is None else -np.inf
         self._count = 0
-        self._best: tuple[Any, Any] | None = None
+        self._best: dict[str, np.ndarray] | None = None
 
     def __call__(self, optimizer: Any) -> bool:
         """Look at the epoch that has ended; return whether it was the last one."""
@@ -59,10 +59,9 @@ class StoppingRule:
         self._count = self._count + 1 if score < self.best_score + self.tol else 0
         if score > self.best_score:
             self.best_score = score
-            self._best = optimizer.get_state(), optimizer.get_state("buffer")
+            self._best = optimizer._state.copy_used()
 
     def restore(self, optimizer: Any) -> None:
         """Go back to the weights of the epoch with the best score, if there was one."""
         if self._best is not None:
-            for state, kind in zip(self._best, ("weight", "buffer"), strict=True):
-                optimizer.set_state(state, kind)
+            optimizer._state.restore_used(self._best)
