@@ -16,14 +16,20 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DeadlineError, ModelError
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
 from ortpartial.learning.optimizers import (
+    LearningRateAdafactor,
     LearningRateAdagrad,
     LearningRateAdam,
     LearningRateAdamW,
+    LearningRateLAMB,
+    LearningRateLion,
+    LearningRateNAdam,
+    LearningRateRAdam,
     LearningRateRMSProp,
     LearningRateSGD,
     LearningRateSGDNesterov,
 )
 from ortpartial.learning.penalties import ElasticLearningPenalty
+from ortpartial.learning.schedules import ReduceOnPlateauSchedule
 from ortpartial.runtime import buffer, device
 from ortpartial.runtime import session as runtime
 from ortpartial.runtime.buffer import Buffer
@@ -34,7 +40,9 @@ from ortpartial.training.cuda_graph_engine import CudaGraphEngine, cuda_graph_st
 
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate provider")
 RATES = [LearningRateSGD(0.05, schedule="invscaling"), LearningRateSGDNesterov(0.02), LearningRateAdam(0.01),
-         LearningRateAdamW(0.01), LearningRateAdagrad(0.05), LearningRateRMSProp(0.01)]
+         LearningRateAdamW(0.01), LearningRateAdagrad(0.05), LearningRateRMSProp(0.01),
+         LearningRateNAdam(0.01), LearningRateRAdam(0.01), LearningRateLion(0.001), LearningRateLAMB(0.01),
+         LearningRateAdafactor(0.1, weight_decay=0.1, no_decay="vectors")]
 
 
 @pytest.fixture
@@ -110,6 +118,15 @@ def test_clipping_accumulation_and_averages(stand_in, settings):
     assert_same(far, near)
     graph = cuda_graph_step(replace(far._spec, device="cuda").for_batch(10))
     assert "If" not in {node.op_type for node in graph.graph.node}
+
+
+def test_a_scale_of_the_step_size(stand_in):
+    """A recording reads the number that is set between two epochs."""
+    X, y, _ = data(45)
+    plateau = ReduceOnPlateauSchedule(factor=0.5, patience=0, threshold=0.9)
+    near, far = (o.fit(X, y) for o in pair(learning_rate=LearningRateSGD(0.05, schedule=plateau), max_iter=5))
+    assert_same(far, near)
+    assert far.learning_rate_scale_ == near.learning_rate_scale_ == 0.5**4
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 10, 100])
