@@ -69,7 +69,7 @@ def plot_graph(source: Any, *, depth: int | None = None, ax: Axes | None = None)
     import_pyplot()
     from .svg_axes import SvgAxes
 
-    picture = compose(source, depth)
+    picture, is_new = compose(source, depth), ax is None
     layout = lay_out([_measure(box) for box in picture.boxes], list(picture.edges))
     left, right = layout.left - 0.3, layout.right + (_BRACKETS if picture.runs else 0.3)
     caption = wrap(picture.caption, int(13 * (right - left)))
@@ -86,7 +86,18 @@ def plot_graph(source: Any, *, depth: int | None = None, ax: Axes | None = None)
             _draw_box(ax, box, center)
         _draw_brackets(ax, picture, layout)
         ax.text(left + 0.1, layout.bottom + 0.2, "\n".join(caption), va="top", fontsize=8, color="0.35")
+    if not is_new:
+        _scale_texts(ax, (right - left, bottom + 0.15))
     return ax
+
+
+def _scale_texts(ax: Axes, size: Point) -> None:
+    """Let texts fit their boxes on axes of the caller that are smaller than the picture."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    width, height = ax.get_position().size * figure.get_size_inches()
+    for text in ax.texts:
+        text.set_fontsize(min(1, width / size[0], height / size[1]) * float(text.get_fontsize()))
 
 
 def _measure(box: Box) -> Point:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_histograms"]
 
 
-def plot_histograms(source: Any, names: str | Sequence[str] = "*", *, log: bool = False, bins: int = 80,
+def plot_histograms(source: Any, names: str | Sequence[str] = "*", *, log: bool = False, bins: int = 50,
                     title: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw a histogram of every weight, or of other arrays such as gradients, one above the other.
 
@@ -27,7 +27,8 @@ def plot_histograms(source: Any, names: str | Sequence[str] = "*", *, log: bool 
     Parameters
     ----------
     source : object or dict of str to numpy.ndarray
-        An optimizer or an estimator that was fitted, for its trained weights; or arrays by name, such as gradients.
+        An optimizer, an estimator that was fitted or a `TrainingView`, for the trained weights; or arrays by name, such
+        as gradients.
     names : str or sequence of str
         Which of them: names, or patterns such as ``"encoder.*"``.
     log : bool
@@ -90,7 +91,7 @@ def _select(source: Any, patterns: Sequence[str]) -> dict[str, Any]:
     if isinstance(source, Mapping):
         arrays = dict(source)
     else:
-        optimizer = getattr(source, "optimizer_", source)
+        optimizer = getattr(source, "optimizer_", getattr(source, "optimizer", source))
         if not hasattr(optimizer, "trained_coef_"):
             raise DataError(f"Histograms are those of an optimizer, an estimator or a dict of arrays, not of "
                             f"{type(source).__name__}.")
@@ -118,7 +119,7 @@ def _summarize(a: np.ndarray, log: bool) -> str:
     finite = a[np.isfinite(a)]
     if not finite.size:
         return "not finite"
-    parts = [f"median {np.median(np.abs(finite)):.2g}" if log else f"{finite.mean():.2g} ± {finite.std():.2g}"]
+    parts = [f"median {np.median(np.abs(finite)):.3g}" if log else f"{finite.mean():.3g} ± {finite.std():.3g}"]
     if zeros := np.count_nonzero(finite == 0):
         parts.append(f"{zeros / finite.size:.0%} zero")
     if finite.size < a.size:

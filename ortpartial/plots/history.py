@@ -16,7 +16,8 @@ def read_history(source: Any) -> list[Mapping[str, Any]]:
     Parameters
     ----------
     source : object
-        An optimizer or an estimator, with a `history_` or `train_losses_`; or what these hold: dicts or numbers.
+        An optimizer, an estimator or a `TrainingView`, with a `history_` or `train_losses_`; or what these hold: dicts
+        or numbers.
 
     Returns
     -------
@@ -33,7 +34,7 @@ def read_history(source: Any) -> list[Mapping[str, Any]]:
     >>> read_history([0.5, 0.25])
     [{'epoch': 1, 'loss': 0.5}, {'epoch': 2, 'loss': 0.25}]
     """
-    optimizer = getattr(source, "optimizer_", source)
+    optimizer = getattr(source, "optimizer_", getattr(source, "optimizer", source))
     epochs = (getattr(source, "history_", None) or getattr(optimizer, "history_", None)
               or getattr(optimizer, "train_losses_", source))
     if not isinstance(epochs, Iterable) or isinstance(epochs, (str, bytes, Mapping)):

@@ -162,12 +162,13 @@ def _add_training(picture: Picture, spec: TrainingSpec) -> None:
     last = len(picture.boxes)
     picture.edges.update({(outputs[o], last): "" for o in spec.losses})
     states = f"states: {', '.join(spec.rate.state)}" if spec.rate.state else "no states"
-    picture.boxes += [
-        Box("loss", [_cut(line, at_end=True) for line in [*names, *penalty]], "training", "loss"),
-        Box("gradient", [f"by {len(spec.weights)} weights, {sum(map(_size, spec.trained.values())):,} numbers"],
-            "training", "gradient"),
-        Box("update", [_cut(type(spec.rate).__name__), _cut(states, at_end=True)], "training", "update"),
-    ]
+    settings = [f"every {spec.accumulate} batches"] * (spec.accumulate > 1)
+    settings += [type(piece).__name__ for piece in (spec.gradient_clipping, spec.averaging) if piece is not None]
+    count = f"by {len(spec.weights)} weight{'s' * (len(spec.weights) > 1)}, "
+    for part, lines in (("loss", [*names, *penalty]),
+                        ("gradient", [f"{count}{sum(map(_size, spec.trained.values())):,} numbers"]),
+                        ("update", [type(spec.rate).__name__, states, *settings])):
+        picture.boxes.append(Box(part, [_cut(line, at_end=True) for line in lines], "training", part))
     picture.edges.update({(last, last + 1): "", (last + 1, last + 2): ""})
 
 

@@ -22,7 +22,8 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     result : object
-        What `find_learning_rate` returns: `rates` and `losses`, one a step, and `suggestion`, a rate or None.
+        What `find_learning_rate` returns: `rates` and `losses`, one a step, `suggestion`, a rate or None, and, where
+        losses are smoothed, `raw_losses`.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on axes of a new figure.
 
@@ -51,9 +52,12 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     rates, losses = np.asarray(result.rates, float), np.asarray(result.losses, float)
     if not (is_finite := np.isfinite(losses)).any():
         raise DataError("No step has a finite loss; begin with a lower learning rate.")
+    raw = np.asarray(getattr(result, "raw_losses", np.full(losses.shape, np.nan)), float)[is_finite]
     rates, losses = rates[is_finite], losses[is_finite]
     with drawing(ax) as ax:
-        ax.plot(rates, losses)
+        if np.isfinite(raw).any():
+            ax.plot(rates, raw, color="0.8", linewidth=1, label="of each batch")
+        ax.plot(rates, losses, label="smoothed" if np.isfinite(raw).any() else "")
         ax.set(title="Learning rate finder", xlabel="learning rate", ylabel="loss", xscale="log")
         low, start = losses.min(), losses[0]
         # Losses that diverge would flatten all the others.
@@ -63,5 +67,6 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
         if result.suggestion is not None:
             ax.axvline(result.suggestion, color="black", linestyle="--", linewidth=1.2,
                        label=f"suggestion: {result.suggestion:.3g}")
+        if ax.get_legend_handles_labels()[0]:
             ax.legend()
     return ax

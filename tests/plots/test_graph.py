@@ -37,7 +37,7 @@ def test_model():
 
 def test_trained_and_frozen():
     ax = plot_graph(OrtGradientForwardBackwardOptimizer(mlp(), ["b2"], learning_rate="Adam"))
-    assert {"frozen: 40", "partly: 1 of 9", "by 1 weights, 1 numbers", "LearningRateAdam", "states: m, v",
+    assert {"frozen: 40", "partly: 1 of 9", "by 1 weight, 1 numbers", "LearningRateAdam", "states: m, v",
             "SquareLearningLoss"} <= set(texts(ax))
     assert len({patch.get_facecolor() for patch in ax.patches if isinstance(patch, FancyBboxPatch)}) == 4
 
@@ -73,6 +73,13 @@ def test_encoder():
     assert titles(plot_graph(model, depth=2)) == ["x", "net.embeddings", "net.encoder", "y"]
 
 
+def test_settings_of_the_update():
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), freeze="W1", gradient_clipping=1.0, accumulate=4,
+                                                    averaging="ema")
+    assert {"partly: 8 of 40", "every 4 batches", "GradientClipping", "ExponentialAverage"} <= set(
+        texts(plot_graph(optimizer)))
+
+
 def test_layers_that_differ():
     """A layer that alone is trained is drawn beside the others, which are one."""
     x = h = variable("x", "float32", ["N", 3])
@@ -101,6 +108,14 @@ def test_notebook():
     assert svg.startswith("<?xml")
     assert pyplot.get_fignums() == []
     assert not hasattr(plot_graph(mlp(), ax=pyplot.subplots()[1]), "_repr_svg_")
+
+
+def test_small_axes():
+    """Texts are as small as the boxes."""
+    _, axes = pyplot.subplots(2, 2, figsize=(6, 6))
+    small = {text.get_text(): text.get_fontsize() for text in plot_graph(mlp(), ax=axes[0, 0]).texts}
+    large = {text.get_text(): text.get_fontsize() for text in plot_graph(mlp()).texts}
+    assert all(0.3 * large[n] < size < 0.7 * large[n] for n, size in small.items())
 
 
 def test_no_model():

@@ -28,7 +28,7 @@ def test_weights_of_an_optimizer():
 def test_counts():
     """Every number is in a bin, and the fullest bin is as high as a row."""
     a = np.random.default_rng(0).normal(size=500)
-    counts = np.histogram(a, 80)[0]
+    counts = np.histogram(a, 50)[0]
     heights = plot_histograms({"a": a}).patches[0].get_data().values
     np.testing.assert_allclose(heights, 0.85 * counts / counts.max())
 

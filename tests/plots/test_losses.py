@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from models import data, mlp
 
-from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial import LearningRateSGD, OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import DataError
 from ortpartial.plots import plot_losses
 
@@ -45,6 +45,17 @@ def test_learning_rate_that_changes():
     assert ax.figure.axes == [ax]
 
 
+def test_records_of_a_training():
+    """Losses, validation and the schedule of a fit."""
+    X, y, _ = data()
+    optimizer = OrtGradientForwardBackwardOptimizer(mlp(), max_iter=6, validation_every=2, random_state=0,
+                                                    learning_rate=LearningRateSGD(0.01, schedule="cosine"))
+    ax = plot_losses(optimizer.fit(X, y, X_val=0.2))
+    assert ax.lines[1].get_xdata().tolist() == [2, 4, 6]
+    assert ax.lines[1].get_ydata().tolist() == optimizer.validation_losses_
+    assert legend(ax)[-1] == "learning rate"
+
+
 def test_wide_losses_are_logarithmic():
     assert plot_losses([100.0, 1.0]).get_yscale() == "log"
     assert plot_losses([100.0, 1.0], log=False).get_yscale() == "linear"
@@ -58,7 +69,8 @@ def test_sources():
     with pytest.raises(DataError, match="no epoch to draw; call fit first"):
         plot_losses(optimizer)
     optimizer.fit(X, y)
-    for source in (optimizer, SimpleNamespace(optimizer_=optimizer), optimizer.train_losses_):
+    for source in (optimizer, SimpleNamespace(optimizer_=optimizer), optimizer.train_losses_, optimizer.history_,
+                   optimizer.training_view()):
         np.testing.assert_array_equal(plot_losses(source).lines[0].get_ydata(), optimizer.train_losses_)
     with pytest.raises(DataError, match="a list of dicts or of losses, not int"):
         plot_losses(3)

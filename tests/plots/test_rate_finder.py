@@ -23,6 +23,14 @@ def test_suggestion_is_marked():
     assert draw([1.0, 1.0, 0.8, 0.5, 0.7, 2.0]).get_legend() is None
 
 
+def test_losses_of_batches():
+    """They stand behind the smoothed ones."""
+    sweep = SimpleNamespace(rates=RATES, losses=[1.0, 1.0, 0.8, 0.5, 0.7, 2.0], raw_losses=np.ones(6), suggestion=None)
+    ax = plot_learning_rate_finder(sweep)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["of each batch", "smoothed"]
+    assert ax.lines[1].get_ydata().tolist() == sweep.losses
+
+
 def test_divergence_does_not_flatten_the_rest():
     low, high = draw([1.0, 0.9, 0.8, 0.5, 30.0, 1e9]).get_ylim()
     assert low < 0.5
