@@ -31,7 +31,8 @@ def test_every_piece_is_a_name_of_the_package():
 
 
 def test_every_name_is_listed():
-    assert {*ortpartial.__all__, "OnnxLayer", "torch", "estimator", "learning_loss"} <= {*dir(ortpartial)}
+    lazy = {"OnnxClassifier", "OnnxLayer", "OnnxRegressor", "torch"}
+    assert {*ortpartial.__all__, *lazy, "estimator", "learning_loss"} <= {*dir(ortpartial)}
 
 
 def test_the_layer_is_imported_when_it_is_asked_for():
@@ -39,6 +40,20 @@ def test_the_layer_is_imported_when_it_is_asked_for():
     from ortpartial import OnnxLayer
 
     assert OnnxLayer is ortpartial.torch.OnnxLayer
+
+
+def test_estimators_are_imported_when_they_are_asked_for():
+    pytest.importorskip("sklearn")
+    from ortpartial import OnnxClassifier, OnnxRegressor, estimator
+
+    assert (OnnxClassifier, OnnxRegressor) == (estimator.OnnxClassifier, estimator.OnnxRegressor)
+
+
+def test_estimators_without_scikit_learn():
+    hide = "import sys; sys.modules['sklearn'] = None"
+    ask = "try:\n    from ortpartial import OnnxRegressor\nexcept ImportError as e:\n    print(e)"
+    assert run(f"{hide}\n{ask}") == ("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed; "
+                                    "install it with pip install 'ortpartial[sklearn]'.")
 
 
 def test_an_unknown_name():

@@ -23,6 +23,7 @@ __all__ = ["Binding", "Session", "has_training", "runtime_version"]
 #: What errors of loading say, and the optimizer of onnxruntime that they come from.
 _FAILING_FUSIONS = {
     "FusedMatMul": "MatmulTransposeFusion",  # 1.19.2 fuses a transposed product in float64 into one of float32
+    "com.microsoft.QuickGelu": "QuickGeluFusion",  # 1.19.2 fuses x σ(x) in float64, too, and has a kernel for float32
     "kernel for QLinearMatMul(21)": "QDQSelectorActionTransformer",  # 1.19.2 fuses one that it has up to opset 20
     # 1.31.1 gives a shape the name that it has in a model which was optimized before
     "Attempt to replace the existing tensor": "MatMulAddFusion",

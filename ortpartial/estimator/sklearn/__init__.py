@@ -4,13 +4,15 @@ from importlib.util import find_spec
 
 from ortpartial.exceptions import RuntimeMissingError
 
-if find_spec("sklearn") is None:
+try:
+    from .classifier import OnnxClassifier
+    from .onnx_export import register_converters
+    from .regressor import OnnxRegressor
+except ModuleNotFoundError as e:
+    if e.name is None or e.name.split(".")[0] != "sklearn":
+        raise
     raise RuntimeMissingError("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed; install it "
-                              "with pip install 'ortpartial[sklearn]'.")
-
-from .classifier import OnnxClassifier
-from .onnx_export import register_converters
-from .regressor import OnnxRegressor
+                              "with pip install 'ortpartial[sklearn]'.") from None
 
 if find_spec("skl2onnx") is not None:
     register_converters(OnnxClassifier, OnnxRegressor)

@@ -159,7 +159,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             context.call_on_fit_task_end(estimator=self, reconstruction_attributes=self._freeze, **told)
         if self.n_iter_ == self.max_iter and not optimizer._loop.place.is_stopped:
             warnings.warn(f"The training reached max_iter={self.max_iter} epochs and still improved by more than "
-                          f"tol={self.tol}.", ConvergenceWarning, stacklevel=4)  # the caller of the decorated fit
+                          f"tol={self.tol}.", ConvergenceWarning, stacklevel=2)
 
     def _begin_fit(self, told: dict[str, Any]) -> Any:
         """The context for callbacks of scikit-learn, where this estimator or one around it has any."""
@@ -279,7 +279,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Let networks of equal shape and settings share what is compiled, as in the folds of a cross-validation."""
         optimizer = self.optimizer_
         sizes = tuple([w.shape for w in network.arrays.values()])
-        if batch_size * max(map(max, sizes)) > _MOST_SHARED:
+        if batch_size * max(n for shape in sizes for n in shape) > _MOST_SHARED:
             return
         identity: Hashable = (
             sizes, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,

@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "relu": op.Relu,
     "leaky_relu": op.LeakyRelu,
     "elu": op.Elu,
-    "gelu": op.Gelu,
+    "gelu": lambda x: op.Gelu(x, approximate="tanh"),  # without Erf, for which onnxruntime has no kernel in float64
     "swish": lambda x: x * op.Sigmoid(x),
 }
 

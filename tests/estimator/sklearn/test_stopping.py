@@ -1,26 +1,78 @@
-"""The rule by which estimators stop."""
+"""The rule that ends a training, and early stopping."""
+
+import warnings
 
 import numpy as np
+import pytest
 from models import data, mlp
+from sklearn.datasets import load_breast_cancer
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
 
+from ortpartial import OnnxClassifier, OnnxRegressor
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator.sklearn.stopping import StoppingRule
 
-X, Y, _ = data(50)
+X, Y = load_breast_cancer(return_X_y=True)
+X = StandardScaler().fit_transform(X)
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_training_ends_as_those_of_scikit_learn_do(early_stopping):
+    settings = {"hidden_layer_sizes": (10,), "learning_rate_init": 0.01, "tol": 1e-3, "random_state": 0,
+                "early_stopping": early_stopping, "n_iter_no_change": 5}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        ours, theirs = OnnxClassifier(**settings).fit(X, Y), MLPClassifier(**settings).fit(X, Y)
+    assert abs(ours.n_iter_ - theirs.n_iter_) <= max(3, 0.1 * theirs.n_iter_)
+    assert len(ours.loss_curve_) == ours.n_iter_
+    assert ours.loss_ == ours.loss_curve_[-1]
+    if early_stopping:
+        assert len(ours.validation_scores_) == ours.n_iter_
+        assert ours.best_validation_score_ == max(ours.validation_scores_) == theirs.best_validation_score_
+        assert ours.best_loss_ is None
+    else:
+        assert ours.best_loss_ == min(ours.loss_curve_)
+        assert ours.validation_scores_ is ours.best_validation_score_ is None
+
+
+def test_early_stopping_keeps_the_best_weights():
+    """The validation data are those of scikit-learn, whose random numbers are drawn in the same order."""
+    seen = []
+    model = OnnxRegressor(hidden_layer_sizes=(5,), early_stopping=True, learning_rate_init=0.3, max_iter=30, tol=0,
+                          n_iter_no_change=40, random_state=0, callbacks=[lambda o: seen.append(o.get_state())])
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, Y)
+    best = int(np.argmax(model.validation_scores_))
+    assert best < len(seen) - 1
+    assert all(np.array_equal(a, b) for a, b in zip(model.optimizer_.get_state(), seen[best], strict=True))
+    assert model.best_validation_score_ == model.validation_scores_[best]
+
+
+def test_a_training_that_does_not_converge_warns():
+    with pytest.warns(ConvergenceWarning, match="reached max_iter=2 epochs"):
+        OnnxClassifier(max_iter=2, tol=0).fit(X, Y)
+
+
+def test_too_few_rows_to_validate_on():
+    with pytest.raises(ValueError, match="The validation set is too small"):
+        OnnxRegressor(early_stopping=True, validation_fraction=0.05).fit(X[:10], Y[:10])
 
 
 def test_the_averages_of_the_best_epoch_come_back():
     """With its weights, as the score is that of the averages."""
+    rows, targets, _ = data(50)
     seen = []
 
     def score(o):
-        seen.append(o.predict(X))
+        seen.append(o.predict(rows))
         return -o.n_iter_
 
     rule = StoppingRule(0.0, 2, score)
     o = Optimizer(mlp(), learning_rate="Adam", averaging="ema", use_average=True, random_state=0, callbacks=[rule])
-    o.fit(X, Y)
+    o.fit(rows, targets)
     assert o.n_iter_ == 4
-    assert not np.array_equal(o.predict(X), seen[0])
+    assert not np.array_equal(o.predict(rows), seen[0])
     rule.restore(o)
-    np.testing.assert_array_equal(o.predict(X), seen[0])
+    np.testing.assert_array_equal(o.predict(rows), seen[0])

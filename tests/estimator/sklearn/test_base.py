@@ -1,0 +1,238 @@
+"""What both estimators share: models, settings by name, and their place among scikit-learn's tools."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from onnx import ModelProto
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ortpartial import LearningRateAdam, OnnxClassifier, OnnxRegressor, build, constant, load, op, variable
+from ortpartial.estimator.sklearn.networks import build_network
+from ortpartial.exceptions import SettingError
+from ortpartial.runtime import Session
+from ortpartial.training import shared_sessions
+
+X, Y = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def make_rows(rows=600):
+    """Rows as of the houses of California: eight features, of which some interact, and noise."""
+    rng = np.random.RandomState(0)
+    A = rng.rand(rows, 8)
+    return A, np.sin(5 * A[:, 0]) + A[:, 1] * A[:, 2] + A[:, 3] ** 2 + 0.1 * rng.randn(rows)
+
+
+@pytest.mark.parametrize("load_rows", [load_diabetes, lambda return_X_y: make_rows(), load_breast_cancer, load_wine,
+                                       load_digits], ids=["diabetes", "california", "cancer", "wine", "digits"])
+def test_it_is_as_good_as_scikit_learn(load_rows):
+    """The score on held-out rows, as the mean of four splits, is at most 0.01 below that of scikit-learn."""
+    A, t = load_rows(return_X_y=True)
+    A, is_number = StandardScaler().fit_transform(A), t.dtype.kind == "f"
+    t = (t - t.mean()) / t.std() if is_number else t
+    ours, linear, other = ((OnnxRegressor, SGDRegressor, MLPRegressor) if is_number else
+                           (OnnxClassifier, SGDClassifier, MLPClassifier))
+    network = {"hidden_layer_sizes": (30,), "max_iter": 40, "learning_rate_init": 0.005}
+    scores = []
+    for seed in range(4):
+        A_train, A_test, t_train, t_test = train_test_split(A, t, random_state=seed)
+        models = (linear(**({} if is_number else {"loss": "log_loss"}), random_state=seed), ours(random_state=seed),
+                  other(**network, random_state=seed), ours(**network, random_state=seed))
+        scores.append([m.fit(A_train, t_train).score(A_test, t_test) for m in models])
+    sgd, our_linear, mlp, our_network = np.mean(scores, axis=0)
+    assert our_linear > sgd - 0.01
+    assert our_network > mlp - 0.01
+
+
+# -- models
+
+
+def network(shape, n_outputs):
+    return build_network([*shape, 6, n_outputs], np.random.RandomState(0))
+
+
+def test_a_model_is_given_in_any_form(tmp_path):
+    proto = network((4,), 3)
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    path = tmp_path / "model.onnx"
+    forms = [proto, proto.SerializeToString(), str(path), path, load(proto), network]
+    fitted = [OnnxClassifier(model, max_iter=3, random_state=0).fit(X, NAMES) for model in forms]
+    first = fitted[0].predict_proba(X)
+    assert all(np.array_equal(m.predict_proba(X), first) for m in fitted)
+    assert all(m.n_outputs_ == 3 for m in fitted)
+    assert np.array_equal(fitted[0].fit(X, NAMES).predict_proba(X), first)  # Each fit starts from the model.
+    assert fitted[0].model is proto
+
+
+def test_a_model_of_rows_with_more_axes():
+    x = variable("image", "float32", ["N", 1, 8, 8])
+    kernel = constant(np.random.RandomState(0).randn(4, 1, 3, 3).astype(np.float32) * 0.3, hint="kernel")
+    h = op.Flatten(op.MaxPool(op.Relu(op.Conv(x, kernel)), kernel_shape=[2, 2], strides=[2, 2]))
+    model = build([x], {"y": h @ constant(np.zeros((36, 10), np.float32), hint="w")})
+    images, digits = load_digits(return_X_y=True)
+    images = images.reshape(-1, 1, 8, 8) / 16
+    classifier = OnnxClassifier(model, learning_rate_init=0.01, max_iter=10, random_state=0).fit(images, digits)
+    assert classifier.score(images, digits) > 0.9
+    frozen = OnnxClassifier(model, weights_to_train="w", max_iter=1).fit(images, digits)
+    assert list(frozen.optimizer_.trained_coef_) == ["w"]
+
+
+def test_layers_belong_to_networks():
+    with pytest.raises(AttributeError, match="trained_coef_"):
+        _ = OnnxClassifier(network, max_iter=1).fit(X, Y).coefs_
+    assert not hasattr(OnnxClassifier(), "coefs_")
+
+
+def test_settings_of_the_optimizer():
+    model = OnnxClassifier(settings={"timeout": 60.0}, engine="step", max_iter=1).fit(X, Y)
+    assert (model.optimizer_.timeout, model.optimizer_.engine_) == (60.0, "step")
+    seen = []
+    OnnxClassifier(callbacks=[lambda o: seen.append(o.n_iter_) or len(seen) == 2]).fit(X, Y)
+    assert seen == [1, 2]
+
+
+def test_a_warm_start_goes_on():
+    model = OnnxClassifier(max_iter=3, warm_start=True, random_state=0, tol=0).fit(X, NAMES)
+    before, loss = model.optimizer_, model.loss_
+    model.set_params(max_iter=2).fit(X, NAMES)
+    assert model.optimizer_ is before
+    assert (model.n_iter_, len(model.loss_curve_)) == (2, 5)
+    assert model.loss_ < loss
+    assert model.set_params(warm_start=False).fit(X, NAMES).optimizer_ is not before
+
+
+# -- settings by name
+
+
+def test_nested_settings():
+    model = OnnxRegressor(learning_rate_init=0.5, loss="huber")
+    params = model.get_params()
+    assert params["learning_rate"] == "Adam"
+    assert params["learning_rate__eta0"] == 0.5
+    assert params["loss__delta"] == 1.0
+    assert "learning_rate__eta0" not in model.get_params(deep=False)
+    model.set_params(learning_rate__eta0=0.1, learning_rate__beta1=0.8, loss__delta=2.0, alpha=0.5)
+    assert model.learning_rate == LearningRateAdam(0.1, beta1=0.8)
+    assert (model.loss.delta, model.alpha) == (2.0, 0.5)
+    assert clone(model).get_params() == model.get_params()
+    with pytest.raises(SettingError, match="has no setting 'beta3'"):
+        model.set_params(learning_rate__beta3=1)
+    with pytest.raises(ValueError, match="Invalid parameter 'epochs'"):
+        model.set_params(epochs=1)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("hidden_layer_sizes", (0,)), ("hidden_layer_sizes", -1), ("activation", "sigma"), ("dropout", 1.0), ("alpha", -1),
+    ("max_iter", 0), ("batch_size", 0), ("tol", -1.0), ("validation_fraction", 0.0), ("dtype", "float16"),
+    ("learning_rate", "Bdam"), ("learning_rate_init", 0.0), ("loss", "los"), ("random_state", "a"), ("model", "x.onnx"),
+])
+def test_a_wrong_setting_is_named_by_fit(name, value):
+    model = OnnxRegressor().set_params(**{name: value})
+    with pytest.raises((ValueError, OSError), match=name if name != "model" else "x.onnx"):
+        model.fit(X, Y)
+    assert isinstance(repr(model), str)
+
+
+# -- among the tools of scikit-learn
+
+
+def test_a_grid_search_over_a_pipeline_in_processes():
+    pipeline = make_pipeline(StandardScaler(), OnnxClassifier(max_iter=10, random_state=0))
+    grid = {"onnxclassifier__learning_rate__eta0": [1e-5, 0.1], "onnxclassifier__hidden_layer_sizes": [(), (5,)]}
+    search = GridSearchCV(pipeline, grid, cv=2, n_jobs=2).fit(X, NAMES)
+    assert search.best_params_["onnxclassifier__learning_rate__eta0"] == 0.1
+    assert search.best_score_ > 0.9
+    assert (pickle.loads(pickle.dumps(search)).predict(X) == search.predict(X)).all()
+    assert cross_val_score(search.best_estimator_, X, NAMES, cv=2).mean() == search.best_score_
+
+
+def test_folds_compile_a_graph_once(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(Session, "_load_supported", lambda self, model, options, make=Session._load_supported:
+                        compiled.append(model.graph.name) or make(self, model, options))
+    shared_sessions.clear()
+    model = OnnxClassifier(hidden_layer_sizes=(6,), max_iter=2, class_weight="balanced")
+    scores = cross_val_score(model, X, NAMES, cv=5)
+    assert len(scores) == 5
+    assert len(compiled) == 2  # the step, and the prediction
+    cross_val_score(model.set_params(alpha=1.0), X, NAMES, cv=5)
+    assert len(compiled) == 4
+    alone = OnnxClassifier(hidden_layer_sizes=(6,), max_iter=2, random_state=0).fit(X, NAMES)
+    shared_sessions.clear()
+    assert np.array_equal(clone(alone).fit(X, NAMES).predict_proba(X), alone.predict_proba(X))
+
+
+def test_calibration():
+    model = make_pipeline(StandardScaler(), OnnxClassifier(learning_rate_init=0.1, random_state=0))
+    calibrated = CalibratedClassifierCV(model, cv=2).fit(X, NAMES)
+    assert calibrated.score(X, NAMES) > 0.9
+    assert calibrated.predict_proba(X).shape == (150, 3)
+
+
+@pytest.mark.parametrize("model", [None, network((4,), 3), network], ids=["linear", "proto", "function"])
+def test_pickles_go_on(model):
+    first = OnnxClassifier(model, hidden_layer_sizes=(5,), max_iter=3, random_state=0).fit(X, NAMES)
+    again = pickle.loads(pickle.dumps(first))
+    assert np.array_equal(again.predict_proba(X), first.predict_proba(X))
+    assert np.array_equal(again.partial_fit(X, NAMES).predict_proba(X), first.partial_fit(X, NAMES).predict_proba(X))
+    assert type(again.model) is type(model)
+
+
+@pytest.mark.parametrize("model", [None, network((4,), 3).SerializeToString()], ids=["network", "bytes"])
+def test_skops(model):
+    skops = pytest.importorskip("skops.io")
+    first = make_pipeline(StandardScaler(), OnnxClassifier(model, max_iter=3, random_state=0)).fit(X, NAMES)
+    data = skops.dumps(first)
+    untrusted = skops.get_untrusted_types(data=data)
+    assert all(name.startswith("ortpartial.") for name in untrusted)
+    again = skops.loads(data, trusted=untrusted)
+    assert np.array_equal(again.predict_proba(X), first.predict_proba(X))
+    assert np.array_equal(again[-1].partial_fit(X, NAMES).predict_proba(X),
+                          first[-1].partial_fit(X, NAMES).predict_proba(X))
+
+
+def test_metadata_routing():
+    weight = np.where(Y == 0, 10.0, 1.0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = OnnxClassifier(max_iter=3, random_state=0).set_fit_request(sample_weight=True)
+        scaler = StandardScaler().set_fit_request(sample_weight=False)
+        pipeline = make_pipeline(scaler, model).fit(X, NAMES, sample_weight=weight)
+    alone = clone(model).fit(StandardScaler().fit_transform(X), NAMES, sample_weight=weight)
+    assert np.array_equal(pipeline[-1].coefs_[0], alone.coefs_[0])
+
+
+def test_names_of_features():
+    table = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    model = OnnxClassifier(max_iter=1).fit(table, NAMES)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    assert model.n_features_in_ == 4
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[["b", "a", "c", "d"]])
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[["a", "b", "c"]])
+
+
+def test_the_card_in_a_notebook():
+    model = OnnxClassifier(hidden_layer_sizes=(5,), max_iter=1).fit(X, NAMES)
+    html = model._repr_html_()
+    assert "hidden_layer_sizes" in html
+    shown = ("n_iter_", "loss_", "classes_", "optimizer_") if sklearn.__version__ >= "1.9" else ()
+    assert all(name in html for name in shown)
+
+
+def test_the_model_can_be_exported():
+    trained = OnnxRegressor(max_iter=2).fit(X, Y).optimizer_.get_trained_onnx()
+    assert isinstance(trained, ModelProto)
+    assert [i.name for i in trained.graph.input] == ["X"]
