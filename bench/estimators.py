@@ -1,20 +1,15 @@
 """
 Time of a fit of OnnxClassifier and OnnxRegressor beside scikit-learn's MLPClassifier and MLPRegressor.
 
-    python bench/estimators.py [rounds, 5] [rows, 2048]
+    OMP_NUM_THREADS=1 python bench/estimators.py [rounds, 5] [rows, 2048]
 
-Both have the same settings, data and first weights, and take turns in one process of one thread; a fit is everything
+Both have the same settings, data and first weights, and take turns in one process; a fit is everything
 between the constructor and the last weight: validation of the data, the graph and its compilation in the first round,
 which later ones share, as the fits of a grid search do. Milliseconds are medians of the rounds after the first, which
 is listed apart. A ratio above 1 says that ours is faster.
 """
 
 from __future__ import annotations
-
-import os
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
 
 import statistics
 import sys
@@ -64,7 +59,7 @@ def compare(ours: type, theirs: type, dtype: str, batch_size: int, rounds: int, 
 
 def main(rounds: int = 5, rows: int = 2048) -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print(f"{rows} rows of {FEATURES} features, 100 hidden units, Adam, one thread; milliseconds of a fit")
+    print(f"{rows} rows of {FEATURES} features, 100 hidden units, Adam; milliseconds of a fit")
     print(f"{'':10} {'dtype':8} {'batch':>6} {'epochs':>6} {'MLP':>9} {'ours':>9} {'first':>9} {'ratio':>6}   scores")
     for ours, theirs in ((OnnxClassifier, MLPClassifier), (OnnxRegressor, MLPRegressor)):
         for dtype in ("float64", "float32"):

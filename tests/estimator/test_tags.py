@@ -1,11 +1,11 @@
 """Tags: with them, pipelines and searches of scikit-learn take an optimizer."""
 
+import pytest
 from models import data, mlp
 from sklearn.base import is_classifier, is_regressor
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
@@ -16,6 +16,9 @@ def optimizer():
 
 
 def test_what_an_optimizer_is():
+    pytest.importorskip("sklearn", minversion="1.6")
+    from sklearn.utils import get_tags
+
     tags = get_tags(optimizer())
     assert tags.target_tags.multi_output
     assert not tags.target_tags.required

@@ -79,7 +79,6 @@ def test_class_weights_are_sample_weights():
     assert np.allclose(balanced.coefs_[0], classifier().fit(X[few], Y[few], np.where(Y[few], 3.0, 0.6)).coefs_[0])
 
 
-@pytest.mark.filterwarnings("ignore:scipy.optimize:DeprecationWarning")  # scikit-learn 1.4 with a newer scipy
 def test_it_converges_to_the_optimum():
     """Without noise, both minimize the same function: the mean of the log loss and ½ alpha Σw² over all rows."""
     y = (Y == 1).astype(int)
