@@ -53,7 +53,8 @@ def run(*arguments: object, cwd: Path, torch: bool = False) -> str:
     path = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-W", "error", *OLD_SKLEARN, *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-        timeout=60, encoding="utf-8", env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
+        timeout=60, encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
