@@ -141,16 +141,17 @@ def _predict(model: Model, X: Mapping[str, Any], size: int) -> dict[str, np.ndar
     for start in range(0, rows, size):
         taken = np.arange(start, start + size if sizes else min(start + size, rows)).clip(max=rows - 1)
         ran = session.run({n: a[taken] for n, a in arrays.items()})
-        batches.append({n: _check_rows(n, a, len(taken))[: rows - start] for n, a in ran.items()})
-    return {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
+        batches.append({n: a[: rows - start] for n, a in ran.items() if _has_rows(a, len(taken))})
+    if not batches[0]:
+        raise DataError(f"No output of the model, of {', '.join(map(repr, model.outputs))}, has a row for each row of "
+                        f"the data.")
+    joined = {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
+    return {n: a.astype(str) if a.dtype == object else a for n, a in joined.items()}
 
 
-def _check_rows(name: str, array: Any, rows: int) -> np.ndarray:
-    """An output, which has to have a value for each row."""
-    if not isinstance(array, np.ndarray) or array.ndim == 0 or len(array) != rows:
-        what = f"the shape {array.shape}" if isinstance(array, np.ndarray) else "no array"
-        raise DataError(f"The output {name!r} has {what} for {rows} rows, and is no prediction of each.")
-    return array
+def _has_rows(array: Any, rows: int) -> bool:
+    """Whether an output is a prediction of every row."""
+    return isinstance(array, np.ndarray) and array.ndim > 0 and len(array) == rows
 
 
 def _find_labels(outputs: Mapping[str, np.ndarray], roles: Roles) -> dict[str, np.ndarray]:
@@ -202,7 +203,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     roles = roles.with_target(columns, args.target, args.data)
     inputs = find_inputs([model.outputs[o] for o in by_output], model.inputs)
     roles, _ = roles.with_features(columns, inputs, args.features, args.data)
-    roles = roles.with_labels(columns, by_output)
+    roles = roles.with_labels(columns, by_output, model.outputs)
     optimizer = OrtGradientForwardBackwardOptimizer(model, learning_loss=losses, engine="step")
     data = (roles.select_inputs(columns, inputs), roles.select_target(columns, args.data),
             roles.select_weight(columns, args.data))

@@ -50,8 +50,8 @@ class Roles:
         The trained outputs.
     weight : str, optional
         The column of weights of the rows.
-    labels : dict of str to list of str
-        By column, the texts that the labels 0, 1 ... stand for.
+    labels : dict of str to list
+        By column, the texts or whole numbers that the labels 0, 1 ... stand for.
     losses : list of str
         The losses as they were said.
     """
@@ -60,7 +60,7 @@ class Roles:
     target: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     weight: str | None = None
-    labels: Mapping[str, list[str]] = field(default_factory=dict)
+    labels: Mapping[str, list[Any]] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
 
     def with_features(self, columns: Columns, inputs: Mapping[str, Value], chosen: Sequence[str] | None, path: Path
@@ -104,17 +104,26 @@ class Roles:
                             f"the same names, and --target names {_list(chosen)}.")
         return replace(self, target=list(chosen))
 
-    def with_labels(self, columns: Columns, losses: Mapping[str, BaseLearningLoss]) -> Roles:
-        """The roles with what the labels stand for, in order, where a target is of texts; known ones stay."""
+    def with_labels(self, columns: Columns, losses: Mapping[str, BaseLearningLoss], outputs: Mapping[str, Value]
+                    ) -> Roles:
+        """The roles with what the labels stand for, in order; known ones stay.
+
+        Labels are numbered where they are texts, or whole numbers of which some are no classes of the output.
+        """
         labels = dict(self.labels)
         for name in self.target:
-            if columns[name].dtype.kind not in "US" or name in labels:
+            output = name if len(self.outputs) > 1 else self.outputs[0]
+            loss, column = losses[output], columns[name]
+            is_text = column.dtype.kind in "US"
+            if name in labels or not (is_text or column.dtype.kind in "iu"):
                 continue
-            loss = losses[name] if len(self.outputs) > 1 else next(iter(losses.values()))
-            if loss.labels(np.zeros((1, 2), np.float32)) is None or len(self.target) != len(self.outputs):
-                raise DataError(f"The target {name!r} is of texts, such as {str(columns[name].flat[0])!r}, and "
+            if loss.labels(np.zeros((1, 2), np.float32)) is not None and len(self.target) == len(self.outputs):
+                values = np.unique(column[column != loss.ignore_index])
+                if is_text or _is_misnumbered(values, loss.count_classes(outputs[output].shape or ()) or 2):
+                    labels[name] = values.tolist()
+            elif is_text:
+                raise DataError(f"The target {name!r} is of texts, such as {str(column.flat[0])!r}, and "
                                 f"{type(loss).__name__} is for numbers; choose another --loss, such as cross_entropy.")
-            labels[name] = np.unique(columns[name]).tolist()
         return replace(self, labels=labels)
 
     def select_inputs(self, columns: Columns, inputs: Mapping[str, Value]) -> dict[str, Any]:
@@ -136,15 +145,15 @@ class Roles:
         return next(iter(arrays.values())) if len(arrays) == 1 else Table(arrays)
 
     def _encode(self, name: str, column: np.ndarray, path: Path) -> np.ndarray:
-        """The numbers of labels that are texts."""
+        """The numbers of labels that stand for something; a negative one of a loss that does not count it stays."""
         if (labels := self.labels.get(name)) is None:
             return column
-        texts = column.astype(str)
-        numbers = np.searchsorted(labels, texts).clip(max=len(labels) - 1)
-        if (unknown := np.flatnonzero(np.array(labels)[numbers] != texts)).size:
-            row = unknown[0]
-            raise DataError(f"The column {name!r} of {str(path)!r} has the label {str(texts[row])!r} in row {row + 1}, "
-                            f"where {_list(labels)} were expected.")
+        values = column.astype(np.array(labels).dtype.kind) if column.dtype.kind != "U" else column
+        numbers = np.searchsorted(labels, values).clip(max=len(labels) - 1)
+        if (unknown := np.argwhere(np.array(labels)[numbers] != values)).size:
+            row = unknown[0][0]
+            raise DataError(f"The column {name!r} of {str(path)!r} has the label {column[row].tolist()!r} in row "
+                            f"{row + 1}, where {_list(labels)} were expected.")
         return numbers
 
     def select_weight(self, columns: Columns, path: Path) -> np.ndarray | None:
@@ -244,7 +253,12 @@ def _check_features(name: str, v: Value, names: Sequence[str], columns: Columns,
                         f"{_list(names)}; name them by --features, and the target by --target.")
 
 
-def _list(names: Iterable[str]) -> str:
+def _is_misnumbered(values: np.ndarray, classes: int) -> bool:
+    """Whether whole numbers are not 0 to classes - 1, but not more than these either."""
+    return 0 < len(values) <= classes and not 0 <= values.min() <= values.max() < classes
+
+
+def _list(names: Iterable[Any]) -> str:
     """The first names."""
     names = list(names)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
@@ -297,9 +311,12 @@ def load_roles(model: ModelProto) -> Roles:
 
 def _check_types(roles: Roles) -> None:
     """Raise ValueError where an entry is of another type: the model may be of a stranger."""
-    lists = [roles.target, roles.outputs, roles.losses, *roles.features.values(), *roles.labels.values()]
+    lists = [roles.target, roles.outputs, roles.losses, *roles.features.values()]
     names = [n for names in lists for n in names]
     if not all(isinstance(names, list) for names in lists) or not all(isinstance(n, str) for n in names):
         raise ValueError
+    for labels in roles.labels.values():
+        if not isinstance(labels, list) or not labels or {type(n) for n in labels} not in ({str}, {int}):
+            raise ValueError
     if not all(roles.features.values()) or not isinstance(roles.weight, str | None):
         raise ValueError

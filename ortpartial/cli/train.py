@@ -230,10 +230,14 @@ def _read_task(args: argparse.Namespace) -> Task:
     roles = roles.with_target(columns, args.target, args.data)
     inputs = find_inputs([model.outputs[o] for o in by_output], model.inputs)
     roles, texts = roles.with_features(columns, inputs, args.features, args.data)
-    roles = roles.with_labels(columns, by_output)
+    roles = roles.with_labels(columns, by_output, model.outputs)
     X_val, y_val = _read_validation(args, roles, model)
+    if (numbered := {n: labels for n, labels in roles.labels.items() if n not in stored.labels}) and not args.quiet:
+        for n, labels in numbered.items():
+            some = ", ".join(map(str, labels[:10])) + " ..." * (len(labels) > 10)
+            print_line(f"{n}: {len(labels)} labels, numbered from 0: {some}", sys.stderr)
     if texts and not args.quiet:
-        print(f"left out, as they are of texts: {', '.join(texts)}", file=sys.stderr)
+        print_line(f"left out, as they are of texts: {', '.join(texts)}", sys.stderr)
     return Task(model, losses, roles, roles.select_inputs(columns, inputs), roles.select_target(columns, args.data),
                 roles.select_weight(columns, args.data), X_val, y_val)
 

@@ -51,7 +51,7 @@ def test_examples_run(files, capsys, command):
         assert main(["train", "model.onnx", "data.csv", "-o", "trained.onnx", "-q"]) == 0
     for words in list_examples(text):
         assert main([*words, *(["--seconds", "0.01"] if command == "bench" else [])]) == 0, words
-        assert capsys.readouterr().err == ""
+        assert "ortpartial:" not in capsys.readouterr().err
 
 
 def test_the_first_help(files, capsys):

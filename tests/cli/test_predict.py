@@ -45,9 +45,13 @@ def test_predictions_on_the_terminal(rows, capsys):
 def test_models_that_cannot_be_trained(rows, capsys):
     """Without weights, of a fixed size of batches, with outputs of whole numbers."""
     x = variable("x", "float32", [8, 4])
-    onnx.save(build([x], {"best": op.ArgMax(x, axis=1, keepdims=0), "sum": op.ReduceSum(x, [1], keepdims=0)}), "m.onnx")
+    names = op.Gather(np.array(["u", "v", "w", "ä"], object), op.ArgMax(x, axis=1, keepdims=0))
+    onnx.save(build([x], {"best": op.ArgMax(x, axis=1, keepdims=0), "sum": op.ReduceSum(x, [1], keepdims=0),
+                          "total": op.ReduceSum(x, keepdims=0), "name": names}), "m.onnx")
     assert main(["predict", "m.onnx", "data.npz", "-o", "out.npz"]) == 0
     outputs = np.load("out.npz")
+    assert sorted(outputs) == ["best", "name", "sum"]
+    assert (outputs["name"] == np.array(["u", "v", "w", "ä"])[X.argmax(axis=1)]).all()
     assert (outputs["best"] == X.argmax(axis=1)).all()
     assert outputs["sum"].shape == (50,)
 
@@ -56,7 +60,7 @@ def test_predict_errors(rows, capsys):
     x = variable("x", "float32", ["N", 4])
     onnx.save(build([x], {"y": op.ReduceSum(x, keepdims=0)}), "sum.onnx")
     for words, message in [
-        ("sum.onnx data.npz -o a.npz", "The output 'y' has the shape () for 50 rows, and is no prediction of each."),
+        ("sum.onnx data.npz -o a.npz", "No output of the model, of 'y', has a row for each row of the data."),
         ("mlp.onnx data.npz --json", "With --json, predict says what it wrote; name a file with -o."),
         ("mlp.onnx data.npz --batch-size 0", "--batch-size is a whole number of at least 1, not 0."),
         ("mlp.onnx data.npz -o nowhere/a.npz", "There is no folder 'nowhere' for the predictions."),

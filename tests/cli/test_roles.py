@@ -16,6 +16,7 @@ PATH = Path("data.csv")
 COLUMNS = {"a": np.arange(3.0), "b": np.arange(3), "city": np.array(["x", "y", "z"]), "y": np.arange(3),
            "kind": np.array(["dog", "cat", "dog"])}
 X = {"x": variable("x", "float32", ["N", 2])}
+OUT = {"out": variable("out", "float32", ["N", 2])}
 
 
 def test_features():
@@ -53,7 +54,7 @@ def test_arrays():
          "Say which column is the target, by --target; 'data.csv' has 'a'."),
         (lambda r: Roles(outputs=["p", "q"]).with_target(COLUMNS, ["y", "a"], PATH),
          "The trained outputs are 'p', 'q'; the columns of their targets are to have the same names"),
-        (lambda r: Roles(outputs=["out"], target=["kind"]).with_labels(COLUMNS, {"out": SquareLearningLoss()}),
+        (lambda r: Roles(outputs=["out"], target=["kind"]).with_labels(COLUMNS, {"out": SquareLearningLoss()}, OUT),
          "The target 'kind' is of texts, such as 'dog', and SquareLearningLoss is for numbers"),
         (lambda r: Roles(target=["kind"], labels={"kind": ["cat", "cow"]}).select_target(COLUMNS, PATH),
          "The column 'kind' of 'data.csv' has the label 'dog' in row 1, where 'cat', 'cow' were expected."),
@@ -65,16 +66,29 @@ def test_errors(find, message):
         find(Roles())
 
 
+@pytest.mark.parametrize(
+    ("values", "classes", "labels", "numbers"),
+    [([1, 3, 2], 3, [1, 2, 3], [0, 2, 1]), ([0, 2, 5], 6, None, [0, 2, 5]), ([-1, 1, 1], 2, [-1, 1], [0, 1, 1]),
+     ([7, 8, 9], 2, None, [7, 8, 9])],
+)
+def test_labels_that_are_numbers(values, classes, labels, numbers):
+    """They are numbered where they are no classes, as 1 to 3; too many are left to the error of the training."""
+    columns, y = {"y": np.array(values)}, {"out": variable("out", "float32", ["N", classes])}
+    roles = Roles(outputs=["out"], target=["y"]).with_labels(columns, {"out": SoftmaxCrossEntropyLearningLoss()}, y)
+    assert roles.labels.get("y") == labels
+    assert roles.select_target(columns, PATH).tolist() == numbers
+
+
 @pytest.mark.parametrize("loss", [NegLogLearningLoss(), SoftmaxCrossEntropyLearningLoss()])
 def test_labels(loss):
-    roles = Roles(outputs=["out"]).with_target(COLUMNS, ["kind"], PATH).with_labels(COLUMNS, {"out": loss})
+    roles = Roles(outputs=["out"]).with_target(COLUMNS, ["kind"], PATH).with_labels(COLUMNS, {"out": loss}, OUT)
     assert roles.labels == {"kind": ["cat", "dog"]}
     assert roles.select_target(COLUMNS, PATH).tolist() == [1, 0, 1]
 
 
 def test_labels_of_a_former_training_stay():
     roles = Roles(target=["kind"], outputs=["out"], labels={"kind": ["bird", "cat", "dog"]})
-    roles = roles.with_labels(COLUMNS, {"out": SoftmaxCrossEntropyLearningLoss()})
+    roles = roles.with_labels(COLUMNS, {"out": SoftmaxCrossEntropyLearningLoss()}, OUT)
     assert roles.select_target(COLUMNS, PATH).tolist() == [2, 1, 2]
 
 
@@ -85,7 +99,7 @@ def test_roles_in_a_model():
     store_roles(model, roles)
     assert load_roles(onnx.ModelProto.FromString(model.SerializeToString())) == roles
     for text in ("{", "[]", '{"a": 1}', '{"features": []}', '{"features": {"x": []}}', '{"target": "y"}',
-                 '{"labels": {"y": [1]}}', '{"weight": 1}'):
+                 '{"labels": {"y": [1, "a"]}}', '{"weight": 1}'):
         model.metadata_props[0].value = text
         with pytest.raises(SettingError, match="metadata, which is not as ortpartial writes it"):
             load_roles(model)
