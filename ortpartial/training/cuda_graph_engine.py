@@ -94,6 +94,7 @@ class CudaGraphEngine(EpochEngine):
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; where there is room for them on the device, recordings stay."""
         super().start(data)
+        data = self._data  # with numbers for strings
         if self._resident is not None and self._resident.takes(data):
             self._resident.fill(data)
         elif self._resident is not None and (self.iteration == 0 or self._resident.is_like(data)):
