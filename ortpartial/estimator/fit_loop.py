@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -116,6 +116,7 @@ class FitLoop:
         self.spec, self.engine, self.predictor, self.settings = spec, engine, predictor, settings
         self.thread: int | None = None
         self.began, self.place = perf_counter(), Place()
+        self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
         self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
         self.reset()
 
@@ -170,6 +171,7 @@ class FitLoop:
         def count_steps() -> int | None:
             return self._count_steps(rows, batches) or steps
 
+        self.count_steps = count_steps
         while place.epoch < self.settings.max_iter and not place.is_stopped:
             epoch = place.epoch + 1
             told = tasks if tasks is not None and (self.settings.callbacks or tasks.is_followed) else None
@@ -192,8 +194,8 @@ class FitLoop:
                 self._record()
                 if validation is None and self.engine.controls:
                     self._watch(self.train_losses)
-            progress.end_epoch(self._last_losses)
-            if told is not None and told.end_epoch():
+            progress.end_epoch(self.read_losses)
+            if told is not None and (told.end_epoch() or place.is_stopped):
                 progress.ending = f"stopped by {told.stopped_by}"
         if tasks is not None:
             tasks.end_fit()
@@ -431,7 +433,7 @@ class FitLoop:
             raise ConvergenceError(divergence)
         warnings.warn(divergence, ConvergenceWarning, stacklevel=stacklevel)
 
-    def _last_losses(self) -> dict[str, float]:
+    def read_losses(self) -> dict[str, float]:
         """The last losses, to be shown."""
         last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
         return {n: v[0] for n, v in last.items() if v}

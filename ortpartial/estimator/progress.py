@@ -16,14 +16,14 @@ from tqdm import tqdm
 from ortpartial.exceptions import ConvergenceError, DeadlineError
 from ortpartial.logs import logger, seconds_compiling
 
-__all__ = ["Progress"]
+__all__ = ["Bar", "Progress", "is_interactive"]
 
 #: Seconds between two looks at the training, and those after which a compilation is told of.
 _PERIOD, _LONG_COMPILATION = 0.2, 1.0
 
 #: A narrow terminal cuts off the end.
 _FORMAT = "{desc}{postfix} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}"
-_FORMAT_WITHOUT_END = "{desc}{postfix}, {n_fmt} batches in {elapsed}, {rate_fmt}"
+_FORMAT_WITHOUT_END = "{desc}{postfix}, {n_fmt} {units} in {elapsed}, {rate_fmt}"
 
 #: Why a training ended, for errors that end one.
 _ENDINGS: tuple[tuple[type[BaseException], str], ...] = (
@@ -42,7 +42,9 @@ class Progress:
         Returns the number of batches taken so far, and the mean loss of the epoch that runs, None before its first
         step.
     is_shown : bool
-        Whether anything is shown; the log is written in any case.
+        Whether anything is shown.
+    is_logged : bool
+        Whether the log is written.
 
     Attributes
     ----------
@@ -58,15 +60,16 @@ class Progress:
     training ended after 1 of 1 epochs: max_iter reached
     """
 
-    def __init__(self, read: Callable[[], tuple[int, float | None]], is_shown: bool = True):
+    def __init__(self, read: Callable[[], tuple[int, float | None]], is_shown: bool = True, is_logged: bool = True):
         self.read, self.is_shown, self.ending = read, is_shown, "max_iter reached"
         self._thread, self._first = get_ident(), read()[0]
         self._epoch = self._done = self._max_iter = self._verbose = 0
         self._total: int | None = None
         self._losses: dict[str, float] = {}
         self._start = self._epoch_start = time.monotonic()
-        self._bar: _Bar | None = None
-        self._is_logged = logger.isEnabledFor(logging.DEBUG)
+        self._bar: Bar | None = None
+        self._is_logged = is_logged and logger.isEnabledFor(logging.DEBUG)
+        self._tells = is_logged
         self._is_followed = False
 
     def __enter__(self) -> Progress:
@@ -85,7 +88,7 @@ class Progress:
             1 for a bar, or lines where the output is no terminal; 2 for lines; 0 for neither.
         """
         self._verbose = verbose if self.is_shown else 0
-        has_bar = self._verbose == 1 and _is_interactive(sys.stderr)
+        has_bar = self._verbose == 1 and is_interactive()
         if self._bar is not None and not has_bar:
             self._bar.close()
             self._bar = None
@@ -97,7 +100,7 @@ class Progress:
         self._total = None if steps is None else self.read()[0] - self._first + steps * (max_iter - epoch + 1)
         self._epoch_start = time.monotonic()
         if self._bar is None and has_bar:
-            self._bar = _Bar(self._look)
+            self._bar = Bar(self._look)
 
     def end_epoch(self, read_losses: Callable[[], Mapping[str, float]]) -> None:
         """Tell that the epoch has ended.
@@ -113,7 +116,8 @@ class Progress:
         self._losses = dict(read_losses())
         listed = "".join(f"{n}={loss:.4g}, " for n, loss in self._losses.items())
         line = f"epoch {self._epoch}/{self._max_iter}: {listed}{time.monotonic() - self._epoch_start:.3f} s"
-        logger.debug(line)
+        if self._is_logged:
+            logger.debug(line)
         if self._verbose and self._bar is None:
             self._print(line)
 
@@ -136,30 +140,34 @@ class Progress:
         if error is not None:
             self.ending = next((text for cls, text in _ENDINGS if isinstance(error, cls)), type(error).__name__)
         line = f"training ended after {self._done} of {self._max_iter} epochs: {self.ending}"
-        logger.info("%s, %.2f s", line, time.monotonic() - self._start)
+        if self._tells:
+            logger.info("%s, %.2f s", line, time.monotonic() - self._start)
         if self._bar is not None:
             self._bar.close(self.ending)
         elif self._verbose:
             self._print(line)
 
 
-class _Bar:
+class Bar:
     """A bar on a terminal, which a thread moves until it is closed.
 
     Parameters
     ----------
     look : callable
-        From a remark to what stands beside the bar, the batches taken, all of them if known, and the losses.
+        From a remark to what stands beside the bar, the steps taken, all of them if known, and the losses.
+    unit, units : str
+        What a step is, and several.
     """
 
-    def __init__(self, look: Callable[..., tuple[str, int, int | None, dict[str, float]]]):
-        self.look = look
+    def __init__(self, look: Callable[..., tuple[str, int, int | None, dict[str, float]]], unit: str = "batch",
+                 units: str = "batches"):
+        self.look, self._without_end = look, _FORMAT_WITHOUT_END.replace("{units}", units)
         text, _, total, _ = look()
         # tqdm 4.70 writes nothing to a terminal that does not know its size, as that of `script` and some of docker.
         has_width = _count_columns(sys.stderr) != 0
-        self.tqdm = tqdm(total=total, desc=text, unit="batch", mininterval=0, miniters=0, dynamic_ncols=has_width,
+        self.tqdm = tqdm(total=total, desc=text, unit=unit, mininterval=0, miniters=0, dynamic_ncols=has_width,
                          ncols=None if has_width else 80, nrows=None if has_width else 24, file=sys.stderr,
-                         bar_format=_FORMAT if total else _FORMAT_WITHOUT_END)
+                         bar_format=_FORMAT if total else self._without_end)
         self.is_over = Event()
         self.thread = Thread(target=self._watch, name="ortpartial progress", daemon=True)
         self.thread.start()
@@ -171,7 +179,7 @@ class _Bar:
     def _describe(self, remark: str = "") -> int:
         """Set what stands beside the bar; return the number of batches that it does not show yet."""
         text, taken, total, losses = self.look(remark)
-        self.tqdm.total, self.tqdm.bar_format = total, _FORMAT if total else _FORMAT_WITHOUT_END
+        self.tqdm.total, self.tqdm.bar_format = total, _FORMAT if total else self._without_end
         self.tqdm.set_description_str(text, refresh=False)
         self.tqdm.set_postfix({n: f"{loss:.4g}" for n, loss in losses.items()}, refresh=False)
         return max(0, taken - self.tqdm.n)
@@ -192,7 +200,12 @@ def _count_columns(stream: Any) -> int | None:
         return None
 
 
-def _is_interactive(stream: Any) -> bool:
-    """Whether what was written to a stream can be overwritten: on a terminal, and in a notebook."""
-    is_terminal = getattr(stream, "isatty", lambda: False)()
-    return bool(is_terminal) or type(stream).__module__.startswith("ipykernel")
+def is_interactive() -> bool:
+    """Whether what was written to stderr can be overwritten: on a terminal, and in a notebook.
+
+    Returns
+    -------
+    bool
+    """
+    is_terminal = getattr(sys.stderr, "isatty", lambda: False)()
+    return bool(is_terminal) or type(sys.stderr).__module__.startswith("ipykernel")

@@ -1,18 +1,15 @@
 """The bar, the lines in place of it, and the log of a training."""
 
-import fcntl
 import io
 import logging
-import os
 import re
-import struct
-import sys
-import termios
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from terminals import Terminal
 from trainings import X_VAL, Y_VAL, X, Y, linear_engine, optimizer, same
 
 from ortpartial.estimator import progress
@@ -21,42 +18,6 @@ from ortpartial.logs import compiling
 from ortpartial.training.epoch_engine import EpochEngine
 
 LINE = r"epoch {}/5: loss=[\d.]+, validation=[\d.]+, [\d.e-]+ s"
-
-
-class Terminal:
-    """A terminal in place of stderr: what was written to it, as lines and as the states of one line."""
-
-    def __init__(self, columns=100):
-        self.master, slave = os.openpty()
-        self.stream, self.written = os.fdopen(slave, "w", encoding="utf-8"), b""
-        self.resize(columns)
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    @property
-    def stderr(self):
-        return self.stream
-
-    @property
-    def stdout(self):
-        return sys.stdout
-
-    def resize(self, columns, rows=24):
-        fcntl.ioctl(self.stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def _read(self):
-        while True:
-            try:
-                self.written += os.read(self.master, 4096)
-            except OSError:  # The other side was closed.
-                return
-
-    def states(self):
-        """What was shown, one after the other."""
-        self.stream.close()
-        self.reader.join()
-        os.close(self.master)
-        return [s.strip() for s in re.split(r"[\r\n]+", self.written.decode()) if s.strip()]
 
 
 @pytest.fixture
@@ -239,7 +200,8 @@ def test_the_bar_is_drawn_by_time_and_not_by_step(terminal, monkeypatch):
     assert len(terminal.states()) <= seconds / 0.05 + 3
 
 
-def test_a_stream_that_is_missing():
+def test_a_stream_that_is_missing(monkeypatch):
     """As in a program without a console."""
-    assert not progress._is_interactive(None)
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=None))
+    assert not progress.is_interactive()
     assert linear_engine().mean.value == 0

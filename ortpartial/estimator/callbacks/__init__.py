@@ -7,9 +7,11 @@ from .early_stopping import EarlyStopping
 from .gradient_monitor import GradientMonitor
 from .learning_rate_finder import LearningRateFinder, LearningRateSweep, find_learning_rate
 from .mlflow import MLflow
+from .progress_bar import ProgressBar
 from .reduce_on_plateau import ReduceOnPlateau
 from .tensorboard import TensorBoard
 from .timer import Timer
 
 __all__ = ["CSVLogger", "Callback", "Checkpoint", "EarlyStopping", "GradientMonitor", "LearningRateFinder",
-           "LearningRateSweep", "MLflow", "ReduceOnPlateau", "TensorBoard", "Timer", "find_learning_rate"]
+           "LearningRateSweep", "MLflow", "ProgressBar", "ReduceOnPlateau", "TensorBoard", "Timer",
+           "find_learning_rate"]
