@@ -283,14 +283,13 @@ class LearningRateNAdam(WeightDecay, LearningRateAdam):
         """Pₖ in float64, which follows from k: a state would cost each weight several operators.
 
         With q = 0.96^ψ it is β₁ᵏ exp Σᵢ log(1 - ½qⁱ) = β₁ᵏ exp -Σⱼ qʲ(1 - qʲᵏ) / (j 2ʲ (1 - qʲ)), in which terms from
-        2⁻⁵³ on do not count. 1 - exp(-x) is computed as tanh(x/2) (1 + exp(-x)), which does not cancel.
+        2⁻⁵³ on do not count. 1 - eˣ is computed as -tanh(x/2) (1 + eˣ), which does not cancel.
         """
         j = np.arange(1, 54)
-        x = -j * np.log(0.96) * self.momentum_decay
-        factors = constant(np.exp(-x) / (j * 2.0**j * -np.expm1(-x)))
-        x = constant(x) * cast(k, factors)
-        total = op.ReduceSum(factors * op.Tanh(0.5 * x) * (1 + op.Exp(-x)), keepdims=0)
-        return op.Pow(constant(self.beta1, np.float64), k) * op.Exp(-total)
+        x = j * np.log(0.96) * self.momentum_decay
+        factors, k = np.exp(x) / (j * 2.0**j * -np.expm1(x)), k.astype(np.float64)
+        total = op.MatMul(factors, op.Tanh(0.5 * x * k) * (1 + op.Exp(x * k)))
+        return op.Pow(constant(self.beta1, np.float64), k) * op.Exp(total)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,11 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 
 
+#: By the class that has no such setting the one that has it.
+ELSEWHERE = dict.fromkeys([(f"LearningRate{name}", "weightdecay") for name in ("Adagrad", "Adam", "RMSProp")],
+                          "LearningRateAdamW(weight_decay=0.01)")
+
+
 def normalize(name: str) -> str:
     """A name in lower case, without the signs between its words."""
     return "".join(c for c in name.lower() if c.isalnum())
@@ -211,6 +216,6 @@ def describe_unknown(name: str, owner: str, names: Iterable[str]) -> str:
     "LearningRateSGD has no setting 'size'; its settings are eta0, schedule."
     """
     names = list(names)
-    guess = suggest(name, names, list_aliases(names))
+    guess = ELSEWHERE.get((owner, normalize(name))) or suggest(name, names, list_aliases(names))
     hint = f"did you mean {guess}?" if guess else f"its settings are {', '.join(names) or 'none'}."
     return f"{owner} has no setting {name!r}; {hint}"

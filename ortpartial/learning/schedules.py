@@ -440,7 +440,8 @@ class ReduceOnPlateauSchedule(Schedule):
 
     The loss of an epoch is that of the validation data, at each validation, or that of the training where there are
     none. It has fallen where it is less than (1 - `threshold`) times the least one so far. A reduction compiles nothing
-    anew, and belongs to the state of a training: a pickle goes on with it, a new `fit` starts without.
+    anew, and belongs to the state of a training: a pickle goes on with it, a new `fit` starts without, and a training
+    that is stored in a model keeps its last step size.
 
     Parameters
     ----------

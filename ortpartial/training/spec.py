@@ -184,7 +184,7 @@ class TrainingSpec:
         """The optimizer of every weight, as some may be excluded from a part of the update."""
         names = {n: [n] for n in self.model.initializers}
         for alias, a in self.model.aliases.items():
-            names[a.initializer].append(alias)
+            names.setdefault(a.initializer, []).append(alias)
         for pattern in self.rate.patterns:
             if not any(fnmatchcase(n, pattern) for each in names.values() for n in each):
                 some = ", ".join(self.model.main_names[w] for w in self.weights[:10])

@@ -16,7 +16,7 @@ from paths import ROOT, environment
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import SettingError
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
-from ortpartial.learning.optimizers import LearningRateAdafactor, LearningRateSGD
+from ortpartial.learning.optimizers import LearningRateAdafactor
 from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.learning.schedules import ReduceOnPlateauSchedule
 
@@ -44,7 +44,7 @@ dist.destroy_process_group()
 """
 #: What processes do together and one alone must do as well.
 SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs", "clipped",
-        "unfreezing", "adafactor", "plateau", "scaled by a callback"]
+        "unfreezing", "plateau", "scaled by a callback"]
 
 
 class Halve:
@@ -109,11 +109,9 @@ def training(case, distributed=False, rank=0):
 
         frozen = {"freeze": ("W1",), "rate_factors": {"b*": 0.5}}
         return Optimizer(mlp(), callbacks=[change], **frozen, **settings), (X, y, w)
-    if case == "adafactor":
-        rate = LearningRateAdafactor(0.1, weight_decay=0.1, no_decay="vectors")
-        return Optimizer(mlp(), **{**settings, "learning_rate": rate}), (X, y, w)
     if case == "plateau":
-        rate = LearningRateSGD(0.1, schedule=ReduceOnPlateauSchedule(factor=0.5, patience=0, threshold=0.9))
+        plateau = ReduceOnPlateauSchedule(factor=0.5, patience=0, threshold=0.9)
+        rate = LearningRateAdafactor(0.1, weight_decay=0.1, no_decay="vectors", schedule=plateau)
         return Optimizer(mlp(), **{**settings, "learning_rate": rate}), (X, y, w)
     if case == "scaled by a callback":
         def halve(o):
