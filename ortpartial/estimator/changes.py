@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import resolve_averaging, resolve_clipping, resolve_penalty, resolve_rate
 from ortpartial.model import Model, change_weights, specialize
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
 __all__ = ["PROGRESS", "WEIGHTS", "change_settings", "check_average", "check_lengths", "keep_learned", "list_unfrozen",
-           "scale_rate"]
+           "name_weights", "scale_rate"]
 
 #: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
@@ -122,6 +123,25 @@ def _find_starts(optimizer: Optimizer, new: TrainingSpec) -> dict[str, int]:
     former, now = optimizer._spec, optimizer._engine.updates
     starts = {w: former.rate_starts.get(w, 0) if w in former.weights else now for w in new.weights}
     return {w: start for w, start in starts.items() if start}
+
+
+def name_weights(optimizer: Optimizer) -> str | Sequence[str] | None:
+    """The setting `weights_to_train`, with names in place of a function: one of a notebook cannot be pickled.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+
+    Returns
+    -------
+    str, sequence of str, or None
+        What is frozen is among the names.
+    """
+    setting: WeightSelection | None = optimizer._arguments["weights_to_train"]
+    if not callable(setting):
+        return setting
+    return resolve_weights(_restore_model(optimizer), setting, list(optimizer._spec.losses))
 
 
 def list_unfrozen(optimizer: Optimizer, patterns: Sequence[str]) -> dict[str, Any]:

@@ -49,7 +49,15 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
-from .changes import PROGRESS, change_settings, check_average, check_lengths, list_unfrozen, scale_rate
+from .changes import (
+    PROGRESS,
+    change_settings,
+    check_average,
+    check_lengths,
+    list_unfrozen,
+    name_weights,
+    scale_rate,
+)
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
@@ -654,8 +662,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         Parameters
         ----------
         *patterns : str
-            Names, aliases and patterns, such as ``"encoder.layer.11.*"``. A pattern that stands for weights which are
-            trained by default chooses these alone.
+            Names, aliases and patterns, such as ``"encoder.layer.11.*"``. A pattern that stands for frozen weights
+            unfreezes these alone, one that stands for others chooses those among them that are trained by default.
 
         Returns
         -------
@@ -1103,8 +1111,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """Settings, the model as bytes, and the state of the training; the rest is derived from them."""
         state = {n: v for n, v in vars(self).items() if n not in _DERIVED}
         state["_arguments"] = {n: v for n, v in self._arguments.items() if n != "model"}
-        if callable(self._arguments["weights_to_train"]):  # Functions written in a notebook cannot be pickled.
-            state["_arguments"]["weights_to_train"] = self.weights_to_train
+        state["_arguments"]["weights_to_train"] = name_weights(self)
         model = change_weights(self._spec.model, self._first)
         with self._engine.turn.lock:
             snapshot = self._engine.snapshot()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.logs import logger
 
-from .changes import change_settings, scale_rate
+from .changes import WEIGHTS, change_settings, name_weights, scale_rate
 from .context import TaskContext
 from .hooks import call_hook, has_hooks
 
@@ -331,7 +331,5 @@ def _period(callback: Any) -> int | None:
 
 def _list_shared(optimizer: Optimizer) -> dict[str, Any]:
     """The settings that processes share."""
-    weights = {n: optimizer._arguments[n] for n in ("weights_to_train", "freeze", "rate_factors")}
-    if callable(weights["weights_to_train"]):  # A function cannot always be sent.
-        weights["weights_to_train"] = optimizer.weights_to_train
-    return {**{n: getattr(optimizer, n) for n in _SHARED}, **weights}
+    weights = {n: optimizer._arguments[n] for n in WEIGHTS}
+    return {**{n: getattr(optimizer, n) for n in _SHARED}, **weights, "weights_to_train": name_weights(optimizer)}

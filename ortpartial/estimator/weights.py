@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from typing import Any
 
 from ortpartial.autodiff import (
@@ -80,7 +81,7 @@ def freeze_more(freeze: str | Sequence[str], patterns: Sequence[str]) -> tuple[s
 
 def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], settings: Mapping[str, Any]
                 ) -> dict[str, Any]:
-    """The settings that train further weights: those frozen, and those that were never chosen.
+    """The settings that train further weights: those that are frozen, or else those that were never chosen.
 
     Parameters
     ----------
@@ -89,8 +90,8 @@ def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], s
     outputs : sequence of str
         The outputs that are trained.
     patterns : sequence of str
-        Names, aliases and patterns of the weights. A pattern that stands for weights which are trained by default
-        chooses these alone.
+        Names, aliases and patterns of the weights. A pattern that stands for frozen weights unfreezes these alone, one
+        that stands for others chooses those among them that are trained by default, if any are.
     settings : dict of str to object
         Those of an optimizer, of which `weights_to_train` and `freeze` count.
 
@@ -105,14 +106,15 @@ def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], s
         A name or a pattern stands for nothing that can be trained.
     """
     weights, freeze = settings["weights_to_train"], _list_items(settings["freeze"])
-    chosen = resolve_weights(model, weights, outputs)
-    default = {n for n, v in model.initializers.items() if v in find_default_weights(model, outputs)}
+    chosen, default = resolve_weights(model, weights, outputs), find_default_weights(model, outputs)
     for pattern in patterns:
-        named = resolve_weights(model, [pattern], outputs)
-        usual = [n for n in named if n in default or n in chosen]
-        if missing := [n for n in usual or named if n not in chosen]:
-            chosen = weights = [*chosen, *missing]
+        named, frozen = resolve_weights(model, [pattern], outputs), find_frozen(model, freeze)
+        if not any(n in frozen for n in named if n in chosen):
+            usual = [n for n in named if n in chosen or model.initializers[n] in default]
+            if missing := [n for n in usual or named if n not in chosen]:
+                chosen = weights = [*chosen, *missing]
         freeze = [item for item in freeze if item not in (pattern, f"!{pattern}")]
+        freeze = list(dropwhile(lambda item: item.startswith("!"), freeze))  # Nothing is frozen before them.
         if not find_named(model, pattern).isdisjoint(find_frozen(model, freeze)):
             freeze.append(f"!{pattern}")
     return {"weights_to_train": weights, "freeze": tuple(freeze)}

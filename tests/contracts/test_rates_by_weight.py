@@ -20,6 +20,7 @@ from ortpartial.learning import (
     LearningRateSGD,
     LearningRateSGDNesterov,
 )
+from ortpartial.training import engine_selection
 from ortpartial.training_info import TrainingSession
 
 #: Adam divides by gradients that are nearly 0.
@@ -158,6 +159,24 @@ def test_a_change_in_a_callback_is_one_between_two_fits():
     for kind in ("weight", "optimizer"):
         np.testing.assert_equal(parts.get_state(kind), whole.get_state(kind))
     np.testing.assert_equal(parts.predict(X), whole.predict(X))
+
+
+def test_another_engine_where_many_weights_join(monkeypatch):
+    """Weights that are too big for two copies are overwritten from then on."""
+    plain = train("epoch", learning_rate="Adam", callbacks=[unfreezing], freeze="conv.*")
+    monkeypatch.setattr(engine_selection, "_BIG", 600)
+    o = Optimizer(network(), learning_rate="Adam", callbacks=[unfreezing], freeze="conv.*", max_iter=EPOCHS,
+                  batch_size=BATCH, shuffle=False)
+    assert (o.engine_, o._engine.copies) == ("epoch", 2)
+    assert (o.fit(*images("float32")).engine_, o._engine.copies) == ("step", 1)
+    assert o.engine_reason_ == "memory counts, so weights are overwritten where they are"
+    assert_close(o.trained_coef_, plain.trained_coef_, 1e-6)
+
+
+def test_a_function_that_chooses_is_pickled_as_names():
+    o = Optimizer(network(), lambda name, shape, node: len(shape) > 1, freeze="conv.*")
+    again = pickle.loads(pickle.dumps(o)).unfreeze("conv.*")
+    assert again.weights_to_train == o.unfreeze("conv.*").weights_to_train == ["conv.weight", "fc.weight"]
 
 
 def test_a_pickle_goes_on_with_the_weights_that_have_joined():
