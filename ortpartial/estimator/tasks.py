@@ -185,7 +185,7 @@ class FitTasks:
     def _agree_on_periods(self) -> set[int]:
         """The same in all processes, where those of the first one may have changed."""
         engine, periods = self.optimizer._engine, self._periods
-        if engine.is_distributed and any(_is_adaptive(c) for c in self._callbacks):
+        if engine.is_distributed and any(_is_adaptive(c) for c in self.optimizer._loop.settings.callbacks):
             periods = engine.broadcast(periods)
         return periods
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from models import assert_close, data, mlp, two_in_two_out
 from paths import ROOT, environment
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.exceptions import SettingError
+from ortpartial.estimator import Checkpoint
+from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
 from ortpartial.learning.optimizers import LearningRateAdafactor
 from ortpartial.learning.penalties import ElasticLearningPenalty
@@ -44,7 +46,7 @@ dist.destroy_process_group()
 """
 #: What processes do together and one alone must do as well.
 SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs", "clipped",
-        "unfreezing", "plateau", "scaled by a callback"]
+        "unfreezing", "plateau", "scaled by a callback", "resumed"]
 
 
 class Halve:
@@ -67,6 +69,17 @@ class Halve:
             estimator.set_state([a / 2 for a in estimator.get_state()])
 
     teardown = setup
+
+
+class Cut(Halve):
+    """Ends a training within its second epoch, in the first process."""
+
+    def __init__(self):
+        super().__init__(rank=0)
+
+    def on_fit_task_end(self, estimator, context):
+        if context.task_name == "batches" and estimator.n_iter_ == 1:
+            raise ArithmeticError("cut")
 
 
 def training(case, distributed=False, rank=0):
@@ -121,6 +134,16 @@ def training(case, distributed=False, rank=0):
         return Optimizer(mlp(), callbacks=[halve], **settings), (X, y, w)
     if case == "failing":  # The others would wait for the first process.
         return Optimizer(mlp(), callbacks=[lambda o: 1 / 0], **settings), (X, y)
+    if case == "resumed":  # It was cut off within an epoch; the first process alone has a folder with checkpoints.
+        if not distributed:
+            return Optimizer(mlp(), **settings), (X, y, w)
+        folder = f"{sys.argv[4]}/run-{rank}"
+        cut = Optimizer(mlp(), callbacks=[Checkpoint(folder, seconds=0), Cut()], **settings)
+        with pytest.raises(ArithmeticError if rank == 0 else OrtPartialError):
+            cut.fit(X, y, w)
+        again = Optimizer(mlp(), **settings)
+        again.fit = partial(again.fit, resume=folder)
+        return again, (X, y, w)
     if case == "few":  # Batches of two for four processes: two of them have nothing to do.
         return Optimizer(mlp(), **{**settings, "batch_size": 2}), (X, y, w)
     if case == "clipped":  # With batches that wait for their update.

@@ -99,6 +99,7 @@ class EarlyStopping(EpochCallback):
             What `get_state` returned.
         """
         self._set_values(state)
+        self.best_, self.best_epoch_, self.stopped_epoch_ = state["best"], state["best_epoch"], state["stopped"]
 
     def _begin_fit(self, run: FitRun) -> None:
         self.best_ = self.best_epoch_ = self.stopped_epoch_ = None

@@ -15,6 +15,7 @@ from trainings import ENGINES, X_VAL, Y_VAL, X, Y, optimizer, same
 
 from ortpartial import LearningRateAdam, LearningRateSGD, LossScale, SoftmaxCrossEntropyLearningLoss
 from ortpartial.estimator import Checkpoint
+from ortpartial.estimator.callbacks import EarlyStopping, ReduceOnPlateau
 from ortpartial.estimator.checkpoint import list_checkpoints, read_checkpoint
 from ortpartial.exceptions import CheckpointError, CheckpointWarning, DataError, SettingError
 
@@ -387,3 +388,19 @@ def test_weights_that_are_unfrozen_on_the_way(tmp_path, n):
     again = cut_and_resume(make, tmp_path, (X, Y), n)
     assert equal(again, expected)
     assert again.get_trained_onnx() == expected.get_trained_onnx()
+
+
+@pytest.mark.parametrize("n", [2, 8, 15, 16])
+def test_early_stopping_and_a_plateau(tmp_path, n):
+    """They go on from what they have seen, also where nothing but their end is left."""
+    def make():
+        callbacks = [EarlyStopping(patience=3, min_delta=0.02), ReduceOnPlateau(patience=1, factor=0.3, threshold=0.1)]
+        return optimizer(max_iter=30, learning_rate=0.3, validation_every=1, callbacks=callbacks)
+
+    expected = make().fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert expected.n_iter_ == 5
+    assert expected.learning_rate_ < 0.3
+    again = cut_and_resume(make, tmp_path, (X, Y), n, X_val=X_VAL, y_val=Y_VAL)
+    assert equal(again, expected)
+    for name in ("best_", "best_epoch_", "stopped_epoch_"):
+        assert getattr(again.callbacks[0], name) == getattr(expected.callbacks[0], name)
