@@ -10,7 +10,9 @@ import time
 import warnings
 from pathlib import Path
 
+import matplotlib
 import pytest
+from matplotlib import pyplot
 from models import data, mlp
 from paths import ROOT
 
@@ -18,7 +20,9 @@ from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
 from ortpartial.cli import main
 from ortpartial.estimator.checkpoint import read_checkpoint
 from ortpartial.model import external_data, read, write
+from ortpartial.plots import plot_losses, save_figure
 
+matplotlib.use("Agg")
 X, Y, _ = data(20)
 
 
@@ -46,6 +50,11 @@ def gradient(seed):
     return run
 
 
+def draw(seed):
+    ax = plot_losses([1.0, seed])
+    return lambda path: save_figure(ax, path)
+
+
 #: By name, how to make of a seed what writes a path.
 WRITERS = {
     "write": write_model,
@@ -55,16 +64,19 @@ WRITERS = {
     "TrainingSession.save": lambda seed: session(seed).save,
     "save_onnx_graph": lambda seed: optimizer(seed).save_onnx_graph,
     "save_checkpoint": lambda seed: optimizer(seed).save_checkpoint,
+    "save_figure": draw,
 }
 
 
 def content(path):
-    """What a path holds: a checkpoint, a model or a folder of models that can be read; None where nothing is."""
+    """What a path holds: a figure, a checkpoint, a model or a folder of models that can be read; None if nothing."""
     if not path.exists():
         return None
     files = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
     if path.suffix == ".safetensors":
         return str(read_checkpoint(path))
+    if path.suffix == ".png":
+        return str(pyplot.imread(path).tobytes())
     return {p.name: read(p).SerializeToString() for p in files}
 
 
@@ -80,7 +92,7 @@ def writer(request, tmp_path, monkeypatch):
         monkeypatch.setattr(external_data, "MESSAGE", 0)
         monkeypatch.setattr(external_data, "BIG", 64)
     (tmp_path / "folder").mkdir()
-    names = {"save_onnx_graph": "graphs", "save_checkpoint": "last.safetensors"}
+    names = {"save_onnx_graph": "graphs", "save_checkpoint": "last.safetensors", "save_figure": "losses.png"}
     path = tmp_path / "folder" / names.get(request.param, "model.onnx")
     functions, contents = [], []
     for seed in (1, 2):
