@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortpartial.graph import PRODUCTS, VIEWS, Node, Value, topological, walk_back
@@ -60,10 +60,10 @@ class Block:
         sizes = {n: v.array.size if v.array is not None else 0 for n, v in self.weights.items()}
         return sum(size for n, size in sizes.items() if n in trained), sum(sizes.values())
 
-    def describe_form(self, trained: Collection[str]) -> object:
+    def describe_form(self, trained: Collection[str]) -> Hashable:
         """What blocks of one form have in common."""
-        return (_hide_numbers(self.path), Counter(node.op_type for node in self.nodes),
-                [(v.type_key, n in trained) for n, v in self.weights.items()])
+        return (_hide_numbers(self.path), frozenset(Counter(node.op_type for node in self.nodes).items()),
+                tuple((v.type_key, n in trained) for n, v in self.weights.items()))
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,8 @@ def collapse(blocks: Sequence[Block], trained: Collection[str]) -> list[Repeat]:
     list of Repeat
         From the first one on; none is inside of another.
     """
-    forms = [block.describe_form(trained) for block in blocks]
+    numbers: dict[Hashable, int] = {}
+    forms = [numbers.setdefault(block.describe_form(trained), len(numbers)) for block in blocks]
     repeats, i = [], 0
     while i < len(forms):
         best = max(_find_repeats(forms, i), key=lambda r: (r.copies - 1) * r.length, default=None)
@@ -203,9 +204,11 @@ def collapse(blocks: Sequence[Block], trained: Collection[str]) -> list[Repeat]:
     return repeats
 
 
-def _find_repeats(forms: Sequence[object], i: int) -> Iterator[Repeat]:
+def _find_repeats(forms: Sequence[int], i: int) -> Iterator[Repeat]:
     """The repeats that begin with a block."""
     for length in range(1, (len(forms) - i) // 2 + 1):
+        if forms[i + length] != forms[i]:
+            continue
         first, copies = forms[i : i + length], 1
         while forms[i + copies * length : i + (copies + 1) * length] == first:
             copies += 1

@@ -12,6 +12,10 @@ from onnx import ModelProto
 from ortpartial import ElasticLearningPenalty, OrtGradientForwardBackwardOptimizer, build, constant, load, op, variable
 from ortpartial.exceptions import ModelError
 from ortpartial.plots import plot_graph
+from ortpartial.training.data_parallel_engine import DataParallelEngine
+from ortpartial.training.epoch_engine import EpochEngine
+from ortpartial.training.inplace_engine import InplaceEngine
+from ortpartial.training.step_engine import StepEngine
 
 
 def texts(ax):
@@ -57,6 +61,14 @@ def test_engines(engine, runs):
     assert {run.rstrip(":") for run in runs} <= optimizer.save_onnx_graph(bytes).keys()
     assert "+ ElasticLearningPenalty" in lines
     assert any(line.startswith(f"Engine '{engine}': ") for line in lines)
+
+
+@pytest.mark.parametrize("kind", [StepEngine, EpochEngine, InplaceEngine, DataParallelEngine])
+def test_graphs_of_engines(kind):
+    """Every engine says which of its graphs compute which parts of a step, and each part is computed once."""
+    engine = kind(OrtGradientForwardBackwardOptimizer(mlp())._spec)
+    assert {graph for graph, _ in engine.runs} <= engine.graphs().keys()
+    assert [part for _, parts in engine.runs for part in parts] == ["model", "loss", "gradient", "update"]
 
 
 def test_encoder():
