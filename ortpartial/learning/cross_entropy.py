@@ -155,7 +155,8 @@ class FocalLearningLoss(NegLogLearningLoss):
     """-α(1 - s)ᵞ q log s - (1 - α) sᵞ (1 - q) log(1 - s) with s = σ(y), a raw score y and a label t of 0 or 1.
 
     Labels that are predicted well count little. q, the labels after smoothing, and other weights are those of
-    `NegLogLearningLoss`.
+    `NegLogLearningLoss`. A target between 0 and 1 is a probability: the costs of both labels are weighted by it, each
+    with a focus of its own.
 
     Parameters
     ----------

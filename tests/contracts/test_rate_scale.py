@@ -133,6 +133,16 @@ def test_a_pickle_goes_on_with_the_scale_of_a_callback():
     assert_close(again.partial_fit(X, y).trained_coef_, o.partial_fit(X, y).trained_coef_, 0)
 
 
+@IN_EVERY_ENGINE
+def test_factors_of_weights_are_scaled_as_well(engine):
+    X, y, *_ = split()
+    settings = {"rate": LearningRateAdam(0.1), "max_iter": 3}
+    scaled = optimizer(engine, rate_factors={"fc.*": 0.5, "conv.*": 3}, **settings).scale_learning_rate(0.25)
+    scaled.set_params(warm_start=True).fit(X, y)
+    plain = optimizer(engine, rate_factors={"fc.*": 0.125, "conv.*": 0.75, "norm.*": 0.25}, **settings).fit(X, y)
+    assert_close(scaled.trained_coef_, plain.trained_coef_, 1e-6)
+
+
 def test_a_new_fit_starts_without():
     X, y, *_ = split()
     o = optimizer(max_iter=20).fit(X, y)
