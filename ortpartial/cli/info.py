@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +115,7 @@ def run_info(args: argparse.Namespace) -> int:
     if args.depth is not None and args.depth < 1:
         raise SettingError(f"--depth is a whole number of at least 1, not {args.depth}.")
     rate, sizes = parse_rate(args.rate), parse_sizes(args.size)
-    report = _examine(args)
+    report = _examine(args, sizes)
     cost = {} if report.blockers else _estimate(report, rate, args.batch_size, sizes)
     if args.measure and not report.blockers:
         cost["seconds"], cost["engine"] = _measure(report, rate, args.batch_size, sizes)
@@ -125,7 +126,7 @@ def run_info(args: argparse.Namespace) -> int:
     return 1 if report.blockers else 0
 
 
-def _examine(args: argparse.Namespace) -> Report:
+def _examine(args: argparse.Namespace, sizes: Mapping[str, int]) -> Report:
     """Read a model, and find out what can be trained."""
     model = load(args.model, straight_through=args.straight_through)
     outputs = [n for n, v in model.outputs.items() if v.is_float]
@@ -139,7 +140,8 @@ def _examine(args: argparse.Namespace) -> Report:
         blockers = [str(e)]
     else:
         blockers = list(_find_blockers(model, weights, outputs))
-        graph = forward_graph(load(model, variables=weights), weights, outputs)
+        batch = _list_shapes(model, args.batch_size, sizes) if sizes else None
+        graph = forward_graph(specialize(model, batch=batch, variables=weights), weights, outputs)
         refusals = find_untrusted(graph, weights, input_grads=[])
     descriptions = describe_weights(model, weights, outputs, freeze=args.freeze)
     return Report(model, outputs, weights, blockers, refusals, descriptions)
@@ -150,19 +152,19 @@ def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Ma
     model, weights = report.model, report.weights
     losses = dict.fromkeys(report.outputs, SquareLearningLoss())
     spec = TrainingSpec(specialize(model, variables=weights), tuple(weights), losses, rate=rate)
-    shapes = {n: [_find_size(d, sizes, batch_size if axis == 0 else 1) for axis, d in enumerate(v.shape or ())]
-              for n, v in model.inputs.items()}
     open_sizes = sorted({str(d) for v in model.inputs.values() for d in (v.shape or ())[1:] if not isinstance(d, int)
                          and d not in sizes})
     states = sum(prod(int(n) for n in shape if isinstance(n, int)) * spec.trained[w].dtype.itemsize
                  for w in weights for shape in spec.shapes_of_states(w).values())
+    values = forward_bytes(spec.for_batch(_list_shapes(model, batch_size, sizes)).model)
     return {"batch_size": batch_size, "weight_bytes": sum(a.nbytes for a in model.arrays.values()),
-            "state_bytes": states, "value_bytes": 2 * forward_bytes(spec.for_batch(shapes).model),
-            "open_sizes": open_sizes}
+            "state_bytes": states, "value_bytes": 2 * values, "open_sizes": open_sizes}
 
 
-def _find_size(size: int | str | None, sizes: Mapping[str, int], default: int) -> int:
-    return size if isinstance(size, int) else sizes.get(str(size), default)
+def _list_shapes(model: Model, batch_size: int, sizes: Mapping[str, int]) -> dict[str, list[int]]:
+    """The shapes of the inputs of a batch, with 1 for sizes that are not known."""
+    return {n: [d if isinstance(d, int) else batch_size if axis == 0 else sizes.get(str(d), 1)
+                for axis, d in enumerate(v.shape or ())] for n, v in model.inputs.items()}
 
 
 def _measure(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> tuple[float, str]:
@@ -206,7 +208,7 @@ def _print(report: Report, cost: Mapping[str, Any], args: argparse.Namespace) ->
     model, sizes = report.model, report.sizes
     print(*_format_tensors(model), sep="\n")
     for line in _format_initializers(report, args.depth):
-        print(paint(line, "green") if line.endswith("  trained") else line)
+        print(paint(line, "green") if re.search("  trained(,|$)", line) else line)
     head, *rows = format_table(["operator", "nodes", "gradient", "engines"],
                                ([o, str(n), *others] for o, n, *others in _list_operators(model, report.refusals)),
                                align="<><<")
@@ -277,7 +279,8 @@ def _format_initializers(report: Report, depth: int | None) -> Iterator[str]:
         shared = f"shared by {modules[n]} modules" if modules[n] > 1 and n in report.weights else ""
         is_told = "".join(places[n]) == n or (places[n][-1] == n and is_generated_name(n))
         name = "" if is_told else f"named {n}"
-        note = ", ".join(filter(None, [report.descriptions[n].reason, shared, name]))
+        reason = report.descriptions[n].reason
+        note = ", ".join(filter(None, ["frozen" if reason.startswith("frozen by") else reason, shared, name]))
         leaves.append(Leaf(places[n], v.type_name, size, n in report.weights, note))
     if leaves:
         columns = shutil.get_terminal_size((100, 24)).columns
