@@ -920,7 +920,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         - ``step``, ``epoch``: the loss, the new weights and the new states after one or many steps;
         - engine ``"agent"``: ``forward``, and ``forward_backward`` with the gradients, which only onnxruntime-training
           runs;
-        - ``distributed=True``: ``gradient`` and ``update``, the two parts of a step.
+        - ``distributed=True``, and weights that are overwritten where they are: ``gradient`` and ``update``, the two
+          parts of a step, of which ``sum`` takes the place of the second where no update is due.
 
         Parameters
         ----------
