@@ -93,7 +93,8 @@ def note_settings(optimizer: Optimizer) -> None:
     optimizer : OrtGradientForwardBackwardOptimizer
         The optimizer.
     """
-    optimizer._origin = {**{n: getattr(optimizer, n) for n in (*_PIECES, *_LOOP)},
+    own, loop = vars(optimizer), vars(optimizer._loop.settings)  # Attributes take calls in Python, in every fit.
+    optimizer._origin = {**{n: own[n] for n in _PIECES}, **{n: loop[n] for n in _LOOP},
                          **{n: optimizer._arguments[n] for n in WEIGHTS}}
 
 

@@ -322,7 +322,8 @@ class Engine(ABC):
 
         Without a copy, arrays may be the memory that the next step writes to.
         """
-        arrays = {n: b.numpy().copy() if copy else b.numpy() for n, b in self._buffers[self.side].items()}
+        arrays = {n: b.numpy() if b.array is None else b.array.copy() if copy else b.array
+                  for n, b in self._buffers[self.side].items()}
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
                 "shapes": self._policy.state}
 
@@ -496,12 +497,12 @@ class Engine(ABC):
 
     def _program(self, kind: str, shapes: Shapes, rows: int, thread: int | None = None) -> Any:
         """The program of a kind for these shapes, which is kept; it reads batches of so many rows from now on."""
-        key = ProgramKey(kind, shapes, thread, self._symbolic_spec()[1] if shapes[0][1][0] < 0 else None)
-        if key not in self._programs:
+        key = kind, shapes, thread, self._symbolic_spec()[1] if shapes[0][1][0] < 0 else None
+        if key not in self._programs:  # Found by a tuple, as a `ProgramKey` takes two calls more.
             self._make_room()
             with compiling(f"the {kind} for {'batches of any shape' if is_symbolic(shapes) else f'{rows} rows'}"):
-                self._programs[key] = self._open(key)
-        program = self._programs[key]
+                self._programs[ProgramKey(*key)] = self._open(ProgramKey(*key))
+        program = self._programs[key]  # type: ignore[index]  # a ProgramKey is a tuple
         if program.source != (source := (self._starts, rows)):
             program.read_from(self._data, rows)
             program.source = source

@@ -67,7 +67,8 @@ class ShapePolicy:
     @property
     def state(self) -> tuple[list[tuple[Any, int]], list[tuple[Any, int]], int, Any]:
         """What a policy that continues this one is made of, without keys that are no strings, for formats like JSON."""
-        return list(self.chosen.items()), list(self.counts.items()), self.frequent, self.first
+        chosen = list(self.chosen.items()) if self.chosen else []
+        return chosen, list(self.counts.items()), self.frequent, self.first
 
     def choose(self, shapes: Any, steps: int, size: Callable[[], int]) -> bool:
         """Whether steps of these shapes are taken by a program of their own.

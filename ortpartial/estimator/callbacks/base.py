@@ -137,6 +137,10 @@ class EpochCallback(Callback):
         The data that are scored; by default those of the training.
     """
 
+    scoring: Any = None
+    X_val: Any = None
+    y_val: Any = None
+
     #: Whether a fit without a history is scored in any case.
     needs_score = False
 

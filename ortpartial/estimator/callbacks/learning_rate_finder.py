@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 
-from .base import Callback
+from .base import EpochCallback, FitRun
 
 if TYPE_CHECKING:
     from ..optimizer import OrtGradientForwardBackwardOptimizer
@@ -125,6 +126,13 @@ def find_learning_rate(
     >>> 1e-3 < sweep.suggestion < 1
     True
     """
+    return _sweep(optimizer, partial(_repeat_batches, X=X, y=y, sample_weight=sample_weight), min_rate, max_rate, steps,
+                  smoothing, divergence)
+
+
+def _sweep(optimizer: OrtGradientForwardBackwardOptimizer, repeat: Callable[[Any], Iterator[Any]], min_rate: float,
+           max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
+    """Take steps on the batches that a function of the copy of an optimizer repeats."""
     if not 0 < min_rate < max_rate < np.inf:
         raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
                            f"{max_rate!r}.")
@@ -136,7 +144,7 @@ def find_learning_rate(
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace(trial.learning_rate, eta0=min_rate, schedule="constant"))
     rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0
-    for rate, batch in zip(rates, islice(_repeat_batches(trial, X, y, sample_weight), steps), strict=False):
+    for rate, batch in zip(rates, islice(repeat(trial), steps), strict=False):
         trial.scale_learning_rate(rate / min_rate)
         try:
             losses.append(trial.partial_fit([batch]).train_losses_[-1])
@@ -151,21 +159,25 @@ def find_learning_rate(
 
 def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Any, y: Any, sample_weight: Any
                     ) -> Iterator[Sequence[Any]]:
-    """The batches of the data, again and again; rows in an order of their own."""
-    loop, size = optimizer._loop, optimizer.batch_size
+    """The batches of the data, again and again."""
     X, y, sample_weight = optimizer._predictor.reader.unpack(X, y, sample_weight)
-    if y is None:
-        while True:
-            yield from X
-    data, rows = loop._to_arrays(X, y, sample_weight)
-    rng = np.random.default_rng(0)
+    if y is not None:
+        yield from _repeat_rows(optimizer, optimizer._loop._to_arrays(X, y, sample_weight)[0])
+    while True:
+        yield from X
+
+
+def _repeat_rows(optimizer: OrtGradientForwardBackwardOptimizer, data: Mapping[str, np.ndarray]
+                 ) -> Iterator[Sequence[Any]]:
+    """The rows of arrays as a step reads them, batch by batch, again and again in another order."""
+    rows, size, rng = len(next(iter(data.values()))), optimizer.batch_size, np.random.default_rng(0)
     while True:
         order = rng.permutation(rows)
         for start in range(0, max(rows - rows % size, 1), size):
-            yield [a for a in loop._take(data, order[start : start + size]) if a is not None]
+            yield [a for a in optimizer._loop._take(data, order[start : start + size]) if a is not None]
 
 
-class LearningRateFinder(Callback):
+class LearningRateFinder(EpochCallback):
     """Find a step size before the first epoch, by a `find_learning_rate`, and train with it.
 
     The training itself begins as without it. One that goes on, as with `warm_start` or from a checkpoint, keeps its
@@ -204,23 +216,15 @@ class LearningRateFinder(Callback):
         self.min_rate, self.max_rate, self.steps, self.update = min_rate, max_rate, steps, update
         self.result_: LearningRateSweep | None = None
 
-    def setup(self, estimator: Any, context: Any) -> None:
-        """Check that the estimator has a step size.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and its task "fit".
-        """
-        if not hasattr(estimator, "scale_learning_rate"):
+    def _begin_fit(self, run: FitRun) -> None:
+        if (view := run.view) is None:
             raise SettingError(f"LearningRateFinder changes the step size of an optimizer of ortpartial; "
-                               f"{type(estimator).__name__} has none.")
-        if estimator._engine.is_distributed:
+                               f"{type(run.estimator).__name__} has none.")
+        if view.optimizer._engine.is_distributed:
             raise SettingError("LearningRateFinder is called in the first process alone; with distributed=True, call "
                                "find_learning_rate in each process before fit.")
 
-    def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None, y: Any = None,
-                          metadata: Any = None) -> None:
+    def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None, y: Any = None) -> None:
         """Find the step size, before the first epoch.
 
         Parameters
@@ -229,17 +233,19 @@ class LearningRateFinder(Callback):
             The estimator, and the task.
         X, y : array_like
             The data of the training.
-        metadata : dict or None
-            Holds "sample_weight", if there is one.
         """
-        if context.parent is not None or estimator.training_view().iteration > 0:
+        super().on_fit_task_begin(estimator, context)
+        run = self._runs[id(estimator)]
+        if context.parent is not run.context or (view := run.view) is None or view.iteration > 0:
             return
-        if iter(X) is X if y is None else False:
+        optimizer = view.optimizer
+        if y is None and iter(X) is X:
             raise SettingError("LearningRateFinder reads the batches before they are trained, and X gives them once.")
-        self.result_ = find_learning_rate(estimator, X, y, **(metadata or {}), min_rate=self.min_rate,
-                                          max_rate=self.max_rate, steps=self.steps)
+        repeat = partial(_repeat_batches, X=X, y=None, sample_weight=None) if y is None else partial(
+            _repeat_rows, data=optimizer._engine.data)
+        self.result_ = _sweep(optimizer, repeat, self.min_rate, self.max_rate, self.steps)
         if self.result_.suggestion is None:
             warnings.warn(f"LearningRateFinder suggests no step size, as the loss diverged after "
                           f"{len(self.result_.rates)} steps; lower min_rate.", ConvergenceWarning, stacklevel=2)
         elif self.update:
-            estimator.set_params(learning_rate__eta0=self.result_.suggestion)
+            optimizer.set_params(learning_rate__eta0=self.result_.suggestion)

@@ -9,6 +9,7 @@ from models import two_in_two_out
 from sklearn.linear_model import LogisticRegression
 from trainings import ENGINES, W, X, Y, optimizer, same
 
+from ortpartial import OnnxClassifier
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.callbacks import LearningRateFinder, LearningRateSweep, find_learning_rate
 from ortpartial.exceptions import ConvergenceWarning, SettingError
@@ -114,6 +115,17 @@ def test_nothing_to_suggest():
 def test_settings(settings, message):
     with pytest.raises(SettingError, match=message):
         find_learning_rate(optimizer(), X, Y, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:The training reached max_iter")
+@pytest.mark.parametrize("is_set", [False, True])
+def test_an_estimator_of_ours(is_set):
+    """Whose labels are encoded before they are trained."""
+    finder = LearningRateFinder()
+    model = OnnxClassifier(max_iter=3, callbacks=() if is_set else (finder,))
+    model = model.set_callbacks(finder) if is_set else model
+    model.fit(X, np.where(Y[:, 0] > 0, "yes", "no"))
+    assert model.optimizer_.learning_rate.eta0 == finder.result_.suggestion
 
 
 def test_what_it_cannot_do():
