@@ -183,7 +183,7 @@ def test_errors_of_several(X, y, message):
         ({"random_state": "a"}, SettingError, "random_state is None, a seed from 0 on or a Generator, not 'a'."),
         ({"learning_rate": "Sgdd"}, SettingError, "learning_rate: 'Sgdd' is not known."),
         ({"learning_rate": -1.0}, SettingError, "LearningRateSGD: eta0 is -1.0"),
-        ({"learning_loss": "square"}, SettingError, "learning_loss: 'square' is not known."),
+        ({"learning_loss": "cubic"}, SettingError, "learning_loss: 'cubic' is not known."),
         ({"learning_loss": {}}, SettingError, "learning_loss is an empty dict; name at least one output."),
         ({"learning_loss": {"z": "elastic"}}, SettingError, "names 'z', which is no output of the model: 'y'."),
         ({"learning_penalty": 0.1}, SettingError, "learning_penalty: 0.1 is a number"),

@@ -144,7 +144,7 @@ def test_another_model_starts_anew():
         ({"verbose": "yes"}, SettingError, "verbose is 0, 1 or 2, not 'yes'."),
         ({"init": "zero"}, SettingError, "init is 'model' or 'random', not 'zero'."),
         ({"learning_rate__eta0": -1.0}, SettingError, "LearningRateSGD: eta0 is -1.0"),
-        ({"learning_loss": "square"}, SettingError, "learning_loss: 'square' is not known."),
+        ({"learning_loss": "cubic"}, SettingError, "learning_loss: 'cubic' is not known."),
         ({"weights_to_train": ["b3"]}, ModelError, "The weight 'b3' is no initializer of the model"),
         ({"device": "tpu"}, DeviceError, "The device is 'tpu'"),
     ],

@@ -120,6 +120,15 @@ def test_clipping_accumulation_and_averages(stand_in, settings):
     assert "If" not in {node.op_type for node in graph.graph.node}
 
 
+def test_weights_that_join(stand_in):
+    X, y, _ = data(53)
+    near, far = (o.fit(X, y) for o in pair(
+        learning_rate="Adam", freeze="W1", rate_factors={"b*": 0.5},
+        callbacks=[lambda o: None if o.n_iter_ > 1 else o.unfreeze("W1")]))
+    assert_same(far, near)
+    assert far.weights_to_train == ["W1", "b1", "W2", "b2"]
+
+
 def test_a_scale_of_the_step_size(stand_in):
     """A recording reads the number that is set between two epochs."""
     X, y, _ = data(45)
