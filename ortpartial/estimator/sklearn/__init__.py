@@ -1,6 +1,6 @@
 """Estimators of scikit-learn, which compose an optimizer; importing them imports scikit-learn."""
 
-from importlib.util import find_spec
+from contextlib import suppress
 
 from ortpartial.exceptions import RuntimeMissingError
 
@@ -14,7 +14,7 @@ except ModuleNotFoundError as e:
     raise RuntimeMissingError("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed; install it "
                               "with pip install 'ortpartial[sklearn]'.") from None
 
-if find_spec("skl2onnx") is not None:
+with suppress(ImportError):  # skl2onnx is optional.
     register_converters(OnnxClassifier, OnnxRegressor)
 
 __all__ = ["OnnxClassifier", "OnnxRegressor"]

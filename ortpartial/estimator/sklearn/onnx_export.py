@@ -69,16 +69,20 @@ def export(estimator: Any, *, zipmap: bool | str = False, raw_scores: bool = Fal
     return model
 
 
-def _compute(estimator: Any, classes: np.ndarray, *, raw_scores: bool = False, x: Value | None = None
+def _compute(estimator: Any, classes: np.ndarray, *, raw_scores: bool = False, source: tuple[str, Any] | None = None
              ) -> tuple[list[Value], dict[str, Value]]:
-    """Inputs and outputs, a "variable" or a "label" and "probabilities", of an estimator; x replaces its input."""
+    """Inputs and outputs, a "variable" or a "label" and "probabilities", of an estimator.
+
+    A source has the name and the dtype of an input in place of that of the model.
+    """
     optimizer = estimator.optimizer_
     model = load(optimizer.get_trained_onnx())
     (output,) = optimizer._spec.losses
     scores, inputs = model.outputs[output], list(model.inputs.values())
-    if x is not None:
+    if source is not None:
         (former,) = inputs
-        inputs, (scores,) = [x], rewrite([scores], {former: cast(x, former)})
+        inputs = [variable(*source, former.shape)]
+        (scores,) = rewrite([scores], {former: cast(inputs[0], former)})
     scores = scores if scores.rank > 1 else op.Unsqueeze(scores, [1])
     if not hasattr(estimator, "classes_"):
         return inputs, {"variable": optimizer.learning_loss.mean(scores)}
@@ -167,12 +171,12 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         raise ModelError(f"{type(estimator).__name__} reads one matrix, and {len(operator.inputs)} inputs are given; "
                          f"put a ColumnTransformer before it.")
     (source,) = operator.inputs
-    x = variable(source.full_name, _find_dtype(source), [None, None])
     options = container.get_options(estimator, {"raw_scores": False}, fail=False) if is_classifier else {}
-    _, outputs = _compute(estimator, _list_labels(operator), raw_scores=bool(options.get("raw_scores")), x=x)
+    inputs, outputs = _compute(estimator, _list_labels(operator), raw_scores=bool(options.get("raw_scores")),
+                               source=(source.full_name, _find_dtype(source)))
     named = {v.full_name: _cast(y, _find_dtype(v)) if y.is_float else y
              for v, y in zip(operator.outputs, outputs.values(), strict=True)}
-    model = _fit_opset(build([x], named), container.target_opset_any_domain(""))
+    model = _fit_opset(build(inputs, named), container.target_opset_any_domain(""))
     kept = {source.full_name, *named}
     tensors = [*(t.name for t in model.graph.initializer), *(n for node in model.graph.node for n in node.output if n)]
     _rename(model.graph, {n: scope.get_unique_variable_name(n) for n in tensors if n not in kept})

@@ -1,6 +1,6 @@
 """Estimators as ONNX models: labels and probabilities as skl2onnx writes them, alone and in pipelines."""
 
-import importlib.util
+import importlib
 import sys
 
 import numpy as np
@@ -11,13 +11,24 @@ pytest.importorskip("sklearn")
 skl2onnx = pytest.importorskip("skl2onnx")
 
 from onnx import numpy_helper  # noqa: E402
+from skl2onnx.common.data_types import FloatTensorType  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
 
-from ortpartial import OnnxClassifier, OnnxRegressor, OrtGradientForwardBackwardOptimizer, load  # noqa: E402
+from ortpartial import (  # noqa: E402
+    OnnxClassifier,
+    OnnxRegressor,
+    OrtGradientForwardBackwardOptimizer,
+    build,
+    constant,
+    load,
+    op,
+    variable,
+)
 from ortpartial.exceptions import ModelError  # noqa: E402
 from ortpartial.runtime import Session  # noqa: E402
+from ortpartial.subgraph import cond  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype(np.float32)
@@ -150,6 +161,28 @@ def test_names_of_two_estimators():
     np.testing.assert_allclose(run(model)["variable"].ravel(), voting.predict(X), rtol=1e-4, atol=1e-6)
 
 
+def branches(shape, n_outputs):
+    """A model whose branches read weights of the graph around them."""
+    x = variable("x", "float32", ["N", *shape])
+    w, v = (constant(np.full((*shape, n_outputs), a, np.float32), hint=n) for n, a in (("w", 0.1), ("v", 0.2)))
+    return build([x], {"y": cond(op.ReduceSum(x, keepdims=0) > 0, lambda: x @ w, lambda: x @ v)})
+
+
+def images(shape, n_outputs):
+    """A model of rows that are matrices."""
+    x = variable("x", "float32", ["N", *shape])
+    return build([x], {"y": op.Flatten(x) @ constant(np.full((6, n_outputs), 0.1, np.float32), hint="w")})
+
+
+@pytest.mark.parametrize(("model", "feed"), [(branches, X), (images, X[:, :, None] * np.ones((1, 1, 2), np.float32))],
+                         ids=["branches", "matrices"])
+def test_models_of_the_user(model, feed):
+    r = OnnxRegressor(model=model, max_iter=1, random_state=0).fit(feed, X[:, 0])
+    written = skl2onnx.to_onnx(r, initial_types=[("w", FloatTensorType([None, *feed.shape[1:]]))], target_opset=21)
+    np.testing.assert_allclose(run(written, feed)["variable"].ravel(), r.predict(feed), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(r.to_onnx(), feed)["variable"].ravel(), r.predict(feed), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("zipmap", "output"), [(False, "probabilities"), (True, "output_probability")])
 def test_trained_again(zipmap, output):
     """The scaler remains as it is, the weights train on, and the labels of the file remain strings."""
@@ -190,8 +223,6 @@ def test_without_skl2onnx(monkeypatch):
     """The estimators are there, and write themselves."""
     from ortpartial.estimator import sklearn
 
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "skl2onnx" else find(name))
     monkeypatch.setitem(sys.modules, "skl2onnx", None)
     importlib.reload(sklearn)
     assert classifier().to_onnx().graph.output[0].name == "output_label"
