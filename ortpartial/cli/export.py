@@ -17,6 +17,7 @@ from .options import (
     add_straight_through_option,
     add_weights_options,
 )
+from .pieces import parse_loss, parse_rate
 
 __all__ = ["add_export_command"]
 
@@ -26,7 +27,7 @@ graph, as the ONNX standard for training defines it. The command run executes
 it, and so does any program that reads the standard."""
 
 _EXAMPLES = """
-export model.onnx -o training.onnx --rate adam --eta0 1e-3
+export model.onnx -o training.onnx --rate adam:1e-3
 run training.onnx data.npz --epochs 10 --batch 32 -o trained.onnx
 """
 
@@ -48,9 +49,9 @@ def add_export_command(commands: Any) -> None:
                          help="with the training operators of the standard, or without them; default: standard")
     add_weights_options(command)
     add_straight_through_option(command)
-    command.add_argument("--loss", default="square_error", help="the loss function; default: square_error")
-    command.add_argument("--rate", default="SGD", help="the update rule; default: SGD")
-    command.add_argument("--eta0", type=float, help="the learning rate; default: that of the update rule")
+    command.add_argument("--loss", default="square_error", help="the loss, as for train; default: square_error")
+    command.add_argument("--rate", default="SGD", help="the optimizer, as for train; default: SGD")
+    command.add_argument("--eta0", type=float, help="the first step size; default: that of --rate")
     command.add_argument("--init", choices=("random", "model"), default="random",
                          help="initial weights: random, or those of the model; default: random")
     command.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in train mode")
@@ -60,8 +61,8 @@ def add_export_command(commands: Any) -> None:
 def run_export(args: argparse.Namespace) -> int:
     """Write a model with its training as `training_info`."""
     source = load(args.model, straight_through=args.straight_through)
-    optimizer = OrtGradientForwardBackwardOptimizer(source, args.weights, learning_loss=args.loss,
-                                                    learning_rate=args.rate, train_mode=args.train_mode,
+    optimizer = OrtGradientForwardBackwardOptimizer(source, args.weights, learning_loss=parse_loss(args.loss),
+                                                    learning_rate=parse_rate(args.rate), train_mode=args.train_mode,
                                                     freeze=args.freeze)
     if args.eta0 is not None:
         optimizer.set_params(learning_rate__eta0=args.eta0)

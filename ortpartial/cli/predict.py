@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ortpartial.model import Model, check_indices, find_indices, index_ranges, l
 from ortpartial.rewrites import to_inference_mode
 from ortpartial.runtime import Session
 from ortpartial.training import forward_graph
-from ortpartial.training_info import TABLES, write_table
+from ortpartial.training_info import TABLES, count_rows, write_table
 
 from .console import format_table, paint, print_json
 from .options import add_command, add_data_options, add_force_option, add_json_option, check_count, check_output
@@ -71,7 +71,7 @@ def add_predict_command(commands: Any) -> None:
     add_data_options(command, target=False)
     command.add_argument("-o", "--output", "--out", type=Path, metavar="FILE",
                          help="the .csv, .parquet, .arrow or .npz file to write; default: CSV to the terminal")
-    command.add_argument("--batch-size", type=int, default=1024, metavar="N", help="rows of a run; default: 1024")
+    _add_batch_option(command)
     add_force_option(command)
     add_json_option(command, "print one line of JSON that says what was written")
 
@@ -90,7 +90,12 @@ def add_evaluate_command(commands: Any) -> None:
     add_data_options(command)
     command.add_argument("--loss", nargs="+", metavar="LOSS", help="the loss, as for train; default: that of the "
                                                                    "training, or square")
+    _add_batch_option(command)
     add_json_option(command)
+
+
+def _add_batch_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--batch-size", type=int, default=1024, metavar="N", help="rows of a run; default: 1024")
 
 
 def run_predict(args: argparse.Namespace) -> int:
@@ -193,6 +198,7 @@ def _write_arrays(arrays: Mapping[str, np.ndarray], file: Any) -> None:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Print the loss and the metrics."""
+    check_count("batch_size", args.batch_size)
     model = load(args.model)
     stored = load_roles(model.proto)
     words = args.loss or stored.losses or ["square"]
@@ -205,13 +211,23 @@ def run_evaluate(args: argparse.Namespace) -> int:
     roles, _ = roles.with_features(columns, inputs, args.features, args.data)
     roles = roles.with_labels(columns, by_output, model.outputs)
     optimizer = OrtGradientForwardBackwardOptimizer(model, learning_loss=losses, engine="step")
-    data = (roles.select_inputs(columns, inputs), roles.select_target(columns, args.data),
-            roles.select_weight(columns, args.data))
-    loss, score = _weigh(optimizer.losses(*data), data[2]), optimizer.score(*data)
+    X, y = roles.select_inputs(columns, inputs), roles.select_target(columns, args.data)
+    weight = roles.select_weight(columns, args.data)
+    batches = list(_split((X, y) if weight is None else (X, y, weight), count_rows(columns), args.batch_size))
+    loss, score = _weigh(optimizer.losses(batches), weight), optimizer.score(batches)
     scores = score if isinstance(score, dict) else {next(iter(by_output)): score}
     metrics = {o: {_name_metric(by_output[o]): s} for o, s in scores.items()}
-    _print_metrics(args, len(next(iter(columns.values()))), loss, metrics)
+    _print_metrics(args, count_rows(columns), loss, metrics)
     return 0
+
+
+def _split(data: tuple[Any, ...], rows: int, size: int) -> Iterator[tuple[Any, ...]]:
+    """Batches of arrays, of tables, and of dicts of them."""
+    def take(part: Any, batch: slice) -> Any:
+        return {n: a[batch] for n, a in part.items()} if isinstance(part, Mapping) else part[batch]
+
+    for start in range(0, rows, size):
+        yield tuple(take(part, slice(start, start + size)) for part in data)
 
 
 def _weigh(losses: np.ndarray, weight: np.ndarray | None) -> float:

@@ -176,7 +176,10 @@ class Table:
     def __init__(self, data: Columns):
         self.data, self.columns = data, list(data)
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str | slice) -> Any:
+        """A column, or some rows of all."""
+        if isinstance(name, slice):
+            return Table({n: a[name] for n, a in self.data.items()})
         return self.data[name]
 
     def __len__(self) -> int:

@@ -78,5 +78,5 @@ def test_evaluate(rows, capsys):
     assert record["rows"] == 50
     assert record["loss"] == pytest.approx(np.average(optimizer.losses(X, Y), weights=W), rel=1e-5)
     assert record["outputs"] == {"y": {"R2": pytest.approx(optimizer.score(X, Y, W), rel=1e-5)}}
-    assert main(["evaluate", "mlp.onnx", "data.npz"]) == 0
+    assert main(["evaluate", "mlp.onnx", "data.npz", "--batch-size", "7"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["rows", "loss", "R2"]

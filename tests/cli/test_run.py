@@ -195,7 +195,7 @@ def test_ctrl_c_in_a_shell(training, ctrl_c):
         ("run training.onnx data.npz --steps 0", "--epochs, --steps and --batch are integers of at least 1."),
         ("run training.onnx data.npz --validation 2", "--validation is a file, or a share of the rows between 0 and 1"),
         ("run training.onnx data.npz --validation no.npz", "There is no file 'no.npz'"),
-        ("export mlp.onnx -o out.onnx --loss none", "learning_loss: 'none' is not known."),
+        ("export mlp.onnx -o out.onnx --loss none", "--loss: 'none' is not known."),
         ("export mlp.onnx -o out.onnx --eta0 -1", "eta0 is -1.0"),
         ("export mlp.onnx -o out.onnx --weights W9", "The weight 'W9' is no initializer of the model"),
     ],

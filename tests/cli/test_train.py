@@ -78,7 +78,11 @@ def test_labels(rows, capsys):
     assert roles.labels == {"kind": ["bird", "cat", "dog"]}
     assert roles.features == {"x": ["a", "b", "c", "d"]}
     assert main(["evaluate", "animals.onnx", "animals.csv", "--json"]) == 0
-    accuracy = json.loads(capsys.readouterr().out)["outputs"]["y"]["accuracy"]
+    metrics = json.loads(capsys.readouterr().out)
+    accuracy = metrics["outputs"]["y"]["accuracy"]
+    assert main(["evaluate", "animals.onnx", "animals.csv", "--json", "--batch-size", "7"]) == 0
+    by_batch = json.loads(capsys.readouterr().out)
+    assert by_batch == {**metrics, "loss": pytest.approx(metrics["loss"], rel=1e-6)}
     assert accuracy > 0.6
     assert main(["predict", "animals.onnx", "animals.csv", "-o", "predicted.npz"]) == 0
     kinds = np.genfromtxt("animals.csv", dtype=str, delimiter=",", skip_header=1)[:, 5]
