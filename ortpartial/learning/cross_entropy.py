@@ -102,20 +102,16 @@ class NegLogLearningLoss(_ClassLoss):
 
     def _sum_costs(self, y: Value, q: Value) -> Value:
         """The costs of both labels, q times that of 1 plus 1 - q times that of 0."""
-        one, zero = self._factors(y)
-        if one is None and zero is None:
+        a, b = self._factors
+        if np.all(a == 1) and b == 1:
             return op.Softplus(y) - q * y
-        costs = (op.Softplus(-y) * q, op.Softplus(y) * (1 - q))
-        return sum_products(costs, (one, zero))
+        return weigh(op.Softplus(-y) * q, a) + weigh(op.Softplus(y) * (1 - q), b)
 
-    def _factors(self, y: Value) -> tuple[Any, Any]:
-        """c₁p and c₀, by which the costs of the labels 1 and 0 are multiplied; None for 1."""
-        c, p = self._list_class_weights(), self.pos_weight
-        zero, one = (None, None) if c is None else c.tolist()
-        if p is not None:
-            p = p if isinstance(p, float) else constant(np.asarray(p, y.dtype))
-            one = p if one is None else p * one
-        return one, zero
+    @property
+    def _factors(self) -> tuple[Any, float]:
+        """c₁p and c₀, by which the costs of the labels 1 and 0 are multiplied: numbers, the first an array as well."""
+        c0, c1 = (1.0, 1.0) if (c := self._list_class_weights()) is None else c.tolist()
+        return c1 * (1.0 if self.pos_weight is None else np.array(self.pos_weight)), c0
 
     def counts(self, y: Value, t: Value) -> Value | None:
         c = self._list_class_weights()
@@ -196,11 +192,11 @@ class FocalLearningLoss(NegLogLearningLoss):
     def _sum_costs(self, y: Value, q: Value) -> Value:
         # 1 - σ(y) = exp(-log(1 + eʸ)), of which every power has a finite derivative.
         one, zero = op.Softplus(-y), op.Softplus(y)
-        costs = (op.Exp(-self.gamma * zero) * one * q, op.Exp(-self.gamma * one) * zero * (1 - q))
-        a, b = self._factors(y)
+        a, b = self._factors
         if self.alpha is not None:
-            a, b = self.alpha if a is None else self.alpha * a, (1 - self.alpha) * (1.0 if b is None else b)
-        return sum_products(costs, (a, b))
+            a, b = self.alpha * a, (1 - self.alpha) * b
+        return (weigh(op.Exp(-self.gamma * zero) * one * q, a)
+                + weigh(op.Exp(-self.gamma * one) * zero * (1 - q), b))
 
 
 @dataclass(frozen=True)
@@ -431,10 +427,9 @@ def class_indices(y: Value, axis: int) -> Value:
     return op.Unsqueeze(labels, list(range(1, inner + 1))) if inner else labels
 
 
-def sum_products(costs: tuple[Value, Value], factors: tuple[Any, Any]) -> Value:
-    """The sum of two costs, each times its factor; None for 1."""
-    a, b = (cost if factor is None else factor * cost for cost, factor in zip(costs, factors, strict=True))
-    return a + b
+def weigh(costs: Value, factor: Any) -> Value:
+    """Costs times a number, or an array of them along their last axis; themselves where that is 1."""
+    return costs if np.all(factor == 1) else costs * constant(np.asarray(factor, costs.dtype))
 
 
 def check_factors(piece: Any, name: str) -> float | tuple[float, ...] | None:
