@@ -157,8 +157,10 @@ class FitLoop:
         is_first = batches is not None or self._begin(data, rows)
         logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
         with Progress(self.read_progress, is_first) as progress, self._training(place), tasks or nullcontext():
-            if former is not None and tasks is not None:
-                tasks.begin_fit()
+            if former is not None:
+                progress.go_on(place.epoch, self.settings.max_iter, place.batches, self.settings.verbose)
+                if tasks is not None:
+                    tasks.begin_fit()
             if divergence := self._train_epochs(data, kept, batches, validation, progress, tasks):
                 progress.ending = "loss not finite"
                 self._report(divergence, 6)  # the caller of the optimizer's `fit`, which is decorated
@@ -179,7 +181,7 @@ class FitLoop:
                 told.begin_epoch(count_steps())
                 self.began = perf_counter()
             progress.begin_epoch(epoch, self.settings.max_iter, count_steps, self.settings.verbose)
-            seen = self.engine.iteration
+            seen = self.engine.iteration - place.batches
             divergence = (self._train_rows(data, rows, place, told) if batches is None else
                           self._train_batches(batches, place, told))
             if divergence:

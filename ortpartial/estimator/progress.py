@@ -63,7 +63,7 @@ class Progress:
     def __init__(self, read: Callable[[], tuple[int, float | None]], is_shown: bool = True, is_logged: bool = True):
         self.read, self.is_shown, self.ending = read, is_shown, "max_iter reached"
         self._thread, self._first = get_ident(), read()[0]
-        self._epoch = self._done = self._max_iter = self._verbose = 0
+        self._epoch = self._done = self._max_iter = self._verbose = self._over = 0
         self._total: int | None = None
         self._losses: dict[str, float] = {}
         self._start = self._epoch_start = time.monotonic()
@@ -74,6 +74,21 @@ class Progress:
 
     def __enter__(self) -> Progress:
         return self
+
+    def go_on(self, epoch: int, max_iter: int, batches: int, verbose: int) -> None:
+        """Tell that a training goes on which was cut off.
+
+        Parameters
+        ----------
+        epoch, max_iter : int
+            The number of epochs that are over, and that of the last one.
+        batches : int
+            Number of batches of the next one that are over.
+        verbose : int
+            As for `begin_epoch`.
+        """
+        self._done, self._max_iter, self._over = epoch, max_iter, batches
+        self._verbose = verbose if self.is_shown else 0
 
     def begin_epoch(self, epoch: int, max_iter: int, count_steps: Callable[[], int | None], verbose: int) -> None:
         """Tell that an epoch begins.
@@ -97,7 +112,9 @@ class Progress:
         if not self._is_followed:
             return
         steps = count_steps()
-        self._total = None if steps is None else self.read()[0] - self._first + steps * (max_iter - epoch + 1)
+        self._total = None if steps is None else (
+            self.read()[0] - self._first + steps * (max_iter - epoch + 1) - self._over)
+        self._over = 0
         self._epoch_start = time.monotonic()
         if self._bar is None and has_bar:
             self._bar = Bar(self._look)

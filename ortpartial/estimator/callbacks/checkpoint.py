@@ -13,6 +13,7 @@ from ortpartial.exceptions import SettingError
 
 from ..checkpoint import add_checkpoint
 from ..resumption import borrow_state
+from .base import Callback
 
 __all__ = ["Checkpoint"]
 
@@ -20,7 +21,7 @@ __all__ = ["Checkpoint"]
 _PERIOD = 0.2
 
 
-class Checkpoint:
+class Checkpoint(Callback):
     """Write checkpoints to a folder, from which ``fit(X, y, resume=folder)`` goes on with a fit that was cut off.
 
     There is one when the training begins, after every `every` epochs, where `seconds` have passed since the last one,
@@ -30,7 +31,7 @@ class Checkpoint:
     Parameters
     ----------
     folder : path
-        The folder, which is made if it is not there.
+        The folder, which is made if it is not there. It is for one training.
     keep : int
         How many checkpoints stay in it: the newest ones.
     every : int or None
@@ -82,15 +83,12 @@ class Checkpoint:
         self._written = self._looked = monotonic()
 
     @property
-    def batches_between_calls(self) -> int:
+    def batches_between_calls(self) -> int:  # type: ignore[override]
         """After how many batches it looks whether it is time, a power of two that makes it some tenths of a second."""
         return self._batches
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Take over Ctrl-C, where nobody else has."""
-        if not hasattr(_find_optimizer(estimator), "save_checkpoint"):
-            raise SettingError(f"Checkpoint writes the state of an optimizer of ortpartial, and a "
-                               f"{type(estimator).__name__} has none.")
         self._is_interrupted, self._handler = False, None
         self._written = self._looked = monotonic()
         if (threading.current_thread() is threading.main_thread()
@@ -152,11 +150,11 @@ class Checkpoint:
             raise KeyboardInterrupt
         self._is_interrupted = True
 
-    def __repr__(self) -> str:
-        return (f"Checkpoint({str(self.folder)!r}, keep={self.keep}, every={self.every}"
-                f"{'' if self.seconds is None else f', seconds={self.seconds}'})")
-
 
 def _find_optimizer(estimator: Any) -> Any:
     """The optimizer that trains, which an estimator of scikit-learn composes."""
-    return getattr(estimator, "optimizer_", estimator)
+    optimizer = getattr(estimator, "optimizer_", estimator)
+    if not hasattr(optimizer, "save_checkpoint"):
+        raise SettingError(f"Checkpoint writes the state of an optimizer of ortpartial, and a "
+                           f"{type(estimator).__name__} has none.")
+    return optimizer

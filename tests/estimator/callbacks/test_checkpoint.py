@@ -351,7 +351,7 @@ def test_wrong_settings(settings, message):
 
 def test_an_estimator_without_a_state(tmp_path):
     with pytest.raises(SettingError, match="Checkpoint writes the state of an optimizer of ortpartial, and a list has"):
-        Checkpoint(tmp_path).setup([], None)
+        Checkpoint(tmp_path).on_fit_task_begin([], None)
 
 
 def test_another_thread_does_not_write(tmp_path):
@@ -404,3 +404,12 @@ def test_early_stopping_and_a_plateau(tmp_path, n):
     assert equal(again, expected)
     for name in ("best_", "best_epoch_", "stopped_epoch_"):
         assert getattr(again.callbacks[0], name) == getattr(expected.callbacks[0], name)
+
+
+def test_what_is_shown(tmp_path, capsys):
+    """The number of the epoch, also where none is left."""
+    optimizer(max_iter=3, callbacks=[Checkpoint(tmp_path)]).fit(X, Y)
+    optimizer(max_iter=4, verbose=2).fit(X, Y, resume=tmp_path)
+    optimizer(max_iter=3, verbose=2).fit(X, Y, resume=tmp_path)
+    lines = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["epoch 4/4", "training ended after 4 of 4 epochs", "training ended after 3 of 3 epochs"]
