@@ -1,10 +1,13 @@
 """By what the rate of each weight is multiplied: names, patterns, the depth of layers; what is said of weights."""
 
+from dataclasses import replace
+
 import pytest
 from models import stack_layers
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.learning import LayerwiseDecay
+from ortpartial.model.aliases import Alias
 from ortpartial.model.load import load
 from ortpartial.training.rate_factors import WeightDescription, describe_weights, resolve_rate_factors
 
@@ -43,6 +46,14 @@ def test_a_mistake_is_named(factors, error, message):
     with pytest.raises(error) as raised:
         resolve_rate_factors(stack(), factors, ["y"])
     assert message in str(raised.value)
+
+
+def test_aliases_are_names():
+    model = replace(stack(), aliases={"net.0.weight": Alias("layer.0.weight"), "net.0.bias": Alias("layer.0.bias")})
+    assert resolve_rate_factors(model, {"layer.0.*": 0.1, "net.0.weight": 0.5}, ["y"]) == {
+        "layer.0.weight": 0.5, "layer.0.bias": 0.1}
+    with pytest.raises(ModelError, match=r"did you mean 'net\.\*\.b\*', as in 'net\.0\.bias'\?"):
+        resolve_rate_factors(model, {"net.1.b*": 0.5}, ["y"])
 
 
 def test_a_decay_out_of_range():
