@@ -170,7 +170,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _freeze(self) -> dict[str, Any]:
         """What makes a copy of the estimator one whose fit has stopped here."""
-        return {"optimizer_": FrozenOptimizer(self.optimizer_)}
+        return {"optimizer_": FrozenOptimizer(self.optimizer_), "loss_curve_": [*self.optimizer_.train_losses_]}
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Train for one epoch."""
@@ -190,7 +190,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _record(self, n_iter: int, rule: StoppingRule | None) -> None:
         """The fitted attributes that tell how the training went."""
-        self.n_iter_, self.loss_curve_ = n_iter, list(self.optimizer_.train_losses_)
+        self.n_iter_, self.loss_curve_ = n_iter, self.optimizer_.train_losses_
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else np.nan
         if rule is not None:
             self.best_loss_, self.best_validation_score_ = rule.best_loss, rule.best_score

@@ -106,7 +106,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         As for `OrtGradientForwardBackwardOptimizer`: functions of `optimizer_`, and objects with hooks, which are given
         the estimator. With scikit-learn 1.9 or later, such objects may also be registered by `set_callbacks`.
     settings : dict, optional
-        Further settings of `OrtGradientForwardBackwardOptimizer`, such as ``{"timeout": 60}``.
+        Further settings of `OrtGradientForwardBackwardOptimizer`, such as ``{"gradient_clipping": 1.0}``, or
+        ``{"train_mode": True}`` for a `model` with Dropout or BatchNormalization.
 
     Attributes
     ----------
