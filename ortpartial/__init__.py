@@ -59,6 +59,7 @@ from .learning import (
     WeightAverage,
 )
 from .model import load
+from .plots import plot_graph, plot_histograms, plot_learning_rate_finder, plot_losses
 from .rewrites import LossScale
 from .training import OrtGradientForwardBackward
 from .training_info import (
@@ -90,9 +91,10 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "OrtGradientForwardBackwardOptimizer", "OrtPartialError", "PoissonLearningLoss", "ProgressBar",
            "ReduceOnPlateau", "Schedule", "SoftmaxCrossEntropyLearningLoss", "SquareLearningLoss", "StepSchedule",
            "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingSession", "Value", "WarmUpSchedule",
-           "WeightAverage", "build", "check_training_info", "composed", "constant", "elementwise",
-           "find_learning_rate", "grad", "gradient_model", "load", "lower_training_operators", "lowered_step",
-           "no_gradient", "op", "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
+           "WeightAverage", "build", "check_training_info", "composed", "constant", "elementwise", "find_learning_rate",
+           "grad", "gradient_model", "load", "lower_training_operators", "lowered_step", "no_gradient", "op",
+           "plot_graph", "plot_histograms", "plot_learning_rate_finder", "plot_losses", "stop_gradient",
+           "strip_training_info", "to_training_info", "variable", "vjp"]
 
 
 def __getattr__(name: str) -> Any:

@@ -119,3 +119,42 @@ def test_other_weights_and_sentences(race):
     assert out == {"other": "It comes to other weights: they differ by 5.0e-02.",
                    "nan": "It comes to other weights: they differ by nan.", "unable": "It cannot.",
                    "alone": "It steps otherwise. Its weights are not compared."}
+
+
+#: In place of the encoder of the benchmark, whose export takes seconds.
+ENCODER = """
+import numpy as np
+from onnx import save
+from ortpartial import build, constant, op, variable
+
+rng = np.random.default_rng(0)
+X, y = rng.integers(0, 17, (60, 8)), rng.integers(0, 10, 60)
+
+def export(path):
+    tokens, table = variable("tokens", "int64", ["rows", 8]), rng.normal(size=(17, 4)).astype(np.float32)
+    w = rng.normal(size=(32, 10)).astype(np.float32)
+    save(build([tokens], {"scores": op.Flatten(op.Gather(constant(table), tokens)) @ constant(w)}), path)
+"""
+
+
+def test_fine_tuning_takes_the_fewest_lines_here(tmp_path):
+    """It runs, goes on from its checkpoints, and the table of the README has what is counted."""
+    folder = ROOT / "bench" / "fine_tuning"
+    table = bench("fine_tuning/count_lines.py").splitlines()[1:]
+    counts = {library: (int(lines), int(statements)) for library, lines, statements in map(str.split, table)}
+    assert len(counts) == 5
+    assert counts["ortpartial"][0] < min(lines for library, (lines, _) in counts.items() if library != "ortpartial")
+    readme = (ROOT / "README.md").read_text()
+    for lines, statements in counts.values():
+        assert f"| {lines} | {statements} |" in readme
+
+    (tmp_path / "encoder.py").write_text(ENCODER)
+    script = (folder / "with_ortpartial.py").read_text()
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    for epochs, first in ((2, 1), (3, 3)):
+        (tmp_path / "script.py").write_text(script.replace("max_iter=10", f"max_iter={epochs}, validation_every=1"))
+        done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path,
+                              env={**os.environ, "PYTHONPATH": path, "MPLBACKEND": "agg"}, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith(f"epoch {first}/{epochs}:")
+    assert {"tuned.onnx", "losses.png", "checkpoints"} <= {found.name for found in tmp_path.iterdir()}

@@ -127,10 +127,22 @@ def test_readme(tmp_path):
     after = """
     assert [s.shape for s in state_tensors] == [(3, 1), (1,)]
     assert len(losses) == 100 and losses[-1] < losses[0]
-    assert abs(y - train_session.predict(X_train)).max() < 1e-6
+    assert abs(trained_y - train_session.predict(X_train)).max() < 1e-6
     assert train_session.get_trained_onnx().graph.initializer[0].name == "coef"
     assert loss > 0 and trained.graph.initializer[0].name == "coef" and len(step.graph.input) == 7
     """
+    # The block on fine-tuning starts from a model and data of its reader.
+    before = """
+    from ortpartial import op
+    rows, table = variable("tokens", "int64", ["rows", 4]), constant(np.eye(9, dtype=np.float32))
+    head = constant(np.zeros((36, 3), np.float32))
+    onnx_file = build([rows], {"scores": op.Flatten(op.Gather(table, rows)) @ head})
+    open("encoder.onnx", "wb").write(onnx_file.SerializeToString())
+    tokens, labels = rng.integers(0, 9, (50, 4)), rng.integers(0, 3, 50)
+    """
+    (fine_tuning,) = (i for i, block in enumerate(blocks) if '"encoder.onnx"' in block)
+    blocks[1] += "\ntrained_y = y"  # Later blocks have a y of their own.
+    blocks.insert(fine_tuning, "\n".join(map(str.strip, before.splitlines())))
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, *map(str.strip, after.splitlines())]), encoding="utf-8")
     run(script, cwd=tmp_path)
