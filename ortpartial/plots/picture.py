@@ -183,7 +183,7 @@ def _size(weight: Value) -> int:
 
 def _describe_type(v: Value) -> str:
     """The type of a value; shape inference of onnx has names of its own for sizes that it does not know."""
-    return _cut(re.sub(r"unk__\d+", "?", v.type_name))
+    return _cut(re.sub(r"unk__\d+", "?", v.type_name.replace("object[", "string[")))
 
 
 def _describe_shape(v: Value) -> str:

@@ -122,6 +122,11 @@ def test_notebook():
     assert not hasattr(plot_graph(mlp(), ax=pyplot.subplots()[1]), "_repr_svg_")
 
 
+def test_strings():
+    x = variable("x", object, ["N", 3])
+    assert "string[Nx3]" in texts(plot_graph(build([x], {"y": op.Identity(x)})))
+
+
 def test_small_axes():
     """Texts are as small as the boxes."""
     _, axes = pyplot.subplots(2, 2, figsize=(6, 6))
