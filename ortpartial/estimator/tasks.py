@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -211,17 +211,20 @@ class FitTasks:
             self._call("on_fit_task_begin", (self._root, None), callbacks)
             set_states(callbacks, self.states)
 
+    @cached_property
+    def _arguments(self) -> dict[bool, dict[str, Callable[[], Any]]]:
+        """What hooks may ask for: those of callbacks that read the view of a training get no copy of the estimator."""
+        data = {n: partial(self.data.get, n) for n in self.data}
+        return {True: {**data, "fitted_estimator": _none}, False: {**data, "fitted_estimator": self._copy_estimator}}
+
     def _call(self, hook: str, contexts: tuple[Any, Any], callbacks: Iterable[Any]) -> bool:
         """Call a hook of callbacks, and plain functions after an epoch; return whether one asks to stop."""
         own, context = contexts
-        arguments: dict[str, Callable[[], Any]] = {
-            **{n: partial(self.data.get, n) for n in self.data}, "fitted_estimator": self._copy_estimator}
         is_end, askers = hook == "on_fit_task_end", []
         for callback in [c for c in callbacks if not _is_last(c)]:
             if has_hooks(callback):
-                needs_no_copy = getattr(callback, "reads_view", False)
-                is_asking = call_hook(getattr(callback, hook), self.estimator, own,
-                                      {**arguments, "fitted_estimator": _none} if needs_no_copy else arguments)
+                arguments = self._arguments[getattr(callback, "reads_view", False)]
+                is_asking = call_hook(getattr(callback, hook), self.estimator, own, arguments)
             else:
                 is_asking = is_end and own.task_name == "epoch" and callback(self.optimizer) is True
             if is_asking:
@@ -235,7 +238,7 @@ class FitTasks:
             self.stopped_by = askers[0]
             self.optimizer._loop.place.is_stopped = True
         for callback in [c for c in callbacks if _is_last(c)]:
-            call_hook(getattr(callback, hook), self.estimator, own, arguments)
+            call_hook(getattr(callback, hook), self.estimator, own, self._arguments[False])
         return bool(askers) and is_end
 
     def _ask(self, call: Callable[[], bool]) -> bool:

@@ -116,6 +116,8 @@ def view_training(optimizer: OrtGradientForwardBackwardOptimizer) -> TrainingVie
     """
     loop = optimizer._loop
     iteration, loss = loop.read_progress()
-    last = optimizer.history_[-1:]
-    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, MappingProxyType(last[0] if last else {}),
-                        optimizer.learning_rate_, perf_counter() - loop.began, optimizer)
+    optimizer._state.add_rates(loop.records[-1:])
+    last = loop.records[-1:]
+    losses = MappingProxyType(dict(last[0]) if last else {})
+    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, losses, optimizer.learning_rate_,
+                        perf_counter() - loop.began, optimizer)

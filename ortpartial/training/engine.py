@@ -64,6 +64,7 @@ class WeightedMean:
         self.total = self.weight = 0.0
         self.waiting = 0
         self._parts: list[tuple[np.ndarray, np.ndarray]] = []
+        self._expected = 0.0, 0.0  # of what waits, up to the last bits
 
     def add(self, total: float, weight: float) -> None:
         """Add a weighted sum of losses, and the sum of their weights."""
@@ -72,27 +73,24 @@ class WeightedMean:
 
     def collect(self, losses: np.ndarray, weights: np.ndarray, count: int) -> None:
         """Add losses as soon as there are `count` of them: in one sum, whose last bits do not depend on the parts."""
+        total, weight = self._expected
         self._parts.append((losses.copy(), weights))
+        self._expected = total + float(losses @ weights), weight + float(weights.sum())
         self.waiting += len(losses)
         if self.waiting == count:
             self.settle()
 
     def settle(self) -> None:
         """Add the losses that wait."""
-        self.total, self.weight = self._sum()
-        self._parts, self.waiting = [], 0
-
-    def _sum(self) -> tuple[float, float]:
-        """Both sums, with what waits."""
-        if not (parts := list(self._parts)):  # Another thread may be about to add one.
-            return self.total, self.weight
-        losses, weights = map(np.concatenate, zip(*parts, strict=True))
-        return self.total + float(losses @ weights), self.weight + float(weights.sum())
+        losses, weights = map(np.concatenate, zip(*self._parts, strict=True))
+        self.add(float(losses @ weights), float(weights.sum()))
+        self._parts, self._expected, self.waiting = [], (0.0, 0.0), 0
 
     @property
     def value(self) -> float:
         """The mean; 0 without any weight."""
-        total, weight = self._sum()
+        total, weight = self._expected
+        total, weight = self.total + total, self.weight + weight
         return total / weight if weight else 0.0
 
     @property
@@ -104,8 +102,9 @@ class WeightedMean:
     def from_state(cls, state: Mapping[str, Any]) -> WeightedMean:
         """The mean that continues another one."""
         mean = cls()
-        mean.total, mean.weight, mean._parts = state["total"], state["weight"], list(state["parts"])
-        mean.waiting = sum(len(losses) for losses, _ in mean._parts)
+        mean.add(state["total"], state["weight"])
+        for losses, weights in state["parts"]:
+            mean.collect(losses, weights, 0)
         return mean
 
 

@@ -19,8 +19,8 @@ from ortpartial.runtime import buffer, device
 from ortpartial.runtime import session as runtime
 from ortpartial.runtime.device import Device
 from ortpartial.runtime.session import Session
+from ortpartial.training import WeightedMean, shape_policy
 from ortpartial.training import engine as engine_module
-from ortpartial.training import shape_policy
 from ortpartial.training.engine import Batch
 from ortpartial.training.engine_selection import select_for_backward, select_for_fit
 from ortpartial.training.epoch_engine import EpochEngine
@@ -383,3 +383,18 @@ def test_shapes_that_do_not_fit_together():
     model = build([a, b], {"y": op.ReduceMean(a + b, [1]) * constant(np.ones(1, np.float32), hint="w")})
     with pytest.raises(DataError, match="does not take inputs of these shapes"):
         optimizer(model).fit({"a": np.ones((4, 2), np.float32), "b": np.ones((4, 3), np.float32)}, np.ones((4, 1)))
+
+
+def test_a_mean_whose_losses_come_in_parts():
+    """To the bit that of all in one; what waits counts before."""
+    losses, weights = np.random.default_rng(0).random((2, 100))
+    whole, parts = WeightedMean(), WeightedMean()
+    whole.add(float(losses @ weights), float(weights.sum()))
+    for start, stop in ((0, 1), (1, 40), (40, 99)):
+        parts.collect(losses[start:stop], weights[start:stop], 100)
+        assert parts.value == pytest.approx(np.average(losses[:stop], weights=weights[:stop]))
+    again, before = WeightedMean.from_state(parts.state), parts.value
+    for mean in (parts, again):
+        assert (mean.waiting, mean.total, mean.value) == (99, 0, before)
+        mean.collect(losses[99:], weights[99:], 100)
+        assert (mean.waiting, mean.total, mean.weight, mean.value) == (0, whole.total, whole.weight, whole.value)
