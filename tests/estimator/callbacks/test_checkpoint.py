@@ -229,7 +229,7 @@ def test_a_callback_that_trains_on_other_rows(tmp_path):
     def make():
         return optimizer(max_iter=3, callbacks=[Also()])
 
-    assert equal(cut_and_resume(make, tmp_path, (X, Y), 4), make().fit(X, Y))
+    assert equal(cut_and_resume(make, tmp_path, (X, Y), 5), make().fit(X, Y))
 
 
 def test_what_is_written(tmp_path):
