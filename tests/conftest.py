@@ -1,4 +1,6 @@
-"""Skips of tests that the installed runtime cannot run, with what it lacks, and the fixture `rng`."""
+"""Skips of tests that the installed packages cannot run, with what they lack, and the fixture `rng`."""
+
+from importlib.util import find_spec
 
 import numpy as np
 import onnxruntime
@@ -15,6 +17,8 @@ def missing(marker: str) -> str | None:
     # `onnxruntime.training` would need torch to be imported, so the symbol is looked for where it is defined.
     if marker == "agent" and not hasattr(_pybind_state, "TrainingAgent"):
         return f"needs onnxruntime-training-cpu 1.19.2 (ortpartial[training]), found onnxruntime {version}"
+    if marker == "sklearn_callbacks" and find_spec("sklearn.callback") is None:
+        return "needs scikit-learn 1.9 or later"
     providers = onnxruntime.get_available_providers()
     if marker == "cuda" and "CUDAExecutionProvider" not in providers:
         return f"needs CUDAExecutionProvider, onnxruntime {version} has {', '.join(providers)}"
@@ -22,7 +26,7 @@ def missing(marker: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reasons = {marker: missing(marker) for marker in ("agent", "cuda")}
+    reasons = {marker: missing(marker) for marker in ("agent", "cuda", "sklearn_callbacks")}
     for item in items:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):

@@ -48,6 +48,7 @@ def test_columns_that_come_later(tmp_path):
     assert pd.read_csv(path).norm.isna().tolist() == [True, True, False, True, True]
 
 
+@pytest.mark.sklearn_callbacks
 def test_estimators_of_scikit_learn(tmp_path):
     path = tmp_path / "log.csv"
     logger = CSVLogger(path, scoring="accuracy")

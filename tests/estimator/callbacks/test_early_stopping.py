@@ -104,6 +104,7 @@ def test_what_is_not_there():
         EarlyStopping(patience=0)
 
 
+@pytest.mark.sklearn_callbacks
 def test_logistic_regression():
     """It goes on to its last iteration; the coefficients of the best one are restored."""
     stopping = EarlyStopping(patience=2, X_val=Z[:100], y_val=LABELS[:100], scoring="neg_log_loss")
@@ -122,6 +123,7 @@ def test_logistic_regression():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.sklearn_callbacks
 def test_in_a_search(n_jobs):
     """Clones share their callbacks; each fit has a state of its own."""
     stopping = EarlyStopping(patience=3)
@@ -131,6 +133,7 @@ def test_in_a_search(n_jobs):
     assert stopping.best_ == pytest.approx(search.best_estimator_.score(Z, LABELS))
 
 
+@pytest.mark.sklearn_callbacks
 def test_both_kinds_of_estimators_with_one_callback():
     stopping = EarlyStopping("loss", patience=2, min_delta=1e9)
     assert optimizer(max_iter=9, callbacks=[stopping]).fit(X, Y).n_iter_ == 3

@@ -56,6 +56,7 @@ def test_warnings(settings, word):
     assert len(caught) == 1, "once in a fit"
 
 
+@pytest.mark.sklearn_callbacks
 def test_errors():
     with pytest.raises(SettingError, match="an optimizer of ortpartial; LogisticRegression has none"):
         LogisticRegression().set_callbacks(GradientMonitor()).fit(X, Y[:, 0] > 0)

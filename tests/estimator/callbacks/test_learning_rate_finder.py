@@ -119,6 +119,7 @@ def test_settings(settings, message):
 
 @pytest.mark.filterwarnings("ignore:The training reached max_iter")
 @pytest.mark.parametrize("is_set", [False, True])
+@pytest.mark.sklearn_callbacks
 def test_an_estimator_of_ours(is_set):
     """Whose labels are encoded before they are trained."""
     finder = LearningRateFinder()
@@ -128,6 +129,7 @@ def test_an_estimator_of_ours(is_set):
     assert model.optimizer_.learning_rate.eta0 == finder.result_.suggestion
 
 
+@pytest.mark.sklearn_callbacks
 def test_what_it_cannot_do():
     with pytest.raises(SettingError, match="an optimizer of ortpartial; LogisticRegression has none"):
         LogisticRegression().set_callbacks(LearningRateFinder()).fit(X, Y[:, 0] > 0)

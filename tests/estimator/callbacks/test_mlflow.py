@@ -51,6 +51,7 @@ def test_a_run_that_is_active_goes_on(calls):
     assert [c[0] for c in calls] == ["log_params", "log_metrics"]
 
 
+@pytest.mark.sklearn_callbacks
 def test_an_estimator_of_scikit_learn(calls):
     model = LogisticRegression().set_callbacks(MLflow(scoring="accuracy")).fit(X, Y[:, 0] > 0)
     last = [c for c in calls if c[0] == "log_metrics"][-1]

@@ -56,12 +56,14 @@ def test_one_bar_is_enough(terminal):
     assert len([s for s in terminal.states() if "max_iter reached" in s]) == 1
 
 
+@pytest.mark.sklearn_callbacks
 def test_nothing_without_a_terminal(capsys):
     optimizer(callbacks=[ProgressBar()]).fit(X, Y)
     LogisticRegression().set_callbacks(ProgressBar()).fit(X, LABELS)
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.sklearn_callbacks
 def test_an_estimator_of_scikit_learn(terminal):
     bar = ProgressBar()
     LogisticRegression(max_iter=50).set_callbacks(bar).fit(X, LABELS)
@@ -74,6 +76,7 @@ def test_an_estimator_of_scikit_learn(terminal):
 @pytest.mark.parametrize("estimator", [LogisticRegression(max_iter=10), OnnxClassifier(max_iter=3)],
                          ids=["theirs", "ours"])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # both would train longer
+@pytest.mark.sklearn_callbacks
 def test_a_search(terminal, estimator, n_jobs):
     """It moves, whether the fits run here or in other processes."""
     parameters = {"C": [0.1, 1.0]} if isinstance(estimator, LogisticRegression) else {"alpha": [0.1, 1.0]}

@@ -65,6 +65,7 @@ def test_a_score():
     assert callback.reductions_
 
 
+@pytest.mark.sklearn_callbacks
 def test_errors():
     with pytest.raises(SettingError, match="an optimizer of ortpartial; LogisticRegression has none"):
         LogisticRegression().set_callbacks(ReduceOnPlateau("score")).fit(X, Y[:, 0] > 0)

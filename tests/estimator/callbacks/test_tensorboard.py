@@ -30,6 +30,7 @@ def test_a_scalar_for_each_column(tmp_path):
     assert [step for step, _ in scalars["validation_loss"]] == [2, 4, 5]
 
 
+@pytest.mark.sklearn_callbacks
 def test_an_estimator_of_scikit_learn(tmp_path):
     callback = TensorBoard(tmp_path, scoring="accuracy")
     model = LogisticRegression().set_callbacks(callback).fit(X, Y[:, 0] > 0)

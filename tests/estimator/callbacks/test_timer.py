@@ -32,6 +32,7 @@ def test_within_an_epoch():
     assert o.get_state("optimizer")[-1] < 100
 
 
+@pytest.mark.sklearn_callbacks
 def test_an_estimator_of_scikit_learn():
     timer = Timer()
     model = LogisticRegression().set_callbacks(timer).fit(X, Y[:, 0] > 0)
