@@ -34,6 +34,7 @@ from .optimizers import (
     LearningRateRMSProp,
     LearningRateSGD,
     LearningRateSGDNesterov,
+    WeightDecay,
     resolve_rate,
 )
 from .penalties import BaseLearningPenalty, ElasticLearningPenalty, NoLearningPenalty, resolve_penalty
@@ -62,7 +63,7 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
            "OptimalSchedule", "PoissonLearningLoss", "PolynomialSchedule", "ReduceOnPlateauSchedule", "Schedule",
            "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
-           "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "check_keywords", "check_number",
-           "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "glorot_bounds",
-           "mean_rows", "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece",
-           "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean", "weighted_sums"]
+           "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "check_keywords",
+           "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
+           "glorot_bounds", "mean_rows", "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty",
+           "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean", "weighted_sums"]

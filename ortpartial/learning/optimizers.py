@@ -15,13 +15,13 @@ from .adaptive_rates import (
     LearningRateRMSProp,
 )
 from .base import resolve_piece
-from .base_rate import BaseLearningRate
+from .base_rate import BaseLearningRate, WeightDecay
 from .layerwise_rates import LearningRateAdafactor, LearningRateLAMB
 from .momentum_rates import LearningRateLion, LearningRateSGD, LearningRateSGDNesterov
 
 __all__ = ["BaseLearningRate", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
            "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp",
-           "LearningRateSGD", "LearningRateSGDNesterov", "resolve_rate"]
+           "LearningRateSGD", "LearningRateSGDNesterov", "WeightDecay", "resolve_rate"]
 
 _NAMES = {
     "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "SGDNesterov": LearningRateSGDNesterov,

@@ -113,7 +113,7 @@ def test_all_are_found():
     assert {"SquareLearningLoss", "ElasticLearningPenalty", "LearningRateAdam", "OptimalSchedule"} <= names
     exported = {n for m in MODULES for n in m.__all__ if inspect.isclass(getattr(m, n))}
     assert exported - names == {"BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule",
-                                "WeightAverage"}
+                                "WeightAverage", "WeightDecay"}
     assert names <= exported
 
 
