@@ -279,13 +279,13 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
 
 def _print_line(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     """Print an epoch as a line."""
-    last = optimizer.history_[-1]
+    last = optimizer.training_view().losses
     print_line(f"epoch {last['epoch']}/{optimizer.max_iter}: {_format_losses(last)}, {last['seconds']:.3f} s")
 
 
 def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     """Print an epoch as JSON."""
-    print_json({"event": "epoch", **optimizer.history_[-1]})
+    print_json({"event": "epoch", **optimizer.training_view().losses})
 
 
 def _format_losses(record: Mapping[str, Any]) -> str:

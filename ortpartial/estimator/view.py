@@ -116,7 +116,7 @@ def view_training(optimizer: OrtGradientForwardBackwardOptimizer) -> TrainingVie
     """
     loop = optimizer._loop
     iteration, loss = loop.read_progress()
-    optimizer._state.add_rates(loop.records[-1:])
+    optimizer._state.add_rates(loop.records)  # of all: it ends at the first one, from the last, that has its rate
     last = loop.records[-1:]
     losses = MappingProxyType(dict(last[0]) if last else {})
     return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, losses, optimizer.learning_rate_,

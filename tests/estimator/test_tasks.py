@@ -333,3 +333,13 @@ def test_the_view_of_a_training():
     views[-1].record(norm=2.0, loss=7.0)
     assert o.history_[-1]["norm"] == 2.0
     assert o.history_[-1]["loss"] == o.train_losses_[-1]
+
+
+def test_a_view_of_one_epoch_leaves_the_history_whole():
+    """The rates of the epochs before it are numbers, too."""
+    def look(o):
+        if o.n_iter_ == 3:
+            o.training_view()
+
+    o = optimizer(linear(), learning_rate=0.125, max_iter=4, callbacks=[look]).fit(X, Y)
+    assert [record["learning_rate"] for record in o.history_] == [0.125] * 4
