@@ -231,6 +231,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         penalty.
     validation_losses_ : list of float
         The mean loss on ``X_val``, one for each time it was computed.
+    history_ : list of dict
+        A record of every epoch: its number, iteration, seconds, step size and losses.
     trained_coef_ : dict of str to numpy.ndarray
         The trained weights by name; an alias finds them, too.
     n_iter_ : int

@@ -91,25 +91,28 @@ def test_pieces_for_several_callbacks():
 
 @pytest.mark.parametrize("period", [1, 3])
 def test_pieces_use_the_programs_of_a_whole_epoch(period, monkeypatch):
-    """What has a program of its own, after many steps, follows from the steps of whole epochs."""
-    monkeypatch.setattr("ortpartial.training.shape_policy._PAYS_AFTER", 8)
-    chosen = []
+    """A shape gets a program of its own before an epoch with which it has come often, and not within it."""
+    monkeypatch.setattr("ortpartial.training.shape_policy._PAYS_AFTER", 12)
+    choices = []
 
     def choose(self, shapes, steps, size, choose=ShapePolicy.choose):
-        chosen[-1].append(choose(self, shapes, steps, size))
-        return chosen[-1][-1]
+        choice = shapes[0][1][0], choose(self, shapes, steps, size)
+        if choices[-1][-1:] != [choice]:  # That of the next piece is the same one.
+            choices[-1].append(choice)
+        return choice[1]
 
     monkeypatch.setattr(ShapePolicy, "choose", choose)
     trained = []
     for callbacks in ([], [Spy(period)]):
-        o = optimizer(warm_start=True, max_iter=2, learning_rate="Adam", callbacks=callbacks)
-        chosen.append([])
-        for rows in (57, 55, 53, 57):
+        o = optimizer(warm_start=True, max_iter=1, learning_rate="Adam", callbacks=callbacks)
+        choices.append([])
+        for rows in (17, 15, 13, 57, 57):
             o.fit(X[:rows], Y[:rows])
         trained.append(o)
-    assert same(*trained)
+    assert choices[0] == choices[1]
+    assert choices[0][-4:] == [(10, False), (7, False), (10, True), (7, False)]
     assert trained[0]._engine._policy.state == trained[1]._engine._policy.state
-    assert {False, True} == set(chosen[0])
+    assert same(*trained)
 
 
 def test_pieces_of_an_iterable():
@@ -150,12 +153,13 @@ def test_a_callback_trains_on_other_rows_within_an_epoch(is_iterable):
 
 
 @pytest.mark.parametrize("is_iterable", [False, True])
-def test_a_stop_within_an_epoch_ends_it_and_the_fit(is_iterable):
+def test_a_stop_within_an_epoch_ends_it_and_the_fit(is_iterable, capsys):
     data = ([(X[i : i + 10], Y[i : i + 10]) for i in range(0, 60, 10)],) if is_iterable else (X, Y)
     spy = Spy(2, lambda o, context: context.task_name == "batches" and context.task_id == 1)
-    o = optimizer(callbacks=[spy]).fit(*data)
+    o = optimizer(verbose=2, callbacks=[spy]).fit(*data)
     assert spy.ends == [("batches", 0), ("batches", 1), ("epoch", 0), ("fit", 0)]
     assert (o.get_state("optimizer")[-1], o.n_iter_, len(o.train_losses_)) == (4, 1, 1)
+    assert capsys.readouterr().out.splitlines()[-1] == "training ended after 1 of 5 epochs: stopped by Spy"
 
 
 def test_a_stop_after_an_epoch_names_who_asked(capsys):
@@ -343,3 +347,14 @@ def test_a_view_of_one_epoch_leaves_the_history_whole():
 
     o = optimizer(linear(), learning_rate=0.125, max_iter=4, callbacks=[look]).fit(X, Y)
     assert [record["learning_rate"] for record in o.history_] == [0.125] * 4
+
+
+def test_a_callback_of_scikit_learn():
+    """Of which the contexts and the fitted estimators are those of scikit-learn, as far as it can tell."""
+    callback = pytest.importorskip("sklearn.callback")
+    monitor = callback.ScoringMonitor(scoring="r2")
+    o = optimizer(max_iter=3, callbacks=[monitor]).fit(X, Y)
+    scores = {log["task_id_path"]: log["r2"] for log in monitor.get_logs().data}
+    assert scores.keys() == {(0,), (0, 0), (0, 1), (0, 2)}
+    assert scores[0,] == scores[0, 2] == pytest.approx(o.score(X, Y), rel=1e-5)
+    assert scores[0, 0] == pytest.approx(optimizer(max_iter=1).fit(X, Y).score(X, Y), rel=1e-5)
