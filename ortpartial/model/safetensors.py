@@ -1,16 +1,13 @@
-"""Files of the safetensors format: a header in JSON, then the content of one tensor after the other."""
+"""Files of the safetensors format, by the library of that name: written whole or not at all, checked when read."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
 
-import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize
 
 from ortpartial.exceptions import ModelError
 
@@ -18,15 +15,9 @@ from .atomic import flush_folder, replace_file
 
 __all__ = ["read_tensors", "write_tensors"]
 
-#: The dtypes by the names of the format.
-_DTYPES = {name: np.dtype(dtype) for name, dtype in {
-    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
-    "U64": "<u8", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "BF16": ml_dtypes.bfloat16,
-    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}.items()}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-#: Bytes of a header at most, as in the library safetensors.
-_HEADER = 10**8
+#: The dtypes that become numpy arrays again: safetensors 0.8.0 writes those of float8, too, and cannot read them.
+_DTYPES = frozenset({"bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+                     "float16", "bfloat16", "float32", "float64", "complex64"})
 
 
 def write_tensors(
@@ -56,23 +47,15 @@ def write_tensors(
     >>> read_tensors("weights.safetensors")
     ({'w': array([0., 1., 2.])}, {'epoch': '7'})
     """
-    # Those with big elements come first, so that every tensor begins at a multiple of the size of its elements.
-    ordered = dict(sorted(arrays.items(), key=lambda pair: -pair[1].dtype.itemsize))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    start = 0
-    for name, a in ordered.items():
-        if a.dtype not in _NAMES:
+    contents = {n: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for n, a in arrays.items()}
+    for name, a in contents.items():
+        if a.dtype.name not in _DTYPES:
             raise ModelError(f"The array {name!r} has dtype {a.dtype}, which a safetensors file cannot hold.")
-        end = start + a.nbytes
-        header[name] = {"dtype": _NAMES[a.dtype], "shape": list(a.shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    tensors = {n: TensorSpec(dtype=a.dtype.name, shape=a.shape, data_ptr=a.ctypes.data, data_len=a.nbytes)
+               for n, a in contents.items()}
     target = Path(path)
     with replace_file(target) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for a in ordered.values():
-            file.write(np.asarray(a, order="C").reshape(-1).view(np.uint8).data)
+        file.write(serialize(tensors, dict(metadata) if metadata else None))
     flush_folder(target.parent)
 
 
@@ -104,28 +87,12 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
         ...
     ortpartial.exceptions.ModelError: 'notes.safetensors' is no safetensors file, or a damaged one.
     """
-    with open(path, "rb") as file:
-        try:
-            return _read(file)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):  # as anything may stand in there
-            raise ModelError(f"{str(path)!r} is no safetensors file, or a damaged one.") from None
-
-
-def _read(file: BinaryIO) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays and texts of an open file."""
-    length = int.from_bytes(file.read(8), "little")
-    size = os.fstat(file.fileno()).st_size - 8 - length
-    if length > _HEADER or size < 0:
-        raise ValueError
-    header = json.loads(file.read(length))
-    metadata = header.pop("__metadata__", {})
-    arrays, position = {}, 0
-    for name, entry in sorted(header.items(), key=lambda pair: pair[1]["data_offsets"]):
-        dtype, shape, (start, end) = _DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
-        if start != position or end > size or min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != end - start:
-            raise ValueError
-        arrays[name] = np.fromfile(file, np.uint8, end - start).view(dtype).reshape(shape)
-        position = end
-    if position != size:
-        raise ValueError
-    return arrays, {str(n): str(text) for n, text in metadata.items()}
+    with open(path, "rb"):  # It raises the errors of the system: those of the library have no number and no file name.
+        pass
+    try:
+        with safe_open(path, "numpy") as file:
+            return file.get_tensors(), file.metadata() or {}
+    except SafetensorError:
+        raise ModelError(f"{str(path)!r} is no safetensors file, or a damaged one.") from None
+    except AttributeError as e:
+        raise ModelError(f"{str(path)!r} has a tensor that numpy cannot hold: {e}.") from None

@@ -1,4 +1,4 @@
-"""Files of the safetensors format: every dtype, as the library safetensors reads and writes them, and damaged ones."""
+"""Files of the safetensors format: every dtype, what the library of that name reads and writes, and damaged ones."""
 
 import json
 import os
@@ -6,15 +6,17 @@ import os
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from ortpartial.exceptions import ModelError
 from ortpartial.model import read_tensors, write_tensors
 
-DTYPES = [np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn,
-          np.int32, np.uint32, np.float32, np.int64, np.uint64, np.float64, np.complex64]
+DTYPES = [np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.float16, ml_dtypes.bfloat16, np.int32, np.uint32,
+          np.float32, np.int64, np.uint64, np.float64, np.complex64]
 ARRAYS = {str(np.dtype(d)): np.arange(6).reshape(2, 3).astype(d) for d in DTYPES} | {
     "scalar": np.array(3.5), "empty": np.zeros((0, 4), np.float32), "strided": np.arange(12.0).reshape(3, 4).T,
-    "name / with 'signs' é": np.ones(1)}
+    "big-endian": np.arange(3, dtype=">f4"), "name / with 'signs' é": np.ones(1)}
 
 
 @pytest.fixture
@@ -28,7 +30,8 @@ def test_every_dtype_and_shape(path):
     assert arrays.keys() == ARRAYS.keys()
     assert metadata == {"text": "é\n"}
     for n, a in ARRAYS.items():
-        assert arrays[n].dtype == a.dtype
+        assert arrays[n].dtype == a.dtype.newbyteorder("<")
+        assert arrays[n].flags.writeable
         assert arrays[n].shape == a.shape
         np.testing.assert_array_equal(arrays[n], a)
     write_tensors({}, path)
@@ -36,16 +39,13 @@ def test_every_dtype_and_shape(path):
 
 
 def test_the_library_reads_and_writes_the_same(path):
-    safetensors = pytest.importorskip("safetensors")
-    from safetensors.numpy import load_file, save_file
-
     write_tensors(ARRAYS, path, {"a": "b"})
-    with safetensors.safe_open(path, "numpy") as file:
+    with safe_open(path, "numpy") as file:
         assert file.metadata() == {"a": "b"}
         assert set(file.keys()) == ARRAYS.keys()
         bfloat16 = file.get_tensor("bfloat16")
     np.testing.assert_array_equal(bfloat16, ARRAYS["bfloat16"])
-    common = {n: a for n, a in ARRAYS.items() if "float8" not in n and n != "bfloat16"}
+    common = {n: a for n, a in ARRAYS.items() if n != "bfloat16"}
     write_tensors(common, path)
     for n, a in load_file(path).items():
         np.testing.assert_array_equal(a, common[n])
@@ -78,11 +78,22 @@ def test_a_part_of_a_file(path):
             read_tensors(path)
 
 
+def test_what_numpy_cannot_hold(path):
+    with pytest.raises(ModelError, match=r"The array 'w' has dtype float8_e5m2, which a safetensors file cannot"):
+        write_tensors({"w": np.ones(2, ml_dtypes.float8_e5m2)}, path)
+    header = json.dumps({"w": {"dtype": "F8_E5M2", "shape": [8], "data_offsets": [0, 8]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(ModelError, match=r"a\.safetensors' has a tensor that numpy cannot hold: .*float8_e5m2'\.$"):
+        read_tensors(path)
+
+
 def test_errors(path, monkeypatch):
     with pytest.raises(ModelError, match=r"The array 'w' has dtype complex128, which a safetensors file cannot hold\."):
         write_tensors({"w": np.ones(2, complex)}, path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*a\.safetensors'"):
         read_tensors(path)
+    with pytest.raises(IsADirectoryError):
+        read_tensors(path.parent)
     write_tensors({"w": np.ones(2)}, path)
 
     def refuse(*_):
