@@ -74,9 +74,10 @@ def _change(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
         return
     settings = replace(optimizer._loop.settings, **{n: v for n, v in params.items() if n in _LOOP})
     weights = {n: v for n, v in params.items() if n in WEIGHTS}
-    if (update or weights) and optimizer._loop.thread not in (None, get_ident()):
-        raise SettingError(f"{' and '.join([*_UPDATE, *WEIGHTS])} change between two steps: in a callback, not in "
-                           f"another thread, such as that in which an iterable gives its batches.")
+    step = [n for n in (*update, *weights) if n != "use_average"]
+    if step and optimizer._loop.thread not in (None, get_ident()):
+        raise SettingError(f"{step[0]} changes between two steps: in a callback, not in another thread, such as that "
+                           f"in which an iterable gives its batches.")
     if update and weights:  # An error in one of them comes before the other changes.
         choose_weights(_restore_model(optimizer), optimizer._spec.losses, {**optimizer._arguments, **weights})
     if update:
@@ -167,10 +168,10 @@ def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
     check_average(new["use_average"], new["averaging"])
     if optimizer._loop.thread is not None and not optimizer._batches:
         check_lengths(new["learning_rate"], new["averaging"])
-    if any(new[n] != getattr(optimizer, n) for n in _UPDATE if n != "use_average"):
+    if any(new[n] != getattr(optimizer, n) for n in params if n != "use_average"):
         optimizer._parts.adopt(_replace_update(optimizer, **new))
     optimizer._engine.use_average = new["use_average"]
-    vars(optimizer).update(new)
+    vars(optimizer).update({n: new[n] for n in params})
     optimizer._arguments.update({n: v for n, v in params.items() if n != "use_average"})
 
 

@@ -209,7 +209,7 @@ class LearningRateAdamW(WeightDecay, LearningRateAdam):
     Examples
     --------
     >>> rate = LearningRateAdamW(weight_decay=0.1, no_decay=["vectors", "*.embedding"])
-    >>> rate.for_weight(["fc.bias"], [8]).weight_decay
+    >>> rate.for_weight(["*.embedding"], [9, 8]).weight_decay
     0.0
     """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 import numpy as np
@@ -131,15 +130,15 @@ class BaseLearningRate(BaseLearningOnnx):
         assert exact is not None
         return constant(np.asarray(exact * factor, dtype))  # The product alone is rounded.
 
-    def for_weight(self, names: Sequence[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
+    def for_weight(self, patterns: Collection[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
         """The optimizer of one weight: itself, unless some weights are excluded from a part of the update.
 
         It has the states of the optimizer of all.
 
         Parameters
         ----------
-        names : sequence of str
-            The name of the weight, and its aliases.
+        patterns : collection of str
+            Those of `patterns` that stand for the weight.
         shape : sequence of int, str or None
             The shape of the weight.
 
@@ -157,7 +156,7 @@ class BaseLearningRate(BaseLearningOnnx):
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The names and patterns of weights in the settings, each of which is to match one at least."""
+        """The names, aliases and patterns of weights in the settings."""
         return ()
 
     def state_shapes(self, shape: Sequence[int | str | None]) -> dict[str, tuple[int | str | None, ...]]:
@@ -231,7 +230,7 @@ class WeightDecay(BaseLearningRate):
     ...     def update(self, w, g, *, k):
     ...         return op.Sign(g), ()
     >>> rate = SignSGDW(0.1, weight_decay=0.01, no_decay=["vectors", "embed*"])
-    >>> [rate.for_weight([n], shape).weight_decay for n, shape in (("fc", [3, 2]), ("b", [3]), ("embed.w", [9, 2]))]
+    >>> [rate.for_weight(*w).weight_decay for w in (([], [3, 2]), ([], [3]), (["embed*"], [9, 2]))]
     [0.01, 0.0, 0.0]
     """
 
@@ -252,9 +251,8 @@ class WeightDecay(BaseLearningRate):
     def patterns(self) -> tuple[str, ...]:
         return tuple(p for p in self.no_decay if p != "vectors")
 
-    def for_weight(self, names: Sequence[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
-        is_excluded = ("vectors" in self.no_decay and len(shape) < 2) or any(
-            fnmatchcase(n, p) for n in names for p in self.patterns)
+    def for_weight(self, patterns: Collection[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
+        is_excluded = bool(patterns) or ("vectors" in self.no_decay and len(shape) < 2)
         return replace(self, weight_decay=0.0) if is_excluded else self
 
     def _add_decay(self, step: Value, w: Value) -> Value:

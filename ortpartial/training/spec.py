@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ortpartial.autodiff import Gradient
+from ortpartial.autodiff import Gradient, find_named
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, topological
 from ortpartial.learning import (
@@ -182,16 +181,9 @@ class TrainingSpec:
     @cached_property
     def rates(self) -> dict[str, BaseLearningRate]:
         """The optimizer of every weight, as some may be excluded from a part of the update."""
-        names = {n: [n] for n in self.model.initializers}
-        for alias, a in self.model.aliases.items():
-            names.setdefault(a.initializer, []).append(alias)
-        for pattern in self.rate.patterns:
-            if not any(fnmatchcase(n, pattern) for each in names.values() for n in each):
-                some = ", ".join(self.model.main_names[w] for w in self.weights[:10])
-                raise SettingError(f"{type(self.rate).__name__}: the pattern {pattern!r} matches no weight of the "
-                                   f"model; those that are trained are {some}{', ...' * (len(self.weights) > 10)}.")
-        rate = self.planned_rate
-        return {w: rate.for_weight(names[w], known_shape(v)) for w, v in self.trained.items()}
+        rate, named = self.planned_rate, {p: find_named(self.model, p) for p in self.rate.patterns}
+        return {w: rate.for_weight([p for p in named if w in named[p]], known_shape(v))
+                for w, v in self.trained.items()}
 
     @cached_property
     def states(self) -> dict[str, tuple[str, str]]:

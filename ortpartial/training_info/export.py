@@ -288,7 +288,7 @@ class StoredRate:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The names and patterns of weights in the settings."""
+        """The names, aliases and patterns of weights in the settings."""
         return self.rate.patterns
 
     def state_shapes(self, shape: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
@@ -299,9 +299,9 @@ class StoredRate:
         """The optimizer in a training of so many batches."""
         return StoredRate(self.rate.over(batches), self.as_node)
 
-    def for_weight(self, names: Sequence[str], shape: Sequence[Any]) -> StoredRate:
+    def for_weight(self, patterns: Collection[str], shape: Sequence[Any]) -> StoredRate:
         """The optimizer of one weight."""
-        return StoredRate(self.rate.for_weight(names, shape), self.as_node)
+        return StoredRate(self.rate.for_weight(patterns, shape), self.as_node)
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0, factor: Value | float = 1.0
               ) -> tuple[Value, ...]:

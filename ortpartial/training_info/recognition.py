@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from glob import escape
 from itertools import chain, permutations, product
 from math import isclose
 from typing import Any
@@ -301,7 +300,7 @@ def _join_rates(rates: Mapping[str, BaseLearningRate]) -> BaseLearningRate:
         is_alike = all(getattr(other, n, getattr(rate, n)) == getattr(rate, n) for n in settings)
         if not is_alike or not isinstance(rate, type(other)) or getattr(other, "weight_decay", 0.0) != 0:
             raise _unrecognized("it updates weights by different optimizers")
-    return replace(rate, no_decay=tuple(map(escape, excluded))) if excluded else rate  # type: ignore[call-arg]
+    return replace(rate, no_decay=tuple(excluded)) if excluded else rate  # type: ignore[call-arg]
 
 
 def _write_rate(rate: BaseLearningRate, weight: Value) -> list[Written]:

@@ -8,12 +8,14 @@ import torch
 from models import assert_close, data, images, mlp, net, torch_mlp, two_in_two_out, weights_of
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch_steps import ENGINES, IN_EVERY_ENGINE
 
 from ortpartial import (
     ElasticLearningPenalty,
     ExponentialAverage,
     GradientClipping,
     LearningRateAdam,
+    LearningRateAdamW,
     LearningRateSGD,
     LossScale,
     StochasticWeightAverage,
@@ -55,7 +57,7 @@ def clip(parameters, clipping):
             clip_grad_norm_(each, clipping.norm)
 
 
-def train_torch(X, y, make_rate, gradient_clipping=None, accumulate=1, averaging=None):
+def train_torch(X, y, make_rate, gradient_clipping=None, accumulate=1, averaging=None, epochs=EPOCHS):
     """The weights of a loop in torch, and their averages."""
     start, every = 0, 1
     if averaging is not None and not isinstance(averaging, ExponentialAverage):
@@ -64,7 +66,7 @@ def train_torch(X, y, make_rate, gradient_clipping=None, accumulate=1, averaging
     weights = torch.nn.ParameterDict({n: torch.tensor(a) for n, a in weights_of(mlp(dtype="float64")).items()})
     averaged = AveragedModel(weights, multi_avg_fn=average)
     rate, updates = make_rate(weights.parameters()), 0
-    batches = [torch.arange(ROWS)[i : i + BATCH] for i in range(0, ROWS, BATCH)] * EPOCHS
+    batches = [torch.arange(ROWS)[i : i + BATCH] for i in range(0, ROWS, BATCH)] * epochs
     for k, rows in enumerate(batches, 1):
         loss = torch.nn.functional.mse_loss(torch_mlp(weights, torch.tensor(X)[rows]), torch.tensor(y)[rows])
         (loss / accumulate).backward()
@@ -95,6 +97,38 @@ def test_fifty_steps_of_torch(settings, rate):
         o.use_average = True
         assert_close(o.trained_coef_, averages, 1e-11)
         assert any(abs(o.trained_coef_[n] - a).max() > 1e-4 for n, a in before.items())
+
+
+@IN_EVERY_ENGINE
+def test_fifty_steps_of_torch_with_all_settings_at_once(engine):
+    """The averages are used wherever weights are used and not trained."""
+    X, y, _ = data(ROWS, dtype="float64")
+    settings = {"gradient_clipping": SETTINGS["value and norm"]["gradient_clipping"], "accumulate": 3,
+                "averaging": ExponentialAverage(0.9)}
+
+    def make_rate(parameters):
+        first, *others = parameters  # W1, W2, b1, b2
+        first.requires_grad_(False)
+        return torch.optim.AdamW([{"params": [p], "lr": lr, "weight_decay": decay} for p, lr, decay in zip(
+            others, (0.001, 0.02, 0.02), (0.3, 0.0, 0.0), strict=True)])
+
+    o = Optimizer(mlp(dtype="float64"), learning_rate=LearningRateAdamW(0.01, weight_decay=0.3, no_decay="vectors"),
+                  rate_factors={"W2": 0.1, "*": 2.0}, freeze="W1", shuffle=False, max_iter=3 * EPOCHS,
+                  **ENGINES[engine], **settings).fit(X, y)
+    weights, averages = train_torch(X, y, make_rate, epochs=3 * EPOCHS, **settings)
+    assert_close(o.trained_coef_, {n: weights[n] for n in o.weights_to_train}, 1e-11)
+    o.use_average = True
+    predicted = torch_mlp({n: torch.tensor(a) for n, a in averages.items()}, torch.tensor(X)).numpy()
+    assert_close(o.trained_coef_, {n: averages[n] for n in o.weights_to_train}, 1e-11)
+    assert_close({"y": o.predict(X)}, {"y": predicted}, 1e-11)
+    assert_close({"loss": o.losses(X, y)}, {"loss": ((predicted - y) ** 2).mean(1)}, 1e-11)
+    assert o.score(X, y) == pytest.approx(1 - ((predicted - y) ** 2).sum() / ((y - y.mean()) ** 2).sum(), abs=1e-11)
+    assert_close(weights_of(o.get_trained_onnx()), averages, 1e-11)
+    session, again = TrainingSession(o.get_training_onnx()), pickle.loads(pickle.dumps(o)).partial_fit(X, y)
+    for start in range(0, ROWS, BATCH):
+        session.step({"x": X[start : start + BATCH], "y_target": y[start : start + BATCH]})
+    again.use_average = False
+    assert_close({n: session.state[n] for n in again.weights_to_train}, again.trained_coef_, 1e-11)
 
 
 def states(o):

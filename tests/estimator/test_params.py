@@ -305,9 +305,19 @@ def test_another_thread_may_not_change_the_update():
         o.learning_rate = 0.1
 
     o = optimizer(max_iter=1)
-    with pytest.raises(SettingError, match="change between two steps: in a callback, not in another thread, such as"):
+    with pytest.raises(SettingError, match="learning_rate changes between two steps: in a callback, not in another "):
         o.fit(batches())
     o.learning_rate = 0.1
+
+
+def test_another_thread_changes_the_loop_and_what_predicts():
+    def batches():
+        yield X[:10], Y[:10]
+        o.set_params(max_iter=1, batch_size=5, validation_every=1, verbose=0, timeout=60.0, use_average=True)
+
+    o = optimizer(max_iter=1, averaging="ema")
+    o.fit(batches())
+    assert (o.batch_size, o.validation_every, o.timeout, o.use_average) == (5, 1, 60.0, True)
 
 
 def test_a_callback_may_train_on_other_rows():
