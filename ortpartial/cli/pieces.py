@@ -22,8 +22,8 @@ from ortpartial.learning import (
     resolve_rate,
 )
 
-__all__ = ["parse_averaging", "parse_clipping", "parse_loss", "parse_losses", "parse_penalty", "parse_rate",
-           "parse_rate_factors"]
+__all__ = ["is_for_all", "parse_averaging", "parse_clipping", "parse_loss", "parse_losses", "parse_penalty",
+           "parse_rate", "parse_rate_factors"]
 
 #: Names of the elastic penalty, and the weights that may follow them without their names.
 _ELASTIC = {"l1": ("l1",), "l2": ("l2",), "elastic": ("l1", "l2")}
@@ -107,12 +107,32 @@ def parse_losses(words: Sequence[str], outputs: Sequence[str]) -> BaseLearningLo
     ['price', 'kind']
     """
     named = [word.partition("=") for word in words]
-    if len(words) == 1 and ("=" not in words[0] or ":" in named[0][0]):
+    if is_for_all(words):
         loss = parse_loss(words[0])
         return dict.fromkeys(outputs, loss) if len(outputs) > 1 else loss
     if wrong := [word for word, (output, sign, _) in zip(words, named, strict=True) if not sign or ":" in output]:
         raise SettingError(f"--loss: {wrong[0]!r} does not say for which output it is; write OUTPUT={wrong[0]}.")
     return {output: parse_loss(loss) for output, _, loss in named}
+
+
+def is_for_all(words: Sequence[str]) -> bool:
+    """Whether losses are one word for all outputs, and not ``output=loss`` for each.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_for_all(["huber:delta=2"]), is_for_all(["price=huber:delta=2"])
+    (True, False)
+    """
+    return len(words) == 1 and ("=" not in words[0] or ":" in words[0].partition("=")[0])
 
 
 def parse_penalty(word: str) -> BaseLearningPenalty:

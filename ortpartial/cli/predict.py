@@ -29,6 +29,7 @@ from ortpartial.training import forward_graph
 from ortpartial.training_info import TABLES, count_rows, write_table
 
 from .console import format_table, paint, print_json
+from .losses import choose_losses
 from .options import add_command, add_data_options, add_force_option, add_json_option, check_count, check_output
 from .pieces import parse_losses
 from .roles import Roles, load_roles, read_columns
@@ -201,12 +202,14 @@ def run_evaluate(args: argparse.Namespace) -> int:
     check_count("batch_size", args.batch_size)
     model = load(args.model)
     stored = load_roles(model.proto)
-    words = args.loss or stored.losses or ["square"]
-    losses = parse_losses(words, args.target or stored.target)
-    by_output: dict[str, BaseLearningLoss] = resolve_losses(model, losses)
+    words = args.loss or stored.losses
+    by_output: dict[str, BaseLearningLoss] = resolve_losses(
+        model, parse_losses(words or ["square"], args.target or stored.target))
     columns = read_columns(args.data)
     roles = replace(stored, outputs=list(by_output), weight=args.sample_weight or stored.weight)
     roles = roles.with_target(columns, args.target, args.data)
+    losses = parse_losses(choose_losses(words, roles, model, columns), roles.target)
+    by_output = resolve_losses(model, losses)
     inputs = find_inputs([model.outputs[o] for o in by_output], model.inputs)
     roles, _ = roles.with_features(columns, inputs, args.features, args.data)
     roles = roles.with_labels(columns, by_output, model.outputs)

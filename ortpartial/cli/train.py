@@ -27,6 +27,7 @@ from ortpartial.plots import plot_losses, save_figure
 
 from .console import paint, print_error, print_json, print_line
 from .interruption import Interruption
+from .losses import choose_losses
 from .options import (
     add_command,
     add_data_options,
@@ -84,7 +85,7 @@ def add_train_command(commands: Any) -> None:
     add_data_options(command)
     how = command.add_argument_group("training")
     how.add_argument("--loss", nargs="+", metavar="LOSS", help="the loss, or OUTPUT=LOSS for each trained output; "
-                                                               "default: square")
+                                                               "default: square, and cross_entropy for texts")
     how.add_argument("--rate", default="adam", metavar="RATE", help="the optimizer, with its first step size and "
                                                                     "schedule; default: adam, which is adam:1e-3")
     how.add_argument("--penalty", metavar="PENALTY", help="the penalty of the weights; default: none")
@@ -222,12 +223,14 @@ def _read_task(args: argparse.Namespace) -> Task:
     """Read the model and the data."""
     model = load(args.model, straight_through=args.straight_through)
     stored = load_roles(model.proto)
-    words = args.loss or stored.losses or ["square"]
-    losses = parse_losses(words, args.target or stored.target)
-    by_output = resolve_losses(model, losses)
+    words = args.loss or stored.losses
+    by_output = resolve_losses(model, parse_losses(words or ["square"], args.target or stored.target))
     columns = read_columns(args.data)
-    roles = replace(stored, outputs=list(by_output), weight=args.sample_weight or stored.weight, losses=words)
+    roles = replace(stored, outputs=list(by_output), weight=args.sample_weight or stored.weight)
     roles = roles.with_target(columns, args.target, args.data)
+    roles = replace(roles, losses=choose_losses(words, roles, model, columns, args.quiet))
+    losses = parse_losses(roles.losses, roles.target)
+    by_output = resolve_losses(model, losses)
     inputs = find_inputs([model.outputs[o] for o in by_output], model.inputs)
     roles, texts = roles.with_features(columns, inputs, args.features, args.data)
     roles = roles.with_labels(columns, by_output, model.outputs)

@@ -7,15 +7,15 @@ from .callbacks import Checkpoint, EarlyStopping
 from .checkpoint import list_checkpoints
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
-from .outputs import explain_output, resolve_losses
+from .outputs import ends_in_probabilities, explain_output, resolve_losses
 from .validation import check_inputs
 
 if TYPE_CHECKING:
     from .sklearn import OnnxClassifier as OnnxClassifier
     from .sklearn import OnnxRegressor as OnnxRegressor
 
-__all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "check_inputs", "explain_output",
-           "find_nullable", "list_checkpoints", "resolve_losses"]
+__all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "check_inputs",
+           "ends_in_probabilities", "explain_output", "find_nullable", "list_checkpoints", "resolve_losses"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import Any
 
 from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.graph import Node, Value
-from ortpartial.learning import BaseLearningLoss, resolve_loss
+from ortpartial.learning import BaseLearningLoss, is_normalization, resolve_loss
 from ortpartial.model import Model
 
-__all__ = ["explain_output", "resolve_losses", "warn_of_activations"]
+__all__ = ["ends_in_probabilities", "explain_output", "resolve_losses", "warn_of_activations"]
 
 #: Operators that change the form of what they read, and not what it means.
 _FORM = frozenset({"ArrayFeatureExtractor", "Cast", "Dropout", "Flatten", "Gather", "Identity", "Normalizer",
@@ -103,7 +104,7 @@ def _find(v: Value, op_types: Collection[str]) -> Node | None:
     while v.node is not None and v.node.op_type not in op_types:
         # Of a table and an index, the table is a constant: the names of classes, for example.
         computed = [x for x in v.node.inputs if x is not None and x.array is None]
-        if v.node.op_type not in _FORM or not computed:
+        if not computed or not (v.node.op_type in _FORM or is_normalization(v.node)):
             return None
         v = computed[0]
     return v.node
@@ -122,11 +123,32 @@ def warn_of_activations(model: Model, losses: Mapping[str, BaseLearningLoss], st
         As for `warnings.warn`.
     """
     for name, loss in losses.items():
-        if not loss.activations or (node := _find(model.outputs[name], loss.activations)) is None:
+        node = _find(model.outputs[name], loss.activations) if loss.activations and loss.from_logits else None
+        if node is None:
             continue
         scores = node.inputs[0]
         assert scores is not None
-        warnings.warn(f"The output {name!r} ends in {_describe(node)}, and {type(loss).__name__} applies "
-                      f"{loss.activations[0]} itself, to raw scores, so that the training would be slow and end early: "
-                      f"train what {node.op_type} reads; {_show_cut(model, name, scores)}.",
+        kind = type(loss).__name__
+        simply = f"use {kind}(from_logits=False), or " if ends_in_probabilities(model.outputs[name], loss) else ""
+        warnings.warn(f"The output {name!r} ends in {_describe(node)}, and {kind} applies {loss.activations[0]} "
+                      f"itself, to raw scores, so that the training would be slow and end early: {simply}train what "
+                      f"{node.op_type} reads; {_show_cut(model, name, scores)}.",
                       ModelWarning, stacklevel=stacklevel + 1)
+
+
+def ends_in_probabilities(y: Value, loss: BaseLearningLoss) -> bool:
+    """Whether an output ends in a Softmax or Sigmoid that its loss would apply once more.
+
+    Parameters
+    ----------
+    y : Value
+        The output.
+    loss : BaseLearningLoss
+        Its loss; a setting `from_logits` of False is for such outputs.
+
+    Returns
+    -------
+    bool
+    """
+    return "from_logits" in {f.name for f in fields(loss)} and loss.from_logits and (
+        _find(y, loss.activations) is not None)

@@ -6,6 +6,7 @@ from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weig
 from .clipping import GradientClipping, resolve_clipping
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
+from .last_activation import is_normalization
 from .layerwise_decay import LayerwiseDecay
 from .losses import (
     AbsoluteLearningLoss,
@@ -65,5 +66,6 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
            "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "check_keywords",
            "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
-           "glorot_bounds", "mean_rows", "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty",
+           "glorot_bounds", "is_normalization", "mean_rows", "resolve_averaging", "resolve_clipping", "resolve_loss",
+           "resolve_penalty",
            "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean", "weighted_sums"]

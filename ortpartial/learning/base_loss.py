@@ -36,6 +36,8 @@ class BaseLearningLoss(BaseLearningOnnx):
         Operators that a prediction should not end in: first the one that the loss applies itself, to raw scores.
     ignore_index : int or None
         The label that does not count.
+    from_logits : bool
+        Whether a prediction is raw scores, where the loss has activations.
 
     Examples
     --------
@@ -56,10 +58,26 @@ class BaseLearningLoss(BaseLearningOnnx):
     # Without annotations, which would make them the first fields of a subclass that has them as settings.
     ignore_index = None
     class_weight = None
+    from_logits = True
 
     @abstractmethod
     def __call__(self, y: Value, t: Value) -> Value:
         """The cost of each element."""
+
+    def find_read(self, y: Value) -> Value:
+        """The value inside of the graph of a prediction that the loss reads in place of it.
+
+        Parameters
+        ----------
+        y : Value
+            A prediction.
+
+        Returns
+        -------
+        Value
+            The prediction itself, unless the loss is of probabilities that the graph shows the logits of.
+        """
+        return y
 
     def counts(self, y: Value, t: Value) -> Value | None:
         """c: by how much each element counts in the mean, which is divided by their sum.

@@ -1,4 +1,4 @@
-"""Losses of labels: cross-entropies and focal losses, of one score or of one for each class."""
+"""Losses of labels: cross-entropies and focal losses, of one score or of one for each class, or of probabilities."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ortpartial.graph import Value, cast, constant, op
 from .base import check_number
 from .base_loss import BaseLearningLoss, Shape
 from .class_weights import balance_classes, check_class_weight, list_class_weights
+from .last_activation import find_last_activation
 from .validation import check_integer
 
 __all__ = ["FocalLearningLoss", "NegLogLearningLoss", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss"]
@@ -22,14 +23,22 @@ __all__ = ["FocalLearningLoss", "NegLogLearningLoss", "SoftmaxCrossEntropyLearni
 
 @dataclass(frozen=True)
 class _ClassLoss(BaseLearningLoss):
-    """A loss of labels, with the settings ``ignore_index``, ``label_smoothing`` and ``class_weight``."""
+    """A loss of labels, with the settings `ignore_index`, `label_smoothing`, `class_weight` and `from_logits`."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.from_logits, (bool, np.bool_)):
+            raise SettingError(f"{type(self).__name__}: from_logits is {self.from_logits!r}, True or False was "
+                               f"expected.")
         ignored: Any = self.ignore_index
         if ignored is not None:
             check_integer(self, "ignore_index")
         check_number(self, "label_smoothing", low=0, high=1)
         object.__setattr__(self, "class_weight", check_class_weight(self.class_weight))
+
+    def find_read(self, y: Value) -> Value:
+        last = None if self.from_logits else find_last_activation(y)
+        z = last.node.inputs[0] if last is not None else None
+        return y if z is None else z
 
     def counting_all(self) -> BaseLearningLoss:
         return replace(self, ignore_index=None)  # type: ignore[call-arg]
@@ -63,16 +72,21 @@ class NegLogLearningLoss(_ClassLoss):
     pos_weight : float, array_like of shape (outputs,) or None
         p, at least 0: the factor of the cost of labels of 1, for all outputs or for each. The mean is not divided by
         it.
+    from_logits : bool
+        Whether y is the raw score; with False it is the probability s = σ(z), and the loss that of z.
 
     Notes
     -----
     log(1 + eʸ) is computed as max(y, 0) + log(1 + exp(-|y|)) and its derivative as σ(y), both finite for every score
-    without clipping. A target between 0 and 1 is a probability.
+    without clipping. A target between 0 and 1 is a probability. With ``from_logits=False``, z is what the Sigmoid
+    reads that the graph of the output ends in, so that loss and gradient are those of a training on z; without one it
+    is log s - log(1 - s), with logarithms of numbers not less than the smallest normal one.
 
     References
     ----------
     https://en.wikipedia.org/wiki/Cross-entropy#Cross-entropy_loss_function_and_logistic_regression;
-    ``torch.nn.BCEWithLogitsLoss`` for `pos_weight`; ``keras.losses.BinaryCrossentropy`` for `label_smoothing`.
+    ``torch.nn.BCEWithLogitsLoss`` for `pos_weight`; ``keras.losses.BinaryCrossentropy`` for `label_smoothing` and
+    `from_logits`.
 
     Examples
     --------
@@ -88,6 +102,7 @@ class NegLogLearningLoss(_ClassLoss):
     label_smoothing: float = 0.0
     class_weight: Any = None
     pos_weight: Any = None
+    from_logits: bool = True
     activations: ClassVar[tuple[str, ...]] = ("Sigmoid", "Softmax")
 
     def __post_init__(self) -> None:
@@ -97,7 +112,7 @@ class NegLogLearningLoss(_ClassLoss):
 
     def __call__(self, y: Value, t: Value) -> Value:
         q = t * (1 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else t
-        cost = self._sum_costs(y, q)
+        cost = self._sum_costs(y if self.from_logits else to_logits(y), q)
         return cost if self.ignore_index is None else op.Where(op.Equal(t, self.ignore_index), 0, cost)
 
     def _sum_costs(self, y: Value, q: Value) -> Value:
@@ -143,7 +158,7 @@ class NegLogLearningLoss(_ClassLoss):
                             f"{hint}.")
 
     def labels(self, y: np.ndarray) -> np.ndarray:
-        return (y > 0).astype(np.int64)
+        return (y > (0 if self.from_logits else 0.5)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -168,6 +183,8 @@ class FocalLearningLoss(NegLogLearningLoss):
         By how much labels of 0 and 1 count: the mean is divided by their sum, and by that of α never.
     pos_weight : float, array_like of shape (outputs,) or None
         The factor of the cost of labels of 1.
+    from_logits : bool
+        Whether y is the raw score; with False it is s.
 
     References
     ----------
@@ -222,11 +239,21 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
         c, at least 0; 1 for classes that a dict leaves out. ``"balanced"``, for `fit` with all rows at once, takes
         those of scikit-learn: n / (m nₖ) for a class with nₖ of n labels and m classes among them, and 1 for a class
         without any; `fit` from batches and `partial_fit` do not know all labels and keep those of the last `fit`.
+    from_logits : bool
+        Whether y is raw scores; with False it is probabilities p, and log(pₖ / Σⱼpⱼ) stands for log softmax(y)ₖ.
+
+    Notes
+    -----
+    With ``from_logits=False`` and an output whose graph ends in Softmax, loss and gradient are those of a training on
+    what Softmax reads. Where it ends in Sigmoid, each class is one against all others, and (log pₖ + Σⱼ log(1 - pⱼ),
+    j ≠ k) / C stands for log softmax(y)ₖ: of two classes that sum up to 1, as skl2onnx has them, it is log pₖ, and they
+    go on to do so. For other outputs log p is that of numbers not less than the smallest normal one.
 
     References
     ----------
     ``torch.nn.CrossEntropyLoss``; https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html; C. Szegedy et al.,
-    Rethinking the Inception Architecture for Computer Vision, 2016, for the smoothing of labels.
+    Rethinking the Inception Architecture for Computer Vision, 2016, for the smoothing of labels;
+    ``keras.losses.SparseCategoricalCrossentropy`` for `from_logits`.
 
     Examples
     --------
@@ -248,6 +275,8 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
     ignore_index: int | None = -100  # type: ignore[assignment]
     label_smoothing: float = 0.0
     class_weight: Any = None
+    _: KW_ONLY
+    from_logits: bool = True
     target_dtype: ClassVar[Any] = np.int64
     activations: ClassVar = ("Softmax", "Sigmoid")
 
@@ -314,7 +343,7 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
         # A mask is safe for labels out of range, where a Gather would crash or read out of bounds. It selects and does
         # not multiply, since the score of an excluded class may be -∞, and 0 · ∞ is NaN.
         mask = op.Equal(op.Unsqueeze(t, [axis]), class_indices(y, axis))
-        log_p = self._focus(op.LogSoftmax(y, axis=axis), mask)
+        log_p = self._focus(op.LogSoftmax(y, axis=axis) if self.from_logits else log_probabilities(y, axis), mask)
         c = self._list_class_weights(y.shape or ())
         if c is not None:
             log_p = log_p * constant(c.astype(y.dtype).reshape([-1] + [1] * (y.rank - axis - 1)))
@@ -382,6 +411,8 @@ class SoftmaxFocalLearningLoss(SoftmaxCrossEntropyLearningLoss):
         ε, from 0 to 1.
     class_weight : array_like of shape (C,), dict of int to float, "balanced" or None
         c, at least 0, by how much labels count: the mean is divided by the sum of cₜ, and by that of α never.
+    from_logits : bool
+        Whether y is raw scores; with False it is probabilities.
     gamma : float
         γ, at least 0.
     alpha : float, array_like of shape (C,) or None
@@ -416,6 +447,34 @@ class SoftmaxFocalLearningLoss(SoftmaxCrossEntropyLearningLoss):
             return focused if self.alpha is None else self.alpha * focused
         inner = log_p.rank - self.class_axis(log_p.shape or ()) - 1
         return focused * constant(np.reshape(self.alpha, [-1] + [1] * inner).astype(log_p.dtype))
+
+
+def to_logits(p: Value) -> Value:
+    """log p - log(1 - p): what Sigmoid reads where p ends in it."""
+    last = find_last_activation(p)
+    if last is not None and last.op_type == "Sigmoid" and not last.is_normalized:
+        return last.logits
+    return _log(p) - _log(1 - p)
+
+
+def log_probabilities(p: Value, axis: int) -> Value:
+    """log(pₖ / Σⱼpⱼ); of one Sigmoid for each class, the mean log-likelihood of k against all others."""
+    last = find_last_activation(p)
+    if last is not None and last.axis == axis:
+        return op.LogSoftmax(last.logits, axis=axis)
+    if last is None or last.op_type == "Softmax":
+        return op.LogSoftmax(_log(p), axis=axis)
+    z = last.logits
+    if last.is_normalized:
+        return op.LogSoftmax(-op.Softplus(-z), axis=axis)
+    # zₖ = log pₖ - log(1 - pₖ), and log(1 - pⱼ) = -softplus(zⱼ).
+    n = z.shape[axis] if z.shape and isinstance(z.shape[axis], int) else cast(op.Gather(op.Shape(z), axis), z)
+    return (z - op.ReduceSum(op.Softplus(z), [axis])) / n
+
+
+def _log(p: Value) -> Value:
+    """The logarithm of a number, or of the smallest normal one where it is less."""
+    return op.Log(op.Max(p, float(np.finfo(p.dtype).tiny)))
 
 
 def class_indices(y: Value, axis: int) -> Value:

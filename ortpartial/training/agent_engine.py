@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,8 @@ class AgentEngine(Engine):
         if spec.vocabulary is not None:
             raise ModelError("engine='agent' reads no inputs of strings; use engine='step'.")
         super().__init__(spec)
-        self.forward = forward_graph(spec.model, spec.weights, list(spec.losses), used_only=True)
+        model = replace(spec.model, outputs={**spec.model.outputs, **spec.read})
+        self.forward = forward_graph(model, spec.weights, list(spec.losses), used_only=True)
         self.penalty = penalty_graph(spec)
         self.update = update_graph(spec, penalized=spec.penalized)
         self.agent = TrainingAgent(self.forward, list(spec.weights), device=spec.device, threads=spec.threads())

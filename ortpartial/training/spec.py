@@ -153,6 +153,11 @@ class TrainingSpec:
         """The trained outputs by name."""
         return {o: self.model.outputs[o] for o in self.losses}
 
+    @cached_property
+    def read(self) -> dict[str, Value]:
+        """What the losses read by trained output: the output, or a value that it is computed from."""
+        return {o: loss.find_read(self.model.outputs[o]) for o, loss in self.losses.items()}
+
     @property
     def penalized(self) -> tuple[str, ...]:
         """The weights that the penalty applies to."""

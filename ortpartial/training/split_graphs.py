@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import grad
-from ortpartial.graph import Value, build, find_inputs, variable
+from ortpartial.graph import Value, build, find_inputs, rewrite, variable
 from ortpartial.model import Model
 
 from .counting import make_weights
@@ -72,7 +72,7 @@ def penalty_graph(spec: TrainingSpec) -> ModelProto | None:
 
 
 def loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
-    """Loss and its gradient by the outputs as one model: (outputs, targets, weights) -> (loss, gradients).
+    """Loss and its gradient by what it reads as one model: (what it reads, targets, weights) -> (loss, gradients).
 
     Parameters
     ----------
@@ -85,8 +85,9 @@ def loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
     -------
     onnx.ModelProto
     """
-    names, ys = spec.names, {o: variable(o, y.dtype, y.shape) for o, y in spec.outputs.items()}
-    spec = replace(spec, model=replace(spec.model, outputs=ys))
+    names, ys = spec.names, {o: variable(o, y.dtype, y.shape) for o, y in spec.read.items()}
+    outputs = rewrite(list(spec.outputs.values()), dict(zip(spec.read.values(), ys.values(), strict=True)))
+    spec = replace(spec, model=replace(spec.model, outputs=dict(zip(ys, outputs, strict=True))))
     targets = make_targets(spec)
     first = next(iter(ys.values()))
     weights = make_weights(spec, targets, weighted, (first.shape or (None,))[0])

@@ -183,15 +183,56 @@ def test_json(rows, capsys):
 
 def test_warnings_are_one_line(rows, capsys):
     """Without the place in the code."""
-    onnx.save(mlp(outputs=3), "softmax.onnx")
-    model = load("softmax.onnx")
-    onnx.save(build(model.inputs, {"y": op.Softmax(model.outputs["y"])}), "softmax.onnx")
+    save_ending_in(op.Exp, "exp.onnx", outputs=1)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert train("softmax.onnx animals.csv --target kind --loss cross_entropy --epochs 1 -o a.onnx") == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[2].startswith("warning: The output 'y' ends in Softmax")
-    assert len(lines) == 3
+        assert train("exp.onnx data.csv --target w --features a b c d --loss poisson --epochs 1 -o a.onnx") == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: The output 'y' ends in Exp")
+
+
+def save_ending_in(activation, path, outputs):
+    onnx.save(mlp(outputs=outputs), path)
+    model = load(path)
+    onnx.save(build(model.inputs, {"y": activation(model.outputs["y"])}), path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("option", ["", "--loss cross_entropy", "--loss log_loss"])
+@pytest.mark.parametrize("activation", [op.Softmax, op.Sigmoid])
+def test_probabilities(rows, capsys, activation, option):
+    """An output that ends in Softmax or Sigmoid has the loss of probabilities; texts have it by default."""
+    save_ending_in(activation, "probabilities.onnx", outputs=3)
+    assert train(f"probabilities.onnx animals.csv --target kind {option} --epochs 30 --rate adam:0.1 -o a.onnx") == 0
+    said = "y: of probabilities, so that the loss is cross_entropy:from_logits=false"
+    assert said in capsys.readouterr().err.splitlines()
+    assert load_roles(onnx.load("a.onnx")).losses == ["cross_entropy:from_logits=false"]
+    assert main(["evaluate", "a.onnx", "animals.csv", "--json"]) == 0
+    text = capsys.readouterr()
+    assert text.err == ""
+    assert json.loads(text.out)["outputs"]["y"]["accuracy"] > 0.8
+    assert main(["evaluate", "probabilities.onnx", "animals.csv", "--target", "kind", *option.split()]) == 0
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+@pytest.mark.filterwarnings("error")
+def test_probability(rows, capsys):
+    """Of labels of 0 and 1; a word that says from_logits stays."""
+    save_ending_in(op.Sigmoid, "probability.onnx", outputs=1)
+    write_csv("kinds.csv", {**dict(zip("abcd", X.T, strict=True)), "kind": (X[:, 0] > 0).astype(int)})
+    assert train("probability.onnx kinds.csv --target kind --loss log_loss --epochs 30 --rate adam:0.02 -o p.onnx") == 0
+    assert capsys.readouterr().err == "y: of probabilities, so that the loss is log_loss:from_logits=false\n"
+    assert main(["evaluate", "p.onnx", "kinds.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs"]["y"]["accuracy"] > 0.8
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert train("probability.onnx kinds.csv --target kind --loss log_loss:from_logits=true -o q.onnx") == 0
+    assert "warning: The output 'y' ends in Sigmoid" in capsys.readouterr().err
+
+
+def test_texts_have_a_cross_entropy(rows, capsys):
+    assert train("classifier.onnx animals.csv --target kind -o a.onnx --epochs 1") == 0
+    assert load_roles(onnx.load("a.onnx")).losses == ["cross_entropy"]
 
 
 def test_quiet(rows, capsys):

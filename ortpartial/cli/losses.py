@@ -1,0 +1,79 @@
+"""The losses of `train` and `evaluate`: those that labels and probabilities call for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ortpartial.estimator import ends_in_probabilities, resolve_losses
+from ortpartial.graph import Value
+from ortpartial.learning import BaseLearningLoss, NegLogLearningLoss
+from ortpartial.model import Model
+
+from .console import print_line
+from .pieces import is_for_all, parse_losses
+from .roles import Columns, Roles
+
+__all__ = ["choose_losses"]
+
+
+def choose_losses(words: Sequence[str], roles: Roles, model: Model, columns: Columns, quiet: bool = False) -> list[str]:
+    """The words of the losses, with settings that follow from the outputs and the targets.
+
+    Labels that are texts have a cross entropy where no word says another loss, and an output that ends in Softmax or
+    Sigmoid has one of probabilities.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Those that were given or are stored; none for the default.
+    roles : Roles
+        Which column is what.
+    model : Model
+        The model.
+    columns : dict of str to numpy.ndarray
+        The rows.
+    quiet : bool
+        Whether nothing is printed.
+
+    Returns
+    -------
+    list of str
+    """
+    words = list(words) or [_choose_default(roles, model, columns)]
+    losses = resolve_losses(model, parse_losses(words, roles.target))
+    targets = dict(zip(roles.outputs, roles.target, strict=True)) if len(roles.outputs) > 1 else {}
+    of_outputs = dict.fromkeys(losses, words[0]) if is_for_all(words) else dict(w.split("=", 1) for w in words)
+    chosen = {}
+    for output, loss in losses.items():
+        target = [targets.get(output, output)] if targets else roles.target
+        has_labels = len(target) == 1 and columns[target[0]].ndim == 1
+        chosen[output] = _of_probabilities(of_outputs[output], loss, model.outputs[output], has_labels)
+        if chosen[output] != of_outputs[output] and not quiet:
+            print_line(f"{output}: of probabilities, so that the loss is {chosen[output]}", sys.stderr)
+    if chosen == of_outputs:
+        return words
+    return list(chosen.values()) if is_for_all(words) and len(chosen) == 1 else [f"{o}={w}" for o, w in chosen.items()]
+
+
+def _choose_default(roles: Roles, model: Model, columns: Columns) -> str:
+    """A cross entropy for labels that are texts, else the square error."""
+    (output, *others), (target, *further) = roles.outputs, roles.target
+    if others or further or columns[target].dtype.kind not in "US":
+        return "square"
+    return "square" if _count_scores(model.outputs[output]) == 1 else "cross_entropy"
+
+
+def _of_probabilities(word: str, loss: BaseLearningLoss, y: Value, has_labels: bool) -> str:
+    """The loss of an output that ends in Softmax or Sigmoid; labels of several classes have no loss for single ones."""
+    if "from_logits" in word or not ends_in_probabilities(y, loss):
+        return word
+    name, *settings = word.split(":")
+    if type(loss) is NegLogLearningLoss and has_labels and _count_scores(y) != 1:
+        name = "cross_entropy"
+    return ":".join([name, *settings, "from_logits=false"])
+
+
+def _count_scores(y: Value) -> int | str | None:
+    """The size of the last axis of an output of rows of scores, else 1."""
+    return y.shape[-1] if y.shape is not None and len(y.shape) > 1 else 1
