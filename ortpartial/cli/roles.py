@@ -84,7 +84,7 @@ class Roles:
         if len(left) > 1:
             raise DataError(f"The model has the inputs {_list(inputs)}, and {str(path)!r} has no column {left[0]!r}; "
                             f"it has {_list(columns)}.")
-        _check_features(left[0], inputs[left[0]], names, columns, path)
+        _check_features(left[0], inputs[left[0]], names, texts, columns, path)
         return replace(self, features={**features, left[0]: names}), [] if chosen else texts
 
     def with_target(self, columns: Columns, chosen: Sequence[str] | None, path: Path) -> Roles:
@@ -241,19 +241,21 @@ def _check_columns(names: Iterable[str], columns: Columns, path: Path) -> None:
             raise DataError(f"{str(path)!r} has no column {n!r}{hint}")
 
 
-def _check_features(name: str, v: Value, names: Sequence[str], columns: Columns, path: Path) -> None:
+def _check_features(name: str, v: Value, names: Sequence[str], texts: Sequence[str], columns: Columns, path: Path
+                    ) -> None:
     """Raise an error where columns cannot form an input."""
     if not names:
         raise DataError(f"{str(path)!r} has no column for the input {name!r}; it has {_list(columns)}.")
-    if len(names) == 1:
-        return
     if any(columns[n].ndim > 1 for n in names):
+        if len(names) == 1:
+            return
         raise DataError(f"{str(path)!r} has {_list(names)}, and it is open which feeds the input {name!r}; name it by "
                         f"--features.")
     size = v.shape[1] if v.shape is not None and len(v.shape) == 2 else None
     if isinstance(size, int) and size != len(names):
+        others = f", beside texts: {_list(texts)}" if texts else ""
         raise DataError(f"The input {name!r} has {size} columns, and {str(path)!r} has {len(names)} for it: "
-                        f"{_list(names)}; name them by --features, and the target by --target.")
+                        f"{_list(names)}{others}; name them by --features, and the target by --target.")
 
 
 def _is_misnumbered(values: np.ndarray, classes: int) -> bool:

@@ -188,6 +188,8 @@ class BaseLearningLoss(BaseLearningOnnx):
         str
             The end of a sentence; empty where nothing is known.
         """
+        if len(output_shape) > 1 and tuple(shape[1:]) == tuple(output_shape[1:-1]):
+            return ", as the output has; where these are labels of classes, the loss is 'softmax_cross_entropy'"
         return ""
 
     def check_target(self, t: np.ndarray, what: str = "y") -> None:

@@ -130,7 +130,8 @@ def _draw_edge(ax: Axes, corners: Sequence[Point], label: str) -> None:
                                  linewidth=0.9, shrinkA=0, shrinkB=0, zorder=2, joinstyle="round"))
     if len(corners) == 2:
         (x, y0), (_, y1) = corners
-        ax.text(x + 0.07, (y0 + y1) / 2, label, va="center", fontsize=7, color="0.35", zorder=4)
+        ax.text(x + 0.07, (y0 + y1) / 2, label, va="center", fontsize=7, color="0.35", zorder=4,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5} if label else None)
 
 
 def _draw_frame(ax: Axes, picture: Picture, layout: Layout, boxes: Sequence[int], label: str) -> None:

@@ -67,7 +67,7 @@ def _draw(ax: Axes, history: Sequence[Mapping[str, Any]], log: bool | None) -> N
     if log or (log is None and y.size and y.min() > 0 and y.max() > _WIDE * y.min()):
         ax.set_yscale("log")
     ax.set(title="Losses", xlabel="epoch", ylabel="loss")
-    ax.locator_params(axis="x", integer=True)
+    ax.locator_params(axis="x", integer=True, min_n_ticks=1)  # a single epoch has no ticks beside it
     handles, labels = ax.get_legend_handles_labels()
     rates = _select(history, "learning_rate")
     if len(set(rates[1])) > 1:

@@ -44,7 +44,10 @@ def test_arrays():
     ("find", "message"),
     [
         (lambda r: r.with_features(COLUMNS, X, None, PATH),
-         "The input 'x' has 2 columns, and 'data.csv' has 3 for it: 'a', 'b', 'y'; name them by --features"),
+         "The input 'x' has 2 columns, and 'data.csv' has 3 for it: 'a', 'b', 'y', beside texts: 'city', 'kind'; name "
+         "them by --features"),
+        (lambda r: r.with_features({"a": COLUMNS["a"]}, X, None, PATH),
+         "The input 'x' has 2 columns, and 'data.csv' has 1 for it: 'a'; name them by --features"),
         (lambda r: r.with_features(COLUMNS, X, ["Kind"], PATH), "'data.csv' has no column 'Kind'; did you mean 'kin"),
         (lambda r: r.with_features(COLUMNS, {**X, "z": X["x"]}, None, PATH),
          "The model has the inputs 'x', 'z', and 'data.csv' has no column 'x'; it has 'a', 'b'"),
@@ -59,7 +62,7 @@ def test_arrays():
         (lambda r: Roles(target=["kind"], labels={"kind": ["cat", "cow"]}).select_target(COLUMNS, PATH),
          "The column 'kind' of 'data.csv' has the label 'dog' in row 1, where 'cat', 'cow' were expected."),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_errors(find, message):
     with pytest.raises(DataError, match=re.escape(message)):

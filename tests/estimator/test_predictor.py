@@ -88,6 +88,12 @@ def test_data_errors(X, y, more, message):
     assert (o.n_iter_, o.train_losses_) == (0, [])
 
 
+def test_labels_without_a_loss_for_them():
+    """The default loss is for numbers, and a model of several scores has as many of them a row."""
+    with pytest.raises(DataError, match="where these are labels of classes, the loss is 'softmax_cross_entropy'"):
+        optimizer(mlp(outputs=3)).fit(X, np.arange(60) % 3)
+
+
 @pytest.mark.parametrize(("label", "found"), [(3, "0 to 3"), (-1, "-1 to 2")])
 def test_labels_out_of_range(label, found):
     labels = np.arange(60) % 3

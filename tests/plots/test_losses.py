@@ -56,6 +56,11 @@ def test_records_of_a_training():
     assert legend(ax)[-1] == "learning rate"
 
 
+def test_one_epoch_has_no_fractions_of_epochs_beside_it():
+    ax = plot_losses([2.0])
+    assert [t for t in ax.get_xticks() if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]] == [1]
+
+
 def test_wide_losses_are_logarithmic():
     assert plot_losses([100.0, 1.0]).get_yscale() == "log"
     assert plot_losses([100.0, 1.0], log=False).get_yscale() == "linear"

@@ -78,6 +78,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
+        "callbacks": [list, tuple],
         "settings": [dict, None],
     }
 
@@ -118,8 +119,11 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     # -- training
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        """Train for `max_iter` epochs, or until the stopping rule ends them."""
+    def _fit(self, X: Any, y: Any, sample_weight: Any, resume: Any) -> Self:
+        """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
+        if resume is not None and self.early_stopping and self.random_state is None:
+            raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
+                             "to be the same.")
         first = not (self.warm_start and hasattr(self, "optimizer_"))
         X, y, y_numbers, n_outputs, sample_weight = self._check_data(X, y, sample_weight, first, first)
         rng = check_random_state(self.random_state)
@@ -132,11 +136,11 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         target = self._encode(train[2], self.optimizer_.learning_loss)
         score = self._score_on(validation) if self.early_stopping else None
         rule = StoppingRule(self.tol, self.n_iter_no_change, score)
-        self._run(train, target, weight, batch_size, rule)
+        self._run(train, target, weight, batch_size, rule, resume)
         return self
 
-    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Any, batch_size: int, rule: StoppingRule
-             ) -> None:
+    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Any, batch_size: int, rule: StoppingRule,
+             resume: Any) -> None:
         """The epochs of a fit, and what they leave behind."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
         X, y, _, sample_weight = train
@@ -144,13 +148,12 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         context = self._begin_fit(told)
         tasks = FitTasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
 
-        def end_epoch(optimizer: Any) -> bool:
+        def record(optimizer: Any) -> None:
             self._record(optimizer.n_iter_ - n_before, rule)
-            return rule(optimizer)
 
-        self._set_loop(batch_size, (end_epoch, *self.callbacks))
+        self._set_loop(batch_size, (record, rule, *self.callbacks))
         try:
-            optimizer._fit(_wrap(X), target, weight, None, None, tasks)
+            optimizer._fit(_wrap(X), target, weight, None, None, tasks, resume)
         finally:
             optimizer.callbacks = ()
         rule.restore(optimizer)
@@ -245,10 +248,10 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _hidden(self) -> list[int]:
         """The sizes of the hidden layers."""
         sizes = () if self.hidden_layer_sizes is None else self.hidden_layer_sizes
-        hidden = [int(n) for n in (sizes if isinstance(sizes, Iterable) else [sizes])]
-        if any(n < 1 for n in hidden):
-            raise ValueError(f"hidden_layer_sizes must be > 0, got {hidden}.")
-        return hidden
+        hidden = list(sizes) if isinstance(sizes, Iterable) else [sizes]
+        if not all(isinstance(n, Integral) and int(n) > 0 for n in hidden):
+            raise ValueError(f"hidden_layer_sizes must be whole numbers > 0, got {hidden}.")
+        return [int(n) for n in hidden]
 
     def _make_model(self, X: Any, n_outputs: int, rng: np.random.RandomState) -> Any:
         """The model to train: a network, what a function makes of the shape of the data, or the one given."""
@@ -357,6 +360,10 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         TrainingView
         """
         return self.optimizer_.training_view()
+
+    def _get_params_html(self, deep: bool = True, **links: Any) -> Any:
+        """The settings in a notebook, which marks those that are not the defaults: pieces of others have none."""
+        return super()._get_params_html(deep=False, **links)
 
     # -- settings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.metrics import accuracy_score
 from sklearn.utils import column_or_1d, compute_sample_weight
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
@@ -147,6 +149,9 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     [[1.0, 0.0, 0.0]]
     """
 
+    _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - as scikit-learn has it
+        **BaseOnnxEstimator._parameter_constraints, "class_weight": [StrOptions({"balanced"}), dict, list, None]}
+
     _output, _is_numeric = "scores", False
 
     def __init__(
@@ -208,7 +213,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
         Parameters
@@ -220,6 +225,9 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
             Labels, or 0 and 1 for each of several labels.
         sample_weight : array_like of shape (n_samples,), optional
             Weights of the rows.
+        resume : path, optional
+            A checkpoint, or the folder of a `Checkpoint` among the callbacks: a `fit` that was cut off goes on from the
+            newest one, and ends with the weights of one that was not. Where the folder holds none, it begins.
 
         Returns
         -------
@@ -230,10 +238,12 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         ------
         ValueError
             A setting or the data are not allowed.
+        CheckpointError
+            The checkpoint is damaged, or that of another training.
         ConvergenceError
             The loss or a weight is NaN or infinite.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -393,6 +403,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     def _resolve_loss(self, n_outputs: int) -> BaseLearningLoss:
         if not (isinstance(self.loss, str) and self.loss == "log_loss"):
             return resolve_loss(self.loss)
+        if not self._is_multilabel and n_outputs < len(self.classes_) > 2:
+            raise ValueError(f"y has {len(self.classes_)} classes, and the model has scores for {max(n_outputs, 2)}.")
         return NegLogLearningLoss() if self._is_multilabel or n_outputs == 1 else SoftmaxCrossEntropyLearningLoss()
 
     def _encode(self, y: np.ndarray, loss: BaseLearningLoss) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -181,7 +182,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
         Parameters
@@ -193,6 +194,9 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
             The targets.
         sample_weight : array_like of shape (n_samples,), optional
             Weights of the rows.
+        resume : path, optional
+            A checkpoint, or the folder of a `Checkpoint` among the callbacks: a `fit` that was cut off goes on from the
+            newest one, and ends with the weights of one that was not. Where the folder holds none, it begins.
 
         Returns
         -------
@@ -203,10 +207,12 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         ------
         ValueError
             A setting or the data are not allowed.
+        CheckpointError
+            The checkpoint is damaged, or that of another training.
         ConvergenceError
             The loss or a weight is NaN or infinite.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

@@ -61,6 +61,25 @@ class StoppingRule:
             self.best_score = score
             self._best = optimizer._state.copy_used()
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what it remembers of the fit that runs, for checkpoints.
+
+        Returns
+        -------
+        dict of str to object
+        """
+        return {n: v for n, v in vars(self).items() if n not in ("tol", "n_iter_no_change", "score")}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with what it remembered.
+
+        Parameters
+        ----------
+        state : dict of str to object
+            What `get_state` returned.
+        """
+        vars(self).update(state)
+
     def restore(self, optimizer: Any) -> None:
         """Go back to the weights of the epoch with the best score, if there was one."""
         if self._best is not None:

@@ -236,3 +236,22 @@ def test_the_model_can_be_exported():
     trained = OnnxRegressor(max_iter=2).fit(X, Y).optimizer_.get_trained_onnx()
     assert isinstance(trained, ModelProto)
     assert [i.name for i in trained.graph.input] == ["X"]
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"class_weight": "ballanced"}, "The 'class_weight' parameter of OnnxClassifier must be"),
+    ({"callbacks": print}, "The 'callbacks' parameter of OnnxClassifier must be"),
+    ({"hidden_layer_sizes": (2.5,)}, r"hidden_layer_sizes must be whole numbers > 0, got \[2.5\]"),
+    ({"model": lambda shape, n_outputs: build_network([4, 2], np.random.RandomState(0))},
+     "y has 3 classes, and the model has scores for 2"),
+])
+def test_what_is_wrong_is_said_in_terms_of_the_estimator(settings, says):
+    with pytest.raises(ValueError, match=f"^{says}"):
+        OnnxClassifier(**settings).fit(X, NAMES)
+
+
+@pytest.mark.skipif(not hasattr(sklearn.base.BaseEstimator, "_get_params_html"), reason="scikit-learn before 1.7")
+def test_the_card_marks_the_settings_that_are_not_the_defaults():
+    params = OnnxClassifier(alpha=0.5)._get_params_html()
+    assert tuple(params.non_default) == ("alpha",)
+    assert "learning_rate__eta0" not in params

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from ortpartial import OnnxClassifier, OnnxRegressor
+from ortpartial import Checkpoint, OnnxClassifier, OnnxRegressor
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator.sklearn.stopping import StoppingRule
 
@@ -76,3 +76,29 @@ def test_the_averages_of_the_best_epoch_come_back():
     assert not np.array_equal(o.predict(rows), seen[0])
     rule.restore(o)
     np.testing.assert_array_equal(o.predict(rows), seen[0])
+
+
+@pytest.mark.parametrize("settings", [{"early_stopping": True, "n_iter_no_change": 5, "tol": 0.01}, {}])
+def test_a_fit_that_was_cut_off_goes_on(tmp_path, settings):
+    settings = {"hidden_layer_sizes": (4,), "max_iter": 12, "random_state": 0, "learning_rate_init": 0.01, **settings}
+
+    def cut(optimizer):
+        if optimizer.n_iter_ == 7:
+            raise KeyboardInterrupt
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        whole = OnnxClassifier(**settings).fit(X, Y)
+        with pytest.raises(KeyboardInterrupt):
+            OnnxClassifier(**settings, callbacks=[cut, Checkpoint(tmp_path)]).fit(X, Y, resume=tmp_path)
+        resumed = OnnxClassifier(**settings, callbacks=[Checkpoint(tmp_path)]).fit(X, Y, resume=tmp_path)
+    assert resumed.loss_curve_ == whole.loss_curve_
+    assert resumed.n_iter_ == whole.n_iter_ > 7
+    assert resumed.validation_scores_ == whole.validation_scores_
+    assert (resumed.best_loss_, resumed.best_validation_score_) == (whole.best_loss_, whole.best_validation_score_)
+    assert all(map(np.array_equal, resumed.coefs_, whole.coefs_))
+
+
+def test_rows_held_out_are_the_same_after_a_resume(tmp_path):
+    with pytest.raises(ValueError, match=r"^resume and early_stopping=True need a random_state, as the rows"):
+        OnnxClassifier(early_stopping=True).fit(X, Y, resume=tmp_path)
