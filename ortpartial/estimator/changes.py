@@ -17,7 +17,7 @@ from ortpartial.learning import resolve_averaging, resolve_clipping, resolve_pen
 from ortpartial.model import Model, change_weights, specialize
 from ortpartial.training import ACCUMULATED, select_engine
 
-from .params import FitSettings, check_flag
+from .params import PROGRESS, FitSettings, check_flag
 from .weights import choose_weights, freeze_less
 
 if TYPE_CHECKING:
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["PROGRESS", "WEIGHTS", "change_settings", "check_average", "check_lengths", "keep_learned", "list_unfrozen",
+__all__ = ["WEIGHTS", "change_settings", "check_average", "check_lengths", "keep_learned", "list_unfrozen",
            "name_weights", "scale_rate"]
-
-#: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
-PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
-            "_rng": "rng", "history_": "records"}
 
 #: Settings that no graph depends on, and those of the update, which change in a training that runs, too.
 _LOOP = frozenset(f.name for f in fields(FitSettings))

@@ -6,8 +6,7 @@ import gc
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from ortpartial.learning import (
     resolve_penalty,
     resolve_rate,
 )
-from ortpartial.model import AliasDict, Model, change_weights, load, offload_weights, read, restore_weights, specialize
+from ortpartial.model import AliasDict, Model, load, offload_weights, read, restore_weights, specialize
 from ortpartial.rewrites import (
     LossScale,
     find_mode_problems,
@@ -50,12 +49,10 @@ from ortpartial.training import (
 from ortpartial.training_info import recognize_training, to_training_info
 
 from .changes import (
-    PROGRESS,
     change_settings,
     check_average,
     check_lengths,
     list_unfrozen,
-    name_weights,
     scale_rate,
 )
 from .checkpoint import find_checkpoint, write_checkpoint
@@ -65,6 +62,7 @@ from .outputs import resolve_losses, warn_of_activations
 from .params import (
     FitSettings,
     ModelSetting,
+    Progress,
     Setting,
     SettingMethod,
     check_count,
@@ -74,6 +72,7 @@ from .params import (
     replace_nested,
 )
 from .parts import TrainingParts
+from .pickling import pack, unpack
 from .predictor import interruptible
 from .prefetch import is_prefetching
 from .resumption import borrow_state, note_settings, restore_fit, restore_state
@@ -91,29 +90,6 @@ if TYPE_CHECKING:
     Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
-
-#: Attributes that are derived, and so left out of a pickle; the second line names those of former versions.
-_DERIVED = ("_parts", "_layer",
-            "_data", "_engine", "_loop", "_losses", "_precision", "_predictor", "_read", "_spec", "_state",
-            "_statistics", "_threads")
-
-#: Settings that pickles of former versions lack.
-_ADDED: dict[str, Any] = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False,
-                          "rate_factors": None, "_factors": {}}
-
-
-class _Progress:
-    """An attribute of an optimizer that its `FitLoop` holds under another name."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = PROGRESS[name]
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(instance._loop, self.name)
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        setattr(instance._loop, self.name, value)
-
 
 class OrtGradientForwardBackwardOptimizer(NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
@@ -368,10 +344,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     _spec, _engine, _data, _predictor, _loop, _state = (
         property(attrgetter(f"_parts.{name}")) for name in ("spec", "engine", "data", "predictor", "loop", "state"))
 
-    train_losses_ = _Progress()
-    validation_losses_ = _Progress()
-    n_iter_ = _Progress()
-    _rng = _Progress()
+    train_losses_ = Progress()
+    validation_losses_ = Progress()
+    n_iter_ = Progress()
+    _rng = Progress()
 
     @property
     def model(self) -> Any:
@@ -1111,39 +1087,10 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     # -- pickling
 
     def __getstate__(self) -> dict[str, Any]:
-        """Settings, the model as bytes, and the state of the training; the rest is derived from them."""
-        state = {n: v for n, v in vars(self).items() if n not in _DERIVED}
-        state["_arguments"] = {n: v for n, v in self._arguments.items() if n != "model"}
-        state["_arguments"]["weights_to_train"] = name_weights(self)
-        model = change_weights(self._spec.model, self._first)
-        with self._engine.turn.lock:
-            snapshot = self._engine.snapshot()
-        return {**state, **vars(self._loop.settings), **{n: deepcopy(getattr(self, n)) for n in PROGRESS},
-                "model": (model.proto.SerializeToString(), dict(model.arrays)),
-                "straight_through": model.straight_through, "aliases": model.aliases,
-                "custom_ops_library": model.custom_ops_library, "rate_starts": self._spec.rate_starts,
-                "average_start": self._spec.average_start,
-                "engine_state": snapshot}
+        return pack(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        proto, arrays = state.pop("model")
-        model = load(Model(ModelProto.FromString(proto), {}, {}, {}, arrays, {}, state.pop("straight_through"),
-                           aliases=state.pop("aliases", {}),
-                           custom_ops_library=state.pop("custom_ops_library", ())))
-        # Pickles of version 0.1.0 have the name "_given".
-        arguments = state.pop("_given", None) or state.pop("_arguments")
-        snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS if n in state}
-        settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
-        former = state.pop("rate_start", 0)  # Pickles of version 0.1.0 have one number for all weights.
-        starts = {"rate_starts": state.pop("rate_starts", dict.fromkeys(state["weights_to_train"], former)
-                                           if former else {}), "average_start": state.pop("average_start", 0)}
-        kept = {n: v for n, v in state.items() if n not in _DERIVED}
-        vars(self).update({**_ADDED, "_batches": 0, "_learned": {}, "_first": {}, "_turn": Turn(), **kept})
-        self._arguments = {"freeze": (), "rate_factors": None, **arguments, "model": model}
-        self._compose(replace(self._specify(change_weights(model, self._learned)), **starts), settings)
-        self._parts.restore(snapshot)
-        for name, value in progress.items():
-            setattr(self, name, value)
+        unpack(self, state)
 
     # -- settings
 

@@ -1,4 +1,4 @@
-"""Settings: validation of those of a fit, and parameters by name as in scikit-learn."""
+"""Settings: validation of those of a fit, parameters by name as in scikit-learn, and attributes that hold them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from ortpartial.learning import describe_unknown
 
 from .hooks import check_callback
 
-__all__ = ["FitSettings", "ModelSetting", "Setting", "SettingMethod", "check_count", "check_flag", "check_names",
-           "collect_params", "list_fields", "replace_nested"]
+__all__ = ["PROGRESS", "FitSettings", "ModelSetting", "Progress", "Setting", "SettingMethod", "check_count",
+           "check_flag", "check_names", "collect_params", "list_fields", "replace_nested"]
+
+#: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
+PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
+            "_rng": "rng", "history_": "records"}
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,19 @@ class ModelSetting:
 
     def __set__(self, instance: Any, value: Any) -> None:
         instance.set_params(**{self.name: value})
+
+
+class Progress:
+    """An attribute of an optimizer that its `FitLoop` holds under another name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = PROGRESS[name]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else getattr(instance._loop, self.name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(instance._loop, self.name, value)
 
 
 def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> dict[str, Any]:

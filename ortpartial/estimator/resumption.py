@@ -18,9 +18,10 @@ from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientC
 from ortpartial.logs import logger
 from ortpartial.training import Engine, TrainingSpec
 
-from .changes import PROGRESS, WEIGHTS, change_settings, keep_learned
+from .changes import WEIGHTS, change_settings, keep_learned
 from .checkpoint import find_checkpoint
 from .fit_loop import Place
+from .params import PROGRESS
 from .tasks import get_states
 
 if TYPE_CHECKING:
