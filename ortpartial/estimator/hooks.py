@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ortpartial.exceptions import SettingError
 
-__all__ = ["HOOKS", "call_hook", "check_callback", "has_hooks"]
+__all__ = ["HOOKS", "call_hook", "check_callbacks", "has_hooks"]
 
 #: The methods of a callback.
 HOOKS = ("setup", "on_fit_task_begin", "on_fit_task_end", "teardown")
@@ -33,19 +33,27 @@ def has_hooks(callback: Any) -> bool:
     return hasattr(callback, "on_fit_task_end") and hasattr(callback, "setup")
 
 
-def check_callback(callback: Any) -> None:
-    """Check that an object is a callback: one with hooks, or a function of the optimizer.
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Check that objects are callbacks: ones with hooks, each of them once, or functions of the optimizer.
 
     Parameters
     ----------
-    callback : object
-        An element of the setting `callbacks`.
+    callbacks : sequence of object
+        The setting `callbacks`.
 
     Raises
     ------
     SettingError
-        It is a class, lacks a hook, or a hook asks for what there is not.
+        One is a class, lacks a hook, stands there twice, or a hook asks for what there is not.
     """
+    for i, callback in enumerate(callbacks):
+        _check_callback(callback)
+        if has_hooks(callback) and any(c is callback for c in callbacks[:i]):
+            raise SettingError(f"callbacks has the same {type(callback).__name__} twice; give it once.")
+
+
+def _check_callback(callback: Any) -> None:
+    """Check that an object is a callback."""
     hooks = [h for h in HOOKS if hasattr(callback, h)]
     if not hooks:
         _check_function(callback)

@@ -746,9 +746,12 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
 
     @property
     def history_(self) -> list[dict[str, Any]]:
-        """A record of every epoch: epoch, iteration, seconds, learning_rate, loss and, where computed, validation_loss.
+        """A record of every epoch, by column; `pandas.DataFrame(history_)` is a table of them.
 
-        The step size is that of the last batch. `pandas.DataFrame(history_)` is a table of them.
+        "epoch" is its number from 1 on, "iteration" the number of batches seen until its end, both over all calls;
+        "seconds" how long it took; "learning_rate" the step size of its last batch; "loss" that of `train_losses_`; and
+        "validation_loss", where it was computed, that of `validation_losses_`. Callbacks add columns by
+        `training_view().record`.
         """
         self._state.add_rates(self._loop.records)
         return [dict(record) for record in self._loop.records]

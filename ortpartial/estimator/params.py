@@ -13,7 +13,7 @@ import numpy as np
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import describe_unknown
 
-from .hooks import check_callback
+from .hooks import check_callbacks
 
 __all__ = ["PROGRESS", "FitSettings", "ModelSetting", "Progress", "Setting", "SettingMethod", "check_count",
            "check_flag", "check_names", "collect_params", "list_fields", "replace_nested"]
@@ -61,8 +61,8 @@ class FitSettings:
             raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
         if not isinstance(self.callbacks, Iterable):
             raise SettingError(f"callbacks is a sequence of callbacks, not {self.callbacks!r}; give a list of them.")
-        for callback in self.callbacks:
-            check_callback(callback)
+        object.__setattr__(self, "callbacks", tuple(self.callbacks))
+        check_callbacks(self.callbacks)
         try:
             np.random.default_rng(self.random_state)
         except (TypeError, ValueError):
@@ -70,7 +70,6 @@ class FitSettings:
                 f"random_state is None, a seed from 0 on or a Generator, not {self.random_state!r}.") from None
         for name in ("max_iter", "batch_size"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        object.__setattr__(self, "callbacks", tuple(self.callbacks))
 
     @property
     def validation_period(self) -> int:

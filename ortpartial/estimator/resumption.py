@@ -123,9 +123,13 @@ def restore_fit(optimizer: Optimizer, path: str | os.PathLike[str]) -> tuple[Pla
 
     Raises
     ------
+    SettingError
+        The path is none.
     CheckpointError
         There is none that is whole, or it is that of another training.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise SettingError(f"resume is the folder of a Checkpoint, or a file of it, not {path!r}.")
     optimizer._engine.connect()
     stored = optimizer._engine.broadcast(find_checkpoint(path) if optimizer._engine.is_first else None)
     if stored is None:

@@ -1,6 +1,6 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
-from .aliases import NamedSettings, check_keywords, describe_unknown
+from .aliases import NamedSettings, check_keywords, describe_unknown, suggest
 from .averaging import ExponentialAverage, StochasticWeightAverage, WeightAverage, resolve_averaging
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
 from .clipping import GradientClipping, resolve_clipping
@@ -54,6 +54,7 @@ from .schedules import (
     resolve_schedule,
 )
 from .update import count_from, decay, descend, drop_flushes, share_flushes
+from .validation import check_integer
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
            "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "ElasticLearningLoss",
@@ -64,8 +65,8 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
            "OptimalSchedule", "PoissonLearningLoss", "PolynomialSchedule", "ReduceOnPlateauSchedule", "Schedule",
            "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
-           "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "check_keywords",
-           "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
-           "glorot_bounds", "is_normalization", "mean_rows", "resolve_averaging", "resolve_clipping", "resolve_loss",
-           "resolve_penalty",
-           "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "weighted_mean", "weighted_sums"]
+           "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "check_integer",
+           "check_keywords", "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights",
+           "drop_flushes", "glorot_bounds", "is_normalization", "mean_rows", "resolve_averaging", "resolve_clipping",
+           "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes",
+           "suggest", "weighted_mean", "weighted_sums"]

@@ -266,6 +266,15 @@ def test_what_is_no_callback(callback, message):
     assert message in str(error.value)
 
 
+def test_the_same_callback_twice():
+    spy = Spy()
+    with pytest.raises(SettingError, match=r"^callbacks has the same Spy twice; give it once\.$"):
+        optimizer(callbacks=[spy, Spy(), spy])
+    epochs = []
+    optimizer(max_iter=2, callbacks=(f for f in [lambda o: epochs.append(o.n_iter_)] * 2)).fit(X, Y)
+    assert epochs == [1, 1, 2, 2]
+
+
 def test_callbacks_that_take_the_place_of_others():
     """They are set up before the next epoch; all are torn down."""
     later = Spy()

@@ -6,12 +6,20 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from ortpartial.exceptions import SettingError
+from ortpartial.learning import NamedSettings, suggest
+
 from ..view import TrainingView
 
 __all__ = ["Callback", "EpochCallback", "FitRun"]
 
 
-class Callback:
+#: What other libraries call the columns of `history_`.
+_COLUMNS = dict.fromkeys(("valloss", "validloss", "evalloss", "testloss", "validation"), "'validation_loss'") | (
+    dict.fromkeys(("trainloss", "trainingloss"), "'loss'") | dict.fromkeys(("lr", "eta0"), "'learning_rate'"))
+
+
+class Callback(NamedSettings):
     """A callback that does nothing: the hooks of scikit-learn's callbacks, to be overridden.
 
     The same object works in an estimator of scikit-learn, by `set_callbacks`, and in one of ours. A hook that has
@@ -36,6 +44,9 @@ class Callback:
 
     #: Whether it reads the view of a training, and needs no copy of the estimator where there is one.
     reads_view = True
+
+    def __init__(self) -> None:
+        pass
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for a fit, before its first task.
@@ -141,6 +152,9 @@ class EpochCallback(Callback):
     X_val: Any = None
     y_val: Any = None
 
+    #: The column that is monitored, where one is.
+    monitor = ""
+
     #: Whether a fit without a history is scored in any case.
     needs_score = False
 
@@ -228,6 +242,29 @@ class EpochCallback(Callback):
             data = (X, y) if self.X_val is None else (self.X_val, self.y_val)
             record["score"] = float(scorer(run.estimator if fitted_estimator is None else fitted_estimator, *data))
         return record
+
+    def _read_monitored(self, run: FitRun, record: dict[str, Any]) -> float | None:
+        """What is monitored in the record of an epoch; None where others have it, and an error where none has it."""
+        name = "score" if self.scoring is not None or run.view is None else self.monitor
+        if name in record:
+            run.values["waited"] = None
+            return float(record[name])
+        if (waited := run.values.get("waited", 0)) is not None:
+            run.values["waited"] = waited + 1
+            self._check_column(run, record)
+        return None
+
+    def _check_column(self, run: FitRun, record: dict[str, Any]) -> None:
+        """Raise an error if what is monitored should have come by now."""
+        assert run.view is not None
+        is_validation = self.monitor == "validation_loss"
+        if run.values["waited"] < (run.view.optimizer._loop.settings.validation_period if is_validation else 1):
+            return
+        columns = [n for n, v in record.items() if isinstance(v, float)]
+        guess = suggest(str(self.monitor), columns, _COLUMNS)
+        hint = "; give fit X_val." if is_validation else f"; did you mean {guess}?" if guess else "."
+        raise SettingError(f"{type(self).__name__} monitors {self.monitor!r}, and an epoch has "
+                           f"{', '.join(map(repr, columns))}{hint}")
 
     def _get_values(self) -> dict[str, Any]:
         """What it remembers of the only fit that runs; nothing if there is none."""

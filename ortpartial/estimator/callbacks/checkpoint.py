@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from ortpartial.exceptions import SettingError
+from ortpartial.learning import check_integer, check_number
 
 from ..checkpoint import add_checkpoint
 from ..resumption import borrow_state
@@ -70,13 +71,10 @@ class Checkpoint(Callback):
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3, every: int | None = 1,
                  seconds: float | None = None):
-        self.folder, self.keep, self.every, self.seconds = folder, keep, every, seconds
-        for name, number in {"keep": keep, "every": 1 if every is None else every}.items():
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise SettingError(f"{name} of Checkpoint is a whole number of at least 1, not {number!r}.")
-        wait = 0 if seconds is None else seconds
-        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < float("inf"):
-            raise SettingError(f"seconds of Checkpoint is None or a number of seconds, not {seconds!r}.")
+        self.folder, self.keep, self.every, self.seconds = os.fspath(folder), keep, every, seconds
+        check_integer(self, "keep", *([] if every is None else ["every"]), low=1)
+        if seconds is not None:
+            check_number(self, "seconds", low=0)
         self.path_: Path | None = None
         self._handler: Any = None
         self._batches, self._is_interrupted = 1, False

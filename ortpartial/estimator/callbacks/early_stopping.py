@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import SettingError
+from ortpartial.learning import check_integer, check_number
 
+from ..params import check_flag
 from .base import EpochCallback, FitRun
 
 __all__ = ["EarlyStopping"]
@@ -72,10 +74,12 @@ class EarlyStopping(EpochCallback):
                  scoring: Any = None, X_val: Any = None, y_val: Any = None):
         if mode not in ("auto", "min", "max"):
             raise SettingError(f"mode is 'auto', 'min' or 'max', not {mode!r}.")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise SettingError(f"patience is a whole number of at least 1, not {patience!r}.")
         self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode
-        self.baseline, self.restore_best = baseline, restore_best
+        self.baseline, self.restore_best = baseline, check_flag("restore_best", restore_best)
+        check_integer(self, "patience", low=1)
+        check_number(self, "min_delta", low=0)
+        if baseline is not None:
+            check_number(self, "baseline")
         super().__init__(scoring, X_val, y_val)
         self.best_: float | None = None
         self.best_epoch_: int | None = None
@@ -103,42 +107,31 @@ class EarlyStopping(EpochCallback):
 
     def _begin_fit(self, run: FitRun) -> None:
         self.best_ = self.best_epoch_ = self.stopped_epoch_ = None
-        run.values.update(best=None, best_epoch=None, kept=None, wait=0, stopped=None, last=None, epochs=0)
+        run.values.update(best=None, best_epoch=None, kept=None, wait=0, stopped=None, last=None)
 
     def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> bool:
-        now, monitor = run.values, "score" if "score" in record else self.monitor
+        now = run.values
         if now["stopped"] is not None:  # An estimator may go on all the same.
             return True
-        now.update(last=record["epoch"], epochs=now["epochs"] + 1)
-        if monitor not in record:
-            self._check_columns(run, record)
+        now["last"] = record["epoch"]
+        if (value := self._read_monitored(run, record)) is None:
             return False
-        value, now["wait"] = float(record[monitor]), now["wait"] + 1
-        if self._is_better(value, now["best"], monitor):
+        now["wait"] += 1
+        if self._is_better(value, now["best"], run):
             now.update(best=value, best_epoch=record["epoch"], kept=self._keep(run, fitted_estimator))
-            if self.baseline is None or self._is_better(value, self.baseline, monitor):
+            if self.baseline is None or self._is_better(value, self.baseline, run):
                 now["wait"] = 0
         now["stopped"] = record["epoch"] if now["wait"] >= self.patience else None
         self.best_, self.best_epoch_, self.stopped_epoch_ = now["best"], now["best_epoch"], now["stopped"]
         return now["stopped"] is not None
 
-    def _is_better(self, value: float, than: float | None, monitor: str) -> bool:
+    def _is_better(self, value: float, than: float | None, run: FitRun) -> bool:
         """Whether a value is an improvement, as any first one is; NaN is none."""
         if than is None:
             return not np.isnan(value)
-        is_score = monitor == "score" or "accuracy" in monitor
+        is_score = self.scoring is not None or run.view is None or self.monitor == "score" or "accuracy" in self.monitor
         sign = 1 if self.mode == "max" or (self.mode == "auto" and is_score) else -1
         return sign * (value - than) > self.min_delta
-
-    def _check_columns(self, run: FitRun, record: dict[str, Any]) -> None:
-        """Raise an error if what is monitored does not come."""
-        assert run.view is not None
-        is_validation = self.monitor == "validation_loss"
-        period = run.view.optimizer._loop.settings.validation_period if is_validation else 1
-        if run.values["best"] is None and run.values["epochs"] >= period:
-            columns = ", ".join(repr(n) for n, v in record.items() if isinstance(v, float))
-            hint = "; give fit X_val" if is_validation else ""
-            raise SettingError(f"EarlyStopping monitors {self.monitor!r}, and an epoch has {columns}{hint}.")
 
     def _keep(self, run: FitRun, fitted_estimator: Any) -> Any:
         """What is to be restored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ortpartial.exceptions import SettingError
+from ortpartial.learning import check_integer, check_number
 
 from .base import EpochCallback, FitRun
 
@@ -71,14 +72,15 @@ class ReduceOnPlateau(EpochCallback):
     def __init__(self, monitor: str = "validation_loss", *, factor: float = 0.1, patience: int = 10,
                  threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_rate: float = 0.0,
                  epsilon: float = 1e-8, mode: str = "min", scoring: Any = None, X_val: Any = None, y_val: Any = None):
-        if not 0 < factor < 1:
-            raise SettingError(f"factor is more than 0 and less than 1, not {factor!r}.")
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise SettingError(f"mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and "
                                f"{threshold_mode!r}.")
         self.monitor, self.factor, self.patience = monitor, factor, patience
         self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
         self.min_rate, self.epsilon, self.mode = min_rate, epsilon, mode
+        check_number(self, "factor", above=0, below=1)
+        check_integer(self, "patience", "cooldown", low=0)
+        check_number(self, "threshold", "min_rate", "epsilon", low=0)
         super().__init__(scoring, X_val, y_val)
         self.reductions_: list[int] = []
 
@@ -110,10 +112,9 @@ class ReduceOnPlateau(EpochCallback):
         view.optimizer.scale_learning_rate(view.optimizer.learning_rate_scale_)  # It compiles now, and not later.
 
     def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
-        now, monitor = run.values, "score" if self.scoring is not None else self.monitor
-        if monitor not in record:
+        now, value = run.values, self._read_monitored(run, record)
+        if value is None:
             return
-        value = float(record[monitor])
         if now["best"] is None or self._is_better(value, now["best"]):
             now.update(best=value, idle=-1)
         now["idle"] += 1

@@ -337,16 +337,45 @@ def test_no_room_on_the_disk(tmp_path, monkeypatch):
     assert equal(o, expected)
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"keep": 0}, "keep of Checkpoint is a whole number of at least 1, not 0."),
-    ({"every": 0.5}, "every of Checkpoint is a whole number of at least 1, not 0.5."),
-    ({"every": True}, "every of Checkpoint"), ({"keep": None}, "keep of Checkpoint"),
-    ({"seconds": -1}, "seconds of Checkpoint is None or a number of seconds, not -1."),
-    ({"seconds": "30s"}, "seconds of Checkpoint is None or a number of seconds, not '30s'."),
+@pytest.mark.parametrize(("settings", "error", "message"), [
+    ({"keep": 0}, SettingError, "Checkpoint: keep is 0, a whole number at least 1 was expected."),
+    ({"every": 0}, SettingError, "Checkpoint: every is 0, a whole number at least 1 was expected."),
+    ({"every": True}, SettingError, "Checkpoint: every is True"), ({"keep": None}, SettingError, "keep is None, a"),
+    ({"seconds": -1}, SettingError, "Checkpoint: seconds is -1, a finite number at least 0 was expected."),
+    ({"seconds": "30s"}, SettingError, "Checkpoint: seconds is '30s', a finite number at least 0 was expected."),
+    ({"folder": None}, TypeError, "expected str, bytes or os.PathLike object, not NoneType"),
+    ({"filepath": "a"}, TypeError, "Checkpoint has no setting 'filepath'; did you mean 'folder'?"),
+    ({"save_top_k": 3}, TypeError, "Checkpoint has no setting 'save_top_k'; did you mean 'keep'?"),
 ])
-def test_wrong_settings(settings, message):
-    with pytest.raises(SettingError, match=re.escape(message)):
-        Checkpoint("folder", **settings)
+def test_wrong_settings(settings, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        Checkpoint(**{"folder": "folder", **settings})
+
+
+@pytest.mark.parametrize("folder", [True, 3])
+def test_what_is_no_folder(folder):
+    with pytest.raises(SettingError, match=f"resume is the folder of a Checkpoint, or a file of it, not {folder}"):
+        optimizer().fit(X, Y, resume=folder)
+
+
+@pytest.mark.parametrize("n", [3, 8, 17])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_at_once(engine, n, tmp_path):
+    """Averages, accumulation, held-out rows, clipping, a weight that is unfrozen and callbacks with a memory."""
+    def unfreeze(o):
+        if o.n_iter_ == 2:
+            o.unfreeze("W1")
+
+    def make():
+        callbacks = [unfreeze, EarlyStopping(patience=3, min_delta=0.03), ReduceOnPlateau(patience=1, threshold=0.2)]
+        return optimizer(max_iter=12, learning_rate="Adam", freeze="W1", averaging="ema", accumulate=2, engine=engine,
+                         gradient_clipping=0.5, validation_every=1, callbacks=callbacks)
+
+    expected = make().fit(X, Y, X_val=0.2)
+    again = cut_and_resume(make, tmp_path, (X, Y), n, X_val=0.2)
+    assert equal(again, expected)
+    assert again.get_trained_onnx() == expected.get_trained_onnx()
+    assert again.callbacks[1].best_epoch_ == expected.callbacks[1].best_epoch_
 
 
 def test_an_estimator_without_a_state(tmp_path):

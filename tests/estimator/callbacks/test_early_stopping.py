@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -98,10 +99,44 @@ def test_what_is_not_there():
         optimizer(callbacks=[EarlyStopping()]).fit(X, Y)
     with pytest.raises(SettingError, match="monitors 'accuracy', and an epoch has 'seconds', 'learning_rate', 'loss'"):
         optimizer(callbacks=[EarlyStopping("accuracy")]).fit(X, Y)
-    with pytest.raises(SettingError, match="mode is 'auto', 'min' or 'max', not 'low'"):
-        EarlyStopping(mode="low")
-    with pytest.raises(SettingError, match="patience is a whole number of at least 1, not 0"):
-        EarlyStopping(patience=0)
+
+
+@pytest.mark.parametrize("callback", [EarlyStopping, callbacks.ReduceOnPlateau])
+@pytest.mark.parametrize(("monitor", "end"), [
+    ("val_loss", "'learning_rate', 'loss', 'validation_loss'; did you mean 'validation_loss'?"),
+    ("train_loss", "; did you mean 'loss'?"), ("accuracy", "'validation_loss'."), (3, "'validation_loss'.")])
+def test_what_is_meant(callback, monitor, end):
+    """A column that never comes is an error, for which there are other names."""
+    with pytest.raises(SettingError) as error:
+        optimizer(callbacks=[callback(monitor)], validation_every=1).fit(X, Y, X_val=0.2)
+    assert str(error.value).startswith(f"{callback.__name__} monitors {monitor!r}, and an epoch has 'seconds', ")
+    assert str(error.value).endswith(end)
+
+
+def test_a_column_of_another_callback():
+    """A score that another one records is monitored where it is asked for."""
+    def record(o):
+        o.training_view().record(score=[0, 2, 1, 1, 1][o.n_iter_ - 1])
+
+    stopping = EarlyStopping("loss", patience=2), EarlyStopping("score", patience=2)
+    assert optimizer(callbacks=[record, stopping[0]]).fit(X, Y).n_iter_ == 5
+    assert optimizer(callbacks=[record, stopping[1]]).fit(X, Y).n_iter_ == 4
+    assert stopping[1].best_ == 2
+
+
+@pytest.mark.parametrize(("settings", "error", "message"), [
+    ({"mode": "low"}, SettingError, "mode is 'auto', 'min' or 'max', not 'low'."),
+    ({"patience": 0}, SettingError, "EarlyStopping: patience is 0, a whole number at least 1 was expected."),
+    ({"patience": "3"}, SettingError, "EarlyStopping: patience is '3', a whole number at least 1 was expected."),
+    ({"min_delta": "0.1"}, SettingError, "EarlyStopping: min_delta is '0.1', a finite number at least 0 was expected."),
+    ({"baseline": np.nan}, SettingError, "EarlyStopping: baseline is nan, a finite number was expected."),
+    ({"restore_best": "no"}, SettingError, "restore_best is True or False, not 'no'."),
+    ({"restore_best_weights": True}, TypeError, "no setting 'restore_best_weights'; did you mean 'restore_best'?"),
+    ({"tol": 0.1}, TypeError, "EarlyStopping has no setting 'tol'; did you mean 'min_delta'?")])
+def test_wrong_settings(settings, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        EarlyStopping(**settings)
+    assert EarlyStopping(patience=np.int64(3)).patience == 3
 
 
 @pytest.mark.sklearn_callbacks

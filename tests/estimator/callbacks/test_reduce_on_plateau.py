@@ -1,5 +1,7 @@
 """A step size that is reduced on a plateau: the rates are those of torch."""
 
+import re
+
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -69,7 +71,22 @@ def test_a_score():
 def test_errors():
     with pytest.raises(SettingError, match="an optimizer of ortpartial; LogisticRegression has none"):
         LogisticRegression().set_callbacks(ReduceOnPlateau("score")).fit(X, Y[:, 0] > 0)
-    with pytest.raises(SettingError, match="factor is more than 0 and less than 1, not 2"):
-        ReduceOnPlateau(factor=2)
-    with pytest.raises(SettingError, match="mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not 'low' and"):
-        ReduceOnPlateau(mode="low")
+
+
+@pytest.mark.parametrize(("settings", "error", "message"), [
+    ({"factor": 2}, SettingError, "factor is 2, a finite number more than 0 and less than 1 was expected."),
+    ({"mode": "low"}, SettingError, "mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not 'low' and 'rel'."),
+    ({"patience": "3"}, SettingError, "ReduceOnPlateau: patience is '3', a whole number at least 0 was expected."),
+    ({"cooldown": -1}, SettingError, "cooldown is -1, a whole number at least 0 was expected."),
+    ({"threshold": "a"}, SettingError, "threshold is 'a', a finite number at least 0 was expected."),
+    ({"min_lr": 0.1}, TypeError, "ReduceOnPlateau has no setting 'min_lr'; did you mean 'min_rate'?"),
+    ({"min_delta": 0.1}, TypeError, "ReduceOnPlateau has no setting 'min_delta'; did you mean 'threshold'?")])
+def test_wrong_settings(settings, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        ReduceOnPlateau(**settings)
+
+
+def test_no_validation():
+    """It never waits for a loss that does not come."""
+    with pytest.raises(SettingError, match=r"ReduceOnPlateau monitors 'validation_loss', and an epoch has .*; give"):
+        optimizer(callbacks=[ReduceOnPlateau()]).fit(X, Y)
