@@ -91,6 +91,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
+
 class OrtGradientForwardBackwardOptimizer(NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 

@@ -14,6 +14,7 @@ from .spec import ACCUMULATED, AVERAGE, TrainingSpec
 
 __all__ = ["append_update"]
 
+
 def append_update(
     spec: TrainingSpec,
     weights: Mapping[str, Value],
