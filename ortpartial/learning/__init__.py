@@ -6,7 +6,7 @@ from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weig
 from .clipping import GradientClipping, resolve_clipping
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
-from .last_activation import is_normalization
+from .last_activation import find_last_activation, is_normalization
 from .layerwise_decay import LayerwiseDecay
 from .losses import (
     AbsoluteLearningLoss,
@@ -67,6 +67,6 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
            "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "check_integer",
            "check_keywords", "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights",
-           "drop_flushes", "glorot_bounds", "is_normalization", "mean_rows", "resolve_averaging", "resolve_clipping",
-           "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes",
-           "suggest", "weighted_mean", "weighted_sums"]
+           "drop_flushes", "find_last_activation", "glorot_bounds", "is_normalization", "mean_rows",
+           "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate",
+           "resolve_schedule", "share_flushes", "suggest", "weighted_mean", "weighted_sums"]

@@ -261,9 +261,13 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         is_model = isinstance(self.model, (Model, ModelProto, bytes, str, os.PathLike))
         return self.model if is_model else self.model(tuple(X.shape[1:]), n_outputs)
 
+    def _read_scores(self, model: Model) -> Model:
+        """The model whose output is what the loss reads."""
+        return model
+
     def _make_optimizer(self, model: Any, batch_size: int, weight: Any, rng: np.random.RandomState) -> None:
         """The optimizer of a new training."""
-        loaded = load(model)
+        loaded = self._read_scores(load(model))
         scores = [v for v in loaded.outputs.values() if v.is_float]
         shape = (scores[0].shape if len(scores) == 1 else None) or ()
         self.n_outputs_ = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1

@@ -16,12 +16,16 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
+from ortpartial.exceptions import SettingError
+from ortpartial.graph import build, op
 from ortpartial.learning import (
     BaseLearningLoss,
     NegLogLearningLoss,
     SoftmaxCrossEntropyLearningLoss,
+    find_last_activation,
     resolve_loss,
 )
+from ortpartial.model import Model, load
 
 from .base import BaseOnnxEstimator
 from .compat import with_callbacks
@@ -50,9 +54,9 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path, `Model` or callable, optional
-        What to train, from rows of X to scores; its weights are where the training starts. A function is called with
-        the shape of a row, such as ``(20,)``, and the number of outputs, and returns one. By default a network, which
-        the next four settings describe.
+        What to train, from rows of X to scores, or to their softmax or sigmoid, before which it is cut; its weights are
+        where the training starts. A function is called with the shape of a row, such as ``(20,)``, and the number of
+        outputs, and returns one. By default a network, which the next four settings describe.
     hidden_layer_sizes : int or array_like of int
         Units of each hidden layer of the network; without hidden layers it is a linear model.
     activation : str
@@ -400,9 +404,25 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
             return (y.toarray() if hasattr(y, "toarray") else y), y.shape[1]
         return np.searchsorted(self.classes_, y), 1 if len(self.classes_) == 2 else len(self.classes_)
 
+    def _read_scores(self, model: Model) -> Model:
+        """The model, cut before the Softmax or Sigmoid that it ends in where the loss applies it."""
+        names = [n for n, v in model.outputs.items() if v.is_float]
+        last = find_last_activation(model.outputs[names[0]]) if len(names) == 1 else None
+        if last is None or last.op_type not in resolve_loss(self.loss).activations:
+            return model
+        scores, shape = last.logits, last.logits.shape or ()
+        if last.op_type == "Sigmoid" and not self._is_multilabel and len(shape) == 2 and shape[1] != 1:
+            # Of two columns that sum up to 1 these are the scores with the same softmax, else with that of log p.
+            scores = 0.5 * scores if shape[1] == 2 else -op.Softplus(-scores)
+        return load(build(model.inputs, {names[0]: scores}))
+
     def _resolve_loss(self, n_outputs: int) -> BaseLearningLoss:
         if not (isinstance(self.loss, str) and self.loss == "log_loss"):
-            return resolve_loss(self.loss)
+            loss = resolve_loss(self.loss)
+            if not loss.from_logits:
+                raise SettingError(f"{loss!r} is for probabilities, and a classifier trains raw scores: leave "
+                                   f"from_logits at True, as the model is cut before its last Softmax or Sigmoid.")
+            return loss
         if not self._is_multilabel and n_outputs < len(self.classes_) > 2:
             raise ValueError(f"y has {len(self.classes_)} classes, and the model has scores for {max(n_outputs, 2)}.")
         return NegLogLearningLoss() if self._is_multilabel or n_outputs == 1 else SoftmaxCrossEntropyLearningLoss()

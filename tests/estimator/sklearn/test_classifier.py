@@ -2,13 +2,23 @@
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 from scipy.sparse import csr_matrix
+from skl2onnx import to_onnx
 from sklearn.datasets import load_iris, make_multilabel_classification
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
-from ortpartial import HingeLearningLoss, OnnxClassifier, build, constant, variable
-from ortpartial.exceptions import DataError
+from ortpartial import (
+    HingeLearningLoss,
+    OnnxClassifier,
+    SoftmaxCrossEntropyLearningLoss,
+    build,
+    constant,
+    variable,
+)
+from ortpartial.exceptions import SettingError
 
 X, Y = load_iris(return_X_y=True)
 X = StandardScaler().fit_transform(X)
@@ -52,8 +62,29 @@ def test_a_binary_model_may_have_two_scores():
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.filterwarnings("error::ortpartial.exceptions.ModelWarning")
+@pytest.mark.parametrize("liblinear", [False, True])
+def test_a_classifier_of_skl2onnx_goes_on(liblinear):
+    """Its output is probabilities: of Softmax, or of two columns of Sigmoid, before which it is cut."""
+    y = NAMES[np.minimum(Y, 1)] if liblinear else NAMES[Y]
+    former = LogisticRegression(solver="liblinear" if liblinear else "lbfgs", max_iter=3).fit(X, y)
+    onnx_model = to_onnx(former, X[:1].astype(np.float32), options={"zipmap": False})
+    model = classifier(model=onnx_model, learning_rate_init=1e-9, max_iter=1).fit(X, y)
+    assert np.allclose(model.predict_proba(X), former.predict_proba(X), atol=1e-5)
+    model = classifier(model=onnx_model, learning_rate_init=0.05).fit(X, y)
+    assert log_loss(y, model.predict_proba(X)) < 0.7 * log_loss(y, former.predict_proba(X))
+    label, probabilities = ReferenceEvaluator(model.to_onnx(zipmap=False)).run(None, {"X": X.astype(np.float32)})
+    assert label.tolist() == model.predict(X).tolist()
+    assert np.allclose(probabilities, model.predict_proba(X), atol=1e-6)
+
+
+def test_a_loss_of_probabilities_is_an_error():
+    with pytest.raises(SettingError, match="is for probabilities, and a classifier trains raw scores: leave from_log"):
+        classifier(model=linear(3), loss=SoftmaxCrossEntropyLearningLoss(from_logits=False)).fit(X, Y)
+
+
 def test_a_model_of_too_few_scores_is_an_error():
-    with pytest.raises(DataError, match=r"labels|classes"):
+    with pytest.raises(ValueError, match=r"labels|classes"):
         classifier(model=linear(2)).fit(X, Y)
 
 
