@@ -321,8 +321,9 @@ class Engine(ABC):
 
         Without a copy, arrays may be the memory that the next step writes to.
         """
-        arrays = {n: b.numpy() if b.array is None else b.array.copy() if copy else b.array
-                  for n, b in self._buffers[self.side].items()}
+        arrays = {n: b.numpy() if b.array is None else b.array for n, b in self._buffers[self.side].items()}
+        if copy:
+            arrays = {n: a.copy() for n, a in arrays.items()}
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
                 "shapes": self._policy.state}
 
