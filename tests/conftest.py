@@ -1,5 +1,6 @@
-"""Skips of tests that the installed packages cannot run, with what they lack, and the fixture `rng`."""
+"""Skips of tests that the installed packages cannot run, with what they lack, and the fixtures `rng` and `ctrl_c`."""
 
+import signal
 from importlib.util import find_spec
 
 import numpy as np
@@ -37,3 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def rng() -> np.random.Generator:
     """A generator of random numbers, the same ones in every test."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def ctrl_c():
+    """The handler of a program in the foreground: in the background, these tests run with SIGINT ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)

@@ -1,6 +1,4 @@
-"""A folder of models, a training in a model, and the handler of Ctrl-C of a program in the foreground."""
-
-import signal
+"""A folder of models and a training in a model."""
 
 import numpy as np
 import onnx
@@ -39,11 +37,3 @@ def training(at, capsys):
     assert main(["export", "mlp.onnx", "-o", "training.onnx", "--init", "random"]) == 0
     capsys.readouterr()
     return at
-
-
-@pytest.fixture
-def ctrl_c():
-    """The handler of a program in the foreground: in the background, these tests run with SIGINT ignored."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, former)

@@ -288,6 +288,7 @@ def test_another_training(tmp_path, settings, data, error, message):
         optimizer(**{"max_iter": 3, **settings}).fit(*data, resume=tmp_path)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c(tmp_path):
     """The batch that runs is the last one, a checkpoint follows, and the error says how to go on."""
     rows, targets = np.tile(X, (2000, 1)), np.tile(Y, (2000, 1))
