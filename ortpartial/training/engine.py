@@ -321,9 +321,8 @@ class Engine(ABC):
 
         Without a copy, arrays may be the memory that the next step writes to.
         """
-        arrays = {n: b.numpy() if b.array is None else b.array for n, b in self._buffers[self.side].items()}
-        if copy:
-            arrays = {n: a.copy() for n, a in arrays.items()}
+        arrays = {n: b.numpy().copy() if b.array is None else b.array.copy() if copy else b.array
+                  for n, b in self._buffers[self.side].items()}
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
                 "shapes": self._policy.state}
 

@@ -65,7 +65,7 @@ def test_the_setting_takes_the_same_objects():
 
 def test_a_callback_is_torn_down_after_an_error():
     recorder = Recorder()
-    with pytest.raises(ValueError, match="hidden_layer_sizes must be > 0"):
+    with pytest.raises(ValueError, match="hidden_layer_sizes must be whole numbers > 0"):
         OnnxRegressor(hidden_layer_sizes=(0,)).set_callbacks(recorder).fit(X, Y)
     with pytest.raises(ArithmeticError), np.errstate(all="ignore"):
         OnnxRegressor(learning_rate=1e9, n_iter_no_change=np.inf).set_callbacks(recorder).fit(X, Y)
