@@ -38,6 +38,7 @@ def test_the_smallest_table(tmp_path):
     assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_many_lengths():
     """Every way to train is measured; whether it is fast enough depends on what else the machine does."""
     lines = bench("lengths.py", "2", "5", "1").splitlines()
@@ -45,6 +46,7 @@ def test_many_lengths():
     assert lines[-1].startswith("at most 1.3 times: ")
 
 
+@pytest.mark.slow
 def test_sparse_features():
     """The times of a network that is small, and so needs no long test; `tests/training` counts denormal numbers."""
     lines = bench("sparse.py", "20", "10", "5").splitlines()
@@ -52,6 +54,7 @@ def test_sparse_features():
     assert len(lines[1].split()) == 11
 
 
+@pytest.mark.slow
 def test_settings():
     lines = bench("settings.py", "10", "4", "1").splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["SGD"] * 6 + ["Adam"] * 6

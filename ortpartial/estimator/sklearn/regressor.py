@@ -121,7 +121,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
     >>> from sklearn.preprocessing import StandardScaler
     >>> X, y = load_diabetes(return_X_y=True)
     >>> regressor = OnnxRegressor(learning_rate="SGD", tol=1, random_state=0)
-    >>> round(make_pipeline(StandardScaler(), regressor).fit(X, y).score(X, y), 1)
+    >>> round(float(make_pipeline(StandardScaler(), regressor).fit(X, y).score(X, y)), 1)
     0.5
     """
 

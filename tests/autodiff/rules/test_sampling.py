@@ -39,7 +39,7 @@ def test_grid_sample(settings):
     assert_as_torch(sampled(**settings), torch_sampled(**settings), [IMAGE, POINTS])
 
 
-@pytest.mark.parametrize("mode", TORCH_MODES)
+@pytest.mark.parametrize("mode", [pytest.param(m, marks=[pytest.mark.slow] * (m == "cubic")) for m in TORCH_MODES])
 def test_grid_sample_to_the_second_order(mode):
     check_gradient(sampled(mode=mode), [real(1, 1, 2, 3), real(1, 1, 2, 2)], directions=1)
 
