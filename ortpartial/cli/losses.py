@@ -50,7 +50,7 @@ def choose_losses(words: Sequence[str], roles: Roles, model: Model, columns: Col
         has_labels = len(target) == 1 and columns[target[0]].ndim == 1
         chosen[output] = _of_probabilities(of_outputs[output], loss, model.outputs[output], has_labels)
         if chosen[output] != of_outputs[output] and not quiet:
-            print_line(f"{output}: of probabilities, so that the loss is {chosen[output]}", sys.stderr)
+            print_line(f"{output} is of probabilities, so that the loss is {chosen[output]}", sys.stderr)
     if chosen == of_outputs:
         return words
     return list(chosen.values()) if is_for_all(words) and len(chosen) == 1 else [f"{o}={w}" for o, w in chosen.items()]

@@ -204,7 +204,7 @@ def test_probabilities(rows, capsys, activation, option):
     """An output that ends in Softmax or Sigmoid has the loss of probabilities; texts have it by default."""
     save_ending_in(activation, "probabilities.onnx", outputs=3)
     assert train(f"probabilities.onnx animals.csv --target kind {option} --epochs 30 --rate adam:0.1 -o a.onnx") == 0
-    said = "y: of probabilities, so that the loss is cross_entropy:from_logits=false"
+    said = "y is of probabilities, so that the loss is cross_entropy:from_logits=false"
     assert said in capsys.readouterr().err.splitlines()
     assert load_roles(onnx.load("a.onnx")).losses == ["cross_entropy:from_logits=false"]
     assert main(["evaluate", "a.onnx", "animals.csv", "--json"]) == 0
@@ -221,7 +221,7 @@ def test_probability(rows, capsys):
     save_ending_in(op.Sigmoid, "probability.onnx", outputs=1)
     write_csv("kinds.csv", {**dict(zip("abcd", X.T, strict=True)), "kind": (X[:, 0] > 0).astype(int)})
     assert train("probability.onnx kinds.csv --target kind --loss log_loss --epochs 30 --rate adam:0.02 -o p.onnx") == 0
-    assert capsys.readouterr().err == "y: of probabilities, so that the loss is log_loss:from_logits=false\n"
+    assert capsys.readouterr().err == "y is of probabilities, so that the loss is log_loss:from_logits=false\n"
     assert main(["evaluate", "p.onnx", "kinds.csv", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"]["y"]["accuracy"] > 0.8
     with warnings.catch_warnings():
