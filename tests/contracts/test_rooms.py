@@ -21,6 +21,7 @@ ORDER = (
     "training",
     "training_info torch plots",
     "estimator",
+    "nn",
     "cli testing",
 )
 LEVEL = {room: level for level, line in enumerate(ORDER) for room in line.split()}

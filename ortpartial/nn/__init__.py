@@ -1,0 +1,3 @@
+"""Models written in Python: modules, layers and initializers, traced into graphs that train."""
+
+__all__: list[str] = []
