@@ -50,6 +50,13 @@ CHOICES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("steplr", "exponential"), "'step'"), "1cycle": "'onecycle'",
         **dict.fromkeys(("none", "fixed"), "'constant'"),
     },
+    "initializer": {
+        **dict.fromkeys(("xavieruniform", "glorot", "xavier"), "'glorot_uniform'"), "xaviernormal": "'glorot_normal'",
+        **dict.fromkeys(("kaiminguniform", "he", "kaiming"), "'he_uniform'"), "kaimingnormal": "'he_normal'",
+        **dict.fromkeys(("lecun",), "'lecun_uniform'"), **dict.fromkeys(("zero", "0"), "'zeros'"),
+        **dict.fromkeys(("one", "1"), "'ones'"), "randomuniform": "'uniform'", "truncnormal": "'truncated_normal'",
+        **dict.fromkeys(("randomnormal", "gaussian"), "'normal'"),
+    },
 }
 
 #: The names of settings in other libraries, with those that they may have here: the first that a class has is meant.
@@ -79,6 +86,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("filepath", "dirpath", "dirname", "directory", "filename"), ("folder", "path")),
     **dict.fromkeys(("savetopk", "savetotallimit", "maxtokeep", "nsaved"), ("keep",)),
     **dict.fromkeys(("everynepochs", "savefreq", "savesteps"), ("every",)), "traintimeinterval": ("seconds",),
+    **dict.fromkeys(("a", "minval"), ("low", "negative_slope")), "b": ("high",), "maxval": ("high",),
+    **dict.fromkeys(("stddev", "scale", "sigma"), ("std",)), **dict.fromkeys(("val", "fill"), ("value",)),
     "beta": ("beta1", "delta"), "betas": ("beta1",),
     **dict.fromkeys(("totalsteps", "tmax", "t0", "steps", "warmup", "warmupsteps", "epoch"), ("n", "max_iter")),
 }
