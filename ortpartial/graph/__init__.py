@@ -1,6 +1,7 @@
 """The notation: Python arithmetic on values, and models built from them."""
 
 from . import indexing  # noqa: F401  (it is what x[...] calls)
+from .arithmetic import Arithmetic
 from .body_types import CONTROL, body_inputs
 from .build import build
 from .casting import describe_misfit, to_dtype
@@ -18,10 +19,10 @@ from .values import Immutable, Node, Subgraph, Value, counter
 from .walk import find_boundary, find_inputs, find_reached, topological, walk_back, walk_nodes
 
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS",
-           "WITH_BODIES", "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph", "Value",
-           "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "constant",
-           "counter", "defaults", "describe_misfit", "describe_opaque", "drop_straight_through", "find_boundary",
-           "find_inputs", "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop",
-           "make_node", "make_rewriter", "ones_like", "onnx_type", "op", "parameter", "register_type_finder",
+           "WITH_BODIES", "Arithmetic", "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph",
+           "Value", "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond",
+           "constant", "counter", "defaults", "describe_misfit", "describe_opaque", "drop_straight_through",
+           "find_boundary", "find_inputs", "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop",
+           "loop", "make_node", "make_rewriter", "ones_like", "onnx_type", "op", "parameter", "register_type_finder",
            "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype",
            "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "zeros_like"]

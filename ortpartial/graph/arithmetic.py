@@ -44,7 +44,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Arithmetic:
-    """What a numpy array can be asked for, as expressions: operators, indexing, methods and functions."""
+    """What a numpy array can be asked for, as expressions: operators, indexing, methods and functions.
+
+    Wherever an operator takes a `Value`, it takes an object that has one as `value` and derives from this class.
+    """
 
     #: The operators of ONNX and indexing. They are written with values themselves, hence `ops` and `indexing` set them.
     _op: ClassVar[Any]
@@ -63,6 +66,9 @@ class Arithmetic:
 
         @property
         def is_float(self) -> bool: ...
+
+        @property
+        def value(self) -> Value: ...
 
     # -- operators of Python
 

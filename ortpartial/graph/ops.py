@@ -14,6 +14,7 @@ from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helpe
 
 from ortpartial.exceptions import GraphError
 
+from .arithmetic import Arithmetic
 from .body_types import CONTROL
 from .casting import to_dtype
 from .opaque import OpaqueSchema, infer_opaque
@@ -106,7 +107,8 @@ def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> t
 
     A type variable that no value binds takes the dtype of the first floating-point value, else Python's own.
     """
-    arguments = [constant(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    arguments = [a if isinstance(a, Value) else constant(a) if isinstance(a, np.ndarray)
+                 else a.value if isinstance(a, Arithmetic) else a for a in arguments]
     bound: dict[str, np.dtype] = {}
     first = None
     for i, a in enumerate(arguments):

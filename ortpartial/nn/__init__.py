@@ -18,7 +18,14 @@ from .initializers import (
     list_fans,
     resolve_initializer,
 )
+from .layers import Linear
+from .losses import Loss
+from .module import Module, placeholder
+from .optimizer import Optimizer
+from .parameter import Buffer, Parameter
+from .trace import current_trace
 
-__all__ = ["Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer", "LecunNormal",
-           "LecunUniform", "Normal", "Ones", "Orthogonal", "TruncatedNormal", "Uniform", "Zeros", "list_fans",
+__all__ = ["Buffer", "Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer",
+           "LecunNormal", "LecunUniform", "Linear", "Loss", "Module", "Normal", "Ones", "Optimizer", "Orthogonal",
+           "Parameter", "TruncatedNormal", "Uniform", "Zeros", "current_trace", "list_fans", "placeholder",
            "resolve_initializer"]

@@ -1,5 +1,6 @@
 """Training: how a step is composed, and the engines that run it."""
 
+from .counter_rng import draw_mask
 from .counting import count_elements, find_weighting
 from .engine import Engine, WeightedMean
 from .engine_selection import select_engine, select_for_backward, select_for_fit
@@ -15,6 +16,6 @@ from .step import gradient_graph, step_values
 
 __all__ = ["ACCUMULATED", "AVERAGE", "Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward",
            "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription", "WeightedMean", "count_elements",
-           "describe_weights", "find_weighting", "forward_bytes", "forward_graph", "gradient_graph", "known_shape",
-           "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine", "select_for_backward",
-           "select_for_fit", "shared_sessions", "step_values"]
+           "describe_weights", "draw_mask", "find_weighting", "forward_bytes", "forward_graph", "gradient_graph",
+           "known_shape", "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine",
+           "select_for_backward", "select_for_fit", "shared_sessions", "step_values"]

@@ -8,9 +8,9 @@ from .npz import open_arrays
 from .operators import lower_training_operators
 from .recognition import StoredTraining, recognize_training
 from .rows import count_rows, read_rows, split_rows
-from .session import TrainingSession
+from .session import TrainingSession, draw_initialization
 from .tables import TABLES, read_table, write_table
 
 __all__ = ["TABLES", "StoredTraining", "TrainingSession", "TrainingSnapshot", "check_training_info", "count_rows",
-           "lower_training_operators", "lowered_step", "open_arrays", "read_rows", "read_table", "recognize_training",
-           "split_rows", "strip_training_info", "to_training_info", "train_epochs", "write_table"]
+           "draw_initialization", "lower_training_operators", "lowered_step", "open_arrays", "read_rows", "read_table",
+           "recognize_training", "split_rows", "strip_training_info", "to_training_info", "train_epochs", "write_table"]

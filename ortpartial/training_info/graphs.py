@@ -164,7 +164,9 @@ def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[i
     return load(proto, batch=sizes)
 
 
-def list_computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value], dict[str, Value]]:
+def list_computed(
+    step: Model, info: TrainingInfoProto, returned: Collection[str] | None = None
+) -> tuple[dict[str, Value], dict[str, Value]]:
     """List what a step reads and computes; of the inference graph, only outputs that need no further inputs.
 
     Parameters
@@ -173,12 +175,18 @@ def list_computed(step: Model, info: TrainingInfoProto) -> tuple[dict[str, Value
         An entry, loaded by `build_step`.
     info : onnx.TrainingInfoProto
         The entry.
+    returned : collection of str, optional
+        Of the outputs that are not bound, those to compute; all of them by default.
 
     Returns
     -------
     inputs, outputs : dict of str to Value
     """
-    required = dict.fromkeys([*(o.name for o in info.algorithm.output), *pairs(info.update_binding).values()])
+    bound = dict.fromkeys(pairs(info.update_binding).values())
+    if returned is not None:
+        wanted = dict.fromkeys([*(o.name for o in info.algorithm.output if o.name in returned), *bound])
+        return find_inputs([step.outputs[o] for o in wanted], step.inputs), {o: step.outputs[o] for o in wanted}
+    required = dict.fromkeys([*(o.name for o in info.algorithm.output), *bound])
     inputs = find_inputs([step.outputs[o] for o in required], step.inputs)
     further = (o for o, v in step.outputs.items() if required and find_inputs([v], step.inputs).keys() <= inputs.keys())
     return inputs, {o: step.outputs[o] for o in dict.fromkeys([*required, *further])}

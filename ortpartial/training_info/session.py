@@ -37,7 +37,7 @@ from .checker import check_training_info, initialization
 from .graphs import build_step, list_computed, mutable, pairs, strip_training_info
 from .labels import read_labels
 
-__all__ = ["TrainingSession"]
+__all__ = ["TrainingSession", "draw_initialization"]
 
 #: How many shapes of inputs have sessions of their own.
 _MAX_SHAPES = 8
@@ -58,6 +58,11 @@ class TrainingSession:
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     folder : path, optional
         Where the external data of a ModelProto or of bytes are; those of a path are beside it.
+    returned : collection of str, optional
+        What a step returns, of the outputs of the algorithms; by default all of them, and those outputs of the
+        inference graph that need nothing else.
+    threads : int, optional
+        Number of threads of a step; by default as its sizes suggest.
 
     Attributes
     ----------
@@ -91,15 +96,17 @@ class TrainingSession:
     """
 
     def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu",
-                 folder: str | os.PathLike[str] | None = None):
+                 folder: str | os.PathLike[str] | None = None, returned: Collection[str] | None = None,
+                 threads: int | None = None):
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
         check_training_info(copy)
-        self._open(copy, Device.parse(device))
+        self._open(copy, Device.parse(device), returned, threads)
 
-    def _open(self, model: ModelProto, device: Device) -> None:
+    def _open(self, model: ModelProto, device: Device, returned: Collection[str] | None, threads: int | None) -> None:
         """Start with the state that a model stores."""
         self._model, self._device, self._turn = model, device, Turn()
+        self._returned, self._threads = returned, threads
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         #: The steps by the shapes of inputs; None where they are yet to be made again after a pickle.
         self._steps: dict[Any, _BoundSteps | None] = {}
@@ -115,7 +122,7 @@ class TrainingSession:
     def _describe_steps(self, bound: Collection[str]) -> None:
         """Name what the steps read and what they return: all that they compute but the bound values, the new state."""
         infos = self._model.training_info
-        steps = [list_computed(build_step(self._model, i), info) for i, info in enumerate(infos)]
+        steps = [list_computed(build_step(self._model, i), info, self._returned) for i, info in enumerate(infos)]
         self._ranges: dict[str, Range] = {}
         self._indices: frozenset[str] = frozenset()
         for i, (inputs, outputs) in enumerate(steps):
@@ -173,10 +180,7 @@ class TrainingSession:
             binding = pairs(info.initialization_binding)
             if not binding:
                 continue
-            loaded = load(initialization(self._model, info))
-            values = rewrite(list(loaded.outputs.values()), {}, lambda node, _: _draw(node, seed, rng))
-            graph = build(loaded.inputs, dict(zip(loaded.outputs, values, strict=True)))
-            arrays = Session(graph, device=self._device).run({})
+            arrays = draw_initialization(load(initialization(self._model, info)), seed, rng, self._device)
             self._set({key: arrays[value] for key, value in binding.items()})
 
     def _current(self, name: str) -> Buffer:
@@ -188,6 +192,48 @@ class TrainingSession:
         """Overwrite initializers."""
         for name, array in arrays.items():
             self._current(name).fill(array)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the initializers that a binding changes."""
+        return list(self._rings)
+
+    def get(self, name: str) -> np.ndarray:
+        """A copy of an initializer that a binding changes.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+
+        Returns
+        -------
+        numpy.ndarray
+        """
+        with self._turn.lock:
+            return self._current(name).numpy().copy()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Overwrite initializers that a binding changes.
+
+        Parameters
+        ----------
+        state : dict of str to array_like
+            By name; others keep their numbers.
+
+        Raises
+        ------
+        ModelError
+            The training has no such initializer, or it has another shape.
+        """
+        arrays = {n: np.asarray(a) for n, a in state.items()}
+        for n, a in arrays.items():
+            if n not in self._stored:
+                raise ModelError(f"The training has no state {n!r}; it has {', '.join(self._stored)}.")
+            if a.shape != self._stored[n].shape:
+                raise ModelError(f"The state {n!r} has the shape {self._stored[n].shape}, not {a.shape}.")
+        with self._turn.lock:
+            self._set(arrays)
 
     def step(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run the algorithms of all entries once, and update the state.
@@ -246,7 +292,7 @@ class TrainingSession:
     def _evaluation(self, entry: int) -> Session:
         """A session for the outputs of an entry but its updates."""
         step, info = build_step(self._model, entry), self._model.training_info[entry]
-        _, computed = list_computed(step, info)
+        _, computed = list_computed(step, info, self._returned)
         outputs = {n: v for n, v in computed.items() if n in self.outputs}
         outputs = dict(zip(outputs, rewrite_model(replace(step, outputs=outputs)).outputs.values(), strict=True))
         graph = build(find_inputs(list(outputs.values()), step.inputs), outputs, name="evaluation")
@@ -287,7 +333,7 @@ class TrainingSession:
             if steps is None:
                 sizes = None if key is None else dict(zip(arrays, shapes, strict=True))
                 try:
-                    steps = self._steps[key] = _BoundSteps(self._model, self._rings, sizes, self._device)
+                    steps = self._steps[key] = _BoundSteps(self, sizes)
                 except (GraphError, ModelError) as e:
                     listed = ", ".join(f"{n} {a.shape}" for n, a in arrays.items())
                     raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
@@ -356,11 +402,11 @@ class TrainingSession:
     def __getstate__(self) -> dict[str, Any]:
         # Sessions are made again, for the same shapes, since those of others are compiled for any shape.
         return {"model": self._model, "device": self._device, "state": self.state, "shapes": list(self._steps),
-                "libraries": find_libraries(self._model)}
+                "libraries": find_libraries(self._model), "returned": self._returned, "threads": self._threads}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         register_libraries(state["model"], state.get("libraries", ()))
-        self._open(state["model"], state["device"])
+        self._open(state["model"], state["device"], state.get("returned"), state.get("threads"))
         self._set(state["state"])
         self._steps = dict.fromkeys(state["shapes"])
 
@@ -375,26 +421,23 @@ class _BoundSteps:
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        A model with training information.
-    rings : dict of str to list of Buffer
-        The buffers of the state; for each initializer one more than the entries that update it.
+    training : TrainingSession
+        The training, whose buffers of the state have one more for each initializer than there are entries that update
+        it.
     sizes : dict of str to sequence of int, optional
         The sizes of the inputs; any sizes if left out.
-    device : Device
-        Where the steps run.
     """
 
-    def __init__(self, model: ModelProto, rings: Mapping[str, Sequence[Buffer]],
-                 sizes: Mapping[str, Sequence[int]] | None, device: Device):
-        self._rings = rings
+    def __init__(self, training: TrainingSession, sizes: Mapping[str, Sequence[int]] | None):
+        self._rings = training._rings
         #: For each entry that computes something its session, the initializers by the names of their new values, and
         #: the buffers of outputs whose shape is known.
         self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
         self._turns: dict[int, list[tuple[Binding, list[str]]]] = {}
+        model = training._model
         for i, info in enumerate(model.training_info):
             step, update = build_step(model, i, sizes), pairs(info.update_binding)
-            inputs, computed = list_computed(step, info)
+            inputs, computed = list_computed(step, info, training._returned)
             if not computed:
                 continue
             names = Names.of(step)
@@ -402,7 +445,8 @@ class _BoundSteps:
             outputs |= {names.new(key): computed[value] for key, value in update.items()}
             outputs = rewrite_step(_write_descent(rewrite_model(replace(step, outputs=outputs)).outputs))
             graph = build(inputs, outputs, name="step")
-            session = Session(graph, device=device, threads=choose_threads(list(outputs.values())))
+            threads = training._threads or choose_threads(list(outputs.values()))
+            session = Session(graph, device=training._device, threads=threads)
             new = {names.new(key): key for key in update}
             fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
                      if n not in new and v.is_static and v.dtype != object}  # onnxruntime binds no strings.
@@ -457,6 +501,31 @@ def _write_descent(outputs: Mapping[str, Value]) -> dict[str, Value]:
         return [descend(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
 
     return dict(zip(outputs, rewrite(list(outputs.values()), {}, change), strict=True))
+
+
+def draw_initialization(
+    graph: Model, seed: int | None, rng: np.random.Generator, device: str | Device = "cpu"
+) -> dict[str, np.ndarray]:
+    """Run an initialization, whose random numbers numpy draws, alike on every runtime.
+
+    Parameters
+    ----------
+    graph : Model
+        The initialization, without inputs.
+    seed : int or None
+        Without a seed, a node that has one of its own draws by that.
+    rng : numpy.random.Generator
+        Draws all other numbers.
+    device : str
+        Where it runs.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        The outputs by name.
+    """
+    values = rewrite(list(graph.outputs.values()), {}, lambda node, _: _draw(node, seed, rng))
+    return Session(build(graph.inputs, dict(zip(graph.outputs, values, strict=True))), device=device).run({})
 
 
 def _draw(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:

@@ -1,0 +1,304 @@
+"""Compilation: a module becomes one model that holds its training, and the session that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, numpy_helper
+
+from ortpartial.exceptions import DataError, GraphError
+from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
+from ortpartial.model import check_indices, index_ranges, load
+from ortpartial.runtime import Session
+from ortpartial.training_info import TrainingSession, draw_initialization
+
+from .module import Module, list_arguments
+from .parameter import Parameter
+from .structure import flatten, rebuild
+from .trace import SEED, Trace
+
+__all__ = ["Program"]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a call of a module's code has written.
+
+    Parameters
+    ----------
+    trace : Trace
+        The state that it reads and leaves.
+    inputs : dict of str to Value
+        The inputs, and the targets, by name.
+    result : object
+        What the code has returned: values, or tuples, lists and dicts of them.
+    """
+
+    trace: Trace
+    inputs: Mapping[str, Value]
+    result: Any
+
+
+class Program:
+    """A compiled module: the graphs that its code has written, and the session that holds its state.
+
+    Parameters
+    ----------
+    module : Module
+        The module.
+    inputs : sequence of Value or array_like
+        What its `forward` takes.
+    targets : sequence of Value or array_like, optional
+        What its `train_one_batch` takes beside.
+    use_graph, sequential, random_state, device
+        As for `Module.compile`.
+    """
+
+    def __init__(self, module: Module, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
+                 sequential: bool, random_state: int | None, device: str):
+        self.module, self.device, self.sequential, self.use_graph = module, device, sequential, use_graph
+        self.rng = np.random.default_rng(random_state)
+        taken = {n for n, _ in module.named_parameters(buffers=True)}
+        names = _name_all(inputs, list_arguments(module.forward), "input", taken)
+        self.inputs = {n: _to_placeholder(x, n) for n, x in zip(names, inputs, strict=True)}
+        self._inference = self._write(lambda *values: module(*values), self.inputs, training=False)
+        self._step: Writing | None = None
+        self._step_key: Any = None  # the types of targets, and the modules in evaluation mode
+        self._keep_states = False
+        #: State that no step reads yet, as one before the first batch.
+        self._aside: dict[str, np.ndarray] = {}
+        #: By mode, what `forward` has written, and its session.
+        self._sessions: dict[bool, tuple[Writing, Session]] = {}
+        self._attach()
+        if targets is not None or self._takes_no_target():
+            self._prepare_step(targets or [])
+
+    # -- state
+
+    def _attach(self) -> None:
+        """Draw the first numbers of parameters that have none yet, and hold them from now on."""
+        parameters = dict(self.module.named_parameters(buffers=True))
+        state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
+        arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
+        self._seed = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
+        self.session = self._open(self._write_model(arrays, parameters, None), returned=())
+        for n, p in parameters.items():
+            p.name, p._program = n, self
+
+    def get(self, name: str) -> np.ndarray:
+        """A copy of a part of the state."""
+        return self.session.get(name) if name in self.session.names else self._aside[name]
+
+    def set(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite a part of the state."""
+        self.session.set_state({n: a for n, a in arrays.items() if n in self.session.names})
+        self._aside.update({n: a for n, a in arrays.items() if n not in self.session.names})
+
+    def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
+        """Draw the numbers of parameters anew."""
+        self.set(self._draw(parameters, np.random.default_rng(random_state)))
+
+    def _draw(self, parameters: Mapping[str, Parameter], rng: np.random.Generator | None = None
+              ) -> dict[str, np.ndarray]:
+        """First numbers of parameters."""
+        if not parameters:
+            return {}
+        values = _initial_values(parameters, rng or self.rng)
+        return draw_initialization(load(build([], values, name="initialization")), None, self.rng, self.device)
+
+    def forget_steps(self, *, keep_states: bool = False) -> None:
+        """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
+        self._step, self._keep_states = None, keep_states
+
+    # -- writing
+
+    def _write(self, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
+        """Call code of the module with values; `settings` are those of the trace."""
+        trace = Trace(self.module, **settings)
+        with trace.writing():
+            result = code(*inputs.values())
+        wrong = [v for v in flatten(result, "").values() if not isinstance(v, Arithmetic)]
+        if wrong:
+            raise GraphError(f"{type(self.module).__name__} returns {wrong[0]!r}, of type {type(wrong[0]).__name__}, "
+                             f"where values, or tuples, lists and dicts of them are expected.")
+        with trace.writing():
+            result = rebuild(result, "", {n: v if isinstance(v, Value) else v.value
+                                          for n, v in flatten(result, "").items()})
+        return Writing(trace, inputs, result)
+
+    def _takes_no_target(self) -> bool:
+        """Whether a `train_one_batch` of the user takes nothing but the inputs."""
+        function = type(self.module).train_one_batch
+        return function is not Module.train_one_batch and len(list_arguments(function)) - 1 == len(self.inputs)
+
+    def _prepare_step(self, targets: Sequence[Any]) -> None:
+        """Write the step for these targets, if it is not."""
+        modes = [n for n, m in self.module.named_modules() if m._mode is False] if self.module._mode else []
+        key = modes, [_to_placeholder(t, "").type_name for t in targets]
+        if self._step is not None and self._step_key == key:
+            return
+        arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
+        names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.state})
+        values = {n: _to_placeholder(t, n) for n, t in zip(names, targets, strict=True)}
+        self._step = self._write(self.module.train_one_batch, {**self.inputs, **values}, training=True)
+        self._step_key = key
+        parameters = dict(self.module.named_parameters(buffers=True))
+        state, read = self.session.state, self._step.trace.before
+        model = self._write_model({n: state[n] for n in parameters}, parameters, self._step)
+        self.session = self._open(model, returned=self._outputs(self._step))
+        if self._keep_states:
+            self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
+        self._keep_states = True
+
+    def _open(self, model: ModelProto, returned: Collection[str]) -> TrainingSession:
+        """The session of a model."""
+        return TrainingSession(model, device=self.device, returned=returned, threads=1 if self.sequential else None)
+
+    def _outputs(self, writing: Writing) -> dict[str, Value]:
+        """What a step returns, by name: of a pair, ``output`` and ``loss``."""
+        result = writing.result
+        if isinstance(result, tuple) and len(result) == 2:
+            return {**flatten(result[0], "step_output"), **flatten(result[1], "loss")}
+        return flatten(result, "loss")
+
+    def _write_model(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Parameter],
+                     step: Writing | None) -> ModelProto:
+        """The inference graph, and the training."""
+        trace = self._inference.trace
+        outputs = flatten(self._inference.result, "output")
+        proto = build({**self.inputs, **trace.before}, outputs, name=type(self.module).__name__)
+        _store(proto.graph, {n: arrays[n] for n in trace.before})
+        visible = {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
+        visible |= {o for node in proto.graph.node for o in node.output}
+        info = proto.training_info.add()
+        firsts = _initial_values(parameters, np.random.default_rng(0))
+        states = {n: a for n, a in arrays.items() if n not in trace.before}
+        if step is not None:
+            own = step.trace.first
+            states.update({**own, **({SEED: self._seed} if SEED in own else {})})
+            states.update({n: a for n, a in self._aside.items() if n in own})
+            firsts.update({n: constant(a) for n, a in own.items() if n != SEED})
+            changed = {n: _unwrap(v) for n, v in step.trace.changed.items()}
+            results = {**self._outputs(step), **{f"{n}_new": v for n, v in changed.items()}}
+            algorithm = build({**step.inputs, **step.trace.before}, results, name="training", reserved=visible)
+            info.algorithm.CopyFrom(algorithm.graph)
+            added = [i for i in info.algorithm.input if i.name not in visible]
+            info.algorithm.ClearField("input")
+            info.algorithm.input.extend(added)
+            for n in changed:
+                info.update_binding.add(key=n, value=f"{n}_new")
+            _declare_opsets(proto, algorithm)
+        _store(info.algorithm, states)
+        initialization = build([], {f"{n}_init": v for n, v in firsts.items()}, name="initialization")
+        info.initialization.CopyFrom(initialization.graph)
+        for n in firsts:
+            info.initialization_binding.add(key=n, value=f"{n}_init")
+        _declare_opsets(proto, initialization)
+        proto.ir_version = max(proto.ir_version, 7)
+        return proto
+
+    # -- running
+
+    def step(self, batch: Sequence[Any]) -> Any:
+        """Run a step on arrays."""
+        if len(batch) < len(self.inputs):
+            raise DataError(f"train_one_batch takes {len(self.inputs)} inputs and then targets, and got {len(batch)} "
+                            f"arrays.")
+        arrays = [np.asarray(a) for a in batch]
+        self._prepare_step(arrays[len(self.inputs):])
+        assert self._step is not None
+        outputs = self.session.step(dict(zip(self._step.inputs, arrays, strict=True)))
+        result = self._step.result
+        if isinstance(result, tuple) and len(result) == 2:
+            return rebuild(result[0], "step_output", outputs), rebuild(result[1], "loss", outputs)
+        return rebuild(result, "loss", outputs)
+
+    def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
+        """Run the module on arrays."""
+        if training not in self._sessions:
+            writing = self._inference if not training else self._write(
+                lambda *values: self.module(*values), self.inputs, training=True)
+            outputs = {**flatten(writing.result, "output"), **{f"{n}_new": v for n, v in writing.trace.changed.items()}}
+            graph = build({**self.inputs, **writing.trace.before}, outputs, name=type(self.module).__name__)
+            self._sessions[training] = writing, Session(graph, device=self.device, threads=1)
+        writing, session = self._sessions[training]
+        arrays = self._check(inputs, writing)
+        self._aside = {**writing.trace.first, SEED: self._seed, **self._aside}
+        state = {n: self.get(n) for n in writing.trace.before}
+        outputs = session.run({**arrays, **state})
+        self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
+        return rebuild(writing.result, "output", outputs)
+
+    def _check(self, inputs: Sequence[Any], writing: Writing) -> dict[str, np.ndarray]:
+        """Arrays that fit the placeholders."""
+        if len(inputs) != len(self.inputs):
+            raise DataError(f"{type(self.module).__name__} takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, "
+                            f"and got {len(inputs)} arrays.")
+        arrays = {}
+        for (n, v), x in zip(self.inputs.items(), inputs, strict=True):
+            a = np.asarray(x)
+            arrays[n] = a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
+            sizes = zip(a.shape, v.shape or (), strict=False)
+            if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
+                raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for "
+                                f"{v.type_name}.")
+        check_indices(index_ranges(self.inputs, list(flatten(writing.result, "").values())), arrays)
+        return arrays
+
+
+def _to_placeholder(x: Any, name: str) -> Value:
+    """A placeholder of this name, for an array with any number of rows."""
+    if isinstance(x, Value):
+        return variable(name, x.dtype, x.shape)
+    a = np.asarray(x)
+    if a.dtype == object:
+        raise DataError(f"{name!r} is a {type(x).__name__}, where a placeholder or an array was expected.")
+    return variable(name, a.dtype, ["N", *a.shape[1:]] if a.ndim else [])
+
+
+def _name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken: Collection[str]) -> list[str]:
+    """A name for each input that is not taken: its own, that of the argument, or of its kind."""
+    names: list[str] = []
+    for i, x in enumerate(inputs):
+        argument = arguments[i] if i < len(arguments) else kind if len(inputs) == 1 else f"{kind}_{i}"
+        name = (x.hint if isinstance(x, Value) else "") or argument
+        while name in taken or name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _initial_values(parameters: Mapping[str, Parameter], rng: np.random.Generator) -> dict[str, Value]:
+    """The first values of parameters, each with random numbers of its own."""
+    seeds = rng.integers(0, 2**24, len(parameters)).tolist()
+    return {n: p.initializer(p.shape, p.dtype, seed=seed)
+            for (n, p), seed in zip(parameters.items(), seeds, strict=True)}
+
+
+def _unwrap(v: Value) -> Value:
+    """The value behind the end of a gradient, which means nothing at the end of a step."""
+    if v.node is not None and v.node.op_type == "StopGradient" and v.node.inputs[0] is not None:
+        return v.node.inputs[0]
+    return v
+
+
+def _store(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
+    """Turn inputs of a graph into initializers."""
+    inputs = [i for i in graph.input if i.name not in arrays]
+    graph.ClearField("input")
+    graph.input.extend(inputs)
+    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+
+
+def _declare_opsets(proto: ModelProto, other: ModelProto) -> None:
+    """Declare what the graph of another model needs."""
+    versions = {o.domain: o for o in proto.opset_import}
+    for o in other.opset_import:
+        if o.domain not in versions:
+            proto.opset_import.add(domain=o.domain, version=o.version)
+        else:
+            versions[o.domain].version = max(versions[o.domain].version, o.version)
+    proto.ir_version = max(proto.ir_version, other.ir_version)

@@ -1,0 +1,74 @@
+"""The affine layer: x Wᵀ + b."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+from ortpartial.graph import Value, op
+
+from ortpartial.nn.initializers import Uniform
+from ortpartial.nn.module import Module
+from ortpartial.nn.parameter import Parameter
+from .sizes import read_size
+
+__all__ = ["Linear"]
+
+
+class Linear(Module):
+    """y = x Wᵀ + b on the last axis of x, of any rank.
+
+    The first W and b are drawn from U(-1/√n, 1/√n), where n is the number of input features.
+
+    Parameters
+    ----------
+    in_features : int or None
+        n, the size of the last axis of x; None for that of the first x, which makes the weights.
+    out_features : int
+        The size of the last axis of y.
+    bias : bool
+        Whether b is added.
+    dtype : numpy dtype or its name
+        The element type of W and b.
+
+    Attributes
+    ----------
+    weight : Parameter of shape (out_features, in_features)
+        W.
+    bias : Parameter of shape (out_features,) or None
+        b.
+
+    References
+    ----------
+    ``torch.nn.Linear``.
+
+    Examples
+    --------
+    >>> from ortpartial import nn
+    >>> model = nn.Linear(3, 2).compile(nn.placeholder(["N", "T", 3]))
+    >>> [(name, p.shape) for name, p in model.named_parameters()]
+    [('weight', (2, 3)), ('bias', (2,))]
+    """
+
+    def __init__(self, in_features: int | None, out_features: int, bias: bool = True, *, dtype: Any = "float32"):
+        self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
+        self.weight: Any = None
+        self.bias: Any = None
+        self._has_bias = bias
+        if in_features is not None:
+            self._make(in_features)
+
+    def _make(self, n: int) -> None:
+        """Make the weights for n features."""
+        first = Uniform(-1 / sqrt(n), 1 / sqrt(n)) if n else 0.0
+        self.weight = Parameter([self.out_features, n], first, dtype=self.dtype)
+        if self._has_bias:
+            self.bias = Parameter([self.out_features], first, dtype=self.dtype)
+
+    def forward(self, x: Value) -> Value:
+        if self.weight is None:
+            self._make(read_size(x, -1))
+        if x.rank == 2:
+            return op.Gemm(x, self.weight, self.bias, transB=1)
+        y = x @ self.weight.T
+        return y if self.bias is None else y + self.bias

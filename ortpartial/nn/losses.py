@@ -1,0 +1,85 @@
+"""Losses for `train_one_batch`: the mean of a loss of the library, as a scalar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import GraphError
+from ortpartial.graph import Arithmetic, Value, cast, constant, op, reshape_like, zeros_like
+from ortpartial.learning import resolve_loss, weighted_mean
+
+__all__ = ["Loss"]
+
+
+class Loss:
+    """The weighted mean Σwᵢℓᵢ / Σwᵢ of a loss over a batch, a scalar.
+
+    Parameters
+    ----------
+    loss : BaseLearningLoss, str or callable
+        ℓ, the loss of an element, such as ``"square_error"``, ``"log_loss"`` or ``"softmax_cross_entropy"``, or a
+        function of prediction and target.
+
+    Examples
+    --------
+    >>> from ortpartial import nn
+    >>> y, t = nn.placeholder(["N", 3]), nn.placeholder(["N"], "int64")
+    >>> nn.Loss("softmax_cross_entropy")(y, t).shape
+    ()
+    """
+
+    def __init__(self, loss: Any = "square_error"):
+        self.loss = resolve_loss(loss)
+
+    def __call__(self, output: Value, target: Value | np.ndarray | float, weights: Value | None = None) -> Value:
+        """The loss of a batch.
+
+        Parameters
+        ----------
+        output : Value of shape (N, ...)
+            The prediction.
+        target : Value, array or number
+            The target, of the shape of the output, or labels for a loss that takes them; a number stands for all.
+        weights : Value of shape (N,) or of the shape of the target, optional
+            Weights of the rows, or of the elements.
+
+        Returns
+        -------
+        Value
+            A scalar.
+
+        Raises
+        ------
+        GraphError
+            Output and target do not fit together.
+        """
+        y = output
+        shape = self.loss.target_shape(y.shape or ())
+        dtype = np.dtype(self.loss.target_dtype or y.dtype)
+        t = self._match(target, y, shape, dtype)
+        elements = self.loss(y, t)
+        return weighted_mean(elements, None if weights is None else cast(weights, elements), self.loss.counts(y, t))
+
+    def _match(self, target: Any, y: Value, shape: tuple[int | str | None, ...], dtype: np.dtype) -> Value:
+        """The target in the dtype and the shape that the loss reads."""
+        if not isinstance(target, Arithmetic):
+            array = np.asarray(target, dtype)
+            if not array.ndim and tuple(shape) == tuple(y.shape or ()):
+                return cast(zeros_like(y), constant(array)) + constant(array)
+            target = constant(array)
+        t: Value = target.astype(dtype)
+        expected = ", ".join(map(str, shape))
+        if t.rank == len(shape) + 1 and t.shape and t.shape[-1] == 1:
+            t = op.Squeeze(t, [-1])  # Labels as a column.
+        elif t.rank == len(shape) - 1 and shape[-1] == 1:
+            t = op.Unsqueeze(t, [-1])
+        sizes = zip(t.shape or (), shape, strict=False)
+        if t.rank != len(shape) or any(m != n for m, n in sizes if isinstance(m, int) and isinstance(n, int)):
+            raise GraphError(f"{type(self.loss).__name__}: the output is {y.type_name}, whose target is {dtype} of "
+                             f"shape ({expected}), and {t.type_name} was given.")
+        return t.stated(shape) if t.shape == shape else reshape_like(t, y) if tuple(shape) == y.shape else t
+
+    def __repr__(self) -> str:
+        return f"Loss({self.loss!r})"

@@ -1,0 +1,459 @@
+"""Modules: models written in Python, compiled into a graph that holds their training."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.graph import Arithmetic, Value, variable
+
+from .losses import Loss
+from .optimizer import Optimizer
+from .parameter import Parameter
+from .trace import current_trace
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .compilation import Program
+
+__all__ = ["Module", "placeholder"]
+
+
+def placeholder(shape: Sequence[int | str | None], dtype: Any = "float32", name: str = "") -> Value:
+    """An input without data, to compile a module on.
+
+    Parameters
+    ----------
+    shape : sequence of int, str or None
+        Its sizes; a name such as ``"N"`` stands for a size that may be another one in every batch.
+    dtype : numpy dtype or its name
+        Its element type.
+    name : str
+        What the input is called; by default as in the signature of `forward` or `train_one_batch`.
+
+    Returns
+    -------
+    Value
+
+    Raises
+    ------
+    SettingError
+        The number of axes is not known.
+
+    Examples
+    --------
+    >>> placeholder(["N", 1, 8, 8])
+    <Value input float32[Nx1x8x8]>
+    """
+    if shape is None:
+        raise SettingError("A placeholder needs a shape, as its rank decides which graph is written; write a name, "
+                           "such as 'N', for each size that is not known.")
+    return variable(name, dtype, shape)
+
+
+def _run_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A `train_one_batch` that is called with arrays as well: then the step that it has written is run."""
+
+    @wraps(function)
+    def train_one_batch(self: Module, *batch: Any) -> Any:
+        return self._compiled.step(batch) if current_trace() is None else function(self, *batch)
+
+    return train_one_batch
+
+
+class Module:
+    """A model, or a part of one, written in Python: its `forward` computes values from values.
+
+    Parameters, buffers and other modules are found by attribute, also in lists, tuples and dicts, and are named by it.
+    `compile` calls `forward` on placeholders, which hold no data, and makes the weights and the graph; arrays are then
+    taken by the module itself, by `train_one_batch`, `fit` and `predict`.
+
+    Attributes
+    ----------
+    training : bool
+        Whether the module is in training mode: see `train` and `eval`.
+    optimizer : Optimizer or None
+        What `set_optimizer` has set.
+
+    Examples
+    --------
+    >>> from ortpartial import nn, op
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         self.hidden, self.out = nn.Linear(2, 8), nn.Linear(8, 1)
+    ...     def forward(self, x):
+    ...         return self.out(op.Tanh(self.hidden(x)))
+    >>> model = Net()
+    >>> model.set_optimizer("adam")
+    <Net>
+    >>> model.compile(nn.placeholder(["N", 2]), random_state=0)
+    <Net, 33 parameters>
+    >>> x = np.float32([[0, 0], [0, 1], [1, 0], [1, 1]])
+    >>> output, loss = model.train_one_batch(x, x[:, :1] * x[:, 1:])
+    >>> output.shape, loss.shape
+    ((4, 1), ())
+    """
+
+    _mode: bool | None = None
+    _program: Program | None = None
+    optimizer: Optimizer | None = None
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "train_one_batch" in vars(cls):
+            cls.train_one_batch = _run_compiled(vars(cls)["train_one_batch"])  # type: ignore[method-assign]
+
+    # -- what users write
+
+    def forward(self, *inputs: Any) -> Any:
+        """What the module computes, which subclasses write.
+
+        Parameters
+        ----------
+        *inputs : Value
+            The inputs.
+
+        Returns
+        -------
+        Value, or tuple, list or dict of them
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward(self, x), which computes its output.")
+
+    def train_one_batch(self, *batch: Any) -> Any:
+        """A step of the training, which subclasses may write: losses, and the updates of optimizers.
+
+        With arrays, the step is run; its code is called once, on placeholders. The default takes the outputs of
+        `forward`, the softmax cross entropy for whole numbers as targets and the square loss for others, and
+        `optimizer`.
+
+        Parameters
+        ----------
+        *batch : array_like
+            The inputs of `forward`, then the target.
+
+        Returns
+        -------
+        output, loss : numpy.ndarray
+            What the code returns, with arrays in place of values; the loss is that before the update.
+
+        Raises
+        ------
+        ModelError
+            The module is not compiled, or has no optimizer.
+        DataError
+            An array does not fit its placeholder.
+        """
+        *inputs, target = batch
+        if self.optimizer is None:
+            raise ModelError(f"{type(self).__name__} has no optimizer; call set_optimizer, as in "
+                             f"set_optimizer('adam').")
+        output = self.forward(*inputs)
+        loss = Loss("square_error" if target.is_float else "softmax_cross_entropy")(output, target)
+        self.optimizer(loss)
+        return output, loss
+
+    # -- attributes
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """Iterate over the module itself, under the empty name, and all modules in it.
+
+        Yields
+        ------
+        name : str
+            Such as ``"encoder.0.linear1"``.
+        module : Module
+            Each once.
+        """
+        seen: set[int] = set()
+
+        def walk(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield prefix, module
+                for name, child in module._attributes(Module):
+                    yield from walk(child, f"{prefix}.{name}" if prefix else name)
+
+        yield from walk(self, "")
+
+    def named_parameters(self, *, buffers: bool = False) -> Iterator[tuple[str, Parameter]]:
+        """Iterate over the parameters of the module and of all modules in it.
+
+        Parameters
+        ----------
+        buffers : bool
+            Whether buffers, such as running means, are included.
+
+        Yields
+        ------
+        name : str
+            Such as ``"encoder.0.linear1.weight"``.
+        parameter : Parameter
+            Each once.
+        """
+        seen: set[int] = set()
+        for prefix, module in self.named_modules():
+            for name, p in module._attributes(Parameter):
+                if id(p) not in seen and (buffers or p.is_trained):
+                    seen.add(id(p))
+                    yield f"{prefix}.{name}" if prefix else name, p
+
+    def named_optimizers(self) -> Iterator[tuple[str, Optimizer]]:
+        """Iterate over the optimizers of the module and of all modules in it.
+
+        Yields
+        ------
+        name : str
+            Such as ``"optimizer"``.
+        optimizer : Optimizer
+        """
+        for prefix, module in self.named_modules():
+            for name, optimizer in module._attributes(Optimizer):
+                yield f"{prefix}.{name}" if prefix else name, optimizer
+
+    def get_params(self) -> Iterator[tuple[str, Parameter]]:
+        """Iterate over parameters and their names, as `named_parameters`.
+
+        Yields
+        ------
+        name : str
+            Such as ``"encoder.0.linear1.weight"``.
+        parameter : Parameter
+            Its numbers can be set: see `Parameter`.
+        """
+        yield from self.named_parameters()
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Iterate over the parameters.
+
+        Yields
+        ------
+        Parameter
+        """
+        yield from (p for _, p in self.named_parameters())
+
+    def _attributes(self, kind: type) -> Iterator[tuple[str, Any]]:
+        """The attributes of a kind, also in lists, tuples and dicts, by name."""
+
+        def walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+            if isinstance(value, kind):
+                yield name, value
+            elif isinstance(value, (list, tuple, dict)):
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+                for key, item in items:
+                    yield from walk(f"{name}.{key}" if name else str(key), item)
+
+        for name, value in vars(self).items():
+            yield from walk(name, value)
+
+    # -- modes
+
+    @property
+    def training(self) -> bool:
+        """Whether the module is in training mode; while a graph is written, that of the graph."""
+        trace = current_trace()
+        return bool(self._mode) if trace is None else trace.training and not trace.is_in_evaluation(self)
+
+    def train(self, mode: bool = True) -> Self:
+        """Put the module and all modules in it into training mode.
+
+        In evaluation, a part of a model stays so while the whole is trained: call `eval` of the part after that.
+
+        Parameters
+        ----------
+        mode : bool
+            False for evaluation.
+
+        Returns
+        -------
+        Module
+            Itself.
+        """
+        for _, module in self.named_modules():
+            module._mode = mode
+        return self
+
+    def eval(self) -> Self:
+        """Put the module and all modules in it into evaluation mode.
+
+        Returns
+        -------
+        Module
+            Itself.
+        """
+        return self.train(False)
+
+    # -- compilation
+
+    def set_optimizer(self, rate: Any, **settings: Any) -> Self:
+        """Set the optimizer of `train_one_batch` and `fit`.
+
+        Parameters
+        ----------
+        rate : Optimizer, BaseLearningRate, str or float
+            The optimizer, or its algorithm and step size.
+        **settings : object
+            As for `Optimizer`.
+
+        Returns
+        -------
+        Module
+            Itself.
+        """
+        self.optimizer = rate if isinstance(rate, Optimizer) else Optimizer(rate, **settings)
+        if self._program is not None:
+            self._program.forget_steps()
+        return self
+
+    def compile(self, inputs: Any, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
+                targets: Any = None, random_state: int | None = None, device: str = "cpu") -> Self:
+        """Write the graph of the module, and make its weights.
+
+        Parameters
+        ----------
+        inputs : Value, array_like, or sequence of them
+            What `forward` takes: placeholders, or arrays as examples, whose first axis is that of the rows.
+        is_train : bool
+            Whether the module is put into training mode, or into evaluation.
+        use_graph : bool
+            Whether a batch is one run of a graph. Without, operators are run one by one as the code is called, so that
+            values can be printed and a breakpoint stops in `forward`.
+        sequential : bool
+            Whether one thread computes, so that numbers do not depend on the cores of the machine, to the last bit.
+        targets : like inputs, optional
+            What `train_one_batch` takes after the inputs; the step is then written here, and else at the first batch.
+        random_state : int, optional
+            The seed of the first weights, the Dropout masks and the order of the rows.
+        device : str
+            ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+
+        Returns
+        -------
+        Module
+            Itself.
+
+        Raises
+        ------
+        GraphError
+            Shapes or types do not fit together; the message names the layer.
+        """
+        from .compilation import Program
+
+        self._program = Program(self, _to_list(inputs), None if targets is None else _to_list(targets),
+                                use_graph=use_graph, sequential=sequential, random_state=random_state, device=device)
+        return self.train(is_train)
+
+    @property
+    def _compiled(self) -> Program:
+        """What `compile` has made."""
+        if self._program is None:
+            raise ModelError(f"{type(self).__name__} is not compiled; call compile with a placeholder for each input, "
+                             f"such as nn.placeholder(['N', 3]), or with arrays.")
+        return self._program
+
+    @property
+    def graph(self) -> ModelProto:
+        """The ONNX model with the current weights and, as far as it is written, the training of the module."""
+        return self._compiled.session.training_model()
+
+    def to_onnx(self) -> ModelProto:
+        """Write the module in evaluation mode as an ONNX model.
+
+        Returns
+        -------
+        onnx.ModelProto
+            With the current weights, without the training.
+        """
+        return self._compiled.session.inference_model()
+
+    # -- arrays
+
+    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+        """What the module computes of values, while a graph is written, or of arrays, once it is compiled.
+
+        Parameters
+        ----------
+        *inputs : Value or array_like
+            The inputs of `forward`.
+        **settings : object
+            Other arguments of `forward`, with values.
+
+        Returns
+        -------
+        Value or numpy.ndarray, or tuple, list or dict of them
+            What `forward` returns. In training mode, Dropout and batch statistics are those of training.
+        """
+        trace = current_trace()
+        if trace is not None:
+            return trace.call(self, inputs, settings)
+        if values := [x for x in inputs if isinstance(x, Arithmetic)]:
+            raise ModelError(f"{values[0]!r} holds no data, and no graph is written; compile the module on it, then "
+                             f"call the module with arrays.")
+        return self._compiled.forward(inputs, training=bool(self._mode))
+
+    # -- states
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and buffers.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            By name, as those of a torch module of the same layers.
+        """
+        return {n: p.numpy() for n, p in self.named_parameters(buffers=True)}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Overwrite parameters and buffers.
+
+        Parameters
+        ----------
+        state : dict of str to array_like
+            By name: numpy arrays, or the state dict of a torch module.
+        strict : bool
+            Whether missing and unexpected names are errors.
+
+        Raises
+        ------
+        ModelError
+            A name is missing or unexpected, or a shape differs; nothing is changed.
+        """
+        own = dict(self.named_parameters(buffers=True))
+        arrays = {n: np.asarray(a) for n, a in state.items()}
+        problems = [f"{n!r} is missing" for n in own if n not in arrays]
+        problems += [f"{n!r} is unexpected" for n in arrays if n not in own]
+        problems = problems if strict else []
+        problems += [f"{n!r} has the shape {a.shape} where {own[n].shape} was expected"
+                     for n, a in arrays.items() if n in own and a.shape != own[n].shape]
+        if problems:
+            more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+            raise ModelError(f"The state does not fit {type(self).__name__}: {'; '.join(problems[:3])}{more}.")
+        for n, a in arrays.items():
+            if n in own:
+                own[n].set(a)
+
+    def __repr__(self) -> str:
+        if self._program is None:
+            return f"<{type(self).__name__}>"
+        size = sum(p.size for p in self.parameters())
+        return f"<{type(self).__name__}, {size:,} parameters>"
+
+
+Module.train_one_batch = _run_compiled(Module.train_one_batch)  # type: ignore[method-assign]
+
+
+def _to_list(inputs: Any) -> list[Any]:
+    """One input or several."""
+    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+
+
+def list_arguments(function: Callable[..., Any]) -> list[str]:
+    """The names of what a function takes by position, but for a variable number of arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]

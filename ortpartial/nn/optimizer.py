@@ -1,0 +1,154 @@
+"""The optimizers of a module: called with a loss, they update its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.autodiff import grad, nodes_between
+from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.graph import Value, op, stop_gradient
+from ortpartial.learning import drop_flushes, resolve_clipping, resolve_penalty, resolve_rate
+
+from .parameter import Parameter
+from .trace import Trace, current_trace
+
+if TYPE_CHECKING:
+    from .module import Module
+
+__all__ = ["Optimizer"]
+
+
+class Optimizer:
+    """An optimizer of some weights of a module. Called with a loss in `train_one_batch`, it updates them.
+
+    The gradient of the loss by each weight, that of the penalty and the update become a part of the step. Weights have
+    their new values from then on. Weights that the loss does not depend on stay as they are.
+
+    Parameters
+    ----------
+    rate : BaseLearningRate, str or float
+        The algorithm and its step size, such as ``"adam"`` or ``LearningRateAdamW(1e-3)``; a number is that of SGD.
+    parameters : Module, Parameter, or sequence of them, optional
+        What it trains; by default all that is trained of the module.
+    penalty : BaseLearningPenalty or str, optional
+        The penalty of the weights.
+    gradient_clipping : GradientClipping or float, optional
+        How gradients are limited.
+
+    Raises
+    ------
+    SettingError
+        A setting is not known, or the step size follows the validation loss.
+
+    Examples
+    --------
+    >>> from ortpartial import nn
+    >>> class Line(nn.Module):
+    ...     def __init__(self):
+    ...         self.linear, self.loss = nn.Linear(1, 1), nn.Loss("square_error")
+    ...         self.optimizer = nn.Optimizer(0.1)
+    ...     def forward(self, x):
+    ...         return self.linear(x)
+    ...     def train_one_batch(self, x, y):
+    ...         output = self.forward(x)
+    ...         loss = self.loss(output, y)
+    ...         self.optimizer(loss)
+    ...         return output, loss
+    >>> model, x = Line().compile(nn.placeholder(["N", 1]), random_state=0), np.float32([[0], [1]])
+    >>> losses = [model.train_one_batch(x, 2 * x)[1] for _ in range(200)]
+    >>> bool(losses[-1] < 1e-3 * losses[0])
+    True
+    """
+
+    def __init__(
+        self, rate: Any = "SGD", parameters: Any = None, *, penalty: Any = None, gradient_clipping: Any = None
+    ):
+        self.rate, self.penalty = resolve_rate(rate), resolve_penalty(penalty)
+        self.gradient_clipping = resolve_clipping(gradient_clipping)
+        self.parameters = parameters
+        if self.rate.plateau is not None:
+            raise SettingError(f"{self.rate.schedule!r} reduces the step size by the losses of whole epochs, which a "
+                               f"module's optimizer does not see; take a schedule of the number of batches.")
+
+    def over(self, batches: int) -> bool:
+        """Plan a training of so many batches, for schedules that last as long; whether this changes anything."""
+        former, self.rate = self.rate, self.rate.over(batches)
+        return self.rate is not former
+
+    def __call__(self, loss: Value, parameters: Module | Parameter | Iterable[Any] | None = None) -> None:
+        """Update the weights by the gradient of a loss.
+
+        Parameters
+        ----------
+        loss : Value
+            A scalar.
+        parameters : Module, Parameter, or sequence of them, optional
+            What is trained by this loss, in place of all that the optimizer trains.
+
+        Raises
+        ------
+        GraphError
+            The loss is no scalar.
+        ModelError
+            The loss depends on none of the weights, or it is not called in `train_one_batch`.
+        """
+        trace = current_trace()
+        if trace is None:
+            raise ModelError("An optimizer is called with a loss in train_one_batch, as a part of the step; outside of "
+                             "it call train_one_batch itself, or fit.")
+        if not isinstance(loss, Value) or loss.shape is None or any(n != 1 for n in loss.shape):
+            raise GraphError(f"An optimizer takes a scalar loss, not {loss!r}; take its mean, as nn.Loss does.")
+        if trace.updates:
+            self._update(trace, loss.reshape(()) if loss.rank else loss, parameters)
+
+    def _update(self, trace: Trace, loss: Value, parameters: Any) -> None:
+        """Write the update of the weights that the loss depends on."""
+        weights = {trace.name_of(p): trace.read(p) for p in self._choose(trace, parameters)}
+        between = nodes_between([loss], set(weights.values()), ())
+        reached = {v for node in between for v in node.reads}
+        weights = {n: v for n, v in weights.items() if v in reached}
+        if not weights:
+            raise ModelError(f"The loss {loss!r} depends on none of the weights that {self!r} trains.")
+        penalized = [v for v in weights.values() if self.penalty.applies_to(v.shape or ())]
+        objective = op.Sum(loss, *(self.penalty(v).astype(loss.dtype) for v in penalized)) if penalized else loss
+        gradients = self.reduce(trace, grad(objective, list(weights.values())))
+        if self.gradient_clipping is not None:
+            gradients = self.gradient_clipping(gradients)
+        self._apply(trace, weights, gradients)
+
+    def reduce(self, trace: Trace, gradients: list[Value]) -> list[Value]:
+        """The gradients as they are applied."""
+        return gradients
+
+    def _apply(self, trace: Trace, weights: dict[str, Value], gradients: Sequence[Value]) -> None:
+        """Write the new weights and states."""
+        own = trace.optimizer_name(self)
+        counter = f"{own}.iteration"
+        k = trace.read_state(counter, np.int64, (), np.zeros((), np.int64)) + 1
+        names: list[str] = []
+        after: list[Value] = []
+        for (name, w), g in zip(weights.items(), gradients, strict=True):
+            shape = tuple(w.shape or ())
+            rate = self.rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
+            shapes = {f"{own}.{name}.{s}": size for s, size in rate.state_shapes(shape).items()}
+            states = [trace.read_state(n, w.dtype, size, np.zeros(size, w.dtype))  # type: ignore[arg-type]
+                      for n, size in shapes.items()]
+            names += [name, *shapes]
+            after += rate.apply(w, g, k, *states)
+        for name, value in zip([*names, counter], [*drop_flushes(after), k], strict=True):
+            trace.write_state(name, stop_gradient(value) if value.is_float else value)
+
+    def _choose(self, trace: Trace, parameters: Any) -> list[Parameter]:
+        """The parameters that are trained."""
+        chosen: Any = self.parameters if parameters is None else parameters
+        chosen = trace.module if chosen is None else chosen
+        parts = [chosen] if isinstance(chosen, Parameter) or hasattr(chosen, "parameters") else list(chosen)
+        each = [p for part in parts for p in ([part] if isinstance(part, Parameter) else part.parameters())]
+        return [p for p in each if p.is_trained]
+
+    def __repr__(self) -> str:
+        return f"Optimizer({self.rate!r})"

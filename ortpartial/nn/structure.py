@@ -1,0 +1,67 @@
+"""Nested outputs: tuples, lists and dicts of values, as values by name and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["flatten", "rebuild"]
+
+
+def flatten(tree: Any, prefix: str) -> dict[str, Any]:
+    """The leaves of a structure by name.
+
+    Parameters
+    ----------
+    tree : object
+        Tuples, lists and dicts of leaves; None is no leaf.
+    prefix : str
+        The name of a single leaf; others add ``_`` and their place or key.
+
+    Returns
+    -------
+    dict of str to object
+
+    Examples
+    --------
+    >>> flatten((1, {"a": 2}), "loss")
+    {'loss_0': 1, 'loss_1_a': 2}
+    """
+    if tree is None:
+        return {}
+    if isinstance(tree, dict):
+        return {n: leaf for key, part in tree.items() for n, leaf in flatten(part, f"{prefix}_{key}").items()}
+    if isinstance(tree, (tuple, list)):
+        return {n: leaf for i, part in enumerate(tree) for n, leaf in flatten(part, f"{prefix}_{i}").items()}
+    return {prefix: tree}
+
+
+def rebuild(tree: Any, prefix: str, leaves: Mapping[str, Any]) -> Any:
+    """The structure with other leaves.
+
+    Parameters
+    ----------
+    tree : object
+        As for `flatten`.
+    prefix : str
+        As for `flatten`.
+    leaves : dict of str to object
+        The other leaves, by the names of `flatten`.
+
+    Returns
+    -------
+    object
+
+    Examples
+    --------
+    >>> rebuild((1, {"a": 2}), "loss", {"loss_0": "x", "loss_1_a": "y"})
+    ('x', {'a': 'y'})
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {key: rebuild(part, f"{prefix}_{key}", leaves) for key, part in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        parts = [rebuild(part, f"{prefix}_{i}", leaves) for i, part in enumerate(tree)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return leaves[prefix]

@@ -1,0 +1,194 @@
+"""The trace: what the Python code of a module has written of a graph so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.exceptions import GraphError, SettingError
+from ortpartial.graph import Value, counter, variable
+from ortpartial.training import draw_mask
+
+if TYPE_CHECKING:
+    from .module import Module
+    from .optimizer import Optimizer
+    from .parameter import Parameter
+
+__all__ = ["Call", "Trace", "current_trace"]
+
+_CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+#: What a step reads and writes beside the parameters: where random numbers come from, and the batches seen.
+SEED, ITERATION = "seed", "iteration"
+
+
+def current_trace() -> Trace | None:
+    """The graph that is written now.
+
+    Returns
+    -------
+    Trace or None
+        None outside of `Module.compile`, a first batch, and their like.
+    """
+    return _CURRENT.get()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a module, as the trace has recorded it.
+
+    Parameters
+    ----------
+    path : str
+        The name of the module, such as ``"encoder.0.linear1"``; empty for the outermost one.
+    module : Module
+        The module.
+    outputs : object
+        What its `forward` has returned.
+    start, stop : int
+        The nodes that it wrote have numbers from `start` and before `stop`.
+    """
+
+    path: str
+    module: Module
+    outputs: Any
+    start: int
+    stop: int
+
+
+class Trace:
+    """What the Python code of a module has written of a graph so far: what it reads, and the state that it leaves.
+
+    The state is known by name: parameters and buffers by theirs, the states of an optimizer by that of the weight.
+
+    Parameters
+    ----------
+    module : Module
+        The outermost module, from which names are counted.
+    training : bool
+        Whether its layers are in training mode.
+    updates : bool
+        Whether optimizers update weights; without, a step only computes its losses.
+    numbers : dict of str to numpy.ndarray, optional
+        The state of an eager run, by name; without, a graph is written.
+    """
+
+    def __init__(self, module: Module, *, training: bool, updates: bool = True,
+                 numbers: Mapping[str, np.ndarray] | None = None):
+        self.module, self.training, self.updates, self.numbers = module, training, updates, numbers
+        #: The state before, as variables of the graph, and the state now.
+        self.before: dict[str, Value] = {}
+        self.after: dict[str, Value] = {}
+        #: First numbers of the state that is no parameter's.
+        self.first: dict[str, np.ndarray] = {}
+        self.parameters: dict[str, Parameter] = {}
+        self.calls: list[Call] = []
+        self._names: dict[int, str] = {}
+        self._paths: dict[int, str] = {}
+        self._open: list[str] = []
+        self._masks = 0
+
+    @contextmanager
+    def writing(self) -> Iterator[Trace]:
+        """Let modules write to this trace."""
+        token = _CURRENT.set(self)
+        try:
+            yield self
+        finally:
+            _CURRENT.reset(token)
+
+    # -- state
+
+    def read(self, parameter: Parameter) -> Value:
+        """The value of a parameter now."""
+        name = self.name_of(parameter)
+        self.parameters[name] = parameter
+        return self.read_state(name, parameter.dtype, parameter.shape)
+
+    def write(self, parameter: Parameter, value: Value) -> None:
+        """Give a parameter another value, which it has from now on and after the batch."""
+        self.read(parameter)
+        self.write_state(self.name_of(parameter), value)
+
+    def read_state(self, name: str, dtype: Any, shape: tuple[int, ...], first: np.ndarray | None = None) -> Value:
+        """The value of a state now: `first`, if any, is what it is before the first batch."""
+        if name not in self.after:
+            if first is not None:
+                self.first[name] = first
+            self.before[name] = self.after[name] = self._variable(name, dtype, shape, first)
+        return self.after[name]
+
+    def write_state(self, name: str, value: Value) -> None:
+        """Give a state another value."""
+        old = self.after[name]
+        if value.dtype != old.dtype or (value.is_static and value.shape != old.shape):
+            raise GraphError(f"{name!r} is {old.type_name} and cannot become {value.type_name}.")
+        self.after[name] = value
+
+    @property
+    def changed(self) -> dict[str, Value]:
+        """The state that the graph leaves, as far as it changes it."""
+        return {n: v for n, v in self.after.items() if v is not self.before[n]}
+
+    def _variable(self, name: str, dtype: Any, shape: tuple[int, ...], first: np.ndarray | None) -> Value:
+        return variable(name, dtype, shape)
+
+    def name_of(self, parameter: Parameter) -> str:
+        """The name of a parameter, by the attributes that lead to it from the outermost module."""
+        if id(parameter) not in self._names:  # Some are made by the first call of a layer.
+            self._names = {id(p): n for n, p in self.module.named_parameters(buffers=True)}
+        if id(parameter) not in self._names:
+            raise SettingError(f"{parameter!r} is no attribute of {type(self.module).__name__} or of a module in it; "
+                               f"assign it in __init__.")
+        return self._names[id(parameter)]
+
+    def draw_mask(self, x: Value, keep: float) -> Value:
+        """What a Dropout multiplies x by: 1 / keep with the probability keep, else 0; another one in every batch."""
+        seed = self.read_state(SEED, np.int32, (2,), np.zeros(2, np.int32))
+        self._masks += 1
+        return draw_mask(x, keep, seed, self.read_iteration(), self._masks - 1)
+
+    def read_iteration(self) -> Value:
+        """The number of batches before this one."""
+        return self.read_state(ITERATION, np.int64, (), np.zeros((), np.int64))
+
+    # -- modules
+
+    def call(self, module: Module, inputs: tuple[Any, ...], settings: Mapping[str, Any]) -> Any:
+        """Call the `forward` of a module; errors of the notation name it."""
+        path, start = self.path_of(module), next(counter)
+        self._open.append(path)
+        try:
+            outputs = module.forward(*inputs, **settings)
+        except GraphError as e:
+            if not hasattr(e, "layer"):
+                e.layer = path  # type: ignore[attr-defined]
+                e.args = (f"{path or 'The module'} ({type(module).__name__}): {e}",)
+            raise
+        finally:
+            self._open.pop()
+        self.calls.append(Call(path, module, outputs, start, next(counter)))
+        return outputs
+
+    def is_in_evaluation(self, module: Module) -> bool:
+        """Whether a module was put into evaluation mode as a part of a model that is in training mode."""
+        return module._mode is False and self.module._mode is True
+
+    def path_of(self, module: Module) -> str:
+        """The name of a module, by the attributes that lead to it from the outermost one."""
+        if id(module) not in self._paths:
+            self._paths = {id(m): n for n, m in self.module.named_modules()}
+        return self._paths.get(id(module), type(module).__name__)
+
+    def optimizer_name(self, optimizer: Optimizer) -> str:
+        """The attribute that an optimizer is."""
+        names = [n for n, o in self.module.named_optimizers() if o is optimizer]
+        if not names:
+            raise SettingError(f"{optimizer!r} is no attribute of {type(self.module).__name__}, so that its state "
+                               f"would be lost after the batch; assign it in __init__ or before compile.")
+        return names[0]
