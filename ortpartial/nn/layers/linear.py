@@ -7,9 +7,9 @@ from typing import Any
 
 from ortpartial.graph import Value, op
 
-from ortpartial.nn.initializers import Uniform
-from ortpartial.nn.module import Module
-from ortpartial.nn.parameter import Parameter
+from ..initializers import Uniform
+from ..module import Module
+from ..parameter import Parameter
 from .sizes import read_size
 
 __all__ = ["Linear"]
