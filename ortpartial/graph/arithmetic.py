@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -167,15 +168,57 @@ class Arithmetic:
         raise TypeError(f"{self!r} cannot be iterated over; where a list of values is expected, write [x], and for the "
                         f"parts of one, op.Split(x, num_outputs=n) or x[i].")
 
+    # -- numbers, where eager evaluation has computed them
+
+    def _numbers(self) -> Any:
+        """The numbers, None before they are computed."""
+        return None
+
+    def numpy(self) -> np.ndarray:
+        """The numbers, where there are some: of a constant, and of what is computed while `evaluating`.
+
+        Returns
+        -------
+        numpy.ndarray
+            A copy of them; a list of arrays for a sequence.
+
+        Raises
+        ------
+        TypeError
+            The value is not computed yet.
+        """
+        if (numbers := self._numbers()) is None:
+            raise TypeError(f"{self!r} has no numbers before it is computed; write the formula with the operators of "
+                            f"`op`, such as op.Exp for math.exp, then `build` a model and run it.")
+        return numbers.copy()
+
+    def item(self) -> Any:
+        """The number of a value of one element, as a number of Python; a TypeError before it is computed."""
+        return self.numpy().item()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        return operator.index(self.item())
+
     def __bool__(self) -> bool:
-        raise TypeError(f"{self!r} has no truth value before it is computed; use op.Where to choose, `&`, `|` and `~` "
-                        f"for and, or and not, and `(a < x) & (x < b)` for a < x < b.")
+        if (numbers := self._numbers()) is None:
+            raise TypeError(f"{self!r} has no truth value before it is computed; use op.Where to choose, `&`, `|` and "
+                            f"`~` for and, or and not, and `(a < x) & (x < b)` for a < x < b.")
+        return bool(numbers)
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(f"{self!r} has no numbers before it is computed; write the formula with the operators of `op`, "
-                        f"such as op.Exp for math.exp, then `build` a model and run it.")
-
-    __array__ = __float__ = __int__ = __complex__ = __index__ = _refuse
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
 
     # -- methods of numpy
 
@@ -208,10 +251,10 @@ class Arithmetic:
         """The standard deviation over axes, all by default."""
         return self._op.Sqrt(self.var(axis, keepdims))
 
-    def _reduce(self, operator: Any, axis: int | Sequence[int] | None, keepdims: bool) -> Any:
+    def _reduce(self, reduction: Any, axis: int | Sequence[int] | None, keepdims: bool) -> Any:
         if axis == ():
             return self
-        return operator(self, None if axis is None else np.atleast_1d(axis), keepdims=int(keepdims))
+        return reduction(self, None if axis is None else np.atleast_1d(axis), keepdims=int(keepdims))
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Value:
         """The index of the maximum along an axis, by default of the flattened value."""

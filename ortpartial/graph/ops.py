@@ -17,6 +17,7 @@ from ortpartial.exceptions import GraphError
 from .arithmetic import Arithmetic
 from .body_types import CONTROL
 from .casting import to_dtype
+from .eager import MODE, evaluate
 from .opaque import OpaqueSchema, infer_opaque
 from .schemas import (
     OPSET,
@@ -240,10 +241,12 @@ def _infer(node: Node, n_outputs: int, arrays: Sequence[np.ndarray | None],
 
 
 def attach_outputs(node: Node, types: Sequence[TypeProto], hints: Sequence[str]) -> Node:
-    """The node with outputs of these types."""
+    """The node with outputs of these types, computed while `evaluating`."""
     hint = dict(enumerate(hints))
     outputs = tuple(Value(t, node, i, hint=hint.get(i, "")) for i, t in enumerate(types))
     object.__setattr__(node, "outputs", outputs)  # a node and its outputs know each other: the only late assignment
+    if MODE.is_on:
+        evaluate(node)
     return node
 
 

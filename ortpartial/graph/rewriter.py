@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .eager import deferring
 from .ops import attach_outputs, make_node
 from .values import Node, Subgraph, Value, counter
 from .walk import topological
@@ -124,7 +125,8 @@ def _rewritten_body(body: Subgraph, around: Current, formula: Formula | None) ->
     captured = {v: w for v in body.captured if (w := around(v)) is not v}
     values = [*body.outputs, *(y for node in body.nodes for y in node.outputs)]
     since = next(counter)
-    current = make_rewriter(values, captured, formula, body.inputs, body.own)
+    with deferring():
+        current = make_rewriter(values, captured, formula, body.inputs, body.own)
     rewritten = [current(v) for v in values]
     if all(a is b for a, b in zip(rewritten, values, strict=True)):
         return body, current

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 from ortpartial.exceptions import GraphError
 
 from .arithmetic import Arithmetic
+from .eager import deferring, find_numbers
 from .opaque import OpaqueSchema
 from .schemas import defaults
 from .traits import FLOATS, RANDOM
@@ -155,9 +157,20 @@ class Value(Arithmetic, Immutable):
         shape = "?" if self.shape is None else "x".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.dtype if self.type.tensor_type.elem_type else '?'}[{shape}]"
 
+    def _numbers(self) -> Any:
+        return find_numbers(self)
+
     def __repr__(self) -> str:
         what = self.hint or (self.node.op_type if self.node else "constant" if self.array is not None else "input")
-        return f"<Value {what} {self.type_name}>"
+        return f"<Value {what} {self.type_name}{self._describe_numbers()}>"
+
+    def _describe_numbers(self) -> str:
+        """The numbers of a value that is computed or was given some, shortened as numpy does it, in one line."""
+        numbers = find_numbers(self) if self.array is None else None
+        if not isinstance(numbers, np.ndarray):
+            return ""
+        text = np.array2string(numbers, max_line_width=sys.maxsize, precision=4, threshold=20, edgeitems=2)
+        return " " + " ".join(text.split())
 
 
 #: Numbers the nodes in the order of their construction.
@@ -295,7 +308,8 @@ class Subgraph(Immutable):
     def of(cls, function: Callable[..., Any], *inputs: Value) -> Subgraph:
         """The body that a function of its inputs writes; values from outside the function are captured."""
         since = next(counter)
-        outputs = function(*inputs)
+        with deferring():
+            outputs = function(*inputs)
         return cls.since(since, inputs, [outputs] if isinstance(outputs, Value) else outputs)
 
     @classmethod

@@ -1,6 +1,6 @@
 """Graphs run in onnxruntime, which no other room imports: a model and arrays become arrays."""
 
-from . import type_finder  # noqa: F401  (it registers itself)
+from . import kernels, type_finder  # noqa: F401  (they register themselves)
 from .agent_support import TRUSTED, find_untrusted
 from .buffer import Buffer, as_numpy
 from .device import CPU, C, Device, cores, has_training, runtime_version

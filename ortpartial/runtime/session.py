@@ -92,6 +92,7 @@ class Session:
         self._inference_session, self._sess = session, session._sess
         self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
         self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
+        self._sequences = {i.name for i in self._sess.inputs_meta if i.type.startswith("seq")}
 
     def _load_supported(self, model: ModelProto | bytes, options: Any) -> Any:
         """An `InferenceSession` of the graph, in an older opset if the runtime does not know that of the graph."""
@@ -146,7 +147,7 @@ class Session:
         Parameters
         ----------
         feeds : mapping of str to numpy.ndarray
-            An array for each input.
+            An array for each input, a list of arrays for a sequence.
         options : onnxruntime.RunOptions, optional
             Those of an `Interrupt`, which ends the run at a deadline or at Ctrl-C with an error.
 
@@ -164,7 +165,8 @@ class Session:
         """
         match_names(self.inputs, feeds)
         try:
-            arrays = self._sess.run(self.outputs, {n: make_borrowable(v) for n, v in feeds.items()}, options)
+            inputs = {n: v if n in self._sequences else make_borrowable(v) for n, v in feeds.items()}
+            arrays = self._sess.run(self.outputs, inputs, options)
         except Exception as e:
             raise run_error(e) from None
         return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}

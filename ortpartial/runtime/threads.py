@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -28,7 +28,8 @@ _PRODUCTS = {
 }
 
 
-def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[str, int] | None = None) -> int:
+def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[str, int] | None = None,
+                 cut: Collection[Value] = ()) -> int:
     """The cost of the most expensive node that values depend on, in multiplications.
 
     Parameters
@@ -39,6 +40,8 @@ def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[
         The size assumed for a dynamic dimension.
     sizes : dict of str to int, optional
         Those of dynamic dimensions by their names, where they are known better.
+    cut : collection of Value
+        Values that they are computed from, beyond which nothing is counted.
 
     Returns
     -------
@@ -52,12 +55,12 @@ def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[
     200000
     """
     assumed = _Sizes(rows, sizes or {})
-    costs = (_cost(n, assumed) for n in walk_nodes(topological(values)))
+    costs = (_cost(n, assumed) for n in walk_nodes(topological(values, cut)))
     return max([*(_ELEMENT_COST * prod(assumed.of(v)) for v in values), *costs])
 
 
-def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[str, int] | None = None
-                   ) -> int | None:
+def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[str, int] | None = None,
+                   cut: Collection[Value] = ()) -> int | None:
     """One thread if no node is large enough to run in parallel, else None for all threads.
 
     The choice depends on the graph alone and not on measured time: the last bits of a product in onnxruntime 1.19 to
@@ -71,12 +74,14 @@ def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mappin
         The number of rows, assumed for each dynamic dimension; at least 32, as it may be another dimension than rows.
     sizes : dict of str to int, optional
         Those of dynamic dimensions by their names, where they are known better.
+    cut : collection of Value
+        Values that they are computed from, beyond which nothing is counted.
 
     Returns
     -------
     int or None
     """
-    return 1 if largest_cost(values, max(rows, _MIN_ROWS), sizes) < _PARALLEL_COST else None
+    return 1 if largest_cost(values, max(rows, _MIN_ROWS), sizes, cut) < _PARALLEL_COST else None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,243 @@
+"""Eager evaluation: nodes computed as they are made, so that expressions can be printed, and stepped through."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import defs, helper
+
+from ortpartial.exceptions import GraphError
+
+from .casting import to_dtype
+from .traits import RANDOM
+
+if TYPE_CHECKING:
+    from .values import Node, Value
+
+__all__ = ["MODE", "deferring", "evaluate", "evaluating", "find_numbers", "register_evaluator", "with_numbers"]
+
+#: From a node, those of its outputs that are asked for, the numbers of all that it reads, and the seed of what is
+#: random in it, to the numbers of these outputs.
+Evaluator = Callable[["Node", Sequence["Value"], Mapping["Value", Any], int], Sequence[Any]]
+
+#: What computes a node, which a runtime registers.
+_EVALUATORS: list[Evaluator] = []
+
+
+class _Mode(threading.local):
+    """Whether a thread computes the nodes that it makes, or defers them as they are inside of a body."""
+
+    is_on = False
+    is_deferred = False
+    random: np.random.Generator | None = None
+
+
+MODE = _Mode()
+
+
+@contextmanager
+def _switched(**settings: Any) -> Iterator[None]:
+    """The mode of this thread with other settings."""
+    former = {name: getattr(MODE, name) for name in settings}
+    MODE.__dict__.update(settings)
+    try:
+        yield
+    finally:
+        MODE.__dict__.update(former)
+
+
+def evaluating(seed: int | None = None) -> Any:
+    """A context in which a node is computed as soon as it is made, if all that it reads has numbers.
+
+    Constants have numbers, and so have inputs made by `with_numbers`; what depends on another `variable` is not
+    computed. A value that is computed shows its numbers when it is printed, and ``value.numpy()``, ``value.item()``,
+    ``float(value)``, ``int(value)``, ``bool(value)`` and ``np.asarray(value)`` return them. It remains an expression:
+    `grad` differentiates it, and `build` writes the same model.
+
+    If, Loop and Scan are computed as a whole, so that values inside of their bodies have no numbers. Contexts nest and
+    hold for one thread.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Seed of random operators that have none of their own; each draws once.
+
+    Returns
+    -------
+    context manager
+
+    Raises
+    ------
+    ModelError
+        A node cannot be computed from these numbers: raised in the line that makes it.
+
+    Examples
+    --------
+    >>> from ortpartial.autodiff import grad
+    >>> from ortpartial.graph import variable
+    >>> with evaluating():
+    ...     x = with_numbers(variable("x", "float32", [3]), [1, 2, 3])
+    ...     y = (x * x).sum()
+    ...     (dx,) = grad(y, [x])
+    >>> float(y), dx.numpy()
+    (14.0, array([2., 4., 6.], dtype=float32))
+    >>> y
+    <Value ReduceSum float32[] 14.>
+    """
+    random = MODE.random if seed is None and MODE.random is not None else np.random.default_rng(seed)
+    return _switched(is_on=True, is_deferred=False, random=random)
+
+
+def deferring() -> Any:
+    """A context in which a node is computed only when its numbers are asked for, as a branch may not be taken."""
+    return _switched(is_deferred=True)
+
+
+def register_evaluator(evaluator: Evaluator) -> None:
+    """Let a runtime compute the nodes that are made while `evaluating`.
+
+    Parameters
+    ----------
+    evaluator : callable
+        From a node, a sequence of its outputs, the numbers of `Node.reads` by value, and a seed, to the numbers of
+        these outputs: arrays, and lists of arrays for sequences.
+    """
+    _EVALUATORS.append(evaluator)
+
+
+def with_numbers(value: Value, numbers: Any) -> Value:
+    """An input that holds numbers, for eager evaluation.
+
+    It is no constant: a gradient goes to it, and `build` takes it among the inputs.
+
+    Parameters
+    ----------
+    value : Value
+        A `variable`, whose dtype and name it takes.
+    numbers : array_like
+        Its numbers, in a shape that the variable allows.
+
+    Returns
+    -------
+    Value
+        Of the shape of the numbers.
+
+    Raises
+    ------
+    GraphError
+        The numbers do not fit the dtype or the shape, or the value is computed.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> with_numbers(variable("x", "float32", ["N"]), [1, 2])
+    <Value x float32[2] [1. 2.]>
+    """
+    if value.node is not None or value.array is not None:
+        raise GraphError(f"with_numbers gives numbers to an input, a `variable`, and {value!r} is none.")
+    array = to_dtype(numbers, value.dtype, f"The input {value.hint!r}", GraphError)
+    sizes = value.shape if value.shape is not None else array.shape
+    if len(sizes) != array.ndim or any(isinstance(m, int) and m != n for m, n in zip(sizes, array.shape, strict=True)):
+        raise GraphError(f"The input {value!r} does not take numbers of the shape {list(array.shape)}.")
+    kind = helper.make_tensor_type_proto(value.type.tensor_type.elem_type, array.shape)
+    holding = replace(value, type=kind)
+    object.__setattr__(holding, "held", array)
+    return holding
+
+
+@dataclass(eq=False)
+class _Results:
+    """The numbers of a node's outputs, by index or tapped value; none yet where the node is deferred."""
+
+    seed: int
+    numbers: dict[Any, Any] = field(default_factory=dict)
+
+
+def _results(node: Node) -> _Results | None:
+    """The numbers of a node's outputs, None where the node is not evaluated."""
+    return node.__dict__.get("results")
+
+
+def evaluate(node: Node) -> None:
+    """Compute a node that was just made, or defer it, if all that it reads has numbers or is deferred.
+
+    Its outputs get the shapes of their numbers, where shape inference does not find them.
+    """
+    readings = [x for x in node.reads if x.node is not None]
+    if not all(_has_numbers(x) or (x.node is not None and _results(x.node)) for x in node.reads):
+        return
+    seed = int(MODE.random.integers(2**24)) if MODE.random is not None and node.is_random else 0
+    object.__setattr__(node, "results", _Results(seed))
+    # What reads a deferred value is deferred, but a body, outside of which the value is computed in any case.
+    waits = MODE.is_deferred or (not node.bodies and any(x.node and not x.node.__dict__["results"].numbers
+                                                         for x in readings))
+    if waits:
+        return
+    _settle(_first_outputs(node)[0])
+    outputs = [_with_shape(y, _results(node).numbers.get(y.index)) for y in node.outputs]  # type: ignore[union-attr]
+    object.__setattr__(node, "outputs", tuple(outputs))
+
+
+def _with_shape(y: Value, numbers: Any) -> Value:
+    """An output with the shape of its numbers."""
+    if not isinstance(numbers, np.ndarray) or y.is_static:
+        return y
+    return replace(y, type=helper.make_tensor_type_proto(y.type.tensor_type.elem_type, numbers.shape))
+
+
+def _first_outputs(node: Node) -> list[Value]:
+    """The outputs that are computed in any case: all of a random node, as they are of one draw; else required ones."""
+    if node.op_type in RANDOM or node.is_opaque:
+        return [y for y in node.outputs if y.type.WhichOneof("value")]
+    formal, optional = node.schema.outputs, defs.OpSchema.FormalParameterOption.Optional
+    required = [y for y in node.outputs if formal[min(y.index, len(formal) - 1)].option != optional]
+    return required or [node.outputs[0]]
+
+
+def _has_numbers(v: Value) -> bool:
+    """Whether the numbers of a value are there."""
+    if v.node is None:
+        return v.array is not None or "held" in v.__dict__
+    results = _results(v.node)
+    return results is not None and v._key[1] in results.numbers
+
+
+def find_numbers(v: Value) -> Any:
+    """The numbers of a value, None where it has none; deferred nodes and further outputs are computed now."""
+    if v.node is None:
+        return v.__dict__.get("held", v.array)
+    if (results := _results(v.node)) is None:
+        return None
+    _settle(v)
+    return results.numbers[v._key[1]]
+
+
+def _settle(v: Value) -> None:
+    """Compute a value, after what it reads of deferred nodes and of outputs that nobody has asked for."""
+    stack = [v]
+    while stack:
+        top = stack[-1]
+        missing = [] if _has_numbers(top) else [x for x in top.node.reads if not _has_numbers(x)]  # type: ignore[union-attr]
+        stack += missing
+        if missing:
+            continue
+        stack.pop()
+        if not _has_numbers(top):
+            _compute(top)
+
+
+def _compute(v: Value) -> None:
+    """Compute an output of a node, and with the first one all that the node computes in any case."""
+    node: Any = v.node
+    results = node.results
+    outputs = [v] if results.numbers else list(dict.fromkeys([*_first_outputs(node), v]))
+    if not _EVALUATORS:
+        raise GraphError("No runtime computes nodes while evaluating; import ortpartial.runtime, which registers one.")
+    with _switched(is_on=False):
+        arrays = _EVALUATORS[-1](node, outputs, {x: find_numbers(x) for x in node.reads}, results.seed)
+    results.numbers.update(zip((y._key[1] for y in outputs), arrays, strict=True))

@@ -1,0 +1,120 @@
+"""Single nodes computed by onnxruntime, for eager evaluation: a model of one node, in a session that is kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from threading import Lock
+from typing import Any
+
+from onnx import GraphProto, helper
+
+from ortpartial.exceptions import OrtPartialError
+from ortpartial.graph import RANDOM, SMALL, Node, Value, build, register_evaluator, walk_nodes
+
+from .session import Session
+from .threads import choose_threads
+
+__all__ = ["compute_node"]
+
+#: The sessions used last, by operator, attributes, types of inputs and numbers of small constants; the most of them.
+_SESSIONS: OrderedDict[Any, Session] = OrderedDict()
+_MOST_SESSIONS = 1024
+_lock = Lock()
+
+
+def compute_node(node: Node, outputs: Sequence[Value], numbers: Mapping[Value, Any], seed: int) -> list[Any]:
+    """Compute outputs of one node.
+
+    Parameters
+    ----------
+    node : Node
+        The node.
+    outputs : sequence of Value
+        Outputs of it, or values tapped from its bodies.
+    numbers : mapping of Value to numpy.ndarray
+        An array, or a list of arrays for a sequence, for all that the node reads.
+    seed : int
+        The seed of random operators that have none: the same one gives the same draw.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        One for each output.
+
+    Raises
+    ------
+    ModelError
+        onnxruntime has no kernel for the node, or the kernel fails on these numbers.
+    DataError
+        onnxruntime refuses these numbers as inputs of the node.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float32", [3])
+    >>> y = op.Exp(x)
+    >>> compute_node(y.node, [y], {x: np.zeros(3, np.float32)}, 0)
+    [array([1., 1., 1.], dtype=float32)]
+    """
+    fed = [v for v in dict.fromkeys(node.reads) if not _is_small(v)]
+    try:
+        results = _open(node, fed, outputs, seed).run({f"i{i}": numbers[v] for i, v in enumerate(fed)})
+    except OrtPartialError as e:
+        what = node.op_type + f" (node {node.name!r})" * bool(node.name)
+        read = ", ".join("nothing" if v is None else v.type_name for v in node.inputs)
+        raise type(e)(f"{what} cannot be computed from ({read}): {e}") from None
+    return [results[f"o{i}"] for i in range(len(outputs))]
+
+
+def _is_small(v: Value) -> bool:
+    """Whether a value is part of the model: kernels want axes, and some want bounds and scales, as constants."""
+    return v.array is not None and v.array.size <= SMALL
+
+
+def _open(node: Node, fed: Sequence[Value], outputs: Sequence[Value], seed: int) -> Session:
+    """A session that computes these outputs: that of an equal node, unless the node has bodies or a seed."""
+    is_drawn = any(n.op_type in RANDOM for n in walk_nodes([node]))
+    key = None if is_drawn or node.bodies else _key(node, fed, outputs)
+    with _lock:
+        if key in _SESSIONS:
+            _SESSIONS.move_to_end(key)
+            return _SESSIONS[key]
+    model = build({f"i{i}": v for i, v in enumerate(fed)}, {f"o{i}": y for i, y in enumerate(outputs)},
+                  name=node.op_type)
+    if is_drawn:
+        _set_seeds(model.graph, count(seed))
+    session = Session(model, threads=choose_threads(outputs, cut=node.reads))
+    if key is not None:
+        with _lock:
+            _SESSIONS[key] = session
+            while len(_SESSIONS) > _MOST_SESSIONS:
+                _SESSIONS.popitem(last=False)
+    return session
+
+
+def _key(node: Node, fed: Sequence[Value], outputs: Sequence[Value]) -> tuple[Any, ...]:
+    """A key that is equal for nodes that one session computes."""
+    positions = {v: i for i, v in enumerate(fed)}
+    arrays = [v.array.tobytes() if v is not None and v.array is not None and v not in positions else None
+              for v in node.inputs]
+    inputs = tuple([None if v is None else (v.type_key, positions.get(v)) for v in node.inputs])
+    attributes = b"".join([a.SerializeToString(deterministic=True) for a in node.protos()])
+    return (*node.key, node.schema.since_version, inputs, *arrays, attributes, tuple([y.index for y in outputs]))
+
+
+def _set_seeds(graph: GraphProto, seeds: Iterator[int]) -> None:
+    """Give each random node without a seed its own, in place; without one, every session would draw the same."""
+    for node in graph.node:
+        if node.op_type in RANDOM and not any(a.name == "seed" for a in node.attribute):
+            seed: Any = next(seeds)
+            # Multinomial and its kin take a real number, Dropout a whole one.
+            node.attribute.append(helper.make_attribute("seed", seed if node.op_type == "Dropout" else float(seed)))
+        for a in node.attribute:
+            if a.HasField("g"):
+                _set_seeds(a.g, seeds)
+
+
+register_evaluator(compute_node)
