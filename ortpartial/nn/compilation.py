@@ -15,10 +15,11 @@ from ortpartial.model import check_indices, index_ranges, load
 from ortpartial.runtime import Session
 from ortpartial.training_info import TrainingSession, draw_initialization
 
+from .fitting import to_arrays
 from .module import Module, list_arguments
 from .parameter import Parameter
 from .structure import flatten, rebuild
-from .trace import SEED, Trace
+from .trace import ITERATION, SEED, Trace
 
 __all__ = ["Program"]
 
@@ -66,15 +67,16 @@ class Program:
         self.inputs = {n: _to_placeholder(x, n) for n, x in zip(names, inputs, strict=True)}
         self._inference = self._write(lambda *values: module(*values), self.inputs, training=False)
         self._step: Writing | None = None
-        self._step_key: Any = None  # the types of targets, and the modules in evaluation mode
+        self._step_key: Any = None  # how often modes had been changed, and the types of targets
+        self._step_modes: list[str] = []  # the parts in evaluation mode
         self._keep_states = False
         #: State that no step reads yet, as one before the first batch.
-        self._aside: dict[str, np.ndarray] = {}
+        self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
         #: By mode, what `forward` has written, and its session.
-        self._sessions: dict[bool, tuple[Writing, Session]] = {}
+        self._sessions: dict[str, tuple[Writing, Session]] = {}
         self._attach()
         if targets is not None or self._takes_no_target():
-            self._prepare_step(targets or [])
+            self._prepare_step([t if isinstance(t, Value) else np.asarray(t) for t in targets or ()])
 
     # -- state
 
@@ -83,7 +85,7 @@ class Program:
         parameters = dict(self.module.named_parameters(buffers=True))
         state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
         arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
-        self._seed = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
+        self._aside[SEED] = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
         self.session = self._open(self._write_model(arrays, parameters, None), returned=())
         for n, p in parameters.items():
             p.name, p._program = n, self
@@ -91,6 +93,16 @@ class Program:
     def get(self, name: str) -> np.ndarray:
         """A copy of a part of the state."""
         return self.session.get(name) if name in self.session.names else self._aside[name]
+
+    @property
+    def seed(self) -> np.ndarray:
+        """Where the Dropout masks and the order of the rows come from."""
+        return self.get(SEED)
+
+    @property
+    def iteration(self) -> int:
+        """The number of batches seen."""
+        return int(self.get(ITERATION))
 
     def set(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite a part of the state."""
@@ -113,6 +125,12 @@ class Program:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
         self._step, self._keep_states = None, keep_states
 
+    def plan(self, batches: int) -> None:
+        """Plan a training of so many batches, for schedules that last as long."""
+        changes = [optimizer.plan(batches) for _, optimizer in self.module.named_optimizers()]
+        if True in changes:
+            self.forget_steps(keep_states=True)
+
     # -- writing
 
     def _write(self, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
@@ -134,16 +152,22 @@ class Program:
         function = type(self.module).train_one_batch
         return function is not Module.train_one_batch and len(list_arguments(function)) - 1 == len(self.inputs)
 
-    def _prepare_step(self, targets: Sequence[Any]) -> None:
+    def _prepare_step(self, targets: Sequence[Value | np.ndarray]) -> None:
         """Write the step for these targets, if it is not."""
-        modes = [n for n, m in self.module.named_modules() if m._mode is False] if self.module._mode else []
-        key = modes, [_to_placeholder(t, "").type_name for t in targets]
+        key = Module._mode_changes, [(t.dtype, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
             return
+        modes = [n for n, m in self.module.named_modules() if m._mode is False] if self.module._mode else []
+        if self._step is not None and self._step_key[1:] == key[1:] and self._step_modes == modes:
+            self._step_key = key
+            return
+        self._step_modes = modes
+        self._sessions.pop("evaluate", None)
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
         names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.state})
         values = {n: _to_placeholder(t, n) for n, t in zip(names, targets, strict=True)}
         self._step = self._write(self.module.train_one_batch, {**self.inputs, **values}, training=True)
+        self._step.trace.count_batch()
         self._step_key = key
         parameters = dict(self.module.named_parameters(buffers=True))
         state, read = self.session.state, self._step.trace.before
@@ -178,9 +202,8 @@ class Program:
         states = {n: a for n, a in arrays.items() if n not in trace.before}
         if step is not None:
             own = step.trace.first
-            states.update({**own, **({SEED: self._seed} if SEED in own else {})})
-            states.update({n: a for n, a in self._aside.items() if n in own})
-            firsts.update({n: constant(a) for n, a in own.items() if n != SEED})
+            states.update({**own, SEED: self.seed, **{n: a for n, a in self._aside.items() if n in own}})
+            firsts.update({n: constant(a) for n, a in {**own, SEED: self.seed}.items()})
             changed = {n: _unwrap(v) for n, v in step.trace.changed.items()}
             results = {**self._outputs(step), **{f"{n}_new": v for n, v in changed.items()}}
             algorithm = build({**step.inputs, **step.trace.before}, results, name="training", reserved=visible)
@@ -204,31 +227,69 @@ class Program:
 
     def step(self, batch: Sequence[Any]) -> Any:
         """Run a step on arrays."""
-        if len(batch) < len(self.inputs):
-            raise DataError(f"train_one_batch takes {len(self.inputs)} inputs and then targets, and got {len(batch)} "
-                            f"arrays.")
-        arrays = [np.asarray(a) for a in batch]
+        arrays = self._split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):])
         assert self._step is not None
-        outputs = self.session.step(dict(zip(self._step.inputs, arrays, strict=True)))
-        result = self._step.result
+        return self._rebuild(self._step, self.session.step(dict(zip(self._step.inputs, arrays, strict=True))))
+
+    def undo(self) -> None:
+        """Back to before the last step."""
+        self.session.undo()
+
+    def evaluate(self, batch: Sequence[Any]) -> Any:
+        """What a step returns, in evaluation mode and without an update."""
+        arrays = self._split_batch(batch)
+        self._prepare_step(arrays[len(self.inputs):])
+        assert self._step is not None
+        if "evaluate" not in self._sessions:
+            writing = self._write(self.module.train_one_batch, self._step.inputs, training=False, updates=False)
+            self._sessions["evaluate"] = writing, self._compile(writing, self._outputs(writing))
+        writing, session = self._sessions["evaluate"]
+        state = {n: self.get(n) for n in writing.trace.before}
+        feeds = _convert(arrays, writing, self._outputs(writing))
+        return self._rebuild(writing, session.run({n: a for n, a in {**feeds, **state}.items() if n in session.inputs}))
+
+    def _split_batch(self, batch: Sequence[Any]) -> list[np.ndarray]:
+        """The arrays of a batch, which are enough."""
+        if len(batch) < len(self.inputs):
+            raise DataError(f"A batch has {len(self.inputs)} inputs, {', '.join(self.inputs)}, and then what is "
+                            f"learned, and {len(batch)} arrays were given.")
+        return [np.asarray(a) for a in batch]
+
+    def _rebuild(self, writing: Writing, outputs: Mapping[str, Any]) -> Any:
+        """What the code has returned, with arrays in place of values."""
+        result = writing.result
         if isinstance(result, tuple) and len(result) == 2:
             return rebuild(result[0], "step_output", outputs), rebuild(result[1], "loss", outputs)
         return rebuild(result, "loss", outputs)
 
+    def to_batches(self, X: Any, y: Any) -> Any:
+        """The arrays that steps read, or the batches, as `Module.fit` takes them."""
+        is_iterable = y is None and not hasattr(X, "__array__") and not isinstance(X, (list, tuple, dict))
+        if is_iterable and hasattr(X, "__iter__"):
+            return X
+        arrays = to_arrays(X, list(self.inputs), "X")
+        if y is None:
+            return arrays
+        targets = list(y) if isinstance(y, tuple) else [y]
+        return arrays + to_arrays(targets if len(targets) > 1 else targets[0],
+                                  [f"y {i}" if i else "y" for i in range(len(targets))], "y")
+
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
         """Run the module on arrays."""
-        if training not in self._sessions:
+        mode = "train" if training else "eval"
+        if mode not in self._sessions:
             writing = self._inference if not training else self._write(
                 lambda *values: self.module(*values), self.inputs, training=True)
-            outputs = {**flatten(writing.result, "output"), **{f"{n}_new": v for n, v in writing.trace.changed.items()}}
-            graph = build({**self.inputs, **writing.trace.before}, outputs, name=type(self.module).__name__)
-            self._sessions[training] = writing, Session(graph, device=self.device, threads=1)
-        writing, session = self._sessions[training]
+            if training:
+                writing.trace.count_batch()
+            changed = {f"{n}_new": v for n, v in writing.trace.changed.items()}
+            self._sessions[mode] = writing, self._compile(writing, {**flatten(writing.result, "output"), **changed})
+        writing, session = self._sessions[mode]
         arrays = self._check(inputs, writing)
-        self._aside = {**writing.trace.first, SEED: self._seed, **self._aside}
+        self._aside = {**writing.trace.first, **self._aside}
         state = {n: self.get(n) for n in writing.trace.before}
-        outputs = session.run({**arrays, **state})
+        outputs = session.run({n: a for n, a in {**arrays, **state}.items() if n in session.inputs})
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
         return rebuild(writing.result, "output", outputs)
 
@@ -237,16 +298,25 @@ class Program:
         if len(inputs) != len(self.inputs):
             raise DataError(f"{type(self.module).__name__} takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, "
                             f"and got {len(inputs)} arrays.")
-        arrays = {}
-        for (n, v), x in zip(self.inputs.items(), inputs, strict=True):
-            a = np.asarray(x)
-            arrays[n] = a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
-            sizes = zip(a.shape, v.shape or (), strict=False)
-            if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
-                raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for "
-                                f"{v.type_name}.")
-        check_indices(index_ranges(self.inputs, list(flatten(writing.result, "").values())), arrays)
-        return arrays
+        return _convert(inputs, writing, flatten(writing.result, "output"))
+
+    def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> Session:
+        """A session of what was written."""
+        graph = build({**writing.inputs, **writing.trace.before}, outputs, name=type(self.module).__name__)
+        return Session(graph, device=self.device, threads=1)
+
+
+def _convert(arrays: Sequence[Any], writing: Writing, outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
+    """Arrays that fit placeholders, by name."""
+    converted = {}
+    for (n, v), x in zip(writing.inputs.items(), arrays, strict=True):
+        a = np.asarray(x)
+        converted[n] = a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
+        sizes = zip(a.shape, v.shape or (), strict=False)
+        if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
+            raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for {v.type_name}.")
+    check_indices(index_ranges(writing.inputs, list(outputs.values())), converted)
+    return converted
 
 
 def _to_placeholder(x: Any, name: str) -> Value:

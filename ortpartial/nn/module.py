@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto
@@ -13,9 +13,11 @@ from onnx import ModelProto
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value, variable
 
+from .fitting import check_positive, fit, to_arrays
 from .losses import Loss
 from .optimizer import Optimizer
 from .parameter import Parameter
+from .structure import flatten, rebuild
 from .trace import current_trace
 
 if TYPE_CHECKING:
@@ -101,6 +103,8 @@ class Module:
     ((4, 1), ())
     """
 
+    #: How often modes have been changed, so that a step need not look at each module.
+    _mode_changes: ClassVar[int] = 0
     _mode: bool | None = None
     _program: Program | None = None
     optimizer: Optimizer | None = None
@@ -275,6 +279,7 @@ class Module:
         Module
             Itself.
         """
+        Module._mode_changes += 1
         for _, module in self.named_modules():
             module._mode = mode
         return self
@@ -396,6 +401,90 @@ class Module:
             raise ModelError(f"{values[0]!r} holds no data, and no graph is written; compile the module on it, then "
                              f"call the module with arrays.")
         return self._compiled.forward(inputs, training=bool(self._mode))
+
+    def fit(self, X: Any, y: Any = None, *, epochs: int = 10, batch_size: int = 32, shuffle: bool = True,
+            X_val: Any = None, y_val: Any = None, callbacks: Any = (), verbose: int = 0) -> Self:
+        """Train for some epochs by `train_one_batch`, from where the module is.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, ...), tuple or dict of them, or iterable of batches
+            The inputs of `forward`; without `y`, an iterable of batches, such as a DataLoader, each of which is what
+            `train_one_batch` takes.
+        y : array_like of shape (rows, ...), or tuple of them, optional
+            What `train_one_batch` takes beside.
+        epochs, batch_size : int
+            How often to go over the rows, and the rows of a batch; the last one of an epoch may have fewer.
+        shuffle : bool
+            Whether the rows are in another order in every epoch.
+        X_val, y_val : like X and y, optional
+            Validation data, whose losses in evaluation mode are computed after each epoch.
+        callbacks : callable or sequence of callable
+            Called with the module after each epoch; where one returns True, the training ends.
+        verbose : int
+            Whether a progress bar is shown.
+
+        Returns
+        -------
+        Module
+            Itself; `history_` has a dict for each epoch: the mean losses by name, with ``"validation_"`` before those
+            of the validation, ``"epoch"``, ``"iteration"``, the batches seen, and ``"seconds"``.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the module.
+        ConvergenceError
+            A loss is NaN or infinite; the weights are those before that batch.
+        """
+        check_positive(epochs=epochs, batch_size=batch_size)
+        program, mode = self._compiled, self._mode
+        callbacks = [callbacks] if callable(callbacks) else list(callbacks)
+        data = program.to_batches(X, y)
+        validation = None if X_val is None else program.to_batches(X_val, y_val)
+        if not mode:
+            self.train()
+        try:
+            fit(program, data, validation, epochs=epochs, batch_size=batch_size, shuffle=shuffle, callbacks=callbacks,
+                verbose=verbose)
+        finally:
+            if not mode:
+                self.eval()
+        return self
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """A record of each epoch of `fit`, with its mean losses."""
+        return self.__dict__.setdefault("_history", [])
+
+    def predict(self, X: Any, *, batch_size: int | None = None) -> Any:
+        """What `forward` computes in evaluation mode.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, ...), or tuple or dict of them
+            The inputs of `forward`.
+        batch_size : int, optional
+            How many rows are computed at once; all by default.
+
+        Returns
+        -------
+        numpy.ndarray, or tuple, list or dict of them
+            What `forward` returns.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the module.
+        """
+        arrays = to_arrays(X, list(self._compiled.inputs), "X")
+        if batch_size is None or len(arrays[0]) <= batch_size:
+            return self._compiled.forward(arrays, training=False)
+        check_positive(batch_size=batch_size)
+        parts = [self._compiled.forward([a[i : i + batch_size] for a in arrays], training=False)
+                 for i in range(0, len(arrays[0]), batch_size)]
+        leaves = [flatten(part, "output") for part in parts]
+        return rebuild(parts[0], "output", {n: np.concatenate([leaf[n] for leaf in leaves]) for n in leaves[0]})
 
     # -- states
 

@@ -67,17 +67,18 @@ class Optimizer:
     def __init__(
         self, rate: Any = "SGD", parameters: Any = None, *, penalty: Any = None, gradient_clipping: Any = None
     ):
-        self.rate, self.penalty = resolve_rate(rate), resolve_penalty(penalty)
+        self.rate = self.planned_rate = resolve_rate(rate)
+        self.penalty = resolve_penalty(penalty)
         self.gradient_clipping = resolve_clipping(gradient_clipping)
         self.parameters = parameters
         if self.rate.plateau is not None:
             raise SettingError(f"{self.rate.schedule!r} reduces the step size by the losses of whole epochs, which a "
                                f"module's optimizer does not see; take a schedule of the number of batches.")
 
-    def over(self, batches: int) -> bool:
+    def plan(self, batches: int) -> bool:
         """Plan a training of so many batches, for schedules that last as long; whether this changes anything."""
-        former, self.rate = self.rate, self.rate.over(batches)
-        return self.rate is not former
+        former, self.planned_rate = self.planned_rate, self.rate.over(max(batches, 1))
+        return self.planned_rate != former
 
     def __call__(self, loss: Value, parameters: Module | Parameter | Iterable[Any] | None = None) -> None:
         """Update the weights by the gradient of a loss.
@@ -133,7 +134,7 @@ class Optimizer:
         after: list[Value] = []
         for (name, w), g in zip(weights.items(), gradients, strict=True):
             shape = tuple(w.shape or ())
-            rate = self.rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
+            rate = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
             shapes = {f"{own}.{name}.{s}": size for s, size in rate.state_shapes(shape).items()}
             states = [trace.read_state(n, w.dtype, size, np.zeros(size, w.dtype))  # type: ignore[arg-type]
                       for n, size in shapes.items()]

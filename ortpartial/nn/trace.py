@@ -153,6 +153,11 @@ class Trace:
         self._masks += 1
         return draw_mask(x, keep, seed, self.read_iteration(), self._masks - 1)
 
+    def count_batch(self) -> None:
+        """Let the state count a batch more, as a step does, and hold the seed."""
+        self.read_state(SEED, np.int32, (2,), np.zeros(2, np.int32))
+        self.write_state(ITERATION, self.read_iteration() + 1)
+
     def read_iteration(self) -> Value:
         """The number of batches before this one."""
         return self.read_state(ITERATION, np.int64, (), np.zeros((), np.int64))

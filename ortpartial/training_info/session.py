@@ -259,6 +259,11 @@ class TrainingSession:
             self.steps_taken += 1
         return {n: outputs[n] for n in self.outputs}
 
+    def undo(self) -> None:
+        """Go back to before the last step, once; what was set since then is lost."""
+        with self._turn.lock:
+            self.steps_taken -= 1
+
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Compute what a step returns, without an update of the state.
 

@@ -1,0 +1,156 @@
+"""The loop of `fit`: epochs over rows in a new order, or over batches, and the mean losses of each."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from ortpartial.exceptions import ConvergenceError, DataError, SettingError
+
+from .structure import flatten
+
+if TYPE_CHECKING:
+    from .compilation import Program
+
+__all__ = ["fit", "to_arrays"]
+
+#: What a step reads: inputs, then targets.
+Rows = list[np.ndarray]
+
+
+def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *, epochs: int, batch_size: int,
+        shuffle: bool, callbacks: Sequence[Callable[[Any], Any]], verbose: int) -> list[dict[str, Any]]:
+    """Train for some epochs.
+
+    Parameters
+    ----------
+    program : Program
+        Takes the steps.
+    data : list of numpy.ndarray, or iterable of batches
+        Arrays with a row for each example, or batches of them.
+    validation : list of numpy.ndarray, optional
+        Rows whose loss in evaluation mode is computed after each epoch.
+    epochs, batch_size, shuffle, callbacks, verbose
+        As for `Module.fit`.
+
+    Returns
+    -------
+    list of dict
+        A record of each epoch.
+
+    Raises
+    ------
+    ConvergenceError
+        A loss is NaN or infinite.
+    """
+    module, history = program.module, []
+    steps = -(-len(data[0]) // batch_size) if isinstance(data, list) else length_hint(data)
+    program.plan(epochs * steps)
+    bar = tqdm(range(1, epochs + 1), disable=not verbose, unit="epoch")
+    for epoch in bar:
+        start = time.perf_counter()
+        record: dict[str, Any] = {"epoch": epoch, "iteration": 0, "seconds": 0.0}
+        record.update(_mean_losses(program.step, _split(program, data, batch_size, shuffle), epoch, program.undo))
+        if validation is not None:
+            means = _mean_losses(program.evaluate, _cut(validation, np.arange(len(validation[0])), batch_size), epoch)
+            record.update({f"validation_{n}": mean for n, mean in means.items()})
+        record.update(iteration=program.iteration, seconds=time.perf_counter() - start)
+        history.append(record)
+        module.history_.append(record)
+        bar.set_postfix({n: f"{v:.4g}" for n, v in record.items() if "loss" in n})
+        answers = [callback(module) for callback in callbacks]
+        if True in answers:
+            break
+    bar.close()
+    return history
+
+
+def _split(program: Program, data: Any, size: int, shuffle: bool) -> Iterator[Sequence[Any]]:
+    """The batches of an epoch; the order of the rows follows from the seed and the number of batches seen."""
+    if not isinstance(data, list):
+        for batch in data:
+            yield batch if isinstance(batch, (tuple, list)) else (batch,)
+        return
+    rows = len(data[0])
+    rng = np.random.default_rng([*program.seed.view(np.uint32).tolist(), program.iteration])
+    yield from _cut(data, rng.permutation(rows) if shuffle else np.arange(rows), size)
+
+
+def _cut(arrays: Rows, order: np.ndarray, size: int) -> Iterator[Rows]:
+    """The rows of each batch."""
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        yield [a[rows] for a in arrays]
+
+
+def _mean_losses(step: Callable[[Sequence[Any]], Any], batches: Iterable[Sequence[Any]], epoch: int,
+                 undo: Callable[[], None] = lambda: None) -> Mapping[str, float]:
+    """The means of the losses over the rows, by name."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    total = 0
+    for batch in batches:
+        rows, result = len(batch[0]), step(batch)
+        losses = flatten(result[1] if isinstance(result, tuple) and len(result) == 2 else result, "loss")
+        for name, loss in losses.items():
+            if loss.size == 1:
+                sums[name] += rows * float(loss)
+        total += rows
+        if not np.isfinite(list(sums.values())).all():
+            undo()
+            name = next(n for n, v in sums.items() if not np.isfinite(v))
+            raise ConvergenceError(f"The {name} is {losses[name]} in epoch {epoch}; the weights are those before that "
+                                   f"batch. Lower the learning rate, or scale the data.")
+    return {n: v / total for n, v in sums.items()}
+
+
+def to_arrays(data: Any, names: Sequence[str], what: str) -> Rows:
+    """One array for each name, of equally many rows.
+
+    Parameters
+    ----------
+    data : array_like, or sequence or dict of them
+        The array, or one for each name.
+    names : sequence of str
+        The names.
+    what : str
+        What the data are called in errors.
+
+    Returns
+    -------
+    list of numpy.ndarray
+
+    Raises
+    ------
+    DataError
+        There is another number of arrays, or of rows.
+    """
+    if isinstance(data, Mapping):
+        if missing := [n for n in names if n not in data]:
+            raise DataError(f"{what} has no {missing[0]!r}; it has {', '.join(map(repr, data))}.")
+        arrays = [np.asarray(data[n]) for n in names]
+    elif len(names) == 1:
+        arrays = [np.asarray(data)]
+    else:
+        if len(data) != len(names) or not isinstance(data, (tuple, list)):
+            raise DataError(f"{what} takes {len(names)} arrays, {', '.join(names)}, as a tuple or by name.")
+        arrays = [np.asarray(a) for a in data]
+    for name, a in zip(names, arrays, strict=True):
+        if not a.ndim or a.dtype == object:
+            raise DataError(f"{what}: {name!r} is no array with a row for each example.")
+    if len({len(a) for a in arrays}) > 1:
+        sizes = ", ".join(f"{n} {len(a)}" for n, a in zip(names, arrays, strict=True))
+        raise DataError(f"{what}: the arrays differ in their number of rows: {sizes}.")
+    return arrays
+
+
+def check_positive(**settings: int) -> None:
+    """Check settings that are whole numbers of at least 1."""
+    for name, value in settings.items():
+        if not isinstance(value, (int, np.integer)) or value < 1:
+            raise SettingError(f"{name} is a whole number of at least 1, not {value!r}.")
