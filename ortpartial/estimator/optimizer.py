@@ -23,6 +23,7 @@ from ortpartial.learning import (
     GradientClipping,
     NamedSettings,
     WeightAverage,
+    accept_former_names,
     check_keywords,
     resolve_averaging,
     resolve_clipping,
@@ -58,6 +59,7 @@ from .changes import (
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .fit_loop import count_batches
+from .former_methods import FormerMethods
 from .outputs import resolve_losses, warn_of_activations
 from .params import (
     FitSettings,
@@ -92,7 +94,7 @@ if TYPE_CHECKING:
 __all__ = ["OrtGradientForwardBackwardOptimizer"]
 
 
-class OrtGradientForwardBackwardOptimizer(NamedSettings):
+class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
     At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
@@ -232,6 +234,8 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     two batches of an iterable, and see the state of one step. Copies, pickles and the children of a process share
     nothing.
 
+    The constructor takes settings of onnxcustom, too, such as `device_index` and `weight_name`: MIGRATION.md has them.
+
     References
     ----------
     .. [1] L. Bottou, F. E. Curtis, J. Nocedal, "Optimization Methods for Large-Scale Machine Learning", SIAM Review
@@ -249,6 +253,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     [[3.0]]
     """
 
+    @accept_former_names
     def __init__(
         self,
         model: Model | ModelProto | bytes | str | os.PathLike[str],
@@ -366,14 +371,14 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         if loaded.proto.training_info:
             warnings.warn(f"The model stores a training, which is not read: {type(self).__name__}.from_training_info("
                           f"model) goes on with it, training_info.strip_training_info(model) leaves it out.",
-                          ModelWarning, stacklevel=3)
+                          ModelWarning, stacklevel=4)
         losses = resolve_losses(loaded, self._arguments["learning_loss"])
         for problem in find_mode_problems(loaded, losses, self.train_mode):
-            warnings.warn(problem, ModelWarning, stacklevel=3)  # the caller of the constructor
+            warnings.warn(problem, ModelWarning, stacklevel=4)  # the caller of the constructor
         is_named = isinstance(self._arguments["learning_loss"], Mapping)
         vars(self)["learning_loss"] = losses if is_named else next(iter(losses.values()))
         vars(self)["weights_to_train"], self._factors = choose_weights(loaded, losses, self._arguments)
-        warn_of_activations(loaded, losses, stacklevel=3)  # the caller of the constructor
+        warn_of_activations(loaded, losses, stacklevel=4)  # the caller of the constructor
         return loaded
 
     def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
@@ -799,6 +804,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """
         return self._state.get(kind)
 
+    @check_keywords()
     def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
         """Overwrite weights, states or buffers; `partial_fit`, or `fit` with `warm_start`, continues from them.
 
@@ -825,6 +831,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
     def _with_aliases(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return AliasDict(arrays, self._spec.model.aliases)
 
+    @check_keywords()
     def get_trained_onnx(self) -> ModelProto:
         """Return the model with its trained weights and running statistics, and otherwise unchanged.
 
@@ -890,6 +897,7 @@ class OrtGradientForwardBackwardOptimizer(NamedSettings):
         """
         self._state.save(path)
 
+    @check_keywords()
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Write every graph in use, to look at or to run elsewhere; for the trained model alone, use `save`.
 

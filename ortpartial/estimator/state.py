@@ -43,7 +43,7 @@ class TrainingState:
         names = self.spec.names
         if kind == "weight":
             return list(self.spec.weights)
-        if kind == "optimizer":
+        if kind in ("optimizer", "grad"):  # The second is its former name.
             return [*self.spec.states, names.iteration]
         if kind == "buffer":
             seed = [names.seed] if self.spec.train_mode else []

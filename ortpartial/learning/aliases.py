@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from .former_names import advise
+
 __all__ = ["CHOICES", "NamedSettings", "check_keywords", "describe_unknown", "suggest"]
 
 Instance = TypeVar("Instance", bound="NamedSettings")
@@ -125,7 +127,8 @@ def suggest(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
     >>> suggest("cross-entropy", ["log_loss", "cross_entropy"], {}), suggest("MSELoss", [], {"mse": "'square_error'"})
     ("'cross_entropy'", "'square_error'")
     """
-    plain, known = normalize(name), {normalize(n): repr(n) for n in names}
+    # Of two names that differ in signs, the first is meant.
+    plain, known = normalize(name), {normalize(n): repr(n) for n in reversed(list(names))}
     for key in (plain, plain.removesuffix("loss"), plain.removesuffix("lr"), plain.removesuffix("optimizer")):
         if key in known or key in aliases:
             return known.get(key) or aliases[key]
@@ -146,7 +149,7 @@ class NamedSettings:
         """Raise TypeError for a setting that does not exist, or that is to be given by name."""
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         names = [p.name for p in parameters]
-        unknown = [n for n in settings if n not in names]
+        unknown = [n for n in settings if n not in names and n not in getattr(cls.__init__, "former", ())]
         if unknown and all(p.kind is not p.VAR_KEYWORD for p in parameters):
             raise TypeError(describe_unknown(unknown[0], cls.__name__, names))
         first = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -188,6 +191,8 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
         @functools.wraps(method)
         def checked(self: Any, *args: Any, **keywords: Any) -> Any:
             if unknown := [n for n in keywords if n not in names]:
+                if advice := advise(method.__name__, unknown[0], names):
+                    raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {advice}.")
                 settings = [n for n in self.get_params() if n not in unread]
                 meant = suggest(unknown[0], settings, list_aliases(settings)).strip("'")
                 hint = f"did you mean the setting {meant!r}, as in set_params({meant}=...)?" if meant else (
@@ -230,6 +235,8 @@ def describe_unknown(name: str, owner: str, names: Iterable[str]) -> str:
     "LearningRateSGD has no setting 'size'; its settings are eta0, schedule."
     """
     names = list(names)
+    if advice := advise(owner, name, names):
+        return f"{owner} has no setting {name!r}; {advice}."
     guess = ELSEWHERE.get((owner, normalize(name))) or suggest(name, names, list_aliases(names))
     hint = f"did you mean {guess}?" if guess else f"its settings are {', '.join(names) or 'none'}."
     return f"{owner} has no setting {name!r}; {hint}"

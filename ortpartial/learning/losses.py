@@ -200,8 +200,10 @@ class HingeLearningLoss(BaseLearningLoss):
 _NAMES = {
     "square_error": SquareLearningLoss, "squared_error": SquareLearningLoss, "square": SquareLearningLoss,
     "absolute_error": AbsoluteLearningLoss, "absolute": AbsoluteLearningLoss,
-    "elastic": ElasticLearningLoss, "huber": HuberLearningLoss, "poisson": PoissonLearningLoss,
-    "hinge": HingeLearningLoss, "log_loss": NegLogLearningLoss, "focal": FocalLearningLoss,
+    "elastic": ElasticLearningLoss, "elastic_error": ElasticLearningLoss,
+    "huber": HuberLearningLoss, "poisson": PoissonLearningLoss, "hinge": HingeLearningLoss,
+    "log_loss": NegLogLearningLoss, "log": NegLogLearningLoss, "logloss": NegLogLearningLoss,
+    "neglog": NegLogLearningLoss, "focal": FocalLearningLoss,
     "softmax_cross_entropy": SoftmaxCrossEntropyLearningLoss, "cross_entropy": SoftmaxCrossEntropyLearningLoss,
     "softmax_focal": SoftmaxFocalLearningLoss,
 }

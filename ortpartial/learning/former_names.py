@@ -1,0 +1,240 @@
+"""Former names: settings and arguments of onnxcustom, the library before this one, and what they are today."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from ortpartial.exceptions import DeviceError, SettingError
+from ortpartial.logs import logger
+
+__all__ = ["FORMER_ARGUMENTS", "FORMER_SETTINGS", "FormerSetting", "accept_former_names", "advise",
+           "find_former"]
+
+Initializer = TypeVar("Initializer", bound=Callable[..., None])
+Settings = dict[str, Any]
+
+_PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+
+
+def _rename(name: str) -> Callable[[Settings, Any], None]:
+    """A conversion to a setting of another name."""
+    def rename(settings: Settings, value: Any) -> None:
+        if name in settings:
+            raise SettingError(f"{name} is given twice, under its former name as well.")
+        settings[name] = value
+
+    return rename
+
+
+def _take_for_granted(settings: Settings, value: Any) -> None:
+    """The conversion of a setting that asks for what is always there."""
+
+
+def _enable_logging(settings: Settings, value: Any) -> None:
+    """Let the logger of the package pass on everything, to the handlers that the program has."""
+    if value:
+        logger.setLevel(logging.DEBUG)
+
+
+def _read_providers(settings: Settings, providers: Any) -> None:
+    """The device of the first execution provider, or of what else names one."""
+    device = _name_device(providers)
+    if settings.setdefault("device", device) != device and not str(settings["device"]).startswith(f"{device}:"):
+        raise SettingError(f"providers={providers!r} and device={settings['device']!r} are two devices; leave "
+                           f"providers out.")
+
+
+def _name_device(providers: Any) -> str:
+    if isinstance(providers, str) and providers not in _PROVIDERS:
+        return providers.replace("gpu", "cuda")
+    if isinstance(providers, str) or hasattr(providers, "type"):  # a torch.device, whose text is "cuda:1"
+        return _PROVIDERS.get(str(providers), str(providers))
+    names = [p if isinstance(p, str) else p[0] for p in providers]
+    if unknown := [n for n in names if n not in _PROVIDERS]:
+        raise DeviceError(f"providers: {unknown[0]!r} does not train; write device='cpu', 'cuda' or 'cuda:<number>'.")
+    return _PROVIDERS[names[0]] if names else "cpu"
+
+
+def _number_device(settings: Settings, index: Any) -> None:
+    """The number of the device, which its name has today."""
+    device = settings.get("device", "cpu")
+    if device not in ("cuda", f"cuda:{index}"):
+        raise SettingError(f"device_index={index!r} is not the number of device={device!r}; write "
+                           f"device='cuda:{index}'.")
+    settings["device"] = f"cuda:{index}"
+
+
+@dataclass(frozen=True)
+class FormerSetting:
+    """A setting of former constructors.
+
+    Parameters
+    ----------
+    advice : str
+        What to write today, the end of a sentence.
+    convert : callable, optional
+        Changes the settings of today by the value, where the name is an alias; without it the name is refused.
+    default : object
+        The value that asks for nothing.
+    needs : str
+        The setting of the classes that had this one.
+    """
+
+    advice: str
+    convert: Callable[[Settings, Any], None] | None = None
+    default: Any = None
+    needs: str = "weights_to_train"
+
+
+#: By name, in the order in which they are converted.
+FORMER_SETTINGS: dict[str, FormerSetting] = {
+    "model_onnx": FormerSetting("write model=...", _rename("model"), needs="model"),
+    "onnx_model": FormerSetting("write model=...", _rename("model"), needs="model"),
+    "input_names": FormerSetting("write inputs=..., the inputs to differentiate by", _rename("inputs"), needs="inputs"),
+    "providers": FormerSetting("write device='cpu', 'cuda' or 'cuda:<number>'", _read_providers, needs="device"),
+    "device_index": FormerSetting("the number belongs to device, as in device='cuda:1'", _number_device, 0, "device"),
+    "weight_name": FormerSetting("every training takes weights of rows: fit(X, y, sample_weight)", _take_for_granted),
+    "sample_weight_name": FormerSetting("every training takes weights of rows: fit(X, y, sample_weight)",
+                                        _take_for_granted),
+    "debug": FormerSetting("inputs are always checked", _take_for_granted, False),
+    "enable_logging": FormerSetting("set the level of the logger: logging.getLogger('ortpartial').setLevel('DEBUG')",
+                                    _enable_logging, False),
+    "loss_output_name": FormerSetting("the outputs are predictions, and learning_loss={output: loss} says which of "
+                                      "them is trained", default="loss", needs="learning_loss"),
+    "training_optimizer_name": FormerSetting("write learning_rate=..., as in learning_rate='Adam'",
+                                             default="SGDOptimizer", needs="learning_rate"),
+    "saved_gradient": FormerSetting("gradient_model(model) is the gradient as a model, and save_onnx_graph(folder) "
+                                    "writes the graphs of a training"),
+    "output_names": FormerSetting("all outputs of real numbers are computed; give backward zeros for those that do not "
+                                  "count", needs="inputs"),
+    "class_name": FormerSetting("no class is made: forward and backward are methods of the object"),
+    "provider_options": FormerSetting("write device='cuda:<number>'; a session has no other options of its provider"),
+    "sess_options": FormerSetting("sessions choose theirs: threads by the cores that the process may use, as taskset "
+                                  "sets them; load(model, custom_ops_library=...) registers operators"),
+    "run_options": FormerSetting("runs choose theirs; the setting timeout of an optimizer ends them"),
+    "graph_builder_config": FormerSetting("weights_to_train and inputs say by what to differentiate, and "
+                                          "gradient_model(model) writes the gradient"),
+}
+
+_SGD = {
+    "learning_rate": "write schedule='invscaling', 'optimal' or 'constant', or eta0=... for a number",
+    "power_t": "write schedule=InvScalingSchedule(power_t=...)",
+    "alpha": "write schedule=OptimalSchedule(alpha=...)",
+}
+
+#: By method or class and its argument, what to write today.
+FORMER_ARGUMENTS: dict[tuple[str, str], str] = {
+    **{("LearningRateSGD", name): advice for name, advice in _SGD.items()},
+    **{("LearningRateSGDNesterov", name): advice for name, advice in _SGD.items()},
+    ("NegLogLearningLoss", "eps"): "leave it out: the logarithm is finite for every score, and nothing is clipped",
+    ("NegLogLearningLoss", "probability_function"): "leave it out: it is the sigmoid; the softmax belongs to "
+                                                    "SoftmaxCrossEntropyLearningLoss",
+    ("fit", "use_numpy"): "leave it out: arrays are read in place",
+    ("set_state", "check_trained"): "leave it out: a state can be set before fit, too",
+    ("set_state", "zero"): "give it zeros, as [0 * a for a in get_state(kind)]",
+    ("get_trained_onnx", "model"): "other = OrtGradientForwardBackwardOptimizer(model, weights_to_train) takes the "
+                                   "weights by other.set_state(get_state())",
+    ("save_onnx_graph", "prefix"): "give each optimizer a folder of its own",
+    ("save_onnx_graph", "suffix"): "give each optimizer a folder of its own",
+}
+
+
+def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:
+    """The former settings of a class that are none today.
+
+    Parameters
+    ----------
+    names : collection of str
+        The settings of the class.
+
+    Returns
+    -------
+    dict of str to FormerSetting
+
+    Examples
+    --------
+    >>> list(find_former(["model", "device"]))
+    ['model_onnx', 'onnx_model', 'providers', 'device_index']
+    """
+    return {n: former for n, former in FORMER_SETTINGS.items() if former.needs in names and n not in names}
+
+
+def advise(owner: str, name: str, names: Collection[str]) -> str:
+    """What to write in place of a former setting or argument.
+
+    Parameters
+    ----------
+    owner : str
+        The class or method.
+    name : str
+        The name that it does not have.
+    names : collection of str
+        Those that it has.
+
+    Returns
+    -------
+    str
+        The end of a sentence; empty where the name is no former one.
+
+    Examples
+    --------
+    >>> advise("LearningRateSGD", "power_t", ["eta0", "schedule"])
+    'write schedule=InvScalingSchedule(power_t=...)'
+    """
+    if advice := FORMER_ARGUMENTS.get((owner, name)):
+        return advice
+    former = find_former(names).get(name)
+    return former.advice if former else ""
+
+
+def accept_former_names(initializer: Initializer) -> Initializer:
+    """Decorate a constructor, so that it takes former settings as well.
+
+    They are no parameters: `inspect.signature`, ``get_params`` and ``clone`` know the settings of today alone.
+
+    Parameters
+    ----------
+    initializer : callable
+        The method ``__init__`` of a class.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> class Layer:
+    ...     @accept_former_names
+    ...     def __init__(self, model, *, device="cpu"):
+    ...         self.device = device
+    >>> Layer(b"", device="cuda", device_index=1).device
+    'cuda:1'
+    """
+    former = find_former(list(inspect.signature(initializer).parameters))
+
+    @functools.wraps(initializer)
+    def initialize(self: Any, *args: Any, **settings: Any) -> None:
+        if not former.keys().isdisjoint(settings):
+            settings = _convert(type(self).__name__, former, settings)
+        initializer(self, *args, **settings)
+
+    vars(initialize)["former"] = frozenset(former)
+    return cast(Initializer, initialize)
+
+
+def _convert(owner: str, former: Mapping[str, FormerSetting], settings: Settings) -> Settings:
+    """The settings of today, with what former ones stand for."""
+    today = {n: v for n, v in settings.items() if n not in former}
+    for name, setting in former.items():
+        value = settings.get(name, setting.default)
+        if value is None or value == setting.default:
+            continue
+        if setting.convert is None:
+            raise TypeError(f"{owner} has no setting {name!r}; {setting.advice}.")
+        setting.convert(today, value)
+    return today
