@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from .arithmetic import Arithmetic
 from .casting import to_dtype
 from .ops import constant, op
 from .values import Value
@@ -176,4 +177,4 @@ def _gather_together(x: Value, indices: dict[int, Any]) -> Value:
     return op.Transpose(y, perm=[*range(n, n + first), *range(n), *range(n + first, y.rank)])
 
 
-Value._index = index
+Arithmetic._index = index

@@ -353,4 +353,4 @@ class Operators:
 
 
 op = Operators()
-Value._op = op
+Arithmetic._op = op

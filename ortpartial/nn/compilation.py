@@ -111,15 +111,16 @@ class Program:
 
     def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
         """Draw the numbers of parameters anew."""
-        self.set(self._draw(parameters, np.random.default_rng(random_state)))
+        self.set(self._draw(parameters, self.rng if random_state is None else np.random.default_rng(random_state)))
 
     def _draw(self, parameters: Mapping[str, Parameter], rng: np.random.Generator | None = None
               ) -> dict[str, np.ndarray]:
         """First numbers of parameters."""
         if not parameters:
             return {}
-        values = _initial_values(parameters, rng or self.rng)
-        return draw_initialization(load(build([], values, name="initialization")), None, self.rng, self.device)
+        rng = rng or self.rng
+        values = _initial_values(parameters, rng)
+        return draw_initialization(load(build([], values, name="initialization")), None, rng, self.device)
 
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""

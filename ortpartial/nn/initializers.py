@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -17,8 +17,8 @@ from ortpartial.graph import Value, constant, op, to_dtype
 from ortpartial.learning import NamedSettings, check_number, resolve_piece
 
 __all__ = ["Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer", "LecunNormal",
-           "LecunUniform", "Normal", "Ones", "Orthogonal", "TruncatedNormal", "Uniform", "Zeros", "list_fans",
-           "resolve_initializer"]
+           "LecunUniform", "Normal", "Ones", "Orthogonal", "TruncatedNormal", "Uniform", "Zeros", "check_sizes",
+           "list_fans", "resolve_initializer"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Constant(Initializer):
 
 
 @dataclass(frozen=True)
-class Zeros(Initializer):
+class Zeros(Constant):
     """w = 0.
 
     Examples
@@ -120,12 +120,11 @@ class Zeros(Initializer):
     <Value ConstantOfShape float32[2x3]>
     """
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
-        return Constant(0)(shape, dtype)
+    value: Any = field(default=0, init=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Ones(Initializer):
+class Ones(Constant):
     """w = 1.
 
     Examples
@@ -135,8 +134,7 @@ class Ones(Initializer):
     <Value ConstantOfShape float32[2x3]>
     """
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
-        return Constant(1)(shape, dtype)
+    value: Any = field(default=1, init=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -441,7 +439,7 @@ class Orthogonal(Initializer):
 _MODES = ("fan_in", "fan_out", "fan_avg")
 
 #: Initializers by name.
-_INITIALIZERS: dict[str, type[Initializer]] = {
+INITIALIZERS: dict[str, type[Initializer]] = {
     "uniform": Uniform, "normal": Normal, "truncated_normal": TruncatedNormal, "constant": Constant, "zeros": Zeros,
     "ones": Ones, "glorot_uniform": GlorotUniform, "glorot_normal": GlorotNormal, "he_uniform": HeUniform,
     "he_normal": HeNormal, "lecun_uniform": LecunUniform, "lecun_normal": LecunNormal, "orthogonal": Orthogonal,
@@ -478,7 +476,7 @@ def resolve_initializer(choice: Any) -> Initializer:
     """
     if isinstance(choice, (Real, np.ndarray, np.generic, list, tuple)):
         return Constant(choice)
-    return resolve_piece(Initializer, choice, _INITIALIZERS)
+    return resolve_piece(Initializer, choice, INITIALIZERS)
 
 
 def list_fans(shape: Sequence[int]) -> dict[str, float]:
@@ -505,11 +503,11 @@ def list_fans(shape: Sequence[int]) -> dict[str, float]:
 
 
 def check_sizes(shape: Any) -> tuple[int, ...]:
-    """Check that a shape has whole numbers of at least 0 as its sizes.
+    """Check that a shape is made of whole numbers of at least 0.
 
     Parameters
     ----------
-    shape : sequence of int
+    shape : sequence of int, or int
         The shape of a parameter.
 
     Returns
@@ -521,11 +519,10 @@ def check_sizes(shape: Any) -> tuple[int, ...]:
     SettingError
         A size is no whole number or negative.
     """
-    if isinstance(shape, Sequence) and not isinstance(shape, str) and all(
-            isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
-        return tuple(int(n) for n in shape)
-    raise SettingError(f"The shape of a parameter is {shape!r}; whole numbers of at least 0 were expected, such as "
-                       f"[3, 4].")
+    sizes = shape if isinstance(shape, (tuple, list)) else np.atleast_1d(shape).tolist()
+    if wrong := [n for n in sizes if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0]:
+        raise SettingError(f"The shape of a parameter is made of whole numbers of at least 0, not {wrong[0]!r}.")
+    return tuple(int(n) for n in sizes)
 
 
 def _check_matrix(initializer: Initializer, shape: Sequence[int]) -> tuple[int, ...]:

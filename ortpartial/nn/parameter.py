@@ -2,27 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import numpy as np
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
-from .initializers import Constant, Initializer, resolve_initializer
+from .initializers import (
+    INITIALIZERS,
+    Constant,
+    GlorotNormal,
+    GlorotUniform,
+    HeNormal,
+    HeUniform,
+    Initializer,
+    LecunNormal,
+    LecunUniform,
+    Normal,
+    Ones,
+    Orthogonal,
+    TruncatedNormal,
+    Uniform,
+    Zeros,
+    check_sizes,
+    resolve_initializer,
+)
 
 if TYPE_CHECKING:
     from .compilation import Program
 
 __all__ = ["Buffer", "Parameter"]
 
+Settings = ParamSpec("Settings")
+
+
+def _initialize_by(kind: Callable[Settings, Initializer]) -> Callable[Concatenate[Parameter, Settings], None]:
+    """The method of a parameter that makes its numbers by an initializer of a kind."""
+
+    def method(self: Parameter, *args: Settings.args, **settings: Settings.kwargs) -> None:
+        self.initialize(kind(*args, **settings))
+
+    name = next(n for n, cls in INITIALIZERS.items() if cls is kind)
+    formula, _, further = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    parameters = re.search(r"Parameters\n-+\n.*?(?=\n\n|$)", further, re.DOTALL)
+    method.__name__, method.__qualname__ = name, f"Parameter.{name}"
+    method.__doc__ = (f"Make the numbers by `{getattr(kind, '__name__')}`: {formula}\n\n"  # noqa: B009 - no name to mypy
+                      f"{parameters[0] if parameters else ''}")
+    own = list(inspect.signature(method).parameters.values())[:1]
+    settings = list(inspect.signature(kind).parameters.values())
+    method.__signature__ = inspect.Signature([*own, *settings])  # type: ignore[attr-defined]
+    return method
+
 
 class Parameter(Arithmetic):
     """A weight of a module, which an optimizer trains: its shape, and how its first numbers are made.
 
     While a module writes a graph, a parameter is used as a value is, with Python's operators and those of ``op``. It
-    holds no numbers before the module is compiled.
+    holds no numbers before the module is compiled. Each initializer is a method, such as ``parameter.uniform(-1, 1)``,
+    that makes the numbers anew or, before the module is compiled, says how they will be made.
 
     Parameters
     ----------
@@ -67,14 +108,11 @@ class Parameter(Arithmetic):
     is_trained = True
 
     def __init__(self, shape: Sequence[int], initializer: Any = 0.0, *, dtype: Any = "float32"):
-        sizes = tuple(np.atleast_1d(shape).tolist()) if not isinstance(shape, (tuple, list)) else tuple(shape)
-        if wrong := [n for n in sizes if not isinstance(n, (int, np.integer)) or n < 0]:
-            raise SettingError(f"The shape of a parameter is made of whole numbers of at least 0, not {wrong[0]!r}.")
-        self.shape: tuple[int, ...] = tuple(int(n) for n in sizes)
+        self.shape: tuple[int, ...] = check_sizes(shape)
         self.dtype = np.dtype(dtype)  # type: ignore[misc]
         self.name = ""
-        self.initializer: Initializer = resolve_initializer(initializer)
         self._program: Program | None = None
+        self.initialize(initializer)
 
     @property
     def rank(self) -> int:
@@ -152,11 +190,36 @@ class Parameter(Arithmetic):
         initializer : Initializer, str, array_like or number
             How they are drawn, or what they are.
         random_state : int, optional
-            The seed of the random numbers, if the module is compiled; other numbers in every call without one.
+            The seed of the random numbers, if the module is compiled; without one, they are the next that follow from
+            the seed of the module.
+
+        Raises
+        ------
+        SettingError
+            The initializer is not known, or makes no numbers of this shape and element type.
         """
-        self.initializer = resolve_initializer(initializer)
+        initializer = resolve_initializer(initializer)
+        try:
+            initializer(self.shape, self.dtype)
+        except SettingError as e:
+            raise SettingError(f"{self!r}: {e}") from None
+        self.initializer: Initializer = initializer
         if self._program is not None:
             self._program.draw({self.name: self}, random_state)
+
+    uniform = _initialize_by(Uniform)
+    normal = _initialize_by(Normal)
+    truncated_normal = _initialize_by(TruncatedNormal)
+    constant = _initialize_by(Constant)
+    zeros = _initialize_by(Zeros)
+    ones = _initialize_by(Ones)
+    glorot_uniform = _initialize_by(GlorotUniform)
+    glorot_normal = _initialize_by(GlorotNormal)
+    he_uniform = _initialize_by(HeUniform)
+    he_normal = _initialize_by(HeNormal)
+    lecun_uniform = _initialize_by(LecunUniform)
+    lecun_normal = _initialize_by(LecunNormal)
+    orthogonal = _initialize_by(Orthogonal)
 
     def __repr__(self) -> str:
         kind = f"{self.dtype}[{'x'.join(map(str, self.shape))}]"

@@ -219,8 +219,7 @@ def test_settings_are_validated():
                                       "[3]; give it another initializer, such as Zeros()."),
         (lambda: nn.Orthogonal()(()), "Orthogonal initializes weights of the shape [out, in, ...], and the parameter "
                                       "has []; give it another initializer, such as Zeros()."),
-        (lambda: nn.Normal()((3, "N")), "The shape of a parameter is (3, 'N'); whole numbers of at least 0 were "
-                                        "expected, such as [3, 4]."),
+        (lambda: nn.Normal()((3, "N")), "The shape of a parameter is made of whole numbers of at least 0, not 'N'."),
         (lambda: nn.Normal()((3,), "int64"), "Random numbers are real, and the parameter has the dtype int64; give it "
                                              "a number or an array as its initializer."),
         (lambda: nn.resolve_initializer("kaiming_normal_"), "Did you mean 'he_normal'?"),
