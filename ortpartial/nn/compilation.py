@@ -11,9 +11,9 @@ from onnx import GraphProto, ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError, GraphError
 from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
-from ortpartial.model import check_indices, index_ranges, load
+from ortpartial.model import Range, check_indices, index_ranges, load
 from ortpartial.runtime import Session
-from ortpartial.training_info import TrainingSession, draw_initialization
+from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
 
 from .fitting import to_arrays
 from .module import Module, list_arguments
@@ -41,6 +41,11 @@ class Writing:
     trace: Trace
     inputs: Mapping[str, Value]
     result: Any
+
+    @property
+    def labels(self) -> dict[str, tuple[int, int | None]]:
+        """The inputs that are labels, with the number of classes and the label that does not count."""
+        return {n: self.trace.labels[v] for n, v in self.inputs.items() if v in self.trace.labels}
 
 
 class Program:
@@ -212,6 +217,7 @@ class Program:
             added = [i for i in info.algorithm.input if i.name not in visible]
             info.algorithm.ClearField("input")
             info.algorithm.input.extend(added)
+            declare_labels(info.algorithm, step.labels)
             for n in changed:
                 info.update_binding.add(key=n, value=f"{n}_new")
             _declare_opsets(proto, algorithm)
@@ -273,8 +279,11 @@ class Program:
         if y is None:
             return arrays
         targets = list(y) if isinstance(y, tuple) else [y]
-        return arrays + to_arrays(targets if len(targets) > 1 else targets[0],
-                                  [f"y {i}" if i else "y" for i in range(len(targets))], "y")
+        names = ["y"] if len(targets) == 1 else [f"y {i}" for i in range(len(targets))]
+        arrays += to_arrays(targets if len(targets) > 1 else targets[0], names, "y")
+        if len({len(a) for a in arrays}) > 1:
+            raise DataError(f"X has {len(arrays[0])} rows and y {len(arrays[-1])}; they are to be equally many.")
+        return arrays
 
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
         """Run the module on arrays."""
@@ -316,7 +325,9 @@ def _convert(arrays: Sequence[Any], writing: Writing, outputs: Mapping[str, Valu
         sizes = zip(a.shape, v.shape or (), strict=False)
         if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
             raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for {v.type_name}.")
-    check_indices(index_ranges(writing.inputs, list(outputs.values())), converted)
+    labels = {n: Range("labels", 0, classes - 1, ignored, f"the loss of {n!r}")
+              for n, (classes, ignored) in writing.labels.items()}
+    check_indices(index_ranges(writing.inputs, list(outputs.values())) | labels, converted)
     return converted
 
 

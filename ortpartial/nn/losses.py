@@ -10,6 +10,8 @@ from ortpartial.exceptions import GraphError
 from ortpartial.graph import Arithmetic, Value, cast, constant, op, reshape_like, zeros_like
 from ortpartial.learning import resolve_loss, weighted_mean
 
+from .trace import current_trace
+
 __all__ = ["Loss"]
 
 
@@ -70,6 +72,9 @@ class Loss:
                 return cast(zeros_like(y), constant(array)) + constant(array)
             target = constant(array)
         t: Value = target.astype(dtype)
+        trace, classes = current_trace(), self.loss.count_classes(y.shape or ())
+        if trace is not None and classes is not None:
+            trace.labels[target] = classes, self.loss.ignore_index
         expected = ", ".join(map(str, shape))
         if t.rank == len(shape) + 1 and t.shape and t.shape[-1] == 1:
             t = op.Squeeze(t, [-1])  # Labels as a column.

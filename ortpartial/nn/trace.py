@@ -87,6 +87,8 @@ class Trace:
         #: First numbers of the state that is no parameter's.
         self.first: dict[str, np.ndarray] = {}
         self.parameters: dict[str, Parameter] = {}
+        #: By value that a loss takes for labels, the number of classes, and the label that does not count.
+        self.labels: dict[Value, tuple[int, int | None]] = {}
         self.calls: list[Call] = []
         self._names: dict[int, str] = {}
         self._paths: dict[int, str] = {}

@@ -4,6 +4,7 @@ from .checker import check_training_info
 from .epochs import train_epochs
 from .export import TrainingSnapshot, to_training_info
 from .graphs import lowered_step, strip_training_info
+from .labels import declare_labels
 from .npz import open_arrays
 from .operators import lower_training_operators
 from .recognition import StoredTraining, recognize_training
@@ -12,5 +13,6 @@ from .session import TrainingSession, draw_initialization
 from .tables import TABLES, read_table, write_table
 
 __all__ = ["TABLES", "StoredTraining", "TrainingSession", "TrainingSnapshot", "check_training_info", "count_rows",
-           "draw_initialization", "lower_training_operators", "lowered_step", "open_arrays", "read_rows", "read_table",
-           "recognize_training", "split_rows", "strip_training_info", "to_training_info", "train_epochs", "write_table"]
+           "declare_labels", "draw_initialization", "lower_training_operators", "lowered_step", "open_arrays",
+           "read_rows", "read_table", "recognize_training", "split_rows", "strip_training_info", "to_training_info",
+           "train_epochs", "write_table"]

@@ -66,6 +66,17 @@ class Linear(Module):
             self.bias = Parameter([self.out_features], first, dtype=self.dtype)
 
     def forward(self, x: Value) -> Value:
+        """x Wᵀ + b.
+
+        Parameters
+        ----------
+        x : Value of shape (..., in_features)
+            The input.
+
+        Returns
+        -------
+        Value of shape (..., out_features)
+        """
         if self.weight is None:
             self._make(read_size(x, -1))
         if x.rank == 2:
