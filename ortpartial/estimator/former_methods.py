@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ortpartial.learning import FormerAttributes
+
 __all__ = ["FormerMethods"]
 
 
@@ -14,7 +16,7 @@ class _HasState(Protocol):
     def get_state(self, kind: str = "weight") -> list[np.ndarray]: ...
 
 
-class FormerMethods:
+class FormerMethods(FormerAttributes):
     """Methods of an optimizer under former names, as a base class."""
 
     def get_full_state(self: _HasState, kind: str | Sequence[str] = "weight") -> list[Any]:

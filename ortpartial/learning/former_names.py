@@ -1,4 +1,4 @@
-"""Former names: settings and arguments of onnxcustom, the library before this one, and what they are today."""
+"""Former names: settings, arguments and attributes of onnxcustom, the library before this one, and those of today."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.logs import logger
 
-__all__ = ["FORMER_ARGUMENTS", "FORMER_SETTINGS", "FormerSetting", "accept_former_names", "advise",
-           "find_former"]
+__all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
+           "accept_former_names", "advise", "find_former"]
 
 Initializer = TypeVar("Initializer", bound=Callable[..., None])
 Settings = dict[str, Any]
@@ -91,6 +91,8 @@ class FormerSetting:
     needs: str = "weights_to_train"
 
 
+_WEIGHTED = "every training takes weights of rows: fit(X, y, sample_weight)"
+
 #: By name, in the order in which they are converted.
 FORMER_SETTINGS: dict[str, FormerSetting] = {
     "model_onnx": FormerSetting("write model=...", _rename("model"), needs="model"),
@@ -98,9 +100,8 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
     "input_names": FormerSetting("write inputs=..., the inputs to differentiate by", _rename("inputs"), needs="inputs"),
     "providers": FormerSetting("write device='cpu', 'cuda' or 'cuda:<number>'", _read_providers, needs="device"),
     "device_index": FormerSetting("the number belongs to device, as in device='cuda:1'", _number_device, 0, "device"),
-    "weight_name": FormerSetting("every training takes weights of rows: fit(X, y, sample_weight)", _take_for_granted),
-    "sample_weight_name": FormerSetting("every training takes weights of rows: fit(X, y, sample_weight)",
-                                        _take_for_granted),
+    "weight_name": FormerSetting(_WEIGHTED, _take_for_granted, needs="learning_loss"),
+    "sample_weight_name": FormerSetting(_WEIGHTED, _take_for_granted, needs="learning_loss"),
     "debug": FormerSetting("inputs are always checked", _take_for_granted, False),
     "enable_logging": FormerSetting("set the level of the logger: logging.getLogger('ortpartial').setLevel('DEBUG')",
                                     _enable_logging, False),
@@ -137,11 +138,32 @@ FORMER_ARGUMENTS: dict[tuple[str, str], str] = {
     ("fit", "use_numpy"): "leave it out: arrays are read in place",
     ("set_state", "check_trained"): "leave it out: a state can be set before fit, too",
     ("set_state", "zero"): "give it zeros, as [0 * a for a in get_state(kind)]",
-    ("get_trained_onnx", "model"): "other = OrtGradientForwardBackwardOptimizer(model, weights_to_train) takes the "
-                                   "weights by other.set_state(get_state())",
+    ("get_trained_onnx", "model"): "it returns the graph of predictions; an optimizer of another graph takes the "
+                                   "weights by set_state(get_state())",
     ("save_onnx_graph", "prefix"): "give each optimizer a folder of its own",
     ("save_onnx_graph", "suffix"): "give each optimizer a folder of its own",
 }
+
+#: By attribute, what to write today.
+FORMER_ATTRIBUTES: dict[str, str] = {
+    "needs_grad": "learning_rate.state names what is remembered of each weight",
+    "build_onnx_function": "set_params builds the graphs anew",
+    **dict.fromkeys(("train_session_", "train_function_", "new_instance", "cls_type_"),
+                    "the object itself has the methods forward and backward"),
+    **dict.fromkeys(("train_state_", "train_grad_state_", "get_initializer"), "get_state returns copies of its arrays"),
+    "input_names_": "load(model).inputs has them by name",
+    "output_names_": "load(model).outputs has them by name",
+}
+
+
+class FormerAttributes:
+    """A class that answers a former attribute with what to write today, as an AttributeError."""
+
+    if not TYPE_CHECKING:  # Type checkers know the attributes of today.
+        def __getattr__(self, name: str) -> Any:
+            if name in FORMER_ATTRIBUTES:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; {FORMER_ATTRIBUTES[name]}.")
+            return object.__getattribute__(self, name)  # raises the error that it has raised
 
 
 def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:

@@ -13,7 +13,7 @@ from onnx import ModelProto
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import FLOATS, to_dtype
-from ortpartial.learning import NamedSettings, accept_former_names
+from ortpartial.learning import FormerAttributes, NamedSettings, accept_former_names
 from ortpartial.model import (
     AliasDict,
     Model,
@@ -65,7 +65,7 @@ def _resolve_inputs(model: Model, inputs: str | Sequence[str] | None) -> list[st
     return names
 
 
-class OrtGradientForwardBackward(NamedSettings):
+class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
     """Forward and backward passes of an ONNX graph, for a training loop of the caller's own, in any thread.
 
     Parameters

@@ -17,7 +17,7 @@ from ortpartial import LearningRateSGDNesterov, NegLogLearningLoss, OrtGradientF
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.learning import resolve_loss
-from ortpartial.learning.former_names import FORMER_ARGUMENTS, FORMER_SETTINGS
+from ortpartial.learning.former_names import FORMER_ARGUMENTS, FORMER_ATTRIBUTES, FORMER_SETTINGS
 from ortpartial.logs import logger
 
 PAGE = ROOT / "MIGRATION.md"
@@ -76,7 +76,7 @@ def list_names(column):
 
 def test_every_former_name_is_on_the_page():
     former = list_names(0) | {n for row in read_rows() for n in re.findall(r"`(\w+)`", row[2])}
-    in_code = {*FORMER_SETTINGS, *(name for _, name in FORMER_ARGUMENTS)}
+    in_code = {*FORMER_SETTINGS, *FORMER_ATTRIBUTES, *(name for _, name in FORMER_ARGUMENTS)}
     assert {*NAMES, *in_code} - former - {"OrtGradientForwardBackwardOptimizer"} == set()
 
 
@@ -187,6 +187,21 @@ def test_refused_settings(name):
     if make is Optimizer:
         with pytest.raises(SettingError, match=message):
             make(linear()).set_params(**{name: "other"})
+
+
+@pytest.mark.parametrize("make", CLASSES)
+@pytest.mark.parametrize("name", FORMER_ATTRIBUTES)
+def test_former_attributes(make, name):
+    message = f"{make.__name__} has no attribute '{name}'; {FORMER_ATTRIBUTES[name]}."
+    with pytest.raises(AttributeError, match=re.escape(message)):
+        getattr(make(linear()), name)
+
+
+def test_missing_attributes():
+    with pytest.raises(AttributeError, match="object has no attribute 'nothing'"):
+        _ = Optimizer(linear()).nothing
+    with pytest.raises(AttributeError, match="object has no attribute '_parts'"):
+        _ = Optimizer.__new__(Optimizer)._spec
 
 
 @pytest.mark.parametrize(("owner", "name"), FORMER_ARGUMENTS)
