@@ -69,7 +69,10 @@ class Program:
         self.rng = np.random.default_rng(random_state)
         taken = {n for n, _ in module.named_parameters(buffers=True)}
         names = _name_all(inputs, list_arguments(module.forward), "input", taken)
-        self.inputs = {n: _to_placeholder(x, n) for n, x in zip(names, inputs, strict=True)}
+        floats = [p.dtype for p in module.parameters() if p.is_float]
+        #: What arrays of floating-point numbers are computed in, if that follows from the parameters.
+        self._dtype = floats[0] if floats else None
+        self.inputs = {n: _to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
         self._inference = self._write(lambda *values: module(*values), self.inputs, training=False)
         self._step: Writing | None = None
         self._step_key: Any = None  # how often modes had been changed, and the types of targets
@@ -160,7 +163,7 @@ class Program:
 
     def _prepare_step(self, targets: Sequence[Value | np.ndarray]) -> None:
         """Write the step for these targets, if it is not."""
-        key = Module._mode_changes, [(t.dtype, len(t.shape or ())) for t in targets]
+        key = Module._mode_changes, [(t.dtype.kind, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
             return
         modes = [n for n, m in self.module.named_modules() if m._mode is False] if self.module._mode else []
@@ -171,7 +174,7 @@ class Program:
         self._sessions.pop("evaluate", None)
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
         names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.state})
-        values = {n: _to_placeholder(t, n) for n, t in zip(names, targets, strict=True)}
+        values = {n: _to_placeholder(t, n, self._dtype) for n, t in zip(names, targets, strict=True)}
         self._step = self._write(self.module.train_one_batch, {**self.inputs, **values}, training=True)
         self._step.trace.count_batch()
         self._step_key = key
@@ -331,14 +334,15 @@ def _convert(arrays: Sequence[Any], writing: Writing, outputs: Mapping[str, Valu
     return converted
 
 
-def _to_placeholder(x: Any, name: str) -> Value:
-    """A placeholder of this name, for an array with any number of rows."""
+def _to_placeholder(x: Any, name: str, dtype: np.dtype | None) -> Value:
+    """A placeholder of this name: for an array with any number of rows and, of real numbers, in the dtype of weights."""
     if isinstance(x, Value):
         return variable(name, x.dtype, x.shape)
     a = np.asarray(x)
     if a.dtype == object:
         raise DataError(f"{name!r} is a {type(x).__name__}, where a placeholder or an array was expected.")
-    return variable(name, a.dtype, ["N", *a.shape[1:]] if a.ndim else [])
+    return variable(name, dtype if dtype is not None and a.dtype.kind == "f" else a.dtype,
+                    ["N", *a.shape[1:]] if a.ndim else [])
 
 
 def _name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken: Collection[str]) -> list[str]:

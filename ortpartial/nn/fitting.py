@@ -25,8 +25,8 @@ Rows = list[np.ndarray]
 
 
 def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *, epochs: int, batch_size: int,
-        shuffle: bool, callbacks: Sequence[Callable[[Any], Any]], verbose: int) -> list[dict[str, Any]]:
-    """Train for some epochs.
+        shuffle: bool, callbacks: Sequence[Callable[[Any], Any]], verbose: int) -> None:
+    """Train for some epochs, and add a record of each to the history of the module.
 
     Parameters
     ----------
@@ -39,20 +39,15 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
     epochs, batch_size, shuffle, callbacks, verbose
         As for `Module.fit`.
 
-    Returns
-    -------
-    list of dict
-        A record of each epoch.
-
     Raises
     ------
     ConvergenceError
         A loss is NaN or infinite.
     """
-    module, history = program.module, []
+    module, history = program.module, program.module.history_
     steps = -(-len(data[0]) // batch_size) if isinstance(data, list) else length_hint(data)
     program.plan(epochs * steps)
-    bar = tqdm(range(1, epochs + 1), disable=not verbose, unit="epoch")
+    bar = tqdm(range(len(history) + 1, len(history) + epochs + 1), disable=not verbose, unit="epoch")
     for epoch in bar:
         start = time.perf_counter()
         record: dict[str, Any] = {"epoch": epoch, "iteration": 0, "seconds": 0.0}
@@ -62,13 +57,11 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
             record.update({f"validation_{n}": mean for n, mean in means.items()})
         record.update(iteration=program.iteration, seconds=time.perf_counter() - start)
         history.append(record)
-        module.history_.append(record)
         bar.set_postfix({n: f"{v:.4g}" for n, v in record.items() if "loss" in n})
         answers = [callback(module) for callback in callbacks]
         if True in answers:
             break
     bar.close()
-    return history
 
 
 def _split(program: Program, data: Any, size: int, shuffle: bool) -> Iterator[Sequence[Any]]:

@@ -31,6 +31,7 @@ PRINTED = {
     "plot_gradient_operator": (r"from Hermite's polynomials: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_hessian_vector_product": (r"the exact Hessian: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_linear_regression_forward_backward": (r"loss +[\d.]+ -> ([\d.]+)", lambda loss: loss < 0.03),
+    "plot_module_gan": (r"after epoch 141: .* ([\d.]+) from", lambda distance: distance < 0.1),
     "plot_nesterov_and_penalty": (r"divides the error on new rows by ([\d.]+)", lambda ratio: ratio > 1.5),
     "plot_neural_network": (r"after: +accuracy ([\d.]+)", lambda accuracy: accuracy > 0.95),
     "plot_numpy_or_onnxruntime": (r"largest difference between the two: ([\d.]+)", lambda error: error < 1e-5),
