@@ -25,9 +25,8 @@ class Network(nn.Module):
         self.layers = [nn.Linear(inputs, 48), nn.Linear(48, 48), nn.Linear(48, outputs)]
 
     def forward(self, x):
-        for layer in self.layers[:-1]:
-            x = op.LeakyRelu(layer(x), alpha=0.2)
-        return self.layers[-1](x)
+        first, second, last = self.layers
+        return last(op.LeakyRelu(second(op.LeakyRelu(first(x)))))
 
 
 class GAN(nn.Module):
@@ -54,8 +53,8 @@ rng = np.random.default_rng(0)
 turn = 3 * np.pi * np.sqrt(rng.uniform(size=(2000, 1)))
 real = np.hstack([np.cos(turn), np.sin(turn)]) * turn / 6 + 0.03 * rng.normal(size=(2000, 2))
 
-gan = GAN().compile(nn.placeholder(["N", 4]), targets=nn.placeholder(["N", 2]), random_state=0,
-                    device=[*sys.argv[2:], "cpu"][0])
+inputs, targets = nn.placeholder(["N", 4]), nn.placeholder(["N", 2])
+gan = GAN().compile(inputs, targets=targets, random_state=0, device=[*sys.argv[2:], "cpu"][0])
 noise, stages = rng.normal(size=(500, 4)), {0: None}
 for epochs in (1, 30, 110):
     for _ in range(epochs):

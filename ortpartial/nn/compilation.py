@@ -335,7 +335,7 @@ def _convert(arrays: Sequence[Any], writing: Writing, outputs: Mapping[str, Valu
 
 
 def _to_placeholder(x: Any, name: str, dtype: np.dtype | None) -> Value:
-    """A placeholder of this name: for an array with any number of rows and, of real numbers, in the dtype of weights."""
+    """A placeholder of this name; of an array, for any number of rows, and real numbers in the dtype of weights."""
     if isinstance(x, Value):
         return variable(name, x.dtype, x.shape)
     a = np.asarray(x)
