@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-__all__ = ["close_output", "format_bytes", "format_seconds", "format_table", "has_colors", "paint", "print_error",
+__all__ = ["close_output", "format_seconds", "format_table", "has_colors", "paint", "print_error",
            "print_json", "print_line", "show_warning"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -155,30 +155,6 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str 
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(f"{text:{side}{w}}" for text, w, side in zip(line, widths, align.ljust(len(head), ">"),
                                                                    strict=True)).rstrip() for line in lines]
-
-
-def format_bytes(size: float) -> str:
-    """A number of bytes in words.
-
-    Parameters
-    ----------
-    size : float
-        The number.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> format_bytes(300), format_bytes(3.2e6)
-    ('300 B', '3.1 MB')
-    """
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GB"
 
 
 def format_seconds(seconds: float) -> str:

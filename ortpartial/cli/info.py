@@ -15,7 +15,7 @@ from typing import Any
 from ortpartial.autodiff import grad, gradient_support, nodes_between, resolve_weights
 from ortpartial.estimator import explain_output
 from ortpartial.exceptions import ModelError, NoGradientError, SettingError
-from ortpartial.graph import Node, Value, drop_straight_through, topological, walk_nodes
+from ortpartial.graph import Node, Value, count_flops, drop_straight_through, topological, walk_nodes
 from ortpartial.learning import BaseLearningRate, SquareLearningLoss
 from ortpartial.model import (
     QUANTIZERS,
@@ -23,6 +23,8 @@ from ortpartial.model import (
     Model,
     count_modules,
     draw_tree,
+    format_bytes,
+    format_flops,
     is_generated_name,
     is_quantized,
     load,
@@ -32,7 +34,7 @@ from ortpartial.model import (
 from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
-from .console import format_bytes, format_seconds, format_table, paint, print_json
+from .console import format_seconds, format_table, paint, print_json
 from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
 from .pieces import parse_rate
 from .timing import RandomRows, parse_sizes, time_steps
@@ -148,7 +150,7 @@ def _examine(args: argparse.Namespace, sizes: Mapping[str, int]) -> Report:
 
 
 def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """The bytes of a step of so many rows."""
+    """The operations of a forward pass and the bytes of a step of so many rows."""
     model, weights = report.model, report.weights
     losses = dict.fromkeys(report.outputs, SquareLearningLoss())
     spec = TrainingSpec(specialize(model, variables=weights), tuple(weights), losses, rate=rate)
@@ -156,8 +158,10 @@ def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Ma
                          and d not in sizes})
     states = sum(prod(int(n) for n in shape if isinstance(n, int)) * spec.trained[w].dtype.itemsize
                  for w in weights for shape in spec.shapes_of_states(w).values())
-    values = forward_bytes(spec.for_batch(_list_shapes(model, batch_size, sizes)).model)
-    return {"batch_size": batch_size, "weight_bytes": sum(a.nbytes for a in model.arrays.values()),
+    shapes = _list_shapes(model, batch_size, sizes)
+    values = forward_bytes(spec.for_batch(shapes).model)
+    flops = count_flops(topological(list(specialize(model, batch=shapes).outputs.values())))
+    return {"batch_size": batch_size, "flops": flops, "weight_bytes": sum(a.nbytes for a in model.arrays.values()),
             "state_bytes": states, "value_bytes": 2 * values, "open_sizes": open_sizes}
 
 
@@ -232,6 +236,7 @@ def _format_cost(report: Report, cost: Mapping[str, Any], rate: str) -> Iterator
     engines = _list_engines(report)
     reasons = "".join(f"; not {n}, because {reason}" for n, reason in engines.items() if reason)
     yield f"engines: {', '.join(n for n, reason in engines.items() if not reason) or 'none'}{reasons}"
+    yield f"compute: {format_flops(cost['flops'], 'FLOPs')} for a forward pass of {cost['batch_size']} rows"
     weights, states, values = (format_bytes(cost[n]) for n in ("weight_bytes", "state_bytes", "value_bytes"))
     yield (f"memory: {weights} of weights, {states} of states by {rate}, about {values} of values in a step of "
            f"{cost['batch_size']} rows")

@@ -7,6 +7,7 @@ from .build import build
 from .casting import describe_misfit, to_dtype
 from .control_flow import cond, loop, scan, widen_body
 from .eager import evaluating, find_numbers, register_evaluator, with_numbers
+from .flops import count_flops
 from .gradient_stop import drop_straight_through, gradient_reads, is_gradient_stop, replace_gradient, stop_gradient
 from .opaque import OpaqueSchema, describe_opaque, register_type_finder
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
@@ -22,9 +23,10 @@ from .walk import find_boundary, find_inputs, find_reached, topological, walk_ba
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS",
            "WITH_BODIES", "Arithmetic", "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph",
            "Value", "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond",
-           "constant", "counter", "defaults", "describe_misfit", "describe_opaque", "drop_straight_through",
-           "evaluating", "find_boundary", "find_inputs", "find_numbers", "find_reached", "forget_zero_sizes",
-           "gradient_reads", "is_gradient_stop", "loop", "make_node", "make_rewriter", "ones_like", "onnx_type", "op",
-           "parameter", "register_evaluator", "register_type_finder", "replace_gradient", "reshape_like", "rewrite",
-           "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable",
-           "walk_back", "walk_nodes", "widen_body", "with_numbers", "zeros_like"]
+           "constant", "count_flops", "counter", "defaults", "describe_misfit", "describe_opaque",
+           "drop_straight_through", "evaluating", "find_boundary", "find_inputs", "find_numbers", "find_reached",
+           "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node",
+           "make_rewriter", "ones_like", "onnx_type", "op", "parameter", "register_evaluator", "register_type_finder",
+           "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype",
+           "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "with_numbers",
+           "zeros_like"]

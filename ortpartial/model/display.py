@@ -1,4 +1,4 @@
-"""Display of a model: one line of text, or a card for a notebook."""
+"""Display of a model: one line of text, or a card for a notebook; its sizes in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tree import Leaf, draw_tree, place_initializers
 if TYPE_CHECKING:
     from .load import Model
 
-__all__ = ["draw_card", "list_facts", "to_html", "to_text"]
+__all__ = ["draw_card", "format_bytes", "format_flops", "list_facts", "to_html", "to_text"]
 
 
 def list_facts(model: Model) -> dict[str, str]:
@@ -96,3 +96,53 @@ def draw_card(title: str, rows: Mapping[str, str], picture: str = "",
                      f'{escape(chr(10).join(lines))}</pre></details>' for name, lines in texts.items())
     return (f'<details open><summary><b>{escape(title)}</b></summary><table style="text-align: left">{cells}</table>'
             f'{picture}{folded}</details>')
+
+
+def format_bytes(size: float) -> str:
+    """A number of bytes in words.
+
+    Parameters
+    ----------
+    size : float
+        The number.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> format_bytes(300), format_bytes(3.2e6)
+    ('300 B', '3.1 MB')
+    """
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"
+
+
+def format_flops(flops: float, unit: str = "") -> str:
+    """A number of floating-point operations with three digits and a prefix.
+
+    Parameters
+    ----------
+    flops : float
+        The number.
+    unit : str
+        Their unit, such as "FLOPs".
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> format_flops(999), format_flops(1234), format_flops(45.6e6, "FLOPs")
+    ('999', '1.23 k', '45.6 MFLOPs')
+    """
+    prefixes = ["", "k", "M", "G", "T", "P", "E"]
+    while flops >= 999.5 and len(prefixes) > 1:
+        flops /= 1000
+        del prefixes[0]
+    return f"{flops:.3g} {prefixes[0]}{unit}".rstrip()

@@ -23,9 +23,10 @@ from .losses import Loss
 from .module import Module, placeholder
 from .optimizer import Optimizer
 from .parameter import Buffer, Parameter
+from .summary import Summary
 from .trace import current_trace
 
 __all__ = ["Buffer", "Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer",
            "LecunNormal", "LecunUniform", "Linear", "Loss", "Module", "Normal", "Ones", "Optimizer", "Orthogonal",
-           "Parameter", "TruncatedNormal", "Uniform", "Zeros", "current_trace", "list_fans", "placeholder",
+           "Parameter", "Summary", "TruncatedNormal", "Uniform", "Zeros", "current_trace", "list_fans", "placeholder",
            "resolve_initializer"]

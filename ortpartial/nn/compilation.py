@@ -73,7 +73,7 @@ class Program:
         #: What arrays of floating-point numbers are computed in, if that follows from the parameters.
         self._dtype = floats[0] if floats else None
         self.inputs = {n: _to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
-        self._inference = self._write(lambda *values: module(*values), self.inputs, training=False)
+        self._inference = self.write(lambda *values: module(*values), self.inputs, training=False)
         self._step: Writing | None = None
         self._step_key: Any = None  # how often modes had been changed, and the types of targets
         self._step_modes: list[str] = []  # the parts in evaluation mode
@@ -142,7 +142,7 @@ class Program:
 
     # -- writing
 
-    def _write(self, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
+    def write(self, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
         """Call code of the module with values; `settings` are those of the trace."""
         trace = Trace(self.module, **settings)
         with trace.writing():
@@ -175,7 +175,7 @@ class Program:
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
         names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.state})
         values = {n: _to_placeholder(t, n, self._dtype) for n, t in zip(names, targets, strict=True)}
-        self._step = self._write(self.module.train_one_batch, {**self.inputs, **values}, training=True)
+        self._step = self.write(self.module.train_one_batch, {**self.inputs, **values}, training=True)
         self._step.trace.count_batch()
         self._step_key = key
         parameters = dict(self.module.named_parameters(buffers=True))
@@ -252,7 +252,7 @@ class Program:
         self._prepare_step(arrays[len(self.inputs):])
         assert self._step is not None
         if "evaluate" not in self._sessions:
-            writing = self._write(self.module.train_one_batch, self._step.inputs, training=False, updates=False)
+            writing = self.write(self.module.train_one_batch, self._step.inputs, training=False, updates=False)
             self._sessions["evaluate"] = writing, self._compile(writing, self._outputs(writing))
         writing, session = self._sessions["evaluate"]
         state = {n: self.get(n) for n in writing.trace.before}
@@ -292,7 +292,7 @@ class Program:
         """Run the module on arrays."""
         mode = "train" if training else "eval"
         if mode not in self._sessions:
-            writing = self._inference if not training else self._write(
+            writing = self._inference if not training else self.write(
                 lambda *values: self.module(*values), self.inputs, training=True)
             if training:
                 writing.trace.count_batch()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .compilation import Program
+    from .summary import Summary
 
 __all__ = ["Module", "placeholder"]
 
@@ -376,6 +377,33 @@ class Module:
             With the current weights, without the training.
         """
         return self._compiled.session.inference_model()
+
+    def summary(self, *, sizes: Mapping[str, int] | None = None, depth: int | None = None) -> Summary:
+        """What the layers compute, hold and cost in evaluation; ``print(model.summary())`` shows a table.
+
+        An element of an elementwise operator or a reduction counts as one floating-point operation, a product that is
+        summed as two.
+
+        Parameters
+        ----------
+        sizes : dict of str to int, optional
+            By their names, sizes that placeholders leave open, such as ``{"N": 32}``; 1 by default.
+        depth : int, optional
+            How deep the layers may be nested that have a row; all by default.
+
+        Returns
+        -------
+        Summary
+            Its ``rows`` are the table as data.
+
+        Raises
+        ------
+        SettingError
+            No placeholder has a size of this name.
+        """
+        from .summary import summarize
+
+        return summarize(self._compiled, sizes, depth)
 
     # -- arrays
 

@@ -30,7 +30,8 @@ def test_info(at, capsys):
     assert re.fullmatch("engines: epoch, step(, agent|; not agent, because onnxruntime-training is not installed)",
                         lines[18])
     # In a step: x W1, + b1, tanh, h W2, + b2 of 32 rows, and their gradients.
-    assert lines[19:] == ["memory: 196 B of weights, 392 B of states by adam, about 6.5 KB of values in a step of 32 "
+    assert lines[19:] == ["compute: 3.1 kFLOPs for a forward pass of 32 rows",
+                          "memory: 196 B of weights, 392 B of states by adam, about 6.5 KB of values in a step of 32 "
                           "rows"]
 
 
@@ -49,7 +50,8 @@ def test_costs(at, capsys):
     assert main(["info", "texts.onnx"]) == 0
     assert "with 1 for the sizes T; give them, as --size T=128\n" in capsys.readouterr().out
     assert main(["info", "texts.onnx", "--size", "T=10", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["cost"]["value_bytes"] == 2 * 4 * 32 * 10 * 3
+    cost = json.loads(capsys.readouterr().out)["cost"]
+    assert (cost["value_bytes"], cost["flops"]) == (2 * 4 * 32 * 10 * 3, 2 * 32 * 10 * 2 * 3)
 
 
 def test_info_names_one_refused_node_per_operator(at, capsys):
