@@ -95,9 +95,9 @@ _WEIGHTED = "every training takes weights of rows: fit(X, y, sample_weight)"
 
 #: By name, in the order in which they are converted.
 FORMER_SETTINGS: dict[str, FormerSetting] = {
-    "model_onnx": FormerSetting("write model=...", _rename("model"), needs="model"),
-    "onnx_model": FormerSetting("write model=...", _rename("model"), needs="model"),
-    "input_names": FormerSetting("write inputs=..., the inputs to differentiate by", _rename("inputs"), needs="inputs"),
+    "model_onnx": FormerSetting("its name is model", _rename("model"), needs="model"),
+    "onnx_model": FormerSetting("its name is model", _rename("model"), needs="model"),
+    "input_names": FormerSetting("its name is inputs, those to differentiate by", _rename("inputs"), needs="inputs"),
     "providers": FormerSetting("write device='cpu', 'cuda' or 'cuda:<number>'", _read_providers, needs="device"),
     "device_index": FormerSetting("the number belongs to device, as in device='cuda:1'", _number_device, 0, "device"),
     "weight_name": FormerSetting(_WEIGHTED, _take_for_granted, needs="learning_loss"),
