@@ -2,7 +2,8 @@
 
 __all__ = ["CheckpointError", "CheckpointWarning", "ConvergenceError", "ConvergenceWarning", "DataError",
            "DeadlineError", "DeviceError", "GraphError", "ModelError", "ModelWarning", "NoGradientError",
-           "OrtPartialError", "ProcessError", "RuntimeMissingError", "SettingError", "UnknownOperatorError"]
+           "NotComputedError", "OrtPartialError", "ProcessError", "RuntimeMissingError", "SettingError",
+           "UnknownOperatorError"]
 
 
 class OrtPartialError(Exception):
@@ -19,6 +20,10 @@ class UnknownOperatorError(GraphError, AttributeError):
 
 class ModelError(OrtPartialError, ValueError):
     """A model cannot be loaded or used: not ONNX, truncated, without a named tensor, or refused by the runtime."""
+
+
+class NotComputedError(OrtPartialError, TypeError):
+    """The numbers of a value were asked for that is an expression, of a graph that has not been run."""
 
 
 class NoGradientError(OrtPartialError, NotImplementedError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import helper
 
-from ortpartial.exceptions import GraphError
+from ortpartial.exceptions import GraphError, NotComputedError
 
 from .casting import to_dtype
 
@@ -172,7 +172,7 @@ class Arithmetic:
 
     def _numbers(self) -> Any:
         """The numbers, None before they are computed."""
-        return None
+        return self.value._numbers()
 
     def numpy(self) -> np.ndarray:
         """The numbers, where there are some: of a constant, and of what is computed while `evaluating`.
@@ -184,16 +184,16 @@ class Arithmetic:
 
         Raises
         ------
-        TypeError
-            The value is not computed yet.
+        NotComputedError
+            The value is not computed yet; it is a TypeError.
         """
         if (numbers := self._numbers()) is None:
-            raise TypeError(f"{self!r} has no numbers before it is computed; write the formula with the operators of "
-                            f"`op`, such as op.Exp for math.exp, then `build` a model and run it.")
+            raise NotComputedError(f"{self!r} has no numbers before it is computed; write the formula with the "
+                                   f"operators of `op`, such as op.Exp for math.exp, then `build` a model and run it.")
         return numbers.copy()
 
     def item(self) -> Any:
-        """The number of a value of one element, as a number of Python; a TypeError before it is computed."""
+        """The number of a value of one element, as a number of Python; a NotComputedError before it is computed."""
         return self.numpy().item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -213,8 +213,8 @@ class Arithmetic:
 
     def __bool__(self) -> bool:
         if (numbers := self._numbers()) is None:
-            raise TypeError(f"{self!r} has no truth value before it is computed; use op.Where to choose, `&`, `|` and "
-                            f"`~` for and, or and not, and `(a < x) & (x < b)` for a < x < b.")
+            raise NotComputedError(f"{self!r} has no truth value before it is computed; use op.Where to choose, `&`, "
+                                   f"`|` and `~` for and, or and not, and `(a < x) & (x < b)` for a < x < b.")
         return bool(numbers)
 
     def __format__(self, spec: str) -> str:

@@ -51,7 +51,7 @@ def _switched(**settings: Any) -> Iterator[None]:
         MODE.__dict__.update(former)
 
 
-def evaluating(seed: int | None = None) -> Any:
+def evaluating(seed: Any = None) -> Any:
     """A context in which a node is computed as soon as it is made, if all that it reads has numbers.
 
     Constants have numbers, and so have inputs made by `with_numbers`; what depends on another `variable` is not
@@ -64,7 +64,7 @@ def evaluating(seed: int | None = None) -> Any:
 
     Parameters
     ----------
-    seed : int, optional
+    seed : int or sequence of int, optional
         Seed of random operators that have none of their own; each draws once.
 
     Returns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from .fitting import to_arrays
 from .module import Module, list_arguments
 from .parameter import Parameter
 from .structure import flatten, rebuild
-from .trace import ITERATION, SEED, Trace
+from .trace import ITERATION, SEED, Trace, to_range
 
-__all__ = ["Program"]
+__all__ = ["Program", "Writing", "convert"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Writing:
     def labels(self) -> dict[str, tuple[int, int | None]]:
         """The inputs that are labels, with the number of classes and the label that does not count."""
         return {n: self.trace.labels[v] for n, v in self.inputs.items() if v in self.trace.labels}
+
+    def find_ranges(self, outputs: Mapping[str, Value]) -> dict[str, Range]:
+        """The ranges of the inputs that these outputs read as indices or labels."""
+        return index_ranges(self.inputs, list(outputs.values())) | {
+            n: to_range(n, classes, ignored) for n, (classes, ignored) in self.labels.items()}
 
 
 class Program:
@@ -73,7 +79,7 @@ class Program:
         #: What arrays of floating-point numbers are computed in, if that follows from the parameters.
         self._dtype = floats[0] if floats else None
         self.inputs = {n: _to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
-        self._inference = self.write(lambda *values: module(*values), self.inputs, training=False)
+        self._inference = self._write_inference()
         self._step: Writing | None = None
         self._step_key: Any = None  # how often modes had been changed, and the types of targets
         self._step_modes: list[str] = []  # the parts in evaluation mode
@@ -156,6 +162,10 @@ class Program:
                                           for n, v in flatten(result, "").items()})
         return Writing(trace, inputs, result)
 
+    def _write_inference(self) -> Writing:
+        """Write what `forward` computes in evaluation mode."""
+        return self.write(lambda *values: self.module(*values), self.inputs, training=False)
+
     def _takes_no_target(self) -> bool:
         """Whether a `train_one_batch` of the user takes nothing but the inputs."""
         function = type(self.module).train_one_batch
@@ -172,10 +182,7 @@ class Program:
             return
         self._step_modes = modes
         self._sessions.pop("evaluate", None)
-        arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
-        names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.state})
-        values = {n: _to_placeholder(t, n, self._dtype) for n, t in zip(names, targets, strict=True)}
-        self._step = self.write(self.module.train_one_batch, {**self.inputs, **values}, training=True)
+        self._step = self.write(self.module.train_one_batch, self._name_batch(targets), training=True)
         self._step.trace.count_batch()
         self._step_key = key
         parameters = dict(self.module.named_parameters(buffers=True))
@@ -185,6 +192,15 @@ class Program:
         if self._keep_states:
             self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
         self._keep_states = True
+
+    def _name_batch(self, targets: Sequence[Value | np.ndarray]) -> dict[str, Value]:
+        """The placeholders of inputs and targets, by name."""
+        arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
+        names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.names})
+        return {**self.inputs, **{n: _to_placeholder(t, n, self._dtype) for n, t in zip(names, targets, strict=True)}}
+
+    def complete(self) -> None:
+        """Write what of the graph has been run and is not written: nothing here."""
 
     def _open(self, model: ModelProto, returned: Collection[str]) -> TrainingSession:
         """The session of a model."""
@@ -256,7 +272,7 @@ class Program:
             self._sessions["evaluate"] = writing, self._compile(writing, self._outputs(writing))
         writing, session = self._sessions["evaluate"]
         state = {n: self.get(n) for n in writing.trace.before}
-        feeds = _convert(arrays, writing, self._outputs(writing))
+        feeds = convert(arrays, writing.inputs, writing.find_ranges(self._outputs(writing)))
         return self._rebuild(writing, session.run({n: a for n, a in {**feeds, **state}.items() if n in session.inputs}))
 
     def _split_batch(self, batch: Sequence[Any]) -> list[np.ndarray]:
@@ -299,19 +315,19 @@ class Program:
             changed = {f"{n}_new": v for n, v in writing.trace.changed.items()}
             self._sessions[mode] = writing, self._compile(writing, {**flatten(writing.result, "output"), **changed})
         writing, session = self._sessions[mode]
-        arrays = self._check(inputs, writing)
+        self._check_count(inputs)
+        arrays = convert(inputs, writing.inputs, writing.find_ranges(flatten(writing.result, "output")))
         self._aside = {**writing.trace.first, **self._aside}
         state = {n: self.get(n) for n in writing.trace.before}
         outputs = session.run({n: a for n, a in {**arrays, **state}.items() if n in session.inputs})
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
         return rebuild(writing.result, "output", outputs)
 
-    def _check(self, inputs: Sequence[Any], writing: Writing) -> dict[str, np.ndarray]:
-        """Arrays that fit the placeholders."""
+    def _check_count(self, inputs: Sequence[Any]) -> None:
+        """Refuse another number of inputs."""
         if len(inputs) != len(self.inputs):
             raise DataError(f"{type(self.module).__name__} takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, "
                             f"and got {len(inputs)} arrays.")
-        return _convert(inputs, writing, flatten(writing.result, "output"))
 
     def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> Session:
         """A session of what was written."""
@@ -319,18 +335,17 @@ class Program:
         return Session(graph, device=self.device, threads=1)
 
 
-def _convert(arrays: Sequence[Any], writing: Writing, outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
-    """Arrays that fit placeholders, by name."""
+def convert(arrays: Sequence[Any], inputs: Mapping[str, Value], ranges: Mapping[str, Range] = MappingProxyType({})
+            ) -> dict[str, np.ndarray]:
+    """Arrays that fit placeholders, by name, with indices in their ranges."""
     converted = {}
-    for (n, v), x in zip(writing.inputs.items(), arrays, strict=True):
+    for (n, v), x in zip(inputs.items(), arrays, strict=True):
         a = np.asarray(x)
         converted[n] = a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
         sizes = zip(a.shape, v.shape or (), strict=False)
         if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
             raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for {v.type_name}.")
-    labels = {n: Range("labels", 0, classes - 1, ignored, f"the loss of {n!r}")
-              for n, (classes, ignored) in writing.labels.items()}
-    check_indices(index_ranges(writing.inputs, list(outputs.values())) | labels, converted)
+    check_indices(ranges, converted)
     return converted
 
 

@@ -74,7 +74,7 @@ class Loss:
         t: Value = target.astype(dtype)
         trace, classes = current_trace(), self.loss.count_classes(y.shape or ())
         if trace is not None and classes is not None:
-            trace.labels[target] = classes, self.loss.ignore_index
+            trace.declare_labels(target, classes, self.loss.ignore_index)
         expected = ", ".join(map(str, shape))
         if t.rank == len(shape) + 1 and t.shape and t.shape[-1] == 1:
             t = op.Squeeze(t, [-1])  # Labels as a column.

@@ -328,8 +328,9 @@ class Module:
         is_train : bool
             Whether the module is put into training mode, or into evaluation.
         use_graph : bool
-            Whether a batch is one run of a graph. Without, operators are run one by one as the code is called, so that
-            values can be printed and a breakpoint stops in `forward`.
+            Whether a batch is one run of a graph. Without, the code is called with every batch, and operators are run
+            one by one, on the CPU: values show their numbers when they are printed, ``x.numpy()`` and ``float(x)``
+            return them, and a breakpoint stops in `forward`. The numbers are the same.
         sequential : bool
             Whether one thread computes, so that numbers do not depend on the cores of the machine, to the last bit.
         targets : like inputs, optional
@@ -350,8 +351,10 @@ class Module:
             Shapes or types do not fit together; the message names the layer.
         """
         from .compilation import Program
+        from .eager import EagerProgram
 
-        self._program = Program(self, _to_list(inputs), None if targets is None else _to_list(targets),
+        program = Program if use_graph else EagerProgram
+        self._program = program(self, _to_list(inputs), None if targets is None else _to_list(targets),
                                 use_graph=use_graph, sequential=sequential, random_state=random_state, device=device)
         return self.train(is_train)
 
@@ -366,6 +369,7 @@ class Module:
     @property
     def graph(self) -> ModelProto:
         """The ONNX model with the current weights and, as far as it is written, the training of the module."""
+        self._compiled.complete()
         return self._compiled.session.training_model()
 
     def to_onnx(self) -> ModelProto:
@@ -376,6 +380,7 @@ class Module:
         onnx.ModelProto
             With the current weights, without the training.
         """
+        self._compiled.complete()
         return self._compiled.session.inference_model()
 
     def summary(self, *, sizes: Mapping[str, int] | None = None, depth: int | None = None) -> Summary:

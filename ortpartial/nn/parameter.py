@@ -158,6 +158,10 @@ class Parameter(Arithmetic):
         ModelError
             The module is not compiled, and the parameter has no numbers yet.
         """
+        from .trace import current_trace
+
+        if (trace := current_trace()) is not None and trace.find is not None:
+            return trace.read(self).numpy()
         if self._program is not None:
             return self._program.get(self.name)
         if isinstance(self.initializer, Constant):

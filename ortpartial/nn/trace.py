@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpartial.exceptions import GraphError, SettingError
-from ortpartial.graph import Value, counter, variable
+from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
+from ortpartial.graph import Value, counter, variable, with_numbers
+from ortpartial.model import Range, check_indices
 from ortpartial.training import draw_mask
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from .optimizer import Optimizer
     from .parameter import Parameter
 
-__all__ = ["Call", "Trace", "current_trace"]
+__all__ = ["Call", "Trace", "current_trace", "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
@@ -74,13 +75,14 @@ class Trace:
         Whether its layers are in training mode.
     updates : bool
         Whether optimizers update weights; without, a step only computes its losses.
-    numbers : dict of str to numpy.ndarray, optional
-        The state of an eager run, by name; without, a graph is written.
+    find : callable, optional
+        In an eager run, from the name of a part of the state to its numbers, None before the first batch; without, a
+        graph is written.
     """
 
     def __init__(self, module: Module, *, training: bool, updates: bool = True,
-                 numbers: Mapping[str, np.ndarray] | None = None):
-        self.module, self.training, self.updates, self.numbers = module, training, updates, numbers
+                 find: Callable[[str], np.ndarray | None] | None = None):
+        self.module, self.training, self.updates, self.find = module, training, updates, find
         #: The state before, as variables of the graph, and the state now.
         self.before: dict[str, Value] = {}
         self.after: dict[str, Value] = {}
@@ -138,7 +140,11 @@ class Trace:
         return {n: v for n, v in self.after.items() if v is not self.before[n]}
 
     def _variable(self, name: str, dtype: Any, shape: tuple[int, ...], first: np.ndarray | None) -> Value:
-        return variable(name, dtype, shape)
+        v = variable(name, dtype, shape)
+        if self.find is None:
+            return v
+        numbers = self.find(name)
+        return with_numbers(v, first if numbers is None else numbers)
 
     def name_of(self, parameter: Parameter) -> str:
         """The name of a parameter, by the attributes that lead to it from the outermost module."""
@@ -164,6 +170,13 @@ class Trace:
         """The number of batches before this one."""
         return self.read_state(ITERATION, np.int64, (), np.zeros((), np.int64))
 
+    def declare_labels(self, target: Value, classes: int, ignored: int | None) -> None:
+        """Note that a loss takes a value for labels; where it has numbers, they are to be of these classes."""
+        self.labels[target] = classes, ignored
+        if self.find is not None:
+            name = target.hint or "target"
+            check_indices({name: to_range(name, classes, ignored)}, {name: target.numpy()})
+
     # -- modules
 
     def call(self, module: Module, inputs: tuple[Any, ...], settings: Mapping[str, Any]) -> Any:
@@ -172,7 +185,7 @@ class Trace:
         self._open.append(path)
         try:
             outputs = module.forward(*inputs, **settings)
-        except GraphError as e:
+        except OrtPartialError as e:
             if not hasattr(e, "layer"):
                 e.layer = path  # type: ignore[attr-defined]
                 e.args = (f"{path or 'The module'} ({type(module).__name__}): {e}",)
@@ -199,3 +212,8 @@ class Trace:
             raise SettingError(f"{optimizer!r} is no attribute of {type(self.module).__name__}, so that its state "
                                f"would be lost after the batch; assign it in __init__ or before compile.")
         return names[0]
+
+
+def to_range(name: str, classes: int, ignored: int | None) -> Range:
+    """The range of labels."""
+    return Range("labels", 0, classes - 1, ignored, f"the loss of {name!r}")

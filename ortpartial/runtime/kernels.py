@@ -75,24 +75,31 @@ def _is_small(v: Value) -> bool:
 
 
 def _open(node: Node, fed: Sequence[Value], outputs: Sequence[Value], seed: int) -> Session:
-    """A session that computes these outputs: that of an equal node, unless the node has bodies or a seed."""
-    is_drawn = any(n.op_type in RANDOM for n in walk_nodes([node]))
-    key = None if is_drawn or node.bodies else _key(node, fed, outputs)
+    """A session that computes these outputs: that of an equal node, unless random numbers are drawn."""
+    key: Any = None if node.bodies or node.op_type in RANDOM else _key(node, fed, outputs)
+    if session := _find_session(key):
+        return session
+    model = build({f"i{i}": v for i, v in enumerate(fed)}, {f"o{i}": y for i, y in enumerate(outputs)},
+                  name=node.op_type)
+    threads = choose_threads(outputs, cut=node.reads)
+    if any(n.op_type in RANDOM for n in walk_nodes([node])):
+        _set_seeds(model.graph, count(seed))
+        return Session(model, threads=threads)
+    key = key or model.SerializeToString(deterministic=True)  # Equal bodies make equal models.
+    session = _find_session(key) or Session(model, threads=threads)
+    with _lock:
+        _SESSIONS[key] = session
+        while len(_SESSIONS) > _MOST_SESSIONS:
+            _SESSIONS.popitem(last=False)
+    return session
+
+
+def _find_session(key: Any) -> Session | None:
+    """The session of this key, which is then the one used last."""
     with _lock:
         if key in _SESSIONS:
             _SESSIONS.move_to_end(key)
-            return _SESSIONS[key]
-    model = build({f"i{i}": v for i, v in enumerate(fed)}, {f"o{i}": y for i, y in enumerate(outputs)},
-                  name=node.op_type)
-    if is_drawn:
-        _set_seeds(model.graph, count(seed))
-    session = Session(model, threads=choose_threads(outputs, cut=node.reads))
-    if key is not None:
-        with _lock:
-            _SESSIONS[key] = session
-            while len(_SESSIONS) > _MOST_SESSIONS:
-                _SESSIONS.popitem(last=False)
-    return session
+        return _SESSIONS.get(key)
 
 
 def _key(node: Node, fed: Sequence[Value], outputs: Sequence[Value]) -> tuple[Any, ...]:

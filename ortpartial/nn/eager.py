@@ -1,0 +1,119 @@
+"""Modules run without a graph: their Python code computes every batch, operator by operator, to be debugged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import NotComputedError
+from ortpartial.graph import Value, evaluating, with_numbers
+
+from .compilation import Program, Writing, convert
+from .structure import flatten, rebuild
+from .trace import ITERATION, SEED, Trace
+
+__all__ = ["EagerProgram"]
+
+
+class EagerProgram(Program):
+    """A compiled module whose code is called with the numbers of every batch.
+
+    The code is also called on placeholders, by `compile` and for the graph of a model that is saved. Code that reads
+    numbers, which a placeholder does not have, is checked with the first batch instead.
+
+    Parameters
+    ----------
+    module, inputs, targets, use_graph, sequential, random_state, device
+        As for `Program`.
+    """
+
+    #: The error of code that reads numbers, of which there is no graph.
+    _reading: NotComputedError | None = None
+    #: The targets of the last step, whose graph is written where it is asked for.
+    _targets: Sequence[np.ndarray] | None = None
+    #: The state before the last run, as far as it was changed.
+    _former: Mapping[str, np.ndarray]
+
+    # -- state
+
+    def find(self, name: str) -> np.ndarray | None:
+        """A part of the state; that of a parameter which the code has just made is drawn."""
+        if name not in self.session.names and name not in self._aside:
+            new = {n: p for n, p in self.module.named_parameters(buffers=True) if n == name}
+            self._aside.update(self._draw(new))
+            for n, p in new.items():
+                p.name, p._program = n, self
+        return self.get(name) if name in self.session.names else self._aside.get(name)
+
+    def forget_steps(self, *, keep_states: bool = False) -> None:
+        """Let the states of optimizers begin again, unless they are kept."""
+        super().forget_steps(keep_states=keep_states)
+        if not keep_states:
+            parameters = dict(self.module.named_parameters(buffers=True))
+            aside = {SEED: self.seed, ITERATION: self.get(ITERATION)}
+            arrays = {n: p.numpy() for n, p in parameters.items()}
+            self.session, self._aside = self._open(self._write_model(arrays, parameters, None), returned=()), aside
+
+    def undo(self) -> None:
+        """Back to before the last step."""
+        self.set(self._former)
+
+    # -- writing
+
+    def _write_inference(self) -> Writing:
+        try:
+            return super()._write_inference()
+        except NotComputedError as e:
+            self._reading = e
+            return Writing(Trace(self.module, training=False), self.inputs, tuple(self.inputs.values()))
+
+    def _prepare_step(self, targets: Sequence[Value | np.ndarray]) -> None:
+        """Check the step on placeholders."""
+        try:
+            self.write(self.module.train_one_batch, self._name_batch(targets), training=True)
+        except NotComputedError as e:
+            self._reading = e
+
+    def complete(self) -> None:
+        """Write the graph of the last step, with all that it has left."""
+        if self._reading is not None:
+            raise NotComputedError(f"{type(self.module).__name__} has no graph, as its code reads numbers that a graph "
+                                   f"does not have before it is run: {self._reading}")
+        if self._targets is not None:
+            super()._prepare_step(self._targets)
+
+    # -- running
+
+    def step(self, batch: Sequence[Any]) -> Any:
+        """Run a step on arrays."""
+        arrays = self._split_batch(batch)
+        self._targets = arrays[len(self.inputs):]
+        return self._run(self.module.train_one_batch, self._name_batch(self._targets), arrays, training=True)
+
+    def evaluate(self, batch: Sequence[Any]) -> Any:
+        """What a step returns, in evaluation mode and without an update."""
+        arrays = self._split_batch(batch)
+        inputs = self._name_batch(arrays[len(self.inputs):])
+        return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False)
+
+    def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
+        """Run the module on arrays."""
+        self._check_count(inputs)
+        return self._run(lambda *values: self.module(*values), self.inputs, inputs, training=training)
+
+    def _run(self, code: Callable[..., Any], inputs: Mapping[str, Value], arrays: Sequence[Any], *, training: bool,
+             updates: bool = True) -> Any:
+        """Call code of the module with numbers; the state that it leaves is kept, but for that of an evaluation."""
+        numbers = convert(arrays, inputs)
+        values = {n: with_numbers(v, numbers[n]) for n, v in inputs.items()}
+        with evaluating([*self.seed.view(np.uint32).tolist(), self.iteration]):
+            writing = self.write(code, values, training=training, updates=updates, find=self.find)
+            if training:
+                writing.trace.count_batch()
+        trace = writing.trace
+        if updates:
+            self._former = {n: trace.before[n].numpy() for n in trace.changed}
+            self.set({n: v.numpy() for n, v in trace.changed.items()})
+        return rebuild(writing.result, "", {n: v.numpy() for n, v in flatten(writing.result, "").items()})

@@ -1,0 +1,236 @@
+import sys
+import traceback
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from ortpartial import ElasticLearningPenalty, nn, op
+from ortpartial.exceptions import DataError, GraphError, NotComputedError
+from ortpartial.graph import Value
+from ortpartial.nn.trace import current_trace
+
+
+class Perceptron(nn.Module):
+    shape = (5,)
+
+    def __init__(self):
+        self.hidden, self.out = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(op.Relu(self.hidden(x)))
+
+
+class Convolution(nn.Module):
+    """Running means and a Dropout, which differ from training to evaluation."""
+
+    shape = (2, 4, 4)
+
+    def __init__(self):
+        self.kernel, self.mean = nn.Parameter([4, 2, 3, 3], nn.Uniform(-0.3, 0.3)), nn.Buffer([4])
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x):
+        y = op.Conv(x, self.kernel, pads=[1] * 4)
+        mean = y.mean((0, 2, 3)) if self.training else self.mean
+        y = op.MaxPool(op.Relu(y - mean.reshape(1, -1, 1, 1)), kernel_shape=[2, 2], strides=[2, 2]).reshape(-1, 16)
+        if self.training:
+            current_trace().write(self.mean, 0.9 * self.mean + 0.1 * mean)
+            y = y * current_trace().draw_mask(y, 0.7)
+        return self.out(y)
+
+
+class Recurrent(nn.Module):
+    shape = (6, 4)
+
+    def __init__(self):
+        self.w, self.r = (nn.Parameter([1, 12, n], nn.Uniform(-0.5, 0.5)) for n in (4, 3))
+        self.out = nn.Linear(3, 3)
+
+    def forward(self, x):
+        _, h, _ = op.LSTM(x.transpose(1, 0, 2), self.w, self.r, hidden_size=3)
+        return self.out(h.reshape(-1, 3))
+
+
+def data(model, rows=20):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(rows, *model.shape)).astype(np.float32), rng.integers(0, 3, rows)
+
+
+def compiled(module, optimizer="adam", **settings):
+    """The module with an optimizer; random state 0."""
+    return module.set_optimizer(optimizer).compile(nn.placeholder(["N", *module.shape]), random_state=0, **settings)
+
+
+OPTIMIZERS = [
+    lambda: "adam",
+    lambda: nn.Optimizer(0.05, gradient_clipping=0.5, penalty=ElasticLearningPenalty(l1=1e-3, l2=1e-2)),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["adam", "clipped"])
+@pytest.mark.parametrize("module", [Perceptron, Convolution, Recurrent])
+def test_numbers_are_those_of_the_graph(module, optimizer):
+    X, y = data(module)
+    models = [compiled(module(), optimizer(), use_graph=g).fit(X, y, epochs=7, batch_size=7, X_val=X[:5], y_val=y[:5])
+              for g in (True, False)]
+    (expected, computed), (history, eager) = [m.state_dict() for m in models], [m.history_ for m in models]
+    for n, w in expected.items():
+        assert np.abs(computed[n] - w).max() <= 1e-6 * np.abs(w).max(), n
+    assert eager[-1]["iteration"] == history[-1]["iteration"] == 21
+    for n in ("loss", "validation_loss"):
+        assert_allclose([r[n] for r in eager], [r[n] for r in history], rtol=1e-6)
+    assert_allclose(models[1].predict(X), models[0].predict(X), rtol=1e-5, atol=1e-6)
+    outputs, losses = zip(*(m.train_one_batch(X, y) for m in models), strict=True)
+    assert_allclose(outputs[1], outputs[0], rtol=1e-5, atol=1e-6)
+    assert_allclose(losses[1], losses[0], rtol=1e-6)
+
+
+def test_a_forward_in_training_mode_leaves_what_the_graph_leaves():
+    X, _ = data(Convolution)
+    models = [compiled(Convolution(), use_graph=g) for g in (True, False)]
+    outputs = [[m(X), m(X), m.eval()(X)] for m in models]
+    assert (outputs[0][0] != outputs[0][1]).any()
+    assert_allclose(outputs[1], outputs[0], rtol=1e-5, atol=1e-6)
+    assert_allclose(models[1].mean.numpy(), models[0].mean.numpy(), rtol=1e-6)
+
+
+class Inspected(Perceptron):
+    """Shows what it computes."""
+
+    def __init__(self, inspect):
+        super().__init__()
+        self.inspect = inspect
+
+    def forward(self, x):
+        h = self.hidden(x)
+        self.inspect(h)
+        return self.out(op.Relu(h))
+
+
+def test_values_have_numbers_where_they_are_computed():
+    seen = []
+    X, y = data(Perceptron)
+    model = compiled(Inspected(lambda h: seen.append(h.numpy())), use_graph=False)
+    assert seen == []  # A placeholder has no numbers, and nothing stands in for them.
+    w, b = model.hidden.weight.numpy(), model.hidden.bias.numpy()
+    model.train_one_batch(X, y)
+    model.predict(X[:2])
+    assert_allclose(seen[0], X @ w.T + b, rtol=1e-5, atol=1e-6)
+    assert [a.shape for a in seen] == [(20, 8), (2, 8)]
+    for write in (lambda: model.graph, model.to_onnx):
+        with pytest.raises(NotComputedError, match=r"^Inspected has no graph, as its code reads numbers .*: The mod"):
+            write()
+    with pytest.raises(NotComputedError, match=r"has no numbers before it is computed"):
+        compiled(Inspected(lambda h: h.numpy()))
+
+
+def test_values_are_printed(capsys):
+    X, y = data(Perceptron, 1)
+    model = compiled(Inspected(lambda h: print(f"{h} and {h.mean():.3f}" if h.shape[0] == 1 else h)), use_graph=False)
+    assert capsys.readouterr().out == "<Value Gemm float32[Nx8]>\n"
+    model.train_one_batch(X, y)
+    out = capsys.readouterr().out
+    assert "float32[1x8] [[" in out
+    assert f"{(X @ model.hidden.weight.numpy().T).mean():.0f}"[:1] in out
+
+
+def test_a_breakpoint_stops_in_forward(monkeypatch):
+    frames = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: frames.append(sys._getframe(1)))
+    X, y = data(Perceptron)
+    model = compiled(Inspected(lambda h: breakpoint()), use_graph=False)
+    frames.clear()
+    model.train_one_batch(X, y)
+    (frame,) = frames
+    assert frame.f_back.f_code.co_name == "forward"
+    assert isinstance(frame.f_locals["h"], Value)
+    assert frame.f_locals["h"].numpy().shape == (20, 8)
+
+
+def test_python_may_choose_by_numbers():
+    class Choice(Perceptron):
+        def forward(self, x):
+            h = self.hidden(x)
+            return self.out(h if float(h.sum()) > 0 else -h)
+
+    X, y = data(Choice)
+    model = compiled(Choice(), use_graph=False).fit(X, y, epochs=2)
+    assert (model.predict(X) == model.predict(X)).all()
+    assert len(model.state_dict()) == 4
+
+
+def test_a_layer_may_be_made_by_the_first_batch():
+    class Lazy(Perceptron):
+        def __init__(self):
+            self.hidden, self.out = nn.Linear(None, 8), nn.Linear(None, 3)
+
+        def forward(self, x):
+            assert float(op.ReduceSum(x * 0, keepdims=0)) == 0  # It reads numbers, so that compile cannot make weights.
+            return self.out(op.Relu(self.hidden(x)))
+
+    X, y = data(Lazy)
+    model = compiled(Lazy(), use_graph=False)
+    first = model.predict(X)
+    assert [p.shape for p in model.parameters()] == [(8, 5), (8,), (3, 8), (3,)]
+    assert_array_equal(model.predict(X), first)
+    before = model.state_dict()
+    model.train_one_batch(X, y)
+    assert all((before[n] != w).any() for n, w in model.state_dict().items())
+
+
+def test_compiling_again_keeps_the_weights():
+    X, y = data(Perceptron)
+    model = compiled(Perceptron(), use_graph=False).fit(X, y, epochs=2)
+    expected = model.predict(X)
+    compiled(model)
+    assert_allclose(model.predict(X), expected, rtol=1e-6)
+    model.fit(X, y, epochs=2)
+    expected = model.predict(X)
+    compiled(model, use_graph=False)
+    assert_allclose(model.predict(X), expected, rtol=1e-6)
+
+
+def test_the_graph_holds_the_training():
+    X, y = data(Perceptron)
+    eager, model = compiled(Perceptron(), use_graph=False), compiled(Perceptron())
+    for m in (eager, model):
+        m.fit(X, y, epochs=2)
+    graph, expected = eager.graph.training_info[0], model.graph.training_info[0]
+    assert [n.op_type for n in graph.algorithm.node] == [n.op_type for n in expected.algorithm.node]
+    assert {t.name for t in graph.algorithm.initializer} == {t.name for t in expected.algorithm.initializer}
+    eager.fit(X, y, epochs=2)
+    assert_allclose(eager.predict(X), model.fit(X, y, epochs=2).predict(X), rtol=1e-5, atol=1e-6)
+
+
+def test_another_optimizer_begins_anew():
+    X, y = data(Perceptron)
+    models = [compiled(Perceptron(), use_graph=g).fit(X, y, epochs=2) for g in (True, False)]
+    for m in models:
+        m.set_optimizer("adam").fit(X, y, epochs=2, shuffle=False)
+    assert_allclose(models[1].predict(X), models[0].predict(X), rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_points_at_the_line_and_names_the_layer():
+    class Wrong(nn.Module):
+        def forward(self, x):
+            return op.Gather(x, op.Cast(op.ReduceMax(x) * 0 + 99, to=7))  # this line
+
+    class Net(Perceptron):
+        def __init__(self):
+            self.parts = [nn.Linear(5, 3), Wrong()]
+
+        def forward(self, x):
+            return self.parts[1](self.parts[0](x))
+
+    X, y = data(Net)
+    model = compiled(Net(), use_graph=False)
+    with pytest.raises(DataError, match=r"^parts\.1 \(Wrong\): Gather cannot be computed from \(float32\[20x3\]") as e:
+        model.train_one_batch(X, y)
+    assert any("# this line" in frame.line for frame in traceback.extract_tb(e.value.__traceback__))
+    with pytest.raises(DataError, match=r"The input 'x' has the shape \(20, 4\), and the module was compiled for flo"):
+        model.predict(X[:, :4])
+    with pytest.raises(DataError, match=r"labels"):
+        compiled(Perceptron(), use_graph=False).train_one_batch(X, y + 1)
+    with pytest.raises(GraphError, match=r"^parts\.0 \(Linear\): .*5"):
+        Net().compile(nn.placeholder(["N", 4]), use_graph=False)
