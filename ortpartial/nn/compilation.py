@@ -133,8 +133,10 @@ class Program:
         if not parameters:
             return {}
         rng = rng or self.rng
-        values = _initial_values(parameters, rng)
-        return draw_initialization(load(build([], values, name="initialization")), None, rng, self.device)
+        for p, seed in zip(parameters.values(), rng.integers(0, 2**24, len(parameters)).tolist(), strict=True):
+            p.seed = seed
+        graph = build([], _initial_values(parameters), name="initialization")
+        return draw_initialization(load(graph), None, rng, self.device)
 
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
@@ -223,7 +225,7 @@ class Program:
         visible = {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
         visible |= {o for node in proto.graph.node for o in node.output}
         info = proto.training_info.add()
-        firsts = _initial_values(parameters, np.random.default_rng(0))
+        firsts = _initial_values(parameters)
         states = {n: a for n, a in arrays.items() if n not in trace.before}
         if step is not None:
             own = step.trace.first
@@ -372,11 +374,9 @@ def _name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken:
     return names
 
 
-def _initial_values(parameters: Mapping[str, Parameter], rng: np.random.Generator) -> dict[str, Value]:
-    """The first values of parameters, each with random numbers of its own."""
-    seeds = rng.integers(0, 2**24, len(parameters)).tolist()
-    return {n: p.initializer(p.shape, p.dtype, seed=seed)
-            for (n, p), seed in zip(parameters.items(), seeds, strict=True)}
+def _initial_values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
+    """The first values of parameters, as they have been drawn."""
+    return {n: p.initializer(p.shape, p.dtype, seed=p.seed) for n, p in parameters.items()}
 
 
 def _unwrap(v: Value) -> Value:

@@ -84,6 +84,8 @@ class Parameter(Arithmetic):
         How its first numbers are made.
     name : str
         Its name in the module that was compiled, such as ``"encoder.0.weight"``; empty before.
+    seed : int or None
+        The seed of its random numbers, once they are drawn; the graph that holds the training has it, too.
     is_trained : bool
         Whether optimizers change it unless they are given other parameters.
 
@@ -111,6 +113,7 @@ class Parameter(Arithmetic):
         self.shape: tuple[int, ...] = check_sizes(shape)
         self.dtype = np.dtype(dtype)  # type: ignore[misc]
         self.name = ""
+        self.seed: int | None = None
         self._program: Program | None = None
         self.initialize(initializer)
 

@@ -248,3 +248,25 @@ def test_initializers_are_copied_pickled_and_compared_by_value(initializer):
         assert hash(other) == hash(initializer)
     with pytest.raises(AttributeError):
         initializer.gain = 3
+
+
+def test_the_initialization_of_a_compiled_module_gives_its_first_weights():
+    class Net(nn.Module):
+        def __init__(self):
+            self.hidden, self.out = nn.Linear(4, 6), nn.Linear(6, 2)
+            self.out.weight.orthogonal()
+
+        def forward(self, x):
+            return self.out(self.hidden(x))
+
+    model = Net().set_optimizer("adam")
+    model.compile(nn.placeholder(["N", 4]), random_state=3)
+    model.hidden.bias.normal(0, 0.1)
+    first = model.state_dict()
+    model.train_one_batch(np.ones((3, 4), np.float32), np.zeros((3, 2), np.float32))
+    check_training_info(model.graph)
+    session = TrainingSession(model.graph)
+    assert not np.array_equal(session.state["out.weight"], first["out.weight"])
+    session.initialize()
+    assert all(np.array_equal(session.state[n], a) for n, a in first.items())
+    assert zlib.crc32(b"".join(a.tobytes() for a in first.values())) == 2900905976
