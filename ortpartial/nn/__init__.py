@@ -18,7 +18,18 @@ from .initializers import (
     list_fans,
     resolve_initializer,
 )
-from .layers import Linear
+from .layers import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUCell,
+    Linear,
+    LSTMCell,
+    MultiheadAttention,
+    RNNCell,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from .losses import Loss
 from .module import Module, placeholder
 from .optimizer import Optimizer
@@ -26,7 +37,8 @@ from .parameter import Buffer, Parameter
 from .summary import Summary
 from .trace import current_trace
 
-__all__ = ["Buffer", "Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer",
-           "LecunNormal", "LecunUniform", "Linear", "Loss", "Module", "Normal", "Ones", "Optimizer", "Orthogonal",
-           "Parameter", "Summary", "TruncatedNormal", "Uniform", "Zeros", "current_trace", "list_fans", "placeholder",
-           "resolve_initializer"]
+__all__ = ["GRU", "LSTM", "RNN", "Buffer", "Constant", "GRUCell", "GlorotNormal", "GlorotUniform", "HeNormal",
+           "HeUniform", "Initializer", "LSTMCell", "LecunNormal", "LecunUniform", "Linear", "Loss", "Module",
+           "MultiheadAttention", "Normal", "Ones", "Optimizer", "Orthogonal", "Parameter", "RNNCell", "Summary",
+           "TransformerEncoder", "TransformerEncoderLayer", "TruncatedNormal", "Uniform", "Zeros", "current_trace",
+           "list_fans", "placeholder", "resolve_initializer"]
