@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .callbacks import Checkpoint, EarlyStopping
-from .checkpoint import list_checkpoints
+from .checkpoint import decode, encode, list_checkpoints, read_checkpoint, write_checkpoint
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .outputs import ends_in_probabilities, explain_output, resolve_losses
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .sklearn import OnnxRegressor as OnnxRegressor
 
 __all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "check_inputs",
-           "ends_in_probabilities", "explain_output", "find_nullable", "list_checkpoints", "resolve_losses"]
+           "decode", "encode", "ends_in_probabilities", "explain_output", "find_nullable", "list_checkpoints",
+           "read_checkpoint", "resolve_losses", "write_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:

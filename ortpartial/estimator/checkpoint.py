@@ -20,9 +20,10 @@ import numpy as np
 from ortpartial.exceptions import CheckpointError, CheckpointWarning, ModelError, SettingError
 from ortpartial.model import read_tensors, write_tensors
 
-__all__ = ["add_checkpoint", "find_checkpoint", "list_checkpoints", "read_checkpoint", "write_checkpoint"]
+__all__ = ["add_checkpoint", "decode", "encode", "find_checkpoint", "list_checkpoints", "read_checkpoint",
+           "write_checkpoint"]
 
-_FORMAT, _VERSION = "ortpartial checkpoint", 1
+_VERSION = 1
 
 #: The files of a folder, by their number.
 _NAME, _PATTERN = "checkpoint-{:06}.safetensors", re.compile(r"checkpoint-(\d{6,})\.safetensors")
@@ -31,7 +32,7 @@ _NAME, _PATTERN = "checkpoint-{:06}.safetensors", re.compile(r"checkpoint-(\d{6,
 _WHOLE = 2**53
 
 
-def write_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def write_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str], kind: str = "checkpoint") -> None:
     """Write a state to a file, which holds either its former content or the whole state, whenever the process ends.
 
     Parameters
@@ -40,6 +41,8 @@ def write_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> 
         Dicts, lists and tuples of arrays, numbers, texts and None.
     path : path
         The file.
+    kind : str
+        What the file is called; those of one kind are not read as another one.
 
     Raises
     ------
@@ -55,18 +58,20 @@ def write_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str]) -> 
     {'epoch': 3, 'weights': {'w': array([0., 0.])}}
     """
     arrays: dict[str, np.ndarray] = {}
-    text = json.dumps(_encode(state, "", arrays), separators=(",", ":"), allow_nan=False)
-    metadata = {"format": _FORMAT, "version": str(_VERSION), "sha256": _hash(text, arrays), "state": text}
+    text = json.dumps(encode(state, "", arrays), separators=(",", ":"), allow_nan=False)
+    metadata = {"format": f"ortpartial {kind}", "version": str(_VERSION), "sha256": _hash(text, arrays), "state": text}
     write_tensors(arrays, path, metadata)
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_checkpoint(path: str | os.PathLike[str], kind: str = "checkpoint") -> dict[str, Any]:
     """Read the state in a file.
 
     Parameters
     ----------
     path : path
         The file.
+    kind : str
+        As for `write_checkpoint`.
 
     Returns
     -------
@@ -84,16 +89,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         arrays, metadata = read_tensors(path)
     except ModelError as e:
         raise CheckpointError(str(e)) from None
-    if metadata.get("format") != _FORMAT:
-        raise CheckpointError(f"{str(path)!r} is no checkpoint of ortpartial.")
+    if metadata.get("format") != f"ortpartial {kind}":
+        raise CheckpointError(f"{str(path)!r} is no {kind} of ortpartial.")
     version = metadata.get("version", "")
     if version.isdigit() and int(version) > _VERSION:
-        raise CheckpointError(f"{str(path)!r} is a checkpoint of version {version}, and this release of ortpartial "
+        raise CheckpointError(f"{str(path)!r} is a {kind} of version {version}, and this release of ortpartial "
                               f"reads version {_VERSION}; install the release that wrote it.")
     text = metadata.get("state", "")
     if version != str(_VERSION) or _hash(text, arrays) != metadata.get("sha256"):
         raise CheckpointError(f"{str(path)!r} is damaged: its checksum is not that of its content.")
-    return dict(_decode(json.loads(text), arrays))
+    return dict(decode(json.loads(text), arrays))
 
 
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
@@ -211,26 +216,52 @@ def _hash(text: str, arrays: Mapping[str, np.ndarray]) -> str:
     return checksum.hexdigest()
 
 
-def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
-    """A value as JSON has it; an array becomes its name, and is added to `arrays`.
+def encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Write a value as JSON has it; an array becomes its name.
 
     What JSON does not have is a dict with one key, which begins with "$".
+
+    Parameters
+    ----------
+    value : object
+        Dicts, lists and tuples of arrays, numbers, texts and None.
+    name : str
+        What the value is called, with which the names of its arrays begin.
+    arrays : dict of str to numpy.ndarray
+        The arrays by name, to which those of the value are added.
+
+    Returns
+    -------
+    object
+
+    Raises
+    ------
+    SettingError
+        The value holds something else.
+
+    Examples
+    --------
+    >>> arrays = {}
+    >>> encode({"epoch": 3, "weights": np.zeros(2)}, "state", arrays)
+    {'epoch': 3, 'weights': {'$array': 'state/weights'}}
+    >>> arrays
+    {'state/weights': array([0., 0.])}
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         value = value.item()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
         while name in arrays:  # Keys may have slashes, too.
             name += "'"
         arrays[name] = value
         return {"$array": name}
     if isinstance(value, Mapping):
         if all(isinstance(n, str) and not n.startswith("$") for n in value):
-            return {n: _encode(v, f"{name}/{n}".lstrip("/"), arrays) for n, v in value.items()}
-        pairs = [(_encode(n, f"{name}/{i}.key", arrays), _encode(v, f"{name}/{i}", arrays))
+            return {n: encode(v, f"{name}/{n}".lstrip("/"), arrays) for n, v in value.items()}
+        pairs = [(encode(n, f"{name}/{i}.key", arrays), encode(v, f"{name}/{i}", arrays))
                  for i, (n, v) in enumerate(value.items())]
         return {"$dict": pairs}
     if isinstance(value, (list, tuple)):
-        elements = [_encode(v, f"{name}/{i}", arrays) for i, v in enumerate(value)]
+        elements = [encode(v, f"{name}/{i}", arrays) for i, v in enumerate(value)]
         return elements if isinstance(value, list) else {"$tuple": elements}
     if isinstance(value, int) and abs(value) >= _WHOLE:
         return {"$int": str(value)}
@@ -238,14 +269,32 @@ def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"$float": repr(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise SettingError(f"A checkpoint holds arrays, numbers, texts, and lists and dicts of them; {name} is a "
-                       f"{type(value).__name__}.")
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    raise SettingError(f"What is saved is arrays, numbers, texts, and lists and dicts of them; {name!r} is {kind}.")
 
 
-def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """What `_encode` was given."""
+def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Read what `encode` has written.
+
+    Parameters
+    ----------
+    value : object
+        What it has returned.
+    arrays : dict of str to numpy.ndarray
+        The arrays by name.
+
+    Returns
+    -------
+    object
+        What it was given.
+
+    Examples
+    --------
+    >>> decode({"$tuple": [1, {"$float": "inf"}]}, {})
+    (1, inf)
+    """
     if isinstance(value, list):
-        return [_decode(v, arrays) for v in value]
+        return [decode(v, arrays) for v in value]
     if not isinstance(value, dict):
         return value
     kind: str = next(iter(value), "")
@@ -253,9 +302,9 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if kind == "$array":
         return arrays[content]
     if kind == "$dict":
-        return {_decode(n, arrays): _decode(v, arrays) for n, v in content}
+        return {decode(n, arrays): decode(v, arrays) for n, v in content}
     if kind == "$tuple":
-        return tuple(_decode(v, arrays) for v in content)
+        return tuple(decode(v, arrays) for v in content)
     if kind in ("$int", "$float"):
         return int(content) if kind == "$int" else float(content)
-    return {n: _decode(v, arrays) for n, v in value.items()}
+    return {n: decode(v, arrays) for n, v in value.items()}

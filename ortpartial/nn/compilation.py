@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, numpy_helper
 
-from ortpartial.exceptions import DataError, GraphError
+from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning
 from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
 from ortpartial.model import Range, check_indices, index_ranges, load
 from ortpartial.runtime import Session
@@ -123,6 +124,20 @@ class Program:
         self.session.set_state({n: a for n, a in arrays.items() if n in self.session.names})
         self._aside.update({n: a for n, a in arrays.items() if n not in self.session.names})
 
+    def states(self) -> dict[str, np.ndarray]:
+        """Copies of all of the state by name: parameters, buffers, and what else steps read and leave."""
+        return {**self._aside, **self.session.state}
+
+    def restore(self, states: Mapping[str, np.ndarray]) -> None:
+        """Overwrite all of the state; what no step reads yet waits for the one that does."""
+        if states.keys() == self.states().keys():
+            self.set(states)
+            return
+        parameters = dict(self.module.named_parameters(buffers=True))
+        self._aside = {n: a for n, a in states.items() if n not in parameters}
+        self._step, self._keep_states = None, False
+        self.session = self._open(self._write_model({n: states[n] for n in parameters}, parameters, None), returned=())
+
     def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
         """Draw the numbers of parameters anew."""
         self.set(self._draw(parameters, self.rng if random_state is None else np.random.default_rng(random_state)))
@@ -141,6 +156,9 @@ class Program:
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
         self._step, self._keep_states = None, keep_states
+        if not keep_states:
+            kept = {SEED, ITERATION, *(n for n, _ in self.module.named_parameters(buffers=True))}
+            self.restore({n: a for n, a in self.states().items() if n in kept})
 
     def plan(self, batches: int) -> None:
         """Plan a training of so many batches, for schedules that last as long."""
@@ -188,9 +206,11 @@ class Program:
         self._step.trace.count_batch()
         self._step_key = key
         parameters = dict(self.module.named_parameters(buffers=True))
-        state, read = self.session.state, self._step.trace.before
+        self._drop_foreign_states(self._step.trace.first, {SEED, ITERATION, *parameters})
+        state, read = self.states(), self._step.trace.before
         model = self._write_model({n: state[n] for n in parameters}, parameters, self._step)
         self.session = self._open(model, returned=self._outputs(self._step))
+        self._aside = {}
         if self._keep_states:
             self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
         self._keep_states = True
@@ -203,6 +223,18 @@ class Program:
 
     def complete(self) -> None:
         """Write what of the graph has been run and is not written: nothing here."""
+
+    def _drop_foreign_states(self, first: Mapping[str, np.ndarray], others: Collection[str]) -> None:
+        """Drop what was read from a file and is no state of the step's optimizers, with a warning."""
+        loaded = {n: a.shape for n, a in self._aside.items() if n not in others}
+        own = {n: a.shape for n, a in first.items() if n not in others}
+        unlike = [n for n in {**loaded, **own} if loaded.get(n) != own.get(n)]
+        if loaded and unlike:
+            more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
+            warnings.warn(f"The state that was loaded is that of another optimizer or of other weights: "
+                          f"{', '.join(map(repr, unlike[:3]))}{more} are not in both, and begin anew.",
+                          ModelWarning, stacklevel=2)
+        self._aside = {n: a for n, a in self._aside.items() if n not in unlike}
 
     def _open(self, model: ModelProto, returned: Collection[str]) -> TrainingSession:
         """The session of a model."""
@@ -250,6 +282,11 @@ class Program:
         _declare_opsets(proto, initialization)
         proto.ir_version = max(proto.ir_version, 7)
         return proto
+
+    def __reduce__(self) -> Any:
+        name = type(self.module).__name__
+        raise ModelError(f"A compiled {name} is neither pickled nor copied; save writes it to a file, and state_dict() "
+                         f"holds copies of its numbers.")
 
     # -- running
 
@@ -319,7 +356,7 @@ class Program:
         writing, session = self._sessions[mode]
         self._check_count(inputs)
         arrays = convert(inputs, writing.inputs, writing.find_ranges(flatten(writing.result, "output")))
-        self._aside = {**writing.trace.first, **self._aside}
+        self._aside = {**{n: a for n, a in writing.trace.first.items() if n not in self.session.names}, **self._aside}
         state = {n: self.get(n) for n in writing.trace.before}
         outputs = session.run({n: a for n, a in {**arrays, **state}.items() if n in session.inputs})
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})

@@ -12,7 +12,7 @@ from ortpartial.graph import Value, evaluating, with_numbers
 
 from .compilation import Program, Writing, convert
 from .structure import flatten, rebuild
-from .trace import ITERATION, SEED, Trace
+from .trace import Trace
 
 __all__ = ["EagerProgram"]
 
@@ -46,15 +46,6 @@ class EagerProgram(Program):
             for n, p in new.items():
                 p.name, p._program = n, self
         return self.get(name) if name in self.session.names else self._aside.get(name)
-
-    def forget_steps(self, *, keep_states: bool = False) -> None:
-        """Let the states of optimizers begin again, unless they are kept."""
-        super().forget_steps(keep_states=keep_states)
-        if not keep_states:
-            parameters = dict(self.module.named_parameters(buffers=True))
-            aside = {SEED: self.seed, ITERATION: self.get(ITERATION)}
-            arrays = {n: p.numpy() for n, p in parameters.items()}
-            self.session, self._aside = self._open(self._write_model(arrays, parameters, None), returned=()), aside
 
     def undo(self) -> None:
         """Back to before the last step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +14,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value, variable
 
+from . import states
 from .fitting import check_positive, fit, to_arrays
 from .losses import Loss
 from .optimizer import Optimizer
@@ -522,43 +524,193 @@ class Module:
     # -- states
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and buffers.
+        """Copies of all parameters and buffers, of a module or of a part of it.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            By name, as those of a torch module of the same layers.
-        """
-        return {n: p.numpy() for n, p in self.named_parameters(buffers=True)}
+            By name, as those of a torch module of the same layers; one that two layers share is under both names.
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Overwrite parameters and buffers.
+        Raises
+        ------
+        ModelError
+            The module is not compiled, and a parameter has no numbers yet.
+        """
+        return states.state_dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> states.IncompatibleKeys:
+        """Overwrite parameters and buffers, of a module or of a part of it; optimizers keep their states.
 
         Parameters
         ----------
         state : dict of str to array_like
-            By name: numpy arrays, or the state dict of a torch module.
+            By name: numpy arrays, or the state dict of a torch module. Each is converted to the element type of its
+            parameter.
         strict : bool
             Whether missing and unexpected names are errors.
+
+        Returns
+        -------
+        IncompatibleKeys
+            ``missing_keys`` and ``unexpected_keys``, as in torch.
 
         Raises
         ------
         ModelError
             A name is missing or unexpected, or a shape differs; nothing is changed.
+
+        Examples
+        --------
+        >>> from ortpartial import nn
+        >>> model = nn.Linear(2, 1).compile(nn.placeholder(["N", 2]))
+        >>> model.load_state_dict({"weight": [[1, 2]], "bias": [3]})
+        IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+        >>> model(np.ones((1, 2), np.float32)).tolist()
+        [[6.0]]
         """
-        own = dict(self.named_parameters(buffers=True))
-        arrays = {n: np.asarray(a) for n, a in state.items()}
-        problems = [f"{n!r} is missing" for n in own if n not in arrays]
-        problems += [f"{n!r} is unexpected" for n in arrays if n not in own]
-        problems = problems if strict else []
-        problems += [f"{n!r} has the shape {a.shape} where {own[n].shape} was expected"
-                     for n, a in arrays.items() if n in own and a.shape != own[n].shape]
-        if problems:
-            more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
-            raise ModelError(f"The state does not fit {type(self).__name__}: {'; '.join(problems[:3])}{more}.")
-        for n, a in arrays.items():
-            if n in own:
-                own[n].set(a)
+        return states.load_state_dict(self, state, strict)
+
+    def save_states(self, path: str | os.PathLike[str], aux_states: Mapping[str, Any] | None = None) -> None:
+        """Write all that the training goes on from to a file: `load_states` of an equal module reads it.
+
+        That is parameters, buffers, the states of optimizers, the number of batches seen and the seed. The file is one
+        of safetensors with a checksum; it holds either its former content or the whole state, whenever it is read.
+
+        Parameters
+        ----------
+        path : path
+            The file, such as ``"last.safetensors"``.
+        aux_states : dict of str to object, optional
+            What the file holds beside: arrays, numbers, texts, and lists and dicts of them.
+
+        Raises
+        ------
+        ModelError
+            The module is not compiled, or it is a part of one that is.
+        ConvergenceError
+            The training has made a part of the state NaN or infinite; the file remains as it is.
+        SettingError
+            `aux_states` hold something else.
+        OSError
+            The file cannot be written; the former one remains.
+
+        See Also
+        --------
+        save : Writes the model, too.
+
+        Examples
+        --------
+        >>> from ortpartial import nn
+        >>> model = nn.Linear(2, 1).set_optimizer("adam").compile(nn.placeholder(["N", 2]), random_state=0)
+        >>> X = np.float32([[1, 2], [3, 4]])
+        >>> model.fit(X, X[:, :1], epochs=3).save_states("last.safetensors", {"epoch": 3})
+        >>> again = nn.Linear(2, 1).set_optimizer("adam").compile(nn.placeholder(["N", 2]))
+        >>> again.load_states("last.safetensors")
+        {'epoch': 3}
+        >>> loss, expected = (m.fit(X, X[:, :1]).history_[-1]["loss"] for m in (again, model))
+        >>> loss == expected
+        True
+        """
+        states.save_states(self, path, aux_states)
+
+    def load_states(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Go back to the state in a file, from which the training goes on to the last bit.
+
+        Parameters
+        ----------
+        path : path
+            What `save_states` has written, of a module with the same parameters and the same optimizers.
+
+        Returns
+        -------
+        dict of str to object
+            The `aux_states` that were saved.
+
+        Raises
+        ------
+        ModelError
+            The module is not compiled, or it is a part of one that is.
+        CheckpointError
+            The file is damaged, no state file, or that of another architecture; nothing is changed.
+        OSError
+            It cannot be read.
+
+        Warns
+        -----
+        ModelWarning
+            By the next step: optimizers are other ones, and begin anew as far as their states do not fit.
+        """
+        return states.load_states(self, path)
+
+    def save(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> None:
+        """Write an ONNX file that holds the model and its training, in the form of the ONNX training standard.
+
+        It has the graph in evaluation mode, which any runtime runs, the weights and running statistics, and, as soon as
+        a batch was trained, the step and the states of optimizers: `TrainingSession` goes on from it.
+
+        Parameters
+        ----------
+        path : path
+            The file. It holds either its former content or the whole model, whenever it is read; the weights of a
+            model of more than 2 GB stand beside it in ``<name>.data``.
+        state : dict of str to object, optional
+            What the file holds beside: arrays, numbers, texts, and lists and dicts of them.
+
+        Raises
+        ------
+        ModelError
+            The module is not compiled, or it is a part of one that is.
+        ConvergenceError
+            The training has made a part of the state NaN or infinite; the file remains as it is.
+        SettingError
+            `state` holds something else.
+        OSError
+            The file cannot be written; the former one remains.
+
+        Examples
+        --------
+        >>> from ortpartial import TrainingSession, nn
+        >>> model = nn.Linear(2, 1).set_optimizer("adam").compile(nn.placeholder(["N", 2]), random_state=0)
+        >>> X = np.float32([[1, 2], [3, 4]])
+        >>> model.fit(X, X[:, :1], epochs=3).save("linear.onnx", state={"epoch": 3})
+        >>> again = nn.Linear(2, 1).set_optimizer("adam").compile(nn.placeholder(["N", 2]))
+        >>> again.load("linear.onnx", include_state=True)
+        {'epoch': 3}
+        >>> session = TrainingSession("linear.onnx")
+        >>> outputs = session.step({"x": X, "target": X[:, :1]})
+        >>> bool(outputs["loss"] == again.train_one_batch(X, X[:, :1])[1])
+        True
+        """
+        states.save(self, path, state)
+
+    def load(self, path: str | os.PathLike[str], include_state: bool = False) -> dict[str, Any] | None:
+        """Overwrite parameters and buffers by those of the same names in an ONNX file, as far as they fit.
+
+        Parameters
+        ----------
+        path : path
+            What `save` has written, or any ONNX file with initializers of these names, such as an export of torch.
+        include_state : bool
+            Whether the training goes on where it was when the file was written: with the states of optimizers, the
+            number of batches seen and the seed.
+
+        Returns
+        -------
+        dict of str to object, or None
+            The `state` that was saved; None without `include_state`.
+
+        Raises
+        ------
+        ModelError
+            There is no such file, it is no ONNX model, or the module is not compiled.
+
+        Warns
+        -----
+        ModelWarning
+            One for each parameter that is missing, unexpected or of another shape; it stays as it is, and the rest is
+            loaded.
+        """
+        return states.load(self, path, include_state)
 
     def __repr__(self) -> str:
         if self._program is None:

@@ -187,7 +187,10 @@ class Parameter(Arithmetic):
         array = np.asarray(numbers, self.dtype)
         if array.ndim and array.shape != self.shape:
             raise SettingError(f"{self!r} takes numbers of the shape {self.shape}, not {array.shape}.")
-        self.initialize(Constant(array))
+        if self._program is None:
+            self.initialize(Constant(array))
+        else:
+            self._program.set({self.name: np.broadcast_to(array, self.shape)})
 
     def initialize(self, initializer: Any, random_state: int | None = None) -> None:
         """Draw the numbers anew; before the module is compiled, when it is.

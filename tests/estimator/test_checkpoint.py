@@ -64,7 +64,7 @@ def test_the_rest_is_json(tmp_path):
 
 
 def test_what_it_cannot_hold(tmp_path):
-    with pytest.raises(SettingError, match=r"^A checkpoint holds arrays, .* of them; callbacks/0 is a function\.$"):
+    with pytest.raises(SettingError, match=r"^What is saved is arrays, .* of them; 'callbacks/0' is a function\.$"):
         write_checkpoint({"callbacks": [print.__class__ and (lambda: 0)]}, tmp_path / "a.safetensors")
     assert not os.listdir(tmp_path)
 

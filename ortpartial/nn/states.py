@@ -1,0 +1,367 @@
+"""States of modules: weights by name, files that hold all that a training goes on from, and ONNX files as both."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+from onnx.numpy_helper import from_array, to_array
+
+from ortpartial.estimator import decode, encode, read_checkpoint, write_checkpoint
+from ortpartial.exceptions import CheckpointError, ModelError, ModelWarning, SettingError
+from ortpartial.model import check_finite, find_aliases, read, write
+
+from .initializers import Constant
+from .parameter import Parameter
+from .trace import ITERATION, SEED
+
+if TYPE_CHECKING:
+    from .compilation import Program
+    from .module import Module
+
+__all__ = ["IncompatibleKeys", "load", "load_state_dict", "load_states", "save", "save_states", "state_dict"]
+
+#: What a file of states is called, and the keys of the metadata of an ONNX file: what its initializers are, and the
+#: state of the user.
+_KIND, _NAMES, _STATE = "state file", "ortpartial.module", "ortpartial.state"
+
+#: A buffer of torch's BatchNorm, which nothing reads unless its momentum is None.
+_COUNTER = "num_batches_tracked"
+
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+class IncompatibleKeys(NamedTuple):
+    """What did not fit when a state dict was loaded.
+
+    Parameters
+    ----------
+    missing_keys : list of str
+        The parameters that the state dict does not have.
+    unexpected_keys : list of str
+        What it has beside.
+    """
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def state_dict(module: Module) -> dict[str, np.ndarray]:
+    """Copy the parameters and the buffers of a module.
+
+    Parameters
+    ----------
+    module : Module
+        The module, or a part of one.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        By name; one that two layers share stands there under each of its names.
+    """
+    return {n: p.numpy() for n, p in _walk(module, ())}
+
+
+def load_state_dict(module: Module, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+    """Overwrite parameters and buffers of a module.
+
+    Parameters
+    ----------
+    module : Module
+        The module, or a part of one.
+    state : dict of str to array_like
+        By name: arrays, or tensors of torch.
+    strict : bool
+        Whether missing and unexpected names are errors.
+
+    Returns
+    -------
+    IncompatibleKeys
+
+    Raises
+    ------
+    ModelError
+        Something does not fit, and nothing is changed.
+    """
+    if not isinstance(state, Mapping):
+        raise ModelError(f"A state dict holds arrays by name, and this is a {type(state).__name__}.")
+    own = dict(_walk(module, ()))
+    arrays = {n: _to_array(a, n) for n, a in state.items() if n in own or not n.endswith(_COUNTER)}
+    problems = _compare(own, arrays)
+    kinds = ("missing", "unexpected", "mismatched") if strict else ("mismatched",)
+    if listed := [text for kind in kinds for text in problems[kind].values()]:
+        is_early = not any(p._program for p in own.values()) and problems["unexpected"]
+        hint = "; compile the module first, if layers take their sizes from its inputs" if is_early else ""
+        raise ModelError(f"The state does not fit {type(module).__name__}: {_shorten(listed)}{hint}.")
+    for n in own.keys() & arrays.keys():
+        own[n].set(arrays[n])
+    return IncompatibleKeys(list(problems["missing"]), list(problems["unexpected"]))
+
+
+def save_states(module: Module, path: str | os.PathLike[str], aux_states: Mapping[str, Any] | None) -> None:
+    """Write the whole state of a module to a file.
+
+    Parameters
+    ----------
+    module : Module
+        The module, compiled.
+    path : path
+        The file.
+    aux_states : dict of str to object, optional
+        What the file holds beside.
+
+    Raises
+    ------
+    ModelError
+        The module is not compiled.
+    ConvergenceError
+        The state is not finite.
+    SettingError
+        `aux_states` hold something else than arrays, numbers, texts, and lists and dicts of them.
+    OSError
+        The file cannot be written.
+    """
+    program = _find_program(module)
+    states = program.states()
+    _check_finite(module, states)
+    parameters = dict(module.named_parameters(buffers=True))
+    write_checkpoint({"module": type(module).__name__,
+                      "parameters": {n: states[n] for n in parameters},
+                      "states": {n: a for n, a in states.items() if n not in parameters},
+                      "aux_states": _check_dict(aux_states, "aux_states")}, path, _KIND)
+
+
+def load_states(module: Module, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Go back to the state in a file.
+
+    Parameters
+    ----------
+    module : Module
+        The module, compiled.
+    path : path
+        What `save_states` has written.
+
+    Returns
+    -------
+    dict of str to object
+        The auxiliary states.
+
+    Raises
+    ------
+    ModelError
+        The module is not compiled.
+    CheckpointError
+        The file is damaged, no state file, or that of another architecture; nothing is changed.
+    OSError
+        It cannot be read.
+    """
+    program, stored = _find_program(module), read_checkpoint(path, _KIND)
+    problems = _compare(dict(module.named_parameters(buffers=True)), stored["parameters"])
+    if listed := [text for part in problems.values() for text in part.values()]:
+        raise CheckpointError(f"{str(path)!r} is the state of another {stored['module']}, and does not fit this "
+                              f"{type(module).__name__}: {_shorten(listed)}.")
+    program.restore({**stored["parameters"], **stored["states"]})
+    return dict(stored["aux_states"])
+
+
+def save(module: Module, path: str | os.PathLike[str], state: Mapping[str, Any] | None) -> None:
+    """Write a module to an ONNX file that holds its training.
+
+    Parameters
+    ----------
+    module : Module
+        The module, compiled.
+    path : path
+        The file.
+    state : dict of str to object, optional
+        What the file holds beside.
+
+    Raises
+    ------
+    ModelError
+        The module is not compiled.
+    ConvergenceError
+        The state is not finite.
+    SettingError
+        `state` holds something else than arrays, numbers, texts, and lists and dicts of them.
+    OSError
+        The file cannot be written.
+    """
+    program, arrays = _find_program(module), dict[str, np.ndarray]()
+    program.complete()
+    states = program.states()
+    _check_finite(module, states)
+    text = json.dumps(encode(_check_dict(state, "state"), "state", arrays), allow_nan=False)
+    parameters = [n for n, _ in module.named_parameters(buffers=True)]
+    names = {"parameters": parameters, "states": [n for n in states if n not in parameters]}
+    proto = program.session.training_model()
+    info = proto.training_info[0]
+    # What the next step goes on from, and what no graph reads, stand where stock runtimes do not look.
+    info.algorithm.initializer.extend(from_array(states[n], n)
+                                      for n in names["states"] if n not in program.session.names)
+    info.initialization.initializer.extend(from_array(a, n) for n, a in arrays.items())
+    for key, value in ((_NAMES, json.dumps(names)), (_STATE, text)):
+        proto.metadata_props.add(key=key, value=value)
+    write(proto, path)
+
+
+def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> dict[str, Any] | None:
+    """Overwrite parameters and buffers of a module by those of an ONNX file, as far as they fit.
+
+    Parameters
+    ----------
+    module : Module
+        The module, compiled, or a part of it.
+    path : path
+        What `save` has written, or another ONNX file with initializers of these names.
+    include_state : bool
+        Whether the training goes on where it was.
+
+    Returns
+    -------
+    dict of str to object, or None
+        What `save` was given as `state`; None without `include_state`.
+
+    Raises
+    ------
+    ModelError
+        There is no such file, or it is no ONNX model.
+
+    Warns
+    -----
+    ModelWarning
+        One for each parameter that is missing, unexpected or mismatched.
+    """
+    own = dict(module.named_parameters(buffers=True))
+    is_part = module._program is None and any(p._program for p in own.values())
+    program = None if is_part and not include_state else _find_program(module)
+    proto = _read(path)
+    parameters, states = _read_tensors(proto, own)
+    problems = _compare(own, parameters)
+    for problem in (text for part in problems.values() for text in part.values()):
+        warnings.warn(f"{str(path)!r} does not fit {type(module).__name__}: {problem}.", ModelWarning, stacklevel=3)
+    for n in own.keys() & parameters.keys() - problems["mismatched"].keys():
+        own[n].set(parameters[n])
+    if program is None or not include_state:
+        return None
+    if states:
+        now = program.states()
+        program.restore({**{n: now[n] for n in (*own, SEED, ITERATION)}, **states})
+    return _read_state(proto)
+
+
+def _read(path: str | os.PathLike[str]) -> ModelProto:
+    """The model in a file."""
+    try:
+        return read(path)
+    except ModelError:
+        if Path(path).suffix == ".safetensors" and Path(path).is_file():
+            raise ModelError(f"{str(path)!r} is no ONNX model; load_states reads what save_states writes.") from None
+        raise
+
+
+def _read_tensors(proto: ModelProto, own: Collection[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Parameters and buffers in a file, and what a training goes on from beside.
+
+    In a file that does not list them, parameters are the initializers of the inference graph that a training changes,
+    or, without one, those of floating-point numbers but for single numbers.
+    """
+    graphs = (proto.graph, *(info.algorithm for info in proto.training_info))
+    tensors = {t.name: t for graph in graphs for t in graph.initializer}
+    listed = next((json.loads(p.value) for p in proto.metadata_props if p.key == _NAMES), None)
+    if listed is not None:
+        return tuple({n: to_array(tensors[n]) for n in listed[kind] if n in tensors}  # type: ignore[return-value]
+                     for kind in ("parameters", "states"))
+    if proto.training_info:
+        changed = {p.key for t in proto.training_info for p in (*t.update_binding, *t.initialization_binding)}
+        return {t.name: to_array(t) for t in proto.graph.initializer if t.name in changed}, {}
+    readers = {x: node.op_type for node in proto.graph.node for x in node.input}
+    names = {a.initializer: alias for alias, a in find_aliases(proto.graph).items()}
+    parameters = {}
+    for t in proto.graph.initializer:
+        if t.name in own or (t.data_type in _FLOATS and t.dims):
+            # torch's exporters transpose the weight of a Linear for a MatMul, and give it another name.
+            is_transposed = t.name in names and readers.get(t.name) == "MatMul"
+            parameters[names.get(t.name, t.name)] = to_array(t).T if is_transposed else to_array(t)
+    return parameters, {}
+
+
+def _read_state(proto: ModelProto) -> dict[str, Any]:
+    """The state of the user in a file."""
+    text = next((p.value for p in proto.metadata_props if p.key == _STATE), "{}")
+    tensors = (t for info in proto.training_info for t in info.initialization.initializer)
+    return dict(decode(json.loads(text), {t.name: to_array(t) for t in tensors if t.name.startswith("state/")}))
+
+
+def _walk(module: Module, outer: Sequence[Module], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+    """Parameters and buffers under all of their names, as torch lists them."""
+    from .module import Module
+
+    for n, p in module._attributes(Parameter):
+        yield f"{prefix}{n}", p
+    for n, child in module._attributes(Module):
+        if not any(child is m for m in (*outer, module)):
+            yield from _walk(child, (*outer, module), f"{prefix}{n}.")
+
+
+def _find_program(module: Module) -> Program:
+    """The compiled module; a part of one has no training of its own."""
+    if module._program is None:
+        for p in module.parameters():
+            if p._program is not None:
+                whole, part = type(p._program.module).__name__, type(module).__name__
+                raise ModelError(f"This {part} is a part of a {whole}, which has the training of both; save and load "
+                                 f"that, or take state_dict() and load_state_dict of the {part}.")
+    return module._compiled
+
+
+def _compare(own: Mapping[str, Parameter], arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, str]]:
+    """What is missing, unexpected or mismatched among arrays, by kind and name."""
+    present = {id(own[n]) for n in arrays if n in own}
+    return {
+        "missing": {n: f"{n!r} is missing" for n, p in own.items() if id(p) not in present},
+        "unexpected": {n: f"{n!r} is unexpected" for n in arrays if n not in own},
+        "mismatched": {n: f"{n!r} has the shape {a.shape}, where {own[n].shape} was expected"
+                       for n, a in arrays.items() if n in own and a.shape != own[n].shape},
+    }
+
+
+def _shorten(problems: Sequence[str]) -> str:
+    """The first problems of a list."""
+    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+    return "; ".join(problems[:3]) + more
+
+
+def _check_finite(module: Module, states: Mapping[str, np.ndarray]) -> None:
+    """Check that the training has not failed; infinite constants such as those of a mask are meant."""
+    first = dict.fromkeys(states, np.zeros(()))
+    for n, p in module.named_parameters(buffers=True):
+        if isinstance(p.initializer, Constant):
+            first[n] = np.asarray(p.initializer.value)
+    check_finite(states, first, "to_onnx")
+
+
+def _check_dict(state: Any, name: str) -> Mapping[str, Any]:
+    """The state of the user, empty by default."""
+    if state is not None and not isinstance(state, Mapping):
+        raise SettingError(f"{name} is a dict by name, such as {{'epoch': 3}}, not a {type(state).__name__}.")
+    return state or {}
+
+
+def _to_array(numbers: Any, name: str) -> np.ndarray:
+    """An array, or what a tensor of torch holds; numpy has none of the small floats of torch 2."""
+    if hasattr(numbers, "detach"):
+        numbers = numbers.detach().cpu()
+        is_small = numbers.is_floating_point() and numbers.element_size() < 4
+        numbers = (numbers.float() if is_small else numbers).numpy()
+    array = np.asarray(numbers)
+    if array.dtype.kind not in "biufV":
+        raise ModelError(f"{name!r} is {array.dtype}, where an array of numbers was expected.")
+    return array
