@@ -120,12 +120,7 @@ class Module:
     # -- what users write
 
     def forward(self, *inputs: Any) -> Any:
-        """What the module computes, which subclasses write.
-
-        Parameters
-        ----------
-        *inputs : Value
-            The inputs.
+        """What the module computes of its inputs, values, which subclasses write.
 
         Returns
         -------

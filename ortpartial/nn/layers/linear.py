@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, op
 
 from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
-from .sizes import read_size
+from .sizes import check_size, read_size
 
 __all__ = ["Linear"]
 
@@ -51,7 +52,8 @@ class Linear(Module):
     """
 
     def __init__(self, in_features: int | None, out_features: int, bias: bool = True, *, dtype: Any = "float32"):
-        self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
+        self.in_features: int | None = None
+        self.out_features, self.dtype = out_features, dtype
         self.weight: Any = None
         self.bias: Any = None
         self._has_bias = bias
@@ -60,6 +62,7 @@ class Linear(Module):
 
     def _make(self, n: int) -> None:
         """Make the weights for n features."""
+        self.in_features = n
         first = Uniform(-1 / sqrt(n), 1 / sqrt(n)) if n else 0.0
         self.weight = Parameter([self.out_features, n], first, dtype=self.dtype)
         if self._has_bias:
@@ -77,8 +80,12 @@ class Linear(Module):
         -------
         Value of shape (..., out_features)
         """
-        if self.weight is None:
+        if x.rank == 0:
+            raise GraphError(f"x is a single number, {x.type_name}, where features were expected on the last axis.")
+        if self.in_features is None:
             self._make(read_size(x, -1))
+        assert self.in_features is not None
+        check_size(x, -1, self.in_features, "features")
         if x.rank == 2:
             return op.Gemm(x, self.weight, self.bias, transB=1)
         y = x @ self.weight.T

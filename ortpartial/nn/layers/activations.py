@@ -1,0 +1,462 @@
+"""Activations: functions of each element, and of the elements along an axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ortpartial.exceptions import GraphError, SettingError
+from ortpartial.graph import Value, op
+
+from ..module import Module
+from ..parameter import Parameter
+from .sizes import check_axes, check_size
+
+__all__ = ["CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
+           "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Softmax2d",
+           "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold"]
+
+
+@dataclass(eq=False, repr=False)
+class ReLU(Module):
+    """max(x, 0).
+
+    Parameters
+    ----------
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Relu(x)
+
+
+@dataclass(eq=False, repr=False)
+class ReLU6(Module):
+    """min(max(x, 0), 6).
+
+    Parameters
+    ----------
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Clip(x, 0.0, 6.0)
+
+
+@dataclass(eq=False, repr=False)
+class LeakyReLU(Module):
+    """x for x > 0, and x·negative_slope else.
+
+    Parameters
+    ----------
+    negative_slope : float
+        The slope below 0.
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    negative_slope: float = 0.01
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.LeakyRelu(x, alpha=self.negative_slope)
+
+
+class PReLU(Module):
+    """x for x > 0, and x·weight else.
+
+    Parameters
+    ----------
+    num_parameters : int
+        1, or the number of channels, on axis 1 of x.
+    init : float
+        The first weight.
+    dtype : numpy dtype or its name
+        The element type of the weight.
+
+    Attributes
+    ----------
+    weight : Parameter of shape (num_parameters,)
+        The slope below 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.PReLU().compile(nn.placeholder(["N"]))(np.float32([-2, 2])).tolist()
+    [-0.5, 2.0]
+    """
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: Any = "float32"):
+        self.num_parameters = num_parameters
+        self.weight = Parameter([num_parameters], init, dtype=dtype)
+
+    def forward(self, x: Value) -> Value:
+        if self.num_parameters == 1:
+            return op.PRelu(x, self.weight)
+        if x.rank < 2:
+            raise GraphError(f"x has {x.rank} axes, {x.type_name}, where (N, C, ...) was expected.")
+        check_size(x, 1, self.num_parameters, "channels")
+        slope = self.weight.value if x.rank == 2 else op.Unsqueeze(self.weight, list(range(1, x.rank - 1)))
+        return op.PRelu(x, slope)
+
+
+@dataclass(eq=False, repr=False)
+class ELU(Module):
+    """x for x > 0, and alpha·(exp(x) - 1) else.
+
+    Parameters
+    ----------
+    alpha : float
+        -alpha is the limit below 0.
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    alpha: float = 1.0
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Elu(x, alpha=self.alpha)
+
+
+@dataclass(eq=False, repr=False)
+class SELU(Module):
+    """1.0507·x for x > 0, and 1.7581·(exp(x) - 1) else.
+
+    Parameters
+    ----------
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Selu(x)
+
+
+@dataclass(eq=False, repr=False)
+class CELU(Module):
+    """x for x > 0, and alpha·(exp(x / alpha) - 1) else.
+
+    Parameters
+    ----------
+    alpha : float
+        -alpha is the limit below 0.
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    alpha: float = 1.0
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Celu(x, alpha=self.alpha)
+
+
+@dataclass(eq=False, repr=False)
+class GELU(Module):
+    """x·Φ(x), with the distribution function Φ of N(0, 1).
+
+    Parameters
+    ----------
+    approximate : {"none", "tanh"}
+        ``"tanh"`` for x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.GELU().compile(nn.placeholder(["N"]))(np.float32([-1, 1])).round(3).tolist()
+    [-0.159, 0.841]
+    """
+
+    approximate: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise SettingError(f"GELU: approximate is {self.approximate!r}, 'none' or 'tanh' was expected.")
+
+    def forward(self, x: Value) -> Value:
+        return op.Gelu(x, approximate=self.approximate)
+
+
+@dataclass(eq=False, repr=False)
+class SiLU(Module):
+    """x·σ(x), with the logistic function σ.
+
+    Parameters
+    ----------
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return x * op.Sigmoid(x)
+
+
+@dataclass(eq=False, repr=False)
+class Mish(Module):
+    """x·tanh(log(1 + exp(x))).
+
+    Parameters
+    ----------
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Mish(x)
+
+
+@dataclass(eq=False, repr=False)
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Value) -> Value:
+        return op.Sigmoid(x)
+
+
+@dataclass(eq=False, repr=False)
+class LogSigmoid(Module):
+    """-log(1 + exp(-x))."""
+
+    def forward(self, x: Value) -> Value:
+        return -op.Softplus(-x)
+
+
+@dataclass(eq=False, repr=False)
+class Hardsigmoid(Module):
+    """min(max(x / 6 + 1/2, 0), 1).
+
+    Parameters
+    ----------
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
+
+
+@dataclass(eq=False, repr=False)
+class Hardswish(Module):
+    """x·min(max(x / 6 + 1/2, 0), 1).
+
+    Parameters
+    ----------
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.HardSwish(x)
+
+
+@dataclass(eq=False, repr=False)
+class Tanh(Module):
+    """tanh(x)."""
+
+    def forward(self, x: Value) -> Value:
+        return op.Tanh(x)
+
+
+@dataclass(eq=False, repr=False)
+class Tanhshrink(Module):
+    """x - tanh(x)."""
+
+    def forward(self, x: Value) -> Value:
+        return x - op.Tanh(x)
+
+
+@dataclass(eq=False, repr=False)
+class Hardtanh(Module):
+    """min(max(x, min_val), max_val).
+
+    Parameters
+    ----------
+    min_val : float
+        The least value.
+    max_val : float
+        The largest value.
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    min_val: float = -1.0
+    max_val: float = 1.0
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Clip(x, float(self.min_val), float(self.max_val))
+
+
+@dataclass(eq=False, repr=False)
+class Softplus(Module):
+    """log(1 + exp(beta·x)) / beta.
+
+    Parameters
+    ----------
+    beta : float
+        How sharp the bend at 0 is.
+    threshold : float
+        Where beta·x is larger, x itself is taken.
+    """
+
+    beta: float = 1.0
+    threshold: float = 20.0
+
+    def forward(self, x: Value) -> Value:
+        y = op.Softplus(x) if self.beta == 1 else op.Softplus(x * self.beta) / self.beta
+        return y if self.threshold >= 20 else op.Where(x * self.beta > self.threshold, x, y)
+
+
+@dataclass(eq=False, repr=False)
+class Softsign(Module):
+    """x / (1 + abs(x))."""
+
+    def forward(self, x: Value) -> Value:
+        return op.Softsign(x)
+
+
+@dataclass(eq=False, repr=False)
+class Softshrink(Module):
+    """x - lambd for x > lambd, x + lambd for x < -lambd, and 0 between.
+
+    Parameters
+    ----------
+    lambd : float
+        The bound.
+    """
+
+    lambd: float = 0.5
+
+    def forward(self, x: Value) -> Value:
+        return op.Shrink(x, lambd=self.lambd, bias=self.lambd)
+
+
+@dataclass(eq=False, repr=False)
+class Hardshrink(Module):
+    """x for abs(x) > lambd, and 0 else.
+
+    Parameters
+    ----------
+    lambd : float
+        The bound.
+    """
+
+    lambd: float = 0.5
+
+    def forward(self, x: Value) -> Value:
+        return op.Shrink(x, lambd=self.lambd, bias=0.0)
+
+
+@dataclass(eq=False, repr=False)
+class Threshold(Module):
+    """x for x > threshold, and value else.
+
+    Parameters
+    ----------
+    threshold : float
+        The bound.
+    value : float
+        What stands below it.
+    inplace : bool
+        Without effect: a graph has no memory that is overwritten.
+    """
+
+    threshold: float
+    value: float
+    inplace: bool = False
+
+    def forward(self, x: Value) -> Value:
+        return op.Where(x > self.threshold, x, self.value)
+
+
+@dataclass(eq=False, repr=False)
+class _AlongAxis(Module):
+    """A function of the elements along an axis."""
+
+    dim: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dim is None:
+            raise SettingError(f"{type(self).__name__}: dim, the axis whose elements sum to 1, has no default; -1 is "
+                               f"the last one.")
+
+
+class Softmax(_AlongAxis):
+    """exp(x) / Σ exp(x) along an axis.
+
+    Parameters
+    ----------
+    dim : int
+        The axis; torch's default, None, is not accepted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Softmax(-1).compile(nn.placeholder(["N", 2]))(np.zeros((1, 2), np.float32)).tolist()
+    [[0.5, 0.5]]
+    """
+
+    def forward(self, x: Value) -> Value:
+        return op.Softmax(x, axis=self.dim)
+
+
+class LogSoftmax(_AlongAxis):
+    """x - log Σ exp(x) along an axis; see `Softmax`."""
+
+    def forward(self, x: Value) -> Value:
+        return op.LogSoftmax(x, axis=self.dim)
+
+
+class Softmin(_AlongAxis):
+    """exp(-x) / Σ exp(-x) along an axis; see `Softmax`."""
+
+    def forward(self, x: Value) -> Value:
+        return op.Softmax(-x, axis=self.dim)
+
+
+class Softmax2d(Module):
+    """The softmax along the channels of images (N, C, H, W)."""
+
+    def forward(self, x: Value) -> Value:
+        check_axes(x, "NCHW")
+        return op.Softmax(x, axis=1)
+
+
+@dataclass(eq=False, repr=False)
+class GLU(Module):
+    """a·σ(b), where a and b are the halves of x and σ is the logistic function.
+
+    Parameters
+    ----------
+    dim : int
+        The axis that is halved.
+    """
+
+    dim: int = -1
+
+    def forward(self, x: Value) -> Value:
+        n = (x.shape or ())[self.dim]
+        if isinstance(n, int) and n % 2:
+            raise GraphError(f"axis {self.dim} of x, {x.type_name}, has {n} elements, which cannot be halved.")
+        a, b = op.Split(x, axis=self.dim, num_outputs=2)
+        return a * op.Sigmoid(b)

@@ -1,0 +1,117 @@
+"""Layers that change the shape of a value, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ortpartial.exceptions import GraphError
+from ortpartial.graph import Value, op
+
+from ..module import Module
+
+__all__ = ["Flatten", "Identity", "Unflatten"]
+
+
+class Flatten(Module):
+    """Some axes in one, by default all but that of the rows.
+
+    Parameters
+    ----------
+    start_dim, end_dim : int
+        The first and the last of them; a negative number counts from the end.
+
+    References
+    ----------
+    ``torch.nn.Flatten``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Flatten().compile(nn.placeholder(["N", 2, 3]))(np.ones((4, 2, 3), np.float32)).shape
+    (4, 6)
+    """
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1):
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Value) -> Value:
+        start, end = (axis + x.rank * (axis < 0) for axis in (self.start_dim, self.end_dim))
+        if not 0 <= start <= end < max(x.rank, 1):
+            raise GraphError(f"x has {x.rank} axes, {x.type_name}, and none from {self.start_dim} to {self.end_dim}.")
+        if start == 1 and end == x.rank - 1:
+            return op.Flatten(x, axis=1)
+        shape = x.shape or ()
+        merged, behind = shape[start : end + 1], shape[end + 1 :]
+        size = prod(merged) if all(isinstance(n, int) for n in merged) else -1  # type: ignore[arg-type]
+        if all(isinstance(n, int) and n for n in behind):
+            return op.Reshape(x, [*[0] * start, size, *behind])  # 0 copies a size
+        return op.Reshape(x, op.Concat(op.Shape(x, end=start), [size], op.Shape(x, start=end + 1), axis=0))
+
+
+class Unflatten(Module):
+    """An axis in several.
+
+    Parameters
+    ----------
+    dim : int
+        The axis; a negative number counts from the end.
+    unflattened_size : sequence of int
+        The sizes, of which one may be -1.
+
+    References
+    ----------
+    ``torch.nn.Unflatten``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Unflatten(1, (2, 3)).compile(nn.placeholder(["N", 6]))(np.ones((4, 6), np.float32)).shape
+    (4, 2, 3)
+    """
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]):
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: Value) -> Value:
+        axis = self.dim + x.rank * (self.dim < 0)
+        if not 0 <= axis < x.rank:
+            raise GraphError(f"x has {x.rank} axes, {x.type_name}, and none with the number {self.dim}.")
+        n, total = (x.shape or ())[axis], prod(self.unflattened_size)
+        if isinstance(n, int) and (n % total if total < 0 else n != total):
+            raise GraphError(f"axis {axis} of x, {x.type_name}, cannot become {self.unflattened_size}.")
+        behind = (x.shape or ())[axis + 1 :]
+        if all(isinstance(m, int) and m for m in behind):
+            return op.Reshape(x, [*[0] * axis, *self.unflattened_size, *behind])  # 0 copies a size
+        sizes = op.Concat(op.Shape(x, end=axis), list(self.unflattened_size), op.Shape(x, start=axis + 1), axis=0)
+        return op.Reshape(x, sizes)
+
+
+class Identity(Module):
+    """Its input.
+
+    Parameters
+    ----------
+    *settings, **others : object
+        Without effect.
+
+    References
+    ----------
+    ``torch.nn.Identity``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Identity().compile(nn.placeholder(["N"]))(np.ones(2, np.float32)).tolist()
+    [1.0, 1.0]
+    """
+
+    def __init__(self, *settings: Any, **others: Any):
+        pass
+
+    def forward(self, x: Any) -> Any:
+        return x
