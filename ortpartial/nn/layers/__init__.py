@@ -17,8 +17,8 @@ from .activations import (
     PReLU,
     ReLU,
     ReLU6,
-    SiLU,
     Sigmoid,
+    SiLU,
     Softmax,
     Softmax2d,
     Softmin,
@@ -34,7 +34,6 @@ from .containers import ModuleDict, ModuleList, Sequential
 from .convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from .embedding import Embedding
-from .interim import 
 from .linear import Linear
 from .normalization import (
     BatchNorm1d,

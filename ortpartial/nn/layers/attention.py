@@ -15,8 +15,10 @@ from ortpartial.graph import Arithmetic, Value, constant, op, reshape_like
 from ..initializers import GlorotUniform
 from ..module import Module
 from ..parameter import Parameter
-from .interim import Dropout, LayerNorm, check_size
+from .dropout import Dropout
 from .linear import Linear
+from .normalization import LayerNorm
+from .sizes import check_size
 
 __all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
 

@@ -84,7 +84,6 @@ class Linear(Module):
             raise GraphError(f"x is a single number, {x.type_name}, where features were expected on the last axis.")
         if self.in_features is None:
             self._make(read_size(x, -1))
-        assert self.in_features is not None
         check_size(x, -1, self.in_features, "features")
         if x.rank == 2:
             return op.Gemm(x, self.weight, self.bias, transB=1)

@@ -65,12 +65,8 @@ class _ChannelNorm(Module):
         """The normalization in evaluation mode."""
         return op.BatchNormalization(x, scale, shift, self.running_mean, self.running_var, epsilon=self.eps)
 
-    def _move_running(self, x: Value, mean: Value, variance: Value, axes: Sequence[int]) -> None:
+    def _move_running(self, x: Value, mean: Value, variance: Value, axes: Sequence[int], momentum: Any) -> None:
         """Move the running statistics toward those of the batch: the mean and the biased variance over axes of x."""
-        trace = current_trace()
-        assert trace is not None
-        batches = self.num_batches_tracked.value + 1
-        momentum = 1 / batches.astype(self.dtype) if self.momentum is None else self.momentum
         sizes = [(x.shape or ())[axis] for axis in axes]
         if all(isinstance(n, int) for n in sizes):
             n: Any = prod(sizes)
@@ -79,9 +75,14 @@ class _ChannelNorm(Module):
             n = op.ReduceProd(op.Gather(op.Shape(x), [*axes]), keepdims=0).astype(x.dtype)
             unbiased = variance * (n / op.Max(n - 1, 1))
         for buffer, new in ((self.running_mean, mean), (self.running_var, unbiased)):
-            moved = buffer.value * (1 - momentum) + new.astype(self.dtype) * momentum
-            trace.write(buffer, stop_gradient(moved))
-        trace.write(self.num_batches_tracked, batches)
+            _write(buffer, stop_gradient(buffer.value * (1 - momentum) + new.astype(self.dtype) * momentum))
+
+
+def _write(buffer: Buffer, value: Value) -> None:
+    """Give a buffer another value after the batch."""
+    trace = current_trace()
+    assert trace is not None
+    trace.write(buffer, value)
 
 
 class _BatchNorm(_ChannelNorm):
@@ -100,7 +101,10 @@ class _BatchNorm(_ChannelNorm):
         centered = x - broadcast_channels(mean, x)
         variance = op.ReduceMean(centered * centered, axes, keepdims=0)
         if self.track_running_stats:
-            self._move_running(x, mean, variance, axes)
+            batches = self.num_batches_tracked.value + 1
+            _write(self.num_batches_tracked, batches)
+            momentum = 1 / batches.astype(self.dtype) if self.momentum is None else self.momentum
+            self._move_running(x, mean, variance, axes, momentum)
         factor = scale.astype(x.dtype) / op.Sqrt(variance + self.eps)
         return centered * broadcast_channels(factor, x) + broadcast_channels(shift.astype(x.dtype), x)
 
@@ -205,7 +209,7 @@ class _InstanceNorm(_ChannelNorm):
             means = op.ReduceMean(x, axes, keepdims=1)
             variances = op.ReduceMean((x - means) * (x - means), axes, keepdims=0)
             mean, variance = op.ReduceMean(means, [0, *axes], keepdims=0), op.ReduceMean(variances, [0], keepdims=0)
-            self._move_running(x, mean, variance, axes)
+            self._move_running(x, mean, variance, axes, self.momentum)
         return op.InstanceNormalization(x, scale, shift, epsilon=self.eps)
 
 
@@ -235,7 +239,8 @@ class InstanceNorm2d(_InstanceNorm):
     num_features : int or None
         C, the number of channels of x; None for that of the first x.
     eps, momentum, affine, track_running_stats, bias, dtype
-        As for `BatchNorm2d`; running statistics are those of the mean image.
+        As for `BatchNorm2d`. Running statistics follow the means of those of the images; `num_batches_tracked` stays
+        0, as in torch.
 
     References
     ----------

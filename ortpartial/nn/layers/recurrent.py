@@ -14,8 +14,8 @@ from ortpartial.graph import Arithmetic, Value, constant, op
 from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
-from .interim import Dropout, check_size
-from .sizes import read_size
+from .dropout import Dropout
+from .sizes import check_size, read_size
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 

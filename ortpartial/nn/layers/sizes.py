@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import GraphError, SettingError
-from ortpartial.graph import Value
+from ortpartial.graph import Arithmetic, Value
 
 __all__ = ["check_axes", "check_size", "check_windows", "expand_sizes", "read_size"]
 
@@ -59,12 +59,12 @@ def check_axes(x: Value, *layouts: str) -> None:
         raise GraphError(f"x has {x.rank} axes, {x.type_name}, where {expected} was expected.")
 
 
-def check_size(x: Value, axis: int, size: int, what: str) -> None:
+def check_size(x: Arithmetic, axis: int, size: int | None, what: str, name: str = "x") -> None:
     """Check the size of an axis, as far as it is known.
 
     Parameters
     ----------
-    x : Value
+    x : Value or Parameter
         The input of a layer.
     axis : int
         The axis.
@@ -72,6 +72,8 @@ def check_size(x: Value, axis: int, size: int, what: str) -> None:
         Its size.
     what : str
         What it counts, such as ``"channels"``.
+    name : str
+        What the input is called.
 
     Raises
     ------
@@ -88,7 +90,8 @@ def check_size(x: Value, axis: int, size: int, what: str) -> None:
     """
     n = (x.shape or ())[axis]
     if isinstance(n, int) and n != size:
-        raise GraphError(f"x has {n} {what}, {x.type_name}, where {size} were expected.")
+        kind = f"{x.dtype}[{'x'.join(map(str, x.shape or ()))}]"
+        raise GraphError(f"{name} has {n} {what}, {kind}, where {size} were expected.")
 
 
 def check_windows(x: Value, extents: Sequence[int], pads: Sequence[int]) -> None:

@@ -9,7 +9,6 @@ from torch_layers import compare
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, nn, op
 from ortpartial.exceptions import GraphError, SettingError
-from ortpartial.nn.layers.interim import LayerNorm
 
 RNG = np.random.default_rng(0)
 L, S, N, FEATURES, HEADS = 4, 5, 3, 8, 2
@@ -102,7 +101,7 @@ def test_encoders_are_those_of_torch():
     sizes = FEATURES, HEADS, 12, 0.0
     theirs = torch.nn.TransformerEncoder(
         torch.nn.TransformerEncoderLayer(*sizes), 2, torch.nn.LayerNorm(FEATURES), enable_nested_tensor=False)
-    ours = nn.TransformerEncoder(nn.TransformerEncoderLayer(*sizes), 2, LayerNorm(FEATURES))
+    ours = nn.TransformerEncoder(nn.TransformerEncoderLayer(*sizes), 2, nn.LayerNorm(FEATURES))
     compare(ours, theirs, [draw(L, N, FEATURES)], call=call)
 
 
