@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import callbacks, learning_loss, learning_penalty, learning_rate, precision, schedule, subgraph  # noqa: F401 - public paths
 from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
-from .estimator import OrtGradientForwardBackwardOptimizer, optimizer
+from .estimator import OrtGradientForwardBackwardOptimizer, OrtGradientOptimizer, add_loss_output, optimizer
 from .estimator.callbacks import (
     Callback,
     Checkpoint,
@@ -100,14 +100,15 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "LearningRateAdamW", "LearningRateFinder", "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam",
            "LearningRateRAdam", "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "LossScale",
            "MLflow", "NegLogLearningLoss", "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule",
-           "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer", "OrtPartialError",
-           "PoissonLearningLoss", "PolynomialSchedule", "ProgressBar", "ReduceOnPlateau", "ReduceOnPlateauSchedule",
-           "Schedule", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss",
-           "StepSchedule", "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingSession", "Value",
-           "WarmUpSchedule", "WeightAverage", "WeightDecay", "build", "check_training_info", "composed", "constant",
-           "elementwise", "find_learning_rate", "grad", "gradient_model", "load", "lower_training_operators",
-           "lowered_step", "no_gradient", "op", "plot_graph", "plot_histograms", "plot_learning_rate_finder",
-           "plot_losses", "stop_gradient", "strip_training_info", "to_training_info", "variable", "vjp"]
+           "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
+           "OrtPartialError", "PoissonLearningLoss", "PolynomialSchedule", "ProgressBar", "ReduceOnPlateau",
+           "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss",
+           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingSession",
+           "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay", "add_loss_output", "build", "check_training_info",
+           "composed", "constant", "elementwise", "find_learning_rate", "grad", "gradient_model", "load",
+           "lower_training_operators", "lowered_step", "no_gradient", "op", "plot_graph", "plot_histograms",
+           "plot_learning_rate_finder", "plot_losses", "stop_gradient", "strip_training_info", "to_training_info",
+           "variable", "vjp"]
 
 
 def __getattr__(name: str) -> Any:

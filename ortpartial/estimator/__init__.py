@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from .callbacks import Checkpoint, EarlyStopping
 from .checkpoint import decode, encode, list_checkpoints, read_checkpoint, write_checkpoint
+from .full_optimizer import OrtGradientOptimizer
+from .loss_graph import add_loss_output
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .outputs import ends_in_probabilities, explain_output, resolve_losses
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
     from .sklearn import OnnxClassifier as OnnxClassifier
     from .sklearn import OnnxRegressor as OnnxRegressor
 
-__all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "check_inputs",
-           "decode", "encode", "ends_in_probabilities", "explain_output", "find_nullable", "list_checkpoints",
-           "read_checkpoint", "resolve_losses", "write_checkpoint"]
+__all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
+           "add_loss_output", "check_inputs", "decode", "encode", "ends_in_probabilities", "explain_output",
+           "find_nullable", "list_checkpoints", "read_checkpoint", "resolve_losses", "write_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:

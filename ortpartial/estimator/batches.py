@@ -73,6 +73,9 @@ class BatchReader:
         Has the inputs that are read and the outputs that are trained.
     """
 
+    #: What errors call the target.
+    target = "y"
+
     def __init__(self, data: DataAdapter):
         self.inputs, self.outputs = list(data.inputs), list(data.spec.losses)
         self.declared = list(data.spec.model.inputs)
@@ -104,7 +107,8 @@ class BatchReader:
         X, y, sample_weight = self.unpack(X, y, sample_weight)
         if y is not None or isinstance(X, Mapping) or not is_batches(X):
             if with_target and y is None:
-                raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
+                raise DataError(f"{self.target} is missing; without it, X is to give batches (X, y), one after the "
+                                f"other.")
             yield X, y, sample_weight
         else:
             yield from self.read_batches(X, with_target=with_target)

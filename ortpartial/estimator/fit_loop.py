@@ -243,7 +243,8 @@ class FitLoop:
             return kept, None
         if isinstance(X_val, Real):
             held_out = self._draw_rows(X_val, y_val, rows, place)
-            return np.setdiff1d(kept, held_out), [self._take(data, held_out)]
+            held_rows = {n: a[held_out] for n, a in data.items()}
+            return np.setdiff1d(kept, held_out), [self.predictor.data.to_batch(held_rows)]
         X_val, y_val, _ = reader.unpack(X_val, y_val, None)
         if y_val is not None:
             # An error is better now than after the first epochs.
@@ -276,13 +277,6 @@ class FitLoop:
             rng.bit_generator.state = place.held_out
         place.held_out = rng.bit_generator.state
         return np.sort(rng.permutation(rows)[:count])
-
-    def _take(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> tuple[Any, Any, Any]:
-        """Some rows of the arrays of a step, as a batch (X, y, sample_weight)."""
-        names, taken = self.spec.names, {n: a[rows] for n, a in data.items()}
-        X = {n: a for n, a in taken.items() if n in self.spec.model.inputs}
-        weights = {o: taken[n] for o, n in self.spec.weight_names.items() if n in taken}
-        return X, {o: taken[names.target(o)] for o in self.spec.losses}, weights or taken.get(names.sample_weight)
 
     def _validate(self, batches: Any) -> float:
         """The mean loss of validation data, over what counts in all their batches."""
@@ -328,7 +322,8 @@ class FitLoop:
         if isinstance(X, tuple) and len(X) in (2, 3) and all(hasattr(a, "__array__") for a in X):
             raise DataError(f"X is a tuple of {len(X)} arrays; give them as arguments of their own: fit(X, y).")
         if not is_batches(X) and not isinstance(X, (tuple, list)):
-            raise DataError("y is missing; without it, X is to give batches (X, y), one after the other.")
+            raise DataError(f"{self.predictor.reader.target} is missing; without it, X is to give batches (X, y), one "
+                            f"after the other.")
         if iter(X) is X and (epochs or self.settings.max_iter) > 1:
             raise DataError(f"X gives its batches once, and max_iter is {self.settings.max_iter}: give what can be "
                             f"iterated over again, such as a list or a DataLoader, or max_iter=1.")

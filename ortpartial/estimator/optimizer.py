@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto
@@ -311,6 +311,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         self._compose(self._specify(self._read(model)), settings)
         self._engine.check()
 
+    #: The caller of the constructor, for warnings of `_read`.
+    _caller_level: ClassVar[int] = 4
+
     weights_to_train = ModelSetting()
     learning_loss = ModelSetting()
     learning_rate = ModelSetting()
@@ -371,15 +374,19 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         if loaded.proto.training_info:
             warnings.warn(f"The model stores a training, which is not read: {type(self).__name__}.from_training_info("
                           f"model) goes on with it, training_info.strip_training_info(model) leaves it out.",
-                          ModelWarning, stacklevel=4)
-        losses = resolve_losses(loaded, self._arguments["learning_loss"])
+                          ModelWarning, stacklevel=self._caller_level)
+        losses = self._find_losses(loaded)
         for problem in find_mode_problems(loaded, losses, self.train_mode):
-            warnings.warn(problem, ModelWarning, stacklevel=4)  # the caller of the constructor
+            warnings.warn(problem, ModelWarning, stacklevel=self._caller_level)
         is_named = isinstance(self._arguments["learning_loss"], Mapping)
         vars(self)["learning_loss"] = losses if is_named else next(iter(losses.values()))
         vars(self)["weights_to_train"], self._factors = choose_weights(loaded, losses, self._arguments)
-        warn_of_activations(loaded, losses, stacklevel=4)  # the caller of the constructor
+        warn_of_activations(loaded, losses, stacklevel=self._caller_level)
         return loaded
+
+    def _find_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
+        """The loss of every trained output."""
+        return resolve_losses(model, self._arguments["learning_loss"])
 
     def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
         """Compose the parts. They follow from the spec and the settings, and are not pickled."""
@@ -458,11 +465,16 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         True
         """
         stored = recognize_training(model)
-        optimizer = cls(stored.model, **{**stored.settings, "warm_start": True, **settings})
+        optimizer = cls._from_stored(stored.model, {**stored.settings, "warm_start": True, **settings})
         names = optimizer._spec.names
         arrays = {names.state(*state): a for state, a in stored.states.items()}
         optimizer._engine.restore({**optimizer._engine.snapshot(), "iteration": stored.iteration, "arrays": arrays})
         return optimizer
+
+    @classmethod
+    def _from_stored(cls, model: ModelProto, settings: Mapping[str, Any]) -> Self:
+        """An optimizer with the settings that a model stores."""
+        return cls(model, **settings)
 
     # -- training
 

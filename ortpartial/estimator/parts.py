@@ -11,6 +11,7 @@ import numpy as np
 from ortpartial.training import Engine, TrainingSpec
 
 from .fit_loop import FitLoop
+from .loss_data import LossDataAdapter
 from .params import FitSettings
 from .predictor import Predictor
 from .state import TrainingState
@@ -33,7 +34,8 @@ class TrainingParts:
     """
 
     def __init__(self, spec: TrainingSpec, engine: Engine, settings: FitSettings):
-        self.spec, self.engine, self.data = spec, engine, DataAdapter(spec)
+        self.spec, self.engine = spec, engine
+        self.data = DataAdapter(spec) if spec.own_loss is None else LossDataAdapter(spec)
         # Labels that do not count have a weight of 0 in what the adapter gives.
         self.predictor = Predictor(spec.counting_all(), engine, self.data)
         self.loop = FitLoop(spec, engine, self.predictor, settings)

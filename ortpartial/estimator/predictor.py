@@ -21,6 +21,7 @@ from ortpartial.training import (
 )
 
 from .batches import BatchReader
+from .loss_data import LossDataAdapter
 from .metrics import accuracy, r2
 from .validation import DataAdapter
 
@@ -60,16 +61,28 @@ class Predictor:
         return _unwrap(_concatenate([self.forward(self.data.to_inputs(X)[0]) for X, _, _ in batches]))
 
     def losses(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """The loss of every row: the sum over the trained outputs."""
+        """The loss of every row: the sum over the trained outputs, or what the model computes for it alone."""
         batches = self.reader.read(X, y, sample_weight)
+        if isinstance(self.data, LossDataAdapter):
+            each = (self.data.check_rows(*self._to_arrays(X, y, None)) for X, y, _ in batches)
+            return np.concatenate([self._run("losses", arrays, 1)[self.spec.names.loss] for arrays in each])
         return _concatenate([self._losses(*self._to_arrays(*batch)) for batch in batches])[self.spec.names.loss]
 
     def sum_losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """Σwℓ and Σwc for each trained output, of shape (outputs, 2), which may be summed over several batches."""
         inputs, targets = self._to_arrays(X, y, sample_weight)
+        if self.spec.own_loss is not None:
+            return self._sum_own({**inputs, **targets})
         losses, counts, names = self._losses(inputs, targets), count_elements(self.spec, targets), self.spec.names
         each = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
         return np.array([[(rows * c).sum(), c.sum()] for rows, c in zip(each, counts.values(), strict=True)])
+
+    def _sum_own(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The sum over rows of a loss of the model's own, and by how much they count, (1, 2): of one batch."""
+        (count,) = count_elements(self.spec, arrays).values()
+        losses = self._run("losses", arrays)[self.spec.names.loss]
+        counts = count.reshape(len(losses), -1).sum(axis=1)
+        return np.array([[(losses * counts).sum(), counts.sum()]])
 
     def _losses(self, inputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The loss of every row, for targets and weights."""
@@ -91,7 +104,7 @@ class Predictor:
         if not any(both["weight"].any() for batch in batches for both in batch.values()):
             self.data.check_counts(targets)
         scores = {}
-        for output in self.spec.losses:
+        for output in batches[0]:
             both = _concatenate([batch[output] for batch in batches])
             metric, prediction = (accuracy, both["labels"]) if "labels" in both else (r2, both["output"])
             scores[output] = metric(prediction, both["target"], both["weight"])
@@ -100,6 +113,8 @@ class Predictor:
     def _compare(self, outputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]
                  ) -> dict[str, dict[str, np.ndarray]]:
         """By output, what was predicted, the target and the weight: of rows or elements, or of each label."""
+        if isinstance(self.data, LossDataAdapter):
+            return self.data.compare(outputs, targets)
         compared, names = {}, self.spec.names
         for output, loss in self.spec.losses.items():
             t, y, weight = targets[names.target(output)], outputs[output], self.spec.weight_names[output]
@@ -113,13 +128,16 @@ class Predictor:
         return compared
 
     def forward(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The trained outputs by name, of arrays that have been checked."""
+        """The outputs that are predicted by name, of arrays that have been checked."""
+        if not self.spec.predictions:
+            raise DataError(f"The model has no output but its loss, {next(iter(self.spec.losses))!r}, so that there is "
+                            f"nothing to predict; export it with its predictions as further outputs.")
         return self._run("predict", inputs)
 
-    def _run(self, graph: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run a graph on all rows; batch by batch where the batch dimension is fixed."""
+    def _run(self, graph: str, feeds: Mapping[str, np.ndarray], size: int | None = None) -> dict[str, np.ndarray]:
+        """Run a graph on all rows; batch by batch where that is asked for, or the batch dimension is fixed."""
         rows = len(next(iter(feeds.values())))
-        size = self.data.fixed_batch or rows
+        size = self.data.fixed_batch or size or rows
         with self.engine.turn.lock:
             session = self._open(graph, size)
             weights = {n: self.engine.get_used(n) for n in self.spec.moving if n in session.inputs}
@@ -143,7 +161,7 @@ class Predictor:
         """A session of a graph."""
         spec = self.spec
         if graph == "predict":
-            proto = forward_graph(spec.model, list(spec.moving), list(spec.losses), used_only=True)
+            proto = forward_graph(spec.model, list(spec.moving), spec.predictions, used_only=True)
         else:
             proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False)
         return Session(proto, device=spec.device, threads=threads)

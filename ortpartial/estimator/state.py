@@ -19,6 +19,8 @@ from ortpartial.runtime import Session
 from ortpartial.training import AVERAGE, Engine, TrainingSpec, find_weighting, gradient_graph, row_loss_graph
 from ortpartial.training_info import TrainingSnapshot
 
+from .loss_graph import drop_loss
+
 __all__ = ["TrainingState"]
 
 
@@ -35,6 +37,8 @@ class TrainingState:
 
     def __init__(self, spec: TrainingSpec, engine: Engine):
         self.spec, self.engine = spec, engine
+        #: The outputs of the trained model; all by default.
+        self.outputs: Sequence[str] | None = None
         self._rate: BaseLearningRate | None = None  # The one whose schedule has a session.
         self._gradient: tuple[Any, Session] | None = None  # with what it was made for
 
@@ -132,9 +136,10 @@ class TrainingState:
             for n in arrays.keys() & self.copy_used().keys():
                 self.engine.set(n, arrays[n])
 
-    def to_model(self) -> ModelProto:
-        """The model with the weights and running statistics that predictions use."""
-        return restore_weights(self.spec.model, self.used)
+    def to_model(self, whole: bool = False) -> ModelProto:
+        """The model with the weights and running statistics that predictions use; with its own loss, if whole."""
+        model = restore_weights(self.spec.model, self.used)
+        return model if whole or self.outputs is None else drop_loss(model, self.outputs)
 
     def take_snapshot(self) -> TrainingSnapshot:
         """The state that `to_training_info` writes."""

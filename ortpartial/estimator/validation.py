@@ -142,6 +142,13 @@ class DataAdapter:
         return {self.spec.weight_names[o]: _weigh_elements(weights.get(o), t, ignored.get(o), dtype)
                 for o, t in by_output.items()}
 
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
+        """The arrays of a step as X, y and sample_weight."""
+        names = self.spec.names
+        X = {n: a for n, a in arrays.items() if n in self.spec.model.inputs}
+        weights = {o: arrays[n] for o, n in self.spec.weight_names.items() if n in arrays}
+        return X, {o: arrays[names.target(o)] for o in self.spec.losses}, weights or arrays.get(names.sample_weight)
+
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse data of which nothing counts."""
         shared = self.spec.names.sample_weight

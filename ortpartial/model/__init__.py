@@ -13,6 +13,7 @@ from .load import Model, load, read, register_upgrade_check
 from .ml import ML_OPERATORS, compute_ml, expand_ml, list_preprocessing, read_ml_weights
 from .names import match_names
 from .prepare import prepare
+from .prune import prune_outputs
 from .quantized_operators import by_row, dequantize
 from .reader import register_expansion
 from .safetensors import read_tensors, write_tensors
@@ -30,8 +31,8 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "check_finite", "check_indices", "compute_ml", "count_modules", "declare", "dequantize", "draw_card",
            "draw_tree", "evaluate", "expand_body", "expand_ml", "find_aliases", "find_indices", "find_libraries",
            "format_bytes", "format_flops", "index_ranges", "is_generated_name", "is_quantized", "list_preprocessing",
-           "load", "mark_straight_through", "match_names", "offload_weights", "place_initializers", "prepare", "read",
-           "read_ml_weights", "read_scope", "read_tensors", "register_expansion", "register_libraries",
-           "register_upgrade_check", "remove_unused", "replace_file", "replace_weights", "resolve_libraries",
-           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_folder",
-           "write_tensors"]
+           "load", "mark_straight_through", "match_names", "offload_weights", "place_initializers", "prepare",
+           "prune_outputs", "read", "read_ml_weights", "read_scope", "read_tensors", "register_expansion",
+           "register_libraries", "register_upgrade_check", "remove_unused", "replace_file", "replace_weights",
+           "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs",
+           "write", "write_folder", "write_tensors"]

@@ -1,21 +1,23 @@
 """Training: how a step is composed, and the engines that run it."""
 
 from .counter_rng import draw_mask
-from .counting import count_elements, find_weighting
+from .counting import count_elements, find_weighting, make_weights
 from .engine import Engine, WeightedMean
 from .engine_selection import select_engine, select_for_backward, select_for_fit
 from .forward_backward import OrtGradientForwardBackward
 from .gradient_cut import GradientCut, GraphFunction
+from .loss_output import LossOutput
 from .names import Names
 from .rate_factors import RateFactors, WeightDescription, describe_weights, resolve_rate_factors
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, program_bytes
 from .split_graphs import forward_graph, row_loss_graph
-from .step import gradient_graph, step_values
+from .step import gradient_graph, make_targets, mean_loss, step_values
 
-__all__ = ["ACCUMULATED", "AVERAGE", "Engine", "GradientCut", "GraphFunction", "Names", "OrtGradientForwardBackward",
-           "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription", "WeightedMean", "count_elements",
-           "describe_weights", "draw_mask", "find_weighting", "forward_bytes", "forward_graph", "gradient_graph",
-           "known_shape", "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine",
-           "select_for_backward", "select_for_fit", "shared_sessions", "step_values"]
+__all__ = ["ACCUMULATED", "AVERAGE", "Engine", "GradientCut", "GraphFunction", "LossOutput", "Names",
+           "OrtGradientForwardBackward", "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription",
+           "WeightedMean", "count_elements", "describe_weights", "draw_mask", "find_weighting", "forward_bytes",
+           "forward_graph", "gradient_graph", "known_shape", "make_targets", "make_weights", "mean_loss",
+           "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine", "select_for_backward",
+           "select_for_fit", "shared_sessions", "step_values"]

@@ -85,14 +85,14 @@ def find_weighting(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> bool |
 
 
 def count_elements(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Count the elements of every trained output: Σⱼwᵢⱼcᵢⱼ for each row.
+    """Count the elements of every trained output: Σⱼwᵢⱼcᵢⱼ for each row. A loss of the model's own counts its rows.
 
     Parameters
     ----------
     spec : TrainingSpec
         What is trained.
     data : dict of str to numpy.ndarray
-        Targets and weights, by name.
+        What a step reads: targets and weights, or all inputs where the model computes its loss itself.
 
     Returns
     -------
@@ -100,6 +100,10 @@ def count_elements(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> dict[s
         By output.
     """
     names, counts = spec.names, {}
+    if spec.own_loss is not None:
+        rows = count_rows(spec, data)
+        each = np.ones(len(next(iter(data.values())))) if rows is None else rows
+        return dict.fromkeys(spec.losses, each)
     for output, loss in spec.losses.items():
         t = data[names.target(output)]
         w, c = data.get(spec.weight_names[output]), loss.count_array(t)
@@ -122,13 +126,16 @@ def count_rows(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> np.ndarray
     spec : TrainingSpec
         What is trained.
     data : dict of str to numpy.ndarray
-        Targets and weights, by name.
+        What a step reads: targets and weights, or all inputs where the model computes its loss itself.
 
     Returns
     -------
     numpy.ndarray of shape (rows,) or None
         None where all rows count the same.
     """
+    if spec.own_loss is not None:
+        weights = data.get(spec.own_loss.row_weights or "")
+        return weights if weights is None or weights.ndim == 1 else _sum_rows(weights)
     if not data or (spec.counts_alike and not data.keys() & spec.weight_names.values()):
         return data.get(spec.names.sample_weight)
     return np.mean(list(count_elements(spec, data).values()), axis=0)

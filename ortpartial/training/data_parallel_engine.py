@@ -19,7 +19,7 @@ from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 from .counting import make_weights, weigh_elements
 from .engine import Engine, Program, ProgramKey, WeightedMean, bind, directions
 from .spec import TrainingSpec
-from .step import make_targets, sum_values
+from .step import make_targets, mean_loss, sum_values
 from .update import append_update
 
 __all__ = ["DataParallelEngine", "sums_graph", "sums_update_graph"]
@@ -43,10 +43,12 @@ def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
     """
     names, spec = spec.names, replace(spec, model=spec.rewritten)
     targets, trained = make_targets(spec), spec.trained
-    first = next(iter(targets.values()))
-    weights = make_weights(spec, targets, weighted, (first.shape or (None,))[0])
-    weighed = weigh_elements(spec, targets, weights)
-    if spec.counts_alike and weighted != "elements":
+    first = next(iter(targets.values()), None)
+    weights = make_weights(spec, targets, weighted, None if first is None else (first.shape or (None,))[0])
+    weighed = [] if spec.own_loss else weigh_elements(spec, targets, weights)
+    if spec.own_loss:
+        pairs = [_sum_own_loss(spec)]
+    elif spec.counts_alike and weighted != "elements":
         rows = sum_values([mean_rows(elements) for elements, _, _ in weighed])
         pairs = [weighted_sums(rows, weighed[0][1])]
     else:
@@ -56,6 +58,19 @@ def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
     sums = op.Concat(*(op.Reshape(cast(v, like), [-1]) for v in terms), axis=0)
     inputs = {**find_inputs([loss for loss, _ in pairs], spec.model.inputs), **targets, **weights}
     return build({**inputs, **trained}, rewrite_step({names.free("sums"): sums}), name="sums")
+
+
+def _sum_own_loss(spec: TrainingSpec) -> tuple[Value, Value]:
+    """The loss that the model computes, times the number of its rows or the sum of their weights; and this number.
+
+    Over several processes that is the loss of all rows where it is a mean over the rows.
+    """
+    loss, inputs = mean_loss(spec, {}, {}), find_inputs(spec.outputs.values(), spec.model.inputs)
+    w = inputs.get(spec.own_loss.row_weights or "") if spec.own_loss else None
+    rows = next(v for v in inputs.values() if v.rank)
+    count = op.Gather(op.Shape(rows), 0) if w is None else op.ReduceSum(w, keepdims=0)
+    count = cast(count, loss)
+    return loss * count, count
 
 
 def sums_update_graph(spec: TrainingSpec, *, parts: int = 1) -> ModelProto:

@@ -26,6 +26,7 @@ from ortpartial.model import Model, specialize
 from ortpartial.rewrites import Precision, rewrite_model
 from ortpartial.runtime import Device, choose_threads
 
+from .loss_output import LossOutput
 from .names import Names
 from .text_codes import find_vocabulary, read_codes
 
@@ -137,6 +138,16 @@ class TrainingSpec:
     def counts_alike(self) -> bool:
         """Whether all elements of a target count the same, unless they have weights."""
         return all(loss.count_array(np.zeros(1, np.int64)) is None for loss in self.losses.values())
+
+    @cached_property
+    def own_loss(self) -> LossOutput | None:
+        """The loss that the model computes itself, if it does."""
+        return next((loss for loss in self.losses.values() if isinstance(loss, LossOutput)), None)
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The outputs that are predictions: those that are trained, or those beside the loss of the model."""
+        return tuple(self.losses) if self.own_loss is None else self.own_loss.predictions
 
     @cached_property
     def moving(self) -> tuple[str, ...]:

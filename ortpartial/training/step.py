@@ -24,8 +24,10 @@ __all__ = ["check_gradient", "gradient_graph", "make_row_losses", "make_targets"
 
 
 def make_targets(spec: TrainingSpec) -> dict[str, Value]:
-    """A variable for the target of every trained output."""
-    targets = {}
+    """A variable for the target of every trained output; none where the model computes its loss itself."""
+    targets: dict[str, Value] = {}
+    if spec.own_loss is not None:
+        return targets
     for output, loss in spec.losses.items():
         y, name = spec.model.outputs[output], spec.names.target(output)
         dtype = y.dtype if loss.target_dtype is None else np.dtype(loss.target_dtype)
@@ -34,12 +36,16 @@ def make_targets(spec: TrainingSpec) -> dict[str, Value]:
 
 
 def make_row_losses(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]) -> list[Value]:
-    """The loss of every row, for each trained output."""
+    """The loss of every row, for each trained output; the loss of a model's own is that of one row."""
+    if spec.own_loss is not None:
+        return [op.Unsqueeze(mean_loss(spec, targets, weights), [0])]
     return [mean_rows(*weighed) for weighed in weigh_elements(spec, targets, weights)]
 
 
 def mean_loss(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]) -> Value:
-    """The loss of a batch: the sum over the trained outputs of their weighted means."""
+    """The loss of a batch: the sum over the trained outputs of their weighted means, or what the model computes."""
+    if spec.own_loss is not None:
+        return spec.own_loss(next(iter(spec.outputs.values())))
     return sum_values([weighted_mean(*weighed) for weighed in weigh_elements(spec, targets, weights)])
 
 

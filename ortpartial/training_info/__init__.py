@@ -2,9 +2,9 @@
 
 from .checker import check_training_info
 from .epochs import train_epochs
-from .export import TrainingSnapshot, to_training_info
+from .export import TrainingSnapshot, declare_versions, to_training_info, upgrade_model
 from .graphs import lowered_step, strip_training_info
-from .labels import declare_labels
+from .labels import declare_labels, find_labels, read_labels
 from .npz import open_arrays
 from .operators import lower_training_operators
 from .recognition import StoredTraining, recognize_training
@@ -13,6 +13,6 @@ from .session import TrainingSession, draw_initialization
 from .tables import TABLES, read_table, write_table
 
 __all__ = ["TABLES", "StoredTraining", "TrainingSession", "TrainingSnapshot", "check_training_info", "count_rows",
-           "declare_labels", "draw_initialization", "lower_training_operators", "lowered_step", "open_arrays",
-           "read_rows", "read_table", "recognize_training", "split_rows", "strip_training_info", "to_training_info",
-           "train_epochs", "write_table"]
+           "declare_labels", "declare_versions", "draw_initialization", "find_labels", "lower_training_operators",
+           "lowered_step", "open_arrays", "read_labels", "read_rows", "read_table", "recognize_training", "split_rows",
+           "strip_training_info", "to_training_info", "train_epochs", "upgrade_model", "write_table"]

@@ -37,7 +37,7 @@ from .graphs import strip_training_info
 from .labels import declare_labels, find_labels
 from .operators import DOMAIN, training
 
-__all__ = ["TrainingSnapshot", "to_training_info"]
+__all__ = ["TrainingSnapshot", "declare_versions", "to_training_info", "upgrade_model"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _export(
 ) -> ModelProto:
     """What `to_training_info` returns, for checked settings."""
     first = spec.model.arrays  # those that `state.weights` takes the place of
-    proto = _upgrade(restore_weights(spec.model, state.weights), spec.moving)
+    proto = upgrade_model(restore_weights(spec.model, state.weights), spec.moving)
     _lift_initializers(proto.graph, spec.moving)
     if spec.model.straight_through:
         mark_straight_through(proto)
@@ -187,7 +187,7 @@ def _export(
     _initialize(info, names, firsts)
     for n in starts:
         info.update_binding.add(key=n, value=names.new(n))
-    _declare_versions(proto, algorithm)
+    declare_versions(proto, algorithm)
     return proto
 
 
@@ -223,8 +223,20 @@ def _initialize(info: TrainingInfoProto, names: Names, firsts: Mapping[str, Valu
         info.initialization_binding.add(key=n, value=output)
 
 
-def _upgrade(proto: ModelProto, moving: Collection[str]) -> ModelProto:
-    """A copy of the model without training information, of opset 21 or later."""
+def upgrade_model(proto: ModelProto, moving: Collection[str]) -> ModelProto:
+    """A copy of a model without training information, of opset 21 or later.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model.
+    moving : collection of str
+        Initializers that are kept, even where nothing reads them.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
     stripped = strip_training_info(proto)
     if all(o.domain not in ("", "ai.onnx") or o.version >= OPSET for o in stripped.opset_import):
         return expand_ml(stripped)
@@ -389,8 +401,21 @@ def _write_start(array: np.ndarray, bound: float | None) -> Value:
     return constant(array)
 
 
-def _declare_versions(proto: ModelProto, algorithm: ModelProto) -> None:
-    """Declare the opsets and the IR version that a model with a training needs."""
+def declare_versions(proto: ModelProto, algorithm: ModelProto) -> None:
+    """Declare the opsets and the IR version that a model with a further graph needs.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model, which is changed.
+    algorithm : onnx.ModelProto
+        The graph, with its own opsets.
+
+    Raises
+    ------
+    ModelError
+        The graph needs a later version of an opset.
+    """
     versions = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     for o in algorithm.opset_import:
         if o.domain not in versions:

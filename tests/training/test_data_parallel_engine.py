@@ -15,6 +15,7 @@ from models import assert_close, data, mlp, two_in_two_out
 from paths import ROOT, environment
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial import OrtGradientOptimizer, add_loss_output
 from ortpartial.estimator import Checkpoint
 from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
@@ -46,7 +47,7 @@ dist.destroy_process_group()
 """
 #: What processes do together and one alone must do as well.
 SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs", "clipped",
-        "unfreezing", "plateau", "scaled by a callback", "resumed"]
+        "unfreezing", "plateau", "scaled by a callback", "resumed", "loss of the graph"]
 
 
 class Halve:
@@ -144,6 +145,9 @@ def training(case, distributed=False, rank=0):
         again = Optimizer(mlp(), **settings)
         again.fit = partial(again.fit, resume=folder)
         return again, (X, y, w)
+    if case == "loss of the graph":
+        graph = add_loss_output(mlp(), lambda y, t: abs(y - t))
+        return OrtGradientOptimizer(graph, **settings), (X, y, w, X[:20], y[:20])
     if case == "few":  # Batches of two for four processes: two of them have nothing to do.
         return Optimizer(mlp(), **{**settings, "batch_size": 2}), (X, y, w)
     if case == "clipped":  # With batches that wait for their update.

@@ -1,0 +1,193 @@
+"""The optimizer of graphs that hold their own loss: full training, the sister of partial training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.autodiff import WeightSelection
+from ortpartial.learning import (
+    BaseLearningLoss,
+    BaseLearningPenalty,
+    BaseLearningRate,
+    GradientClipping,
+    WeightAverage,
+)
+from ortpartial.model import Model
+from ortpartial.rewrites import LossScale
+from ortpartial.training import RateFactors, TrainingSpec
+
+from .loss_data import LossBatchReader
+from .loss_graph import find_loss, list_predictions
+from .optimizer import OrtGradientForwardBackwardOptimizer
+from .params import FitSettings, ModelSetting
+
+__all__ = ["OrtGradientOptimizer"]
+
+
+class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
+    """Train an ONNX graph that holds its own loss: an output that is a scalar, computed from features and labels.
+
+    At batch k every weight becomes w - η(k) · step(∇J, state), with the objective J = L + Σ penalty(w) and the loss L
+    that the graph computes for the batch. `predict` and the trained model are the graph without its loss. All else is
+    that of `OrtGradientForwardBackwardOptimizer`, which takes the loss as a setting.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
+        The model, of any opset, as an exporter or `add_loss_output` has written it; it is never written to.
+    weights_to_train : str, sequence of str, or callable, optional
+        Initializers to train, as for `OrtGradientForwardBackwardOptimizer`; by default those on a differentiable path
+        to the loss.
+    loss_output_name : str
+        The output that is the loss: a real number of shape () or (1,).
+    label_names : str or sequence of str, optional
+        The inputs that are labels; by default those that no other output depends on. Outputs that depend on labels are
+        no predictions.
+    sample_weight_name : str, optional
+        The input that is the weights of the rows; by default ``"sample_weight"``, where the loss alone reads it.
+    learning_rate : str, float or BaseLearningRate
+        The optimizer, with its learning rate and schedule: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a
+        number for plain SGD.
+    learning_penalty : BaseLearningPenalty, optional
+        The penalty of the weights.
+    max_iter, batch_size, shuffle, init : object
+        Epochs, rows of a step, their order and the first weights: as for `OrtGradientForwardBackwardOptimizer`, as all
+        that follow.
+    train_mode, precision, loss_scale : object
+        Training mode and mixed precision.
+    random_state, device, engine, warm_start, validation_every, callbacks, distributed : object
+        Where the training runs, and who is told of it.
+    checkpointing, gradient_clipping, accumulate, averaging, use_average, rate_factors, freeze : object
+        Gradients and updates.
+    timeout, verbose, exc : object
+        How a training ends, and what is shown.
+
+    Attributes
+    ----------
+    train_losses_ : list of float
+        The mean loss of every epoch, in which each batch counts by its rows, or by the sum of their weights.
+
+    Raises
+    ------
+    SettingError
+        There is no such output or input, or the loss is no scalar.
+    ModelError, DeviceError, NoGradientError, RuntimeMissingError
+        As for `OrtGradientForwardBackwardOptimizer`: for example, no gradient leads from the loss to a weight.
+
+    See Also
+    --------
+    OrtGradientForwardBackwardOptimizer : Partial training: the loss is apart from the model.
+    add_loss_output : Write a loss into an inference graph.
+
+    Notes
+    -----
+    A loss that `add_loss_output` has written, of the library and not changed since, is the same training as partial
+    training with this loss, to the last bit, with or without sample weights. Any other loss is taken as it is:
+
+    - ``fit(X, y, sample_weight)`` feeds features, labels and weights of the rows, 1 by default.
+    - `losses` runs the graph on each row alone; `score` compares one prediction with one label, by accuracy for whole
+      numbers, else by R².
+    - The mean over several batches, as of validation data, is over their rows, or the sums of their weights.
+    - With ``distributed=True`` the loss of a batch is the mean of those of all processes by their rows, or the sums of
+      their weights: that of one process alone, where a loss is such a mean over rows, and not where some labels do not
+      count, or rows are compared with one another.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import add_loss_output, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+    >>> X = np.arange(8, dtype=np.float32)[:, None] / 8
+    >>> model = add_loss_output(build([x], {"y": x @ w}))
+    >>> optimizer = OrtGradientOptimizer(model, learning_rate=0.5, random_state=0).fit(X, 3 * X)
+    >>> optimizer.trained_coef_["w"].round(3).tolist(), [o.name for o in optimizer.get_trained_onnx().graph.output]
+    ([[3.0]], ['y'])
+    """
+
+    _caller_level: ClassVar[int] = 4
+
+    def __init__(
+        self,
+        model: Model | ModelProto | bytes | str | os.PathLike[str],
+        weights_to_train: WeightSelection | None = None,
+        *,
+        loss_output_name: str = "loss",
+        label_names: str | Sequence[str] | None = None,
+        sample_weight_name: str | None = None,
+        learning_rate: str | float | BaseLearningRate = "SGD",
+        learning_penalty: BaseLearningPenalty | str | None = None,
+        max_iter: int = 100,
+        batch_size: int = 10,
+        shuffle: bool = True,
+        init: str = "model",
+        train_mode: bool = False,
+        precision: str | None = None,
+        loss_scale: float | LossScale | None = None,
+        random_state: int | np.random.Generator | None = None,
+        device: str = "cpu",
+        engine: str = "auto",
+        warm_start: bool = False,
+        validation_every: float = 0.1,
+        callbacks: Sequence[Any] = (),
+        distributed: bool = False,
+        checkpointing: bool | str | Sequence[str] | None = None,
+        gradient_clipping: float | GradientClipping | None = None,
+        accumulate: int = 1,
+        averaging: str | WeightAverage | None = None,
+        use_average: bool = False,
+        rate_factors: RateFactors | None = None,
+        freeze: str | Sequence[str] = (),
+        timeout: float | None = None,
+        verbose: int = 0,
+        exc: bool = True,
+    ):
+        vars(self).update(loss_output_name=loss_output_name, label_names=label_names,
+                          sample_weight_name=sample_weight_name)
+        super().__init__(
+            model, weights_to_train, learning_loss={}, learning_rate=learning_rate,
+            learning_penalty=learning_penalty, max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init,
+            train_mode=train_mode, precision=precision, loss_scale=loss_scale, random_state=random_state,
+            device=device, engine=engine, warm_start=warm_start, validation_every=validation_every,
+            callbacks=callbacks, distributed=distributed, checkpointing=checkpointing,
+            gradient_clipping=gradient_clipping, accumulate=accumulate, averaging=averaging,
+            use_average=use_average, rate_factors=rate_factors, freeze=freeze, timeout=timeout, verbose=verbose,
+            exc=exc)
+
+    loss_output_name = ModelSetting()
+    label_names = ModelSetting()
+    sample_weight_name = ModelSetting()
+
+    def _find_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
+        losses, self._labels, self._row_weights = find_loss(
+            model, self.loss_output_name, self.label_names, self.sample_weight_name)
+        return losses
+
+    def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
+        super()._compose(spec, settings)
+        parts = self._parts
+        parts.predictor.reader = LossBatchReader(parts.data, self._labels, self._row_weights)
+        parts.state.outputs = list_predictions(spec.model, self.loss_output_name, list(self._labels)) or None
+
+    def get_trained_onnx(self, with_loss: bool = False) -> ModelProto:
+        """Return the graph without its loss, or with it, with the trained weights and running statistics.
+
+        Parameters
+        ----------
+        with_loss : bool
+            Whether the graph is the whole one, which is trained further. One that has no output but its loss is always.
+
+        Returns
+        -------
+        onnx.ModelProto
+        """
+        return self._state.to_model(with_loss)
+
+    @classmethod
+    def _from_stored(cls, model: ModelProto, settings: Mapping[str, Any]) -> OrtGradientOptimizer:
+        # The model that stores a training holds its loss, too.
+        return cls(model, **{n: v for n, v in settings.items() if n != "learning_loss"})

@@ -1,0 +1,175 @@
+"""Data of a graph that holds its own loss, whose labels and row weights are inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import DataError
+from ortpartial.model import check_indices, match_names
+from ortpartial.training import TrainingSpec
+from ortpartial.training_info import read_labels
+
+from .batches import BatchReader, is_batches
+from .validation import DataAdapter, Forward, check_sample_weight, check_target
+
+__all__ = ["LossBatchReader", "LossDataAdapter"]
+
+
+class LossDataAdapter(DataAdapter):
+    """Conversion of X, y and sample_weight to the inputs of a graph that holds its own loss.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        The training, whose loss is a `LossOutput`.
+
+    Attributes
+    ----------
+    inputs, labels : dict of str to Value
+        The inputs of the loss that are features, and those that are labels.
+    """
+
+    def __init__(self, spec: TrainingSpec):
+        super().__init__(spec)
+        self.labels = {n: spec.model.inputs[n] for n in self.own.label_names}
+        self.inputs = {n: v for n, v in self.inputs.items() if n not in self.labels and n != self.own.row_weights}
+        declared = read_labels(spec.model.proto.graph, f"the loss {self._outputs}")
+        self._label_ranges = {n: r for n, r in {**self._ranges, **declared}.items() if n in self.labels}
+        self._ranges = {n: r for n, r in self._ranges.items() if n in self.inputs}
+
+    @property
+    def own(self) -> Any:
+        """The `LossOutput`."""
+        return self.spec.own_loss
+
+    def to_targets(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
+                   ) -> dict[str, np.ndarray]:
+        """Arrays of the labels."""
+        if not isinstance(y, Mapping) and len(self.labels) == 1:
+            y = {next(iter(self.labels)): y}
+        if not isinstance(y, Mapping):
+            raise DataError(f"The loss {self._outputs} has the labels {_quote(self.labels)}; give y as a dict by name.")
+        arrays = {}
+        for n, v in self.labels.items():
+            what = f"The label {n!r}"
+            if v.shape == ():
+                raise DataError(f"{what} is a scalar in the model; rows need an axis of their own.")
+            arrays[n] = check_target(y[n], v.dtype, v.shape, rows, what, explain=lambda _: ", as in the model")
+        check_indices(self._label_ranges, arrays)
+        return arrays
+
+    def to_weights(self, sample_weight: Any, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+        """Array of the weights of the rows, 1 by default, where the model reads them."""
+        name = self.own.row_weights
+        if name is None:
+            if sample_weight is not None:
+                raise DataError(f"The loss {self._outputs} reads no weights of rows, and there is a sample_weight; "
+                                f"write them into the graph, or name their input by sample_weight_name.")
+            return {}
+        v = self.spec.model.inputs[name]
+        sizes = (v.shape or ())[1:]
+        shape = (rows, *(d for d in sizes if isinstance(d, int)))
+        if len(shape) <= len(sizes):
+            if sample_weight is None:
+                raise DataError(f"The sizes of the weights {name!r} are not known; give sample_weight.")
+            shape = np.shape(sample_weight)
+        if sample_weight is None:
+            return {name: np.ones(shape, v.dtype)}
+        w = check_sample_weight(sample_weight, v.dtype, rows, shape)
+        if w.size != prod(shape):
+            raise DataError(f"sample_weight has shape {w.shape}, where {shape} was expected by the input {name!r}.")
+        return {name: w.reshape(shape)}
+
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
+        """The arrays of a step as X, y and sample_weight."""
+        return ({n: arrays[n] for n in self.inputs}, {n: arrays[n] for n in self.labels},
+                arrays.get(self.own.row_weights or ""))
+
+    def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse data of which nothing counts."""
+        weights = arrays.get(self.own.row_weights or "")
+        if weights is not None and not weights.any():
+            raise DataError("All sample weights are zero.")
+
+    def check_rows(self, inputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]
+                   ) -> dict[str, np.ndarray]:
+        """The arrays of a step, if the model takes them row by row."""
+        if self.fixed_batch not in (None, 1):
+            raise DataError(f"The loss of a row is that of a batch of one, and the model has a fixed batch dimension "
+                            f"of {self.fixed_batch}; export it with a dynamic one.")
+        return {**inputs, **targets}
+
+    def compare(self, outputs: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]
+                ) -> dict[str, dict[str, np.ndarray]]:
+        """The prediction with the labels and the weight, as far as their shapes say what is to be compared."""
+        if len(outputs) != 1 or len(self.labels) != 1:
+            raise DataError(f"A score compares one prediction with one label, and the model has the predictions "
+                            f"{_quote(outputs)} and the labels {_quote(self.labels)}; compute it from predict(X).")
+        (output, y), t = next(iter(outputs.items())), arrays[next(iter(self.labels))]
+        w = arrays.get(self.own.row_weights or "", np.ones(len(t))).astype(np.float64)
+        if t.dtype.kind in "biu" and y.ndim == t.ndim + 1:
+            labels = y.argmax(axis=1) if y.shape[2:] == t.shape[1:] else y.argmax(axis=-1)
+        elif t.dtype.kind in "biu" and y.size == t.size:
+            labels = y > 0
+        elif y.size == t.size:
+            return {output: {"output": y, "target": t, "weight": w}}
+        else:
+            raise DataError(f"The prediction {output!r} of shape {y.shape} and the label of shape {t.shape} make no "
+                            f"score; compute it from predict(X).")
+        each = np.broadcast_to(w.reshape(len(t), -1), t.reshape(len(t), -1).shape)
+        return {output: {"labels": labels.ravel(), "target": t.ravel(), "weight": each.ravel()}}
+
+
+class LossBatchReader(BatchReader):
+    """The features, labels and weights in a batch, or in data that are given whole, for a graph that holds its loss.
+
+    Parameters
+    ----------
+    data : DataAdapter
+        Has the inputs that are features.
+    labels : dict of str to str
+        The inputs that are labels, by what the adapter calls them.
+    row_weights : str or None
+        The input that is the weights of the rows.
+    """
+
+    def __init__(self, data: DataAdapter, labels: Mapping[str, str], row_weights: str | None):
+        super().__init__(data)
+        self.outputs, self.declared = list(labels.values()), self.inputs
+        self.labels = labels
+        self._names: dict[Any, Any] = {**labels, row_weights or "sample_weight": "sample_weight"}
+        self.target = f"The label {_quote(labels)} of the loss, y," if labels else "X"
+
+    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """X, y and sample_weight, where X may be a dict that holds all of them, or several inputs in their order."""
+        is_whole = not self.outputs and not is_batches(X)  # Then no y is to be given.
+        y = {} if y is None and is_whole and not isinstance(X, Mapping) else self._rename(y)
+        X, y, sample_weight = super().unpack(X, y, sample_weight)
+        if isinstance(y, Mapping):
+            labels = {called: n for n, called in self.labels.items()}
+            match_names(self.labels, [str(labels.get(n, n)) for n in y], "label")
+        elif y is not None and not self.labels:
+            raise DataError("Nothing tells which inputs of the model are labels: name them by label_names, or give all "
+                            "inputs as a dict X.")
+        return X, {} if y is None and is_whole else y, sample_weight
+
+    def split(self, batch: Any, *, with_target: bool = True) -> tuple[Any, Any, Any]:
+        """X, y and sample_weight of a batch."""
+        X, y, w = super().split(batch, with_target=with_target and bool(self.outputs))
+        return X, y if self.outputs else {}, w
+
+    def _split_dict(self, batch: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
+        """The parts of a dict."""
+        return super()._split_dict(self._rename(batch))
+
+    def _rename(self, arrays: Any) -> Any:
+        """A dict with the names of the adapter in place of those of inputs; anything else as it is."""
+        return {self._names.get(n, n): a for n, a in arrays.items()} if isinstance(arrays, Mapping) else arrays
+
+
+def _quote(names: Any) -> str:
+    return ", ".join(map(repr, names))

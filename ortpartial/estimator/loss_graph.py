@@ -1,0 +1,319 @@
+"""Graphs that hold their own loss: written into a model, found in one, and recognized as what was written."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from hashlib import sha256
+from typing import Any
+
+from onnx import GraphProto, ModelProto
+
+from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.graph import Value, build, find_inputs
+from ortpartial.learning import BaseLearningLoss, resolve_loss
+from ortpartial.model import Model, load, prune_outputs, read
+from ortpartial.training import LossOutput, TrainingSpec, known_shape, make_targets, make_weights, mean_loss
+from ortpartial.training_info import declare_labels, declare_versions, find_labels, upgrade_model
+
+from .outputs import resolve_losses, warn_of_activations
+
+__all__ = ["add_loss_output", "drop_loss", "find_loss", "list_predictions"]
+
+#: The key of the metadata of a model that say which losses were written into it.
+_KEY = "ortpartial.loss"
+
+#: What a loss can be given as.
+Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
+
+
+def add_loss_output(
+    model: Model | ModelProto | bytes | str | os.PathLike[str],
+    loss: Loss | Mapping[str, Loss] = "square_error",
+    *,
+    weighted: bool = True,
+    loss_output_name: str = "loss",
+) -> ModelProto:
+    """Write a loss into an inference graph: a further output, computed from targets and weights, further inputs.
+
+    The output is the mean over the rows, Σwᵢℓᵢ / Σwᵢcᵢ, and 0 where Σwᵢcᵢ = 0, of which the gradient is a training:
+    any framework that trains a graph by its loss takes it, `OrtGradientOptimizer` among them.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
+        The inference graph; it is not written to. One of an opset before 21 is upgraded to 21.
+    loss : str, BaseLearningLoss, callable, or dict of str to them
+        The loss of the output, or of several outputs by name, of which the graph computes the sum: as `learning_loss`
+        of `OrtGradientForwardBackwardOptimizer`.
+    weighted : bool
+        Whether rows have weights, an input ``"sample_weight"`` of shape (rows,).
+    loss_output_name : str
+        The name of the new output.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Inputs: those of the model, then ``<output>_target`` for each output with a loss, then the weights. Outputs:
+        those of the model, then the loss, a scalar. A name that the model uses itself has an underscore behind it.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or the rank of an output with a loss is not known.
+    SettingError
+        The loss or an output is unknown, the name of the new output is taken, or class weights are ``"balanced"``,
+        which follow from labels that a graph does not have.
+
+    Warns
+    -----
+    ModelWarning
+        The output ends in an activation that the loss applies itself.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
+    >>> graph = add_loss_output(build([x], {"y": x @ w})).graph
+    >>> [i.name for i in graph.input], [o.name for o in graph.output]
+    (['x', 'y_target', 'sample_weight'], ['y', 'loss'])
+    """
+    source = read(model)
+    proto = upgrade_model(source, [t.name for t in source.graph.initializer])
+    libraries = model.custom_ops_library if isinstance(model, Model) else ()
+    loaded = load(proto, custom_ops_library=libraries or None)
+    losses = resolve_losses(loaded, loss)
+    warn_of_activations(loaded, losses, stacklevel=2)
+    _check(loaded, losses, loss_output_name)
+    spec = TrainingSpec(loaded, (), losses)
+    targets = make_targets(spec)
+    rows = next((t.shape[0] for t in targets.values() if t.shape), None)
+    weights = make_weights(spec, targets, weighted, rows)
+    added = {**targets, **weights}
+    _append(proto, loaded, added, {loss_output_name: mean_loss(spec, targets, weights)})
+    declare_labels(proto.graph, find_labels(spec))
+    written = _Written(loss_output_name, losses, dict(zip(losses, targets, strict=True)), next(iter(weights), None))
+    _note_losses(proto, written, list(loaded.outputs))
+    return proto
+
+
+def _check(model: Model, losses: Mapping[str, BaseLearningLoss], name: str) -> None:
+    """Refuse what a graph cannot hold."""
+    if name in model.values:
+        raise SettingError(f"The model has a tensor {name!r}; give the loss another name by loss_output_name.")
+    for output, loss in losses.items():
+        if loss.is_unbalanced:
+            raise SettingError("class_weight='balanced' takes the weights of classes from all labels, which a graph "
+                               "does not have; give an array or a dict.")
+        if (shape := model.outputs[output].shape) is None:
+            raise ModelError(f"The rank of the output {output!r} is not known, so that its target has none; declare "
+                             f"its shape in the model.")
+        loss.check_output(shape)
+
+
+def _append(proto: ModelProto, model: Model, inputs: Mapping[str, Value], outputs: Mapping[str, Value]) -> None:
+    """Append inputs and outputs to a graph, with what computes these."""
+    graph = proto.graph
+    visible = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    visible |= {o for node in graph.node for o in node.output if o}
+    boundary = {n: model.values[n] for n in visible & model.values.keys()}
+    taken = visible | {node.name for node in graph.node}
+    addition = build({**boundary, **inputs}, outputs, name=graph.name, reserved=taken)
+    declare_versions(proto, addition)
+    graph.node.extend(addition.graph.node)
+    graph.initializer.extend(addition.graph.initializer)
+    graph.input.extend(i for i in addition.graph.input if i.name in inputs)
+    graph.output.extend(addition.graph.output)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The losses that were written into a graph: by output, with the names of what they gave, targets and weights."""
+
+    name: str
+    losses: Mapping[str, BaseLearningLoss]
+    targets: Mapping[str, str]
+    row_weights: str | None
+
+
+def _note_losses(proto: ModelProto, written: _Written, predictions: Sequence[str]) -> None:
+    """Note in the metadata of a model which losses it holds, where they are those of the library.
+
+    The note holds as long as the nodes of the loss are those that were written.
+    """
+    _drop_note(proto)
+    losses = {o: repr(loss) for o, loss in written.losses.items()}
+    note = {"name": written.name, "losses": losses, "targets": dict(written.targets),
+            "row_weights": written.row_weights, "digest": _digest(proto, predictions)}
+    if _read_losses(losses) == written.losses:
+        proto.metadata_props.add(key=_KEY, value=json.dumps(note))
+
+
+def _drop_note(proto: ModelProto) -> None:
+    """Drop from the metadata of a model which losses it holds."""
+    kept = [p for p in proto.metadata_props if p.key != _KEY]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+
+
+def drop_loss(proto: ModelProto, predictions: Sequence[str]) -> ModelProto:
+    """The inference graph of a graph that holds its own loss.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model; it is not written to.
+    predictions : sequence of str
+        The outputs that are kept.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    pruned = prune_outputs(proto, predictions)
+    _drop_note(pruned)
+    return pruned
+
+
+def _digest(proto: ModelProto, predictions: Sequence[str]) -> str:
+    """What tells whether the part of a graph that predictions do not need has changed."""
+    graph, others = proto.graph, prune_outputs(_without_content(proto), predictions).graph
+    kept = {o for node in others.node for o in node.output} | {t.name for t in others.initializer}
+    parts = [n.SerializeToString(deterministic=True) for n in graph.node if kept.isdisjoint(n.output)]
+    parts += [t.SerializeToString(deterministic=True) for t in graph.initializer if t.name not in kept]
+    return sha256(b"".join(parts)).hexdigest()
+
+
+def _without_content(proto: ModelProto) -> ModelProto:
+    """The nodes, inputs and outputs of a model, and its initializers by name alone."""
+    graph = proto.graph
+    names = GraphProto()
+    names.node.extend(graph.node)
+    names.input.extend(graph.input)
+    names.output.extend(graph.output)
+    for t in graph.initializer:
+        names.initializer.add(name=t.name)
+    return ModelProto(graph=names)
+
+
+def _read_losses(texts: Mapping[str, str]) -> dict[str, BaseLearningLoss] | None:
+    """The losses that `repr` has written; None where one is not of the library."""
+    losses = {}
+    for output, text in texts.items():
+        try:
+            call = ast.parse(text, mode="eval").body
+            assert isinstance(call, ast.Call)
+            assert isinstance(call.func, ast.Name)
+            loss = resolve_loss(call.func.id)
+            settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            losses[output] = replace(loss, **{f.name: settings[f.name] for f in fields(loss)})
+        except (AssertionError, KeyError, SettingError, SyntaxError, TypeError, ValueError):
+            return None
+    return losses
+
+
+def list_predictions(model: Model, loss: str, labels: Sequence[str] | None = None) -> list[str]:
+    """The outputs of a graph beside its loss.
+
+    Parameters
+    ----------
+    model : Model
+        The graph.
+    loss : str
+        The output that is the loss.
+    labels : sequence of str, optional
+        The inputs that are labels or row weights: what depends on them is no prediction.
+
+    Returns
+    -------
+    list of str
+    """
+    read = {n: model.inputs[n] for n in labels or ()}
+    return [o for o, v in model.outputs.items() if o != loss and not (read and find_inputs([v], read))]
+
+
+def find_loss(model: Model, name: str, labels: str | Sequence[str] | None = None, row_weights: str | None = None
+              ) -> tuple[dict[str, BaseLearningLoss], dict[str, str], str | None]:
+    """Find the loss of a graph: those that `add_loss_output` has written, by output, else the output that it is.
+
+    Parameters
+    ----------
+    model : Model
+        The graph.
+    name : str
+        The output that is the loss.
+    labels, row_weights : object
+        The inputs that are labels, and the one that is the weights of the rows, where the graph does not tell.
+
+    Returns
+    -------
+    losses : dict of str to BaseLearningLoss
+        By output, or a `LossOutput`.
+    targets : dict of str to str
+        The inputs that are labels, with the outputs that they are targets of, or else themselves.
+    row_weights : str or None
+        The input that is the weights of the rows.
+
+    Raises
+    ------
+    SettingError
+        There is no such output or input, or the output is no scalar of real numbers.
+    """
+    own = _find_own(model, name, labels, row_weights)
+    written = _read_note(model, name) if labels is None and row_weights is None else None
+    if written is not None:
+        return dict(written.losses), {t: o for o, t in written.targets.items()}, written.row_weights
+    return {name: own}, {n: n for n in own.label_names}, own.row_weights
+
+
+def _read_note(model: Model, name: str) -> _Written | None:
+    """The losses that were written into a graph and gave this output, if they have not been changed since."""
+    text = next((p.value for p in model.proto.metadata_props if p.key == _KEY), None)
+    note = {} if text is None else json.loads(text)
+    losses = _read_losses(note.get("losses", {}))
+    others = [o for o in model.outputs if o != name]
+    if not losses or note["name"] != name or note["digest"] != _digest(model.proto, others):
+        return None
+    return _Written(name, losses, note["targets"], note["row_weights"])
+
+
+def _find_own(model: Model, name: str, labels: str | Sequence[str] | None, row_weights: str | None) -> LossOutput:
+    """The output of a graph that is its loss, with the roles of inputs and of other outputs."""
+    _check_loss(model, name)
+    named = [labels] if isinstance(labels, str) else [] if labels is None else list(labels)
+    for n in (*named, *([] if row_weights is None else [row_weights])):
+        if n not in model.inputs:
+            raise SettingError(f"The model has no input {n!r}; its inputs are {_quote(model.inputs)}.")
+    weights = row_weights or next((n for n in model.inputs if n.rstrip("_") == "sample_weight"), None)
+    others = [*named, *([weights] if weights else [])]
+    read = find_inputs([model.outputs[name]], model.inputs)
+    # Another output that needs further data is none of the training.
+    predictions = [o for o in list_predictions(model, name, others if named else None)
+                   if find_inputs([model.outputs[o]], model.inputs).keys() <= read.keys()]
+    features = find_inputs([model.outputs[o] for o in predictions], model.inputs)
+    if weights in features or weights not in read:
+        weights = None
+    if labels is None and predictions:
+        named = [n for n in read if n not in features and n != weights]
+    return LossOutput(tuple(named), weights, tuple(predictions))
+
+
+def _check_loss(model: Model, name: str) -> None:
+    """Refuse what is no loss."""
+    if name not in model.outputs:
+        raise SettingError(f"The model has no output {name!r} that would be its loss; its outputs are "
+                           f"{_quote(model.outputs)}: name it by loss_output_name, or write one with add_loss_output.")
+    v = model.outputs[name]
+    if not v.is_float:
+        raise SettingError(f"The output {name!r} is of {v.dtype}, and a loss is a real number.")
+    if v.shape not in ((), (1,)):
+        shape = "an unknown shape" if v.shape is None else f"the shape {known_shape(v)}"
+        raise SettingError(f"The output {name!r} has {shape}, and a loss is a scalar: let the graph compute its mean "
+                           f"over the rows.")
+
+
+def _quote(names: Any) -> str:
+    return ", ".join(map(repr, names))
