@@ -18,6 +18,7 @@ from ortpartial import (
     add_loss_output,
     build,
     constant,
+    find_learning_rate,
     op,
     variable,
 )
@@ -129,6 +130,13 @@ def test_a_training_goes_on(loss, tmp_path):
     np.testing.assert_array_equal(written.predict(X), train(loss, max_iter=2).fit(X, y, w).predict(X))
     assert_equal(clone(unpickled).fit(X, y, w), clone(half).fit(X, y, w))
     assert unpickled.set_params(batch_size=7, loss_output_name="loss", verbose=0).batch_size == 7
+
+
+@pytest.mark.parametrize("loss", ["square_error", own])
+def test_the_learning_rate_finder(loss):
+    partial = OrtGradientForwardBackwardOptimizer(mlp(), learning_loss=loss, **SETTINGS)
+    sweeps = [find_learning_rate(optimizer, X, y, w) for optimizer in (partial, train(loss))]
+    np.testing.assert_allclose(sweeps[0].losses, sweeps[1].losses, rtol=1e-5)
 
 
 def test_a_fit_that_was_cut_off_resumes(tmp_path):

@@ -174,7 +174,8 @@ def _repeat_rows(optimizer: OrtGradientForwardBackwardOptimizer, data: Mapping[s
     while True:
         order = rng.permutation(rows)
         for start in range(0, max(rows - rows % size, 1), size):
-            yield [a for a in optimizer._loop._take(data, order[start : start + size]) if a is not None]
+            batch = {n: a[order[start : start + size]] for n, a in data.items()}
+            yield [part for part in optimizer._data.to_batch(batch) if part is not None]
 
 
 class LearningRateFinder(EpochCallback):
