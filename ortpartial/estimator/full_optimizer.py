@@ -16,6 +16,8 @@ from ortpartial.learning import (
     BaseLearningRate,
     GradientClipping,
     WeightAverage,
+    accept_former_names,
+    check_keywords,
 )
 from ortpartial.model import Model
 from ortpartial.rewrites import LossScale
@@ -109,8 +111,9 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
     ([[3.0]], ['y'])
     """
 
-    _caller_level: ClassVar[int] = 4
+    _caller_level: ClassVar[int] = 6
 
+    @accept_former_names
     def __init__(
         self,
         model: Model | ModelProto | bytes | str | os.PathLike[str],
@@ -173,6 +176,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         parts.predictor.reader = LossBatchReader(parts.data, self._labels, self._row_weights)
         parts.state.outputs = list_predictions(spec.model, self.loss_output_name, list(self._labels)) or None
 
+    @check_keywords()
     def get_trained_onnx(self, with_loss: bool = False) -> ModelProto:
         """Return the graph without its loss, or with it, with the trained weights and running statistics.
 

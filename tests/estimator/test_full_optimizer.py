@@ -23,7 +23,7 @@ from ortpartial import (
     variable,
 )
 from ortpartial import OrtGradientOptimizer as Optimizer
-from ortpartial.exceptions import DataError, ModelError, SettingError
+from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
 from ortpartial.runtime.device import has_training
 
 X, y, w = data(53)
@@ -341,6 +341,15 @@ def test_labels_out_of_range():
         full.fit(X, kinds - 1)
     labels = np.where(np.arange(53) % 3 == 0, -100, kinds)
     assert 0 <= full.fit(X, labels).score(X, kinds) <= 1
+
+
+def test_warnings_name_the_caller():
+    with pytest.warns(ModelWarning, match="nothing with a training mode|no Dropout") as warned:
+        train(train_mode=True)
+    assert warned[0].filename == __file__
+    with pytest.warns(ModelWarning) as warned:
+        Optimizer(add_loss_output(mlp()), train_mode=True)
+    assert warned[0].filename == __file__
 
 
 def test_the_file_is_the_graph_without_its_loss(tmp_path):
