@@ -163,7 +163,10 @@ def load_states(module: Module, path: str | os.PathLike[str]) -> dict[str, Any]:
         It cannot be read.
     """
     program, stored = _find_program(module), read_checkpoint(path, _KIND)
-    problems = _compare(dict(module.named_parameters(buffers=True)), stored["parameters"])
+    own = dict(module.named_parameters(buffers=True))
+    problems = _compare(own, stored["parameters"])
+    problems["converted"] = {n: f"{n!r} is {a.dtype}, where {own[n].dtype} was expected"
+                             for n, a in stored["parameters"].items() if n in own and a.dtype != own[n].dtype}
     if listed := [text for part in problems.values() for text in part.values()]:
         raise CheckpointError(f"{str(path)!r} is the state of another {stored['module']}, and does not fit this "
                               f"{type(module).__name__}: {_shorten(listed)}.")

@@ -16,10 +16,10 @@ from matplotlib import pyplot
 from models import data, mlp
 from paths import ROOT
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
+from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession, nn
 from ortpartial.cli import main
 from ortpartial.estimator.checkpoint import read_checkpoint
-from ortpartial.model import external_data, read, write
+from ortpartial.model import external_data, read, read_tensors, write
 from ortpartial.plots import plot_losses, save_figure
 
 matplotlib.use("Agg")
@@ -32,6 +32,10 @@ def optimizer(seed):
 
 def session(seed):
     return TrainingSession(optimizer(seed).get_training_onnx(init="model"))
+
+
+def module(seed):
+    return nn.Linear(100, 100).compile(nn.placeholder(["N", 100]), random_state=seed)
 
 
 def write_model(seed):
@@ -64,6 +68,8 @@ WRITERS = {
     "TrainingSession.save": lambda seed: session(seed).save,
     "save_onnx_graph": lambda seed: optimizer(seed).save_onnx_graph,
     "save_checkpoint": lambda seed: optimizer(seed).save_checkpoint,
+    "save_states": lambda seed: module(seed).save_states,
+    "Module.save": lambda seed: module(seed).save,
     "save_figure": draw,
 }
 
@@ -74,7 +80,7 @@ def content(path):
         return None
     files = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
     if path.suffix == ".safetensors":
-        return str(read_checkpoint(path))
+        return str(read_checkpoint(path, read_tensors(path)[1]["format"].removeprefix("ortpartial ")))
     if path.suffix == ".png":
         return str(pyplot.imread(path).tobytes())
     return {p.name: read(p).SerializeToString() for p in files}
@@ -92,7 +98,8 @@ def writer(request, tmp_path, monkeypatch):
         monkeypatch.setattr(external_data, "MESSAGE", 0)
         monkeypatch.setattr(external_data, "BIG", 64)
     (tmp_path / "folder").mkdir()
-    names = {"save_onnx_graph": "graphs", "save_checkpoint": "last.safetensors", "save_figure": "losses.png"}
+    names = {"save_onnx_graph": "graphs", "save_checkpoint": "last.safetensors",
+             "save_states": "last.safetensors", "save_figure": "losses.png"}
     path = tmp_path / "folder" / names.get(request.param, "model.onnx")
     functions, contents = [], []
     for seed in (1, 2):

@@ -229,6 +229,17 @@ def test_files_of_another_architecture(path):
     assert_equal(model._program.states(), before)
 
 
+def test_files_of_another_dtype(path):
+    """A state that was converted would not go on to the last bit; `load` converts."""
+    models = [nn.Linear(2, 1, dtype=dtype).compile(nn.placeholder(["N", 2], dtype)) for dtype in ("float64", "float32")]
+    models[0].save_states(path)
+    with pytest.raises(CheckpointError, match=r"'weight' is float64, where float32 was expected; 'bias' is float64"):
+        models[1].load_states(path)
+    models[0].save(path.with_suffix(".onnx"))
+    models[1].load(path.with_suffix(".onnx"))
+    assert np.array_equal(models[1].weight.numpy(), models[0].weight.numpy().astype(np.float32))
+
+
 def test_files_that_are_none(path):
     model = compiled()
     with pytest.raises(FileNotFoundError, match=r"last\.safetensors"):
@@ -388,6 +399,27 @@ def test_plain_onnx_files(tmp_path):
     assert_equal(again.state_dict(), model.state_dict())
     with pytest.warns(ModelWarning, match="'further' is unexpected"):
         assert again.load(path, include_state=True) == {}
+
+
+def test_exports_of_torch(tmp_path):
+    """The weight of a Linear that is a MatMul stands there transposed, under a number."""
+    torch = pytest.importorskip("torch")
+    layers = torch.nn.Sequential(OrderedDict(hidden=torch.nn.Linear(3, 3), out=torch.nn.Linear(3, 2)))
+
+    class Layers(nn.Module):
+        def __init__(self):
+            self.hidden, self.out = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.out(self.hidden(x))
+
+    for x in (torch.ones(2, 3), torch.ones(2, 5, 3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(layers, (x,), tmp_path / "torch.onnx", dynamo=False)
+        model = Layers().compile(nn.placeholder(list(x.shape)))
+        assert warnings_of(model.load, tmp_path / "torch.onnx") == []
+        assert_equal(model.state_dict(), {n: t.numpy() for n, t in layers.state_dict().items()})
 
 
 def test_files_that_are_no_models(tmp_path):
