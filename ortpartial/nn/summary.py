@@ -90,9 +90,10 @@ class Summary:
     def __str__(self) -> str:
         lines = list(_list_cells(self.rows))
         widths = [max(len(cells[i]) for cells in lines) for i in range(4)]
-        # 80 columns: the first two give way, as numbers cannot.
+        # 80 columns: further outputs give way to names, and then names to the first outputs, as numbers cannot.
         left = 80 - sum(widths[2:]) - 6
-        widths[1] = min(widths[1], max(left - widths[0], left // 2))
+        first = max(len(_format_shape(shape)) for row in self.rows for shape in row.shapes[:1])
+        widths[1] = min(widths[1], max(left - widths[0], min(first + 3, left // 2)))
         widths[0] = min(widths[0], left - widths[1])
         rule = "-" * (sum(widths) + 6)
         head, *body = (_format_line(cells, widths) for cells in lines)
@@ -171,9 +172,11 @@ def _list_rows(writing: Writing, flops: Sequence[int]) -> Iterator[Row]:
     seen: set[Module] = set()
     stops: list[int] = []  # of the calls that a call is made in
     for call, n in sorted(zip(writing.trace.calls, flops, strict=True), key=lambda pair: pair[0].start):
+        size = sum(p.size for p in call.module.parameters())
+        if not size and "_" in [part[:1] for part in call.path.split(".")]:
+            continue  # How a layer divides its work, such as the Dropout in an LSTM.
         stops = [stop for stop in stops if stop > call.start]
         shapes = tuple(v.shape or () for v in flatten(call.outputs, "").values())
-        size = sum(p.size for p in call.module.parameters())
         yield Row(call.path, type(call.module).__name__, len(stops), shapes, size, n, call.module in seen)
         seen.add(call.module)
         stops.append(call.stop)

@@ -93,6 +93,37 @@ def test_a_table_fits_80_columns():
     assert all("…" in line for line in lines[3:-4])
 
 
+def test_names_come_before_further_outputs_and_after_first_ones():
+    class Words(nn.Module):
+        def __init__(self):
+            self.recurrent_layer_of_words = nn.LSTM(16, 32, bidirectional=True, dropout=0.5, num_layers=2)
+            self.norm = nn.LayerNorm(64)
+
+        def forward(self, x):
+            return self.norm(self.recurrent_layer_of_words(x)[0])
+
+    lines = str(Words().compile(nn.placeholder(["T", "N", 16])).summary()).splitlines()
+    assert lines[3] == "  recurrent_layer_of_words (LSTM)  [T, N, 64], [4, N, 32], …      37,888  75.9 k"
+    assert [line.split()[0] for line in lines[2:-3]] == ["Words", "recurrent_layer_of_words", "norm"]
+
+
+def test_layers_take_as_many_products_as_in_torch():
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def layers(nn):
+        return nn.Sequential(nn.Conv2d(1, 6, 5, padding=2, bias=False), nn.MaxPool2d(2),
+                             nn.Conv2d(6, 16, 5, groups=2, bias=False), nn.ConvTranspose2d(16, 2, 3, bias=False),
+                             nn.Flatten(), nn.Linear(288, 10, bias=False))
+
+    with FlopCounterMode(display=False) as counter:
+        layers(torch.nn)(torch.zeros(3, 1, 28, 28))
+    summary = layers(nn).compile(nn.placeholder(["N", 1, 28, 28])).summary(sizes={"N": 3})
+    ours = {row.path: row.flops for row in summary.rows if row.kind in ("Conv2d", "ConvTranspose2d", "Linear")}
+    assert len(ours) == 4
+    assert sum(ours.values()) == counter.get_total_flops()
+
+
 def test_operations_are_counted_in_evaluation_with_the_sizes_of_the_placeholders():
     linear = nn.Linear(10, 3)
     assert linear.compile(nn.placeholder(["N", 10])).summary().flops == 63
