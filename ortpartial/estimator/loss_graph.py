@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, find_inputs
-from ortpartial.learning import BaseLearningLoss, resolve_loss
+from ortpartial.learning import BaseLearningLoss, refuse_former_names, resolve_loss
 from ortpartial.model import Model, load, prune_outputs, read
 from ortpartial.training import LossOutput, TrainingSpec, known_shape, make_targets, make_weights, mean_loss
 from ortpartial.training_info import declare_labels, declare_versions, find_labels, upgrade_model
@@ -30,6 +30,7 @@ _KEY = "ortpartial.loss"
 Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
 
 
+@refuse_former_names
 def add_loss_output(
     model: Model | ModelProto | bytes | str | os.PathLike[str],
     loss: Loss | Mapping[str, Loss] = "square_error",
@@ -86,7 +87,7 @@ def add_loss_output(
     libraries = model.custom_ops_library if isinstance(model, Model) else ()
     loaded = load(proto, custom_ops_library=libraries or None)
     losses = resolve_losses(loaded, loss)
-    warn_of_activations(loaded, losses, stacklevel=2)
+    warn_of_activations(loaded, losses, stacklevel=3)
     _check(loaded, losses, loss_output_name)
     spec = TrainingSpec(loaded, (), losses)
     targets = make_targets(spec)

@@ -95,9 +95,11 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-#: By the class that has no such setting the one that has it.
+#: By the class that has no such setting, and the setting, what has it.
 ELSEWHERE = dict.fromkeys([(f"LearningRate{name}", "weightdecay") for name in ("Adagrad", "Adam", "RMSProp")],
                           "LearningRateAdamW(weight_decay=0.01)")
+ELSEWHERE |= dict.fromkeys([("OrtGradientOptimizer", name) for name in ("learningloss", "loss", "criterion")],
+                           "add_loss_output(model, loss=...), which writes it into the model")
 
 
 def normalize(name: str) -> str:

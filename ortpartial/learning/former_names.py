@@ -13,8 +13,9 @@ from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.logs import logger
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
-           "accept_former_names", "advise", "find_former"]
+           "accept_former_names", "advise", "find_former", "refuse_former_names"]
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Initializer = TypeVar("Initializer", bound=Callable[..., None])
 Settings = dict[str, Any]
 
@@ -106,7 +107,8 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
     "enable_logging": FormerSetting("set the level of the logger: logging.getLogger('ortpartial').setLevel('DEBUG')",
                                     _enable_logging, False),
     "loss_output_name": FormerSetting("the outputs are predictions, and learning_loss={output: loss} says which of "
-                                      "them is trained", default="loss", needs="learning_loss"),
+                                      "them is trained; OrtGradientOptimizer trains an output that is the loss",
+                                      default="loss", needs="learning_loss"),
     "training_optimizer_name": FormerSetting("write learning_rate=..., as in learning_rate='Adam'",
                                              default="SGDOptimizer", needs="learning_rate"),
     "saved_gradient": FormerSetting("gradient_model(model) is the gradient as a model, and save_onnx_graph(folder) "
@@ -140,6 +142,15 @@ FORMER_ARGUMENTS: dict[tuple[str, str], str] = {
     ("set_state", "zero"): "give it zeros, as [0 * a for a in get_state(kind)]",
     ("get_trained_onnx", "model"): "it returns the graph of predictions; an optimizer of another graph takes the "
                                    "weights by set_state(get_state())",
+    ("add_loss_output", "onnx"): "its name is model",
+    ("add_loss_output", "score_name"): "write loss=..., as in loss='square_error'",
+    ("add_loss_output", "loss_name"): "its name is loss_output_name",
+    ("add_loss_output", "label_name"): "the input of the labels is called <output>_target",
+    ("add_loss_output", "weight_name"): "write weighted=True: the input of the weights is called sample_weight",
+    ("add_loss_output", "penalty"): "the penalty is a setting of the optimizer: learning_penalty=...",
+    ("add_loss_output", "output_index"): "write loss={output: loss}",
+    **{("add_loss_output", name): "write loss=ElasticLearningLoss(l1_weight=..., l2_weight=...)"
+       for name in ("l1_weight", "l2_weight")},
     ("save_onnx_graph", "prefix"): "give each optimizer a folder of its own",
     ("save_onnx_graph", "suffix"): "give each optimizer a folder of its own",
 }
@@ -247,6 +258,38 @@ def accept_former_names(initializer: Initializer) -> Initializer:
 
     vars(initialize)["former"] = frozenset(former)
     return cast(Initializer, initialize)
+
+
+def refuse_former_names(function: Function) -> Function:
+    """Decorate a function, so that a former argument is answered with what to write today.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> @refuse_former_names
+    ... def add_loss_output(model, loss="square_error"):
+    ...     pass
+    >>> add_loss_output(b"", loss_name="loss")
+    Traceback (most recent call last):
+        ...
+    TypeError: add_loss_output takes no 'loss_name'; its name is loss_output_name.
+    """
+    @functools.wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if advice := FORMER_ARGUMENTS.get((function.__name__, name)):
+                raise TypeError(f"{function.__name__} takes no {name!r}; {advice}.")
+        return function(*args, **keywords)
+
+    return cast(Function, checked)
 
 
 def _convert(owner: str, former: Mapping[str, FormerSetting], settings: Settings) -> Settings:

@@ -13,7 +13,13 @@ from paths import ROOT
 from sklearn.base import clone
 
 import ortpartial
-from ortpartial import LearningRateSGDNesterov, NegLogLearningLoss, OrtGradientForwardBackward
+from ortpartial import (
+    LearningRateSGDNesterov,
+    NegLogLearningLoss,
+    OrtGradientForwardBackward,
+    OrtGradientOptimizer,
+    add_loss_output,
+)
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import DeviceError, SettingError
 from ortpartial.learning import resolve_loss
@@ -21,12 +27,13 @@ from ortpartial.learning.former_names import FORMER_ARGUMENTS, FORMER_ATTRIBUTES
 from ortpartial.logs import logger
 
 PAGE = ROOT / "MIGRATION.md"
-CLASSES = (Optimizer, OrtGradientForwardBackward)
+CLASSES = (Optimizer, OrtGradientForwardBackward, OrtGradientOptimizer)
 X, Y, W = data(20)
 
 #: The public names of onnxcustom 0.4.293 for training, with those of versions before it.
 NAMES = re.findall(r"\w+", """
 BaseEstimator BaseLearningOnnx BaseOnnxClass ConvergenceError ConvergenceWarning EvaluationError ProviderError
+OrtGradientOptimizer
 
 OrtGradientForwardBackwardOptimizer model_onnx weights_to_train loss_output_name max_iter training_optimizer_name
 batch_size learning_rate device warm_start verbose validation_every learning_loss enable_logging weight_name
@@ -45,12 +52,20 @@ update_learning_rate value update_weights loop select BaseLearningLoss SquareLea
 ElasticLearningLoss NegLogLearningLoss eps probability_function build_onnx_score_function loss_gradient loss_scores
 clear_binding_inputs BaseLearningPenalty NoLearningPenalty ElasticLearningPenalty penalty_loss
 
+add_loss_output onnx score_name loss_name label_name penalty output_index l1_weight l2_weight
+
 OrtDataLoader iter_numpy iter_ortvalue iter_bind data_np data_ort get_train_initializer penalty_loss_onnx
 onnx_derivative DerivativeOptions onnx_rename_weights get_onnx_opset proto_type_to_dtype dtype_to_var_type
 add_initializer replace_initializers_into_onnx function_onnx_graph get_supported_functions onnx_rewrite_operator
 unreduced_onnx_loss provider_to_device get_ort_device get_ort_device_type ort_device_to_string numpy_to_ort_value
 device_to_providers str_ortvalue plot_onnxs
 """)
+
+PARTIAL, FULL = linear(), add_loss_output(linear())
+
+
+def find_model(make):
+    return FULL if make is OrtGradientOptimizer else PARTIAL
 
 
 @cache
@@ -152,10 +167,10 @@ def test_full_state():
 def test_devices(make, former, device):
     """Where there is no such device, the error names it."""
     if device == "cpu":
-        assert make(linear(), **former).device == "cpu"
+        assert make(find_model(make), **former).device == "cpu"
         return
     with pytest.raises(DeviceError, match=f"The device '{device}' needs CUDAExecutionProvider"):
-        make(linear(), **former)
+        make(find_model(make), **former)
 
 
 @pytest.mark.parametrize("make", CLASSES)
@@ -172,7 +187,7 @@ def test_devices(make, former, device):
 )
 def test_aliases_that_make_no_sense(make, former, error, message):
     with pytest.raises(error, match=re.escape(message)):
-        make(*([] if "model" in former else [linear()]), **former)
+        make(*([] if "model" in former else [find_model(make)]), **former)
 
 
 @pytest.mark.parametrize("name", [n for n, s in FORMER_SETTINGS.items() if not s.convert])
@@ -182,11 +197,11 @@ def test_refused_settings(name):
     make = Optimizer if setting.needs != "inputs" else OrtGradientForwardBackward
     message = re.escape(f"{make.__name__} has no setting {name!r}; {setting.advice}.")
     with pytest.raises(TypeError, match=message):
-        make(linear(), **{name: "other"})
-    assert make(linear(), **{name: setting.default})
+        make(find_model(make), **{name: "other"})
+    assert make(find_model(make), **{name: setting.default})
     if make is Optimizer:
         with pytest.raises(SettingError, match=message):
-            make(linear()).set_params(**{name: "other"})
+            make(find_model(make)).set_params(**{name: "other"})
 
 
 @pytest.mark.parametrize("make", CLASSES)
@@ -194,7 +209,7 @@ def test_refused_settings(name):
 def test_former_attributes(make, name):
     message = f"{make.__name__} has no attribute '{name}'; {FORMER_ATTRIBUTES[name]}."
     with pytest.raises(AttributeError, match=re.escape(message)):
-        getattr(make(linear()), name)
+        getattr(make(find_model(make)), name)
 
 
 def test_missing_attributes():
@@ -209,7 +224,8 @@ def test_refused_arguments(owner, name):
     advice = re.escape(FORMER_ARGUMENTS[owner, name])
     optimizer = Optimizer(linear())
     call = getattr(ortpartial, owner, None) or getattr(optimizer, owner)
-    arguments = {"fit": (X, Y), "set_state": (optimizer.get_state(),), "save_onnx_graph": (bytes,)}.get(owner, ())
+    arguments = {"add_loss_output": (PARTIAL,), "fit": (X, Y),
+                 "set_state": (optimizer.get_state(),), "save_onnx_graph": (bytes,)}.get(owner, ())
     with pytest.raises(TypeError, match=rf"{owner} (takes no|has no setting) '{name}'; {advice}\."):
         call(*arguments, **{name: 0.25})
 
@@ -223,6 +239,20 @@ def test_other_aliases():
     assert former.train_losses_ == today.train_losses_
     layer = OrtGradientForwardBackward(onnx_model=linear(), input_names=["x"])
     assert layer.inputs == ["x"]
+
+
+def test_aliases_of_full_training():
+    former = OrtGradientOptimizer(model_onnx=FULL, providers="cpu", debug=True, training_optimizer_name="SGDOptimizer",
+                                  loss_output_name="loss", max_iter=1, random_state=0)
+    today = OrtGradientOptimizer(FULL, max_iter=1, random_state=0)
+    assert former.fit(X, Y).train_losses_ == today.fit(X, Y).train_losses_
+    assert all((a == b).all() for a, b in zip(former.get_full_state(), today.get_state(), strict=True))
+    assert clone(former).get_params(deep=False).keys().isdisjoint(FORMER_SETTINGS.keys() - {
+        "loss_output_name", "sample_weight_name"})
+    with pytest.raises(TypeError, match="get_trained_onnx takes no 'model'; it returns the graph of predictions;"):
+        former.get_trained_onnx(model=PARTIAL)
+    with pytest.raises(TypeError, match="OrtGradientOptimizer has no setting 'sess_options'; sessions choose theirs"):
+        OrtGradientOptimizer(FULL, sess_options=1)
 
 
 def test_logging(caplog):

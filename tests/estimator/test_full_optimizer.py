@@ -343,6 +343,13 @@ def test_labels_out_of_range():
     assert 0 <= full.fit(X, labels).score(X, kinds) <= 1
 
 
+@pytest.mark.parametrize("name", ["learning_loss", "loss"])
+def test_the_loss_is_no_setting(name):
+    message = rf"no setting '{name}'; did you mean add_loss_output\(model, loss=...\), which writes it into the model\?"
+    with pytest.raises(TypeError, match=message):
+        Optimizer(add_loss_output(mlp()), **{name: "log"})
+
+
 def test_warnings_name_the_caller():
     with pytest.warns(ModelWarning, match="nothing with a training mode|no Dropout") as warned:
         train(train_mode=True)
