@@ -36,6 +36,7 @@ PRINTED = {
     "plot_neural_network": (r"after: +accuracy ([\d.]+)", lambda accuracy: accuracy > 0.95),
     "plot_numpy_or_onnxruntime": (r"largest difference between the two: ([\d.]+)", lambda error: error < 1e-5),
     "plot_own_loss": (r"quantile 0\.9: ([\d.]+) of the targets", lambda share: 0.85 < share < 0.95),
+    "plot_partial_and_full_training": (r"largest difference of a weight: ([\d.]+)", lambda difference: difference == 0),
     "plot_torch_and_onnx_layers": (r"after 285 steps: ([\d.e-]+)", lambda difference: difference < 1e-5),
     "plot_training_handed_on": (r"without a break: ([\d.]+)", lambda difference: difference < 1e-5),
 }
