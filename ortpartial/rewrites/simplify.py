@@ -65,11 +65,13 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
 
 
 def _fold_shape(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
-    """The Shape or the Size of a value of static shape as a constant."""
-    if node.op_type not in ("Shape", "Size") or node.attributes or not inputs[0].is_static:
+    """The Shape, or some sizes of it, or the Size of a value of static shape as a constant."""
+    if node.op_type not in ("Shape", "Size") or not inputs[0].is_static:
         return None
     sizes = np.asarray(inputs[0].shape, np.int64)
-    return [constant(sizes if node.op_type == "Shape" else sizes.prod())]
+    if node.op_type == "Size":
+        return [constant(sizes.prod())]
+    return [constant(sizes[node.attribute("start") : node.attribute("end")])]
 
 
 def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:

@@ -69,6 +69,8 @@ CASES = {
     "two of three": (lambda x: op.Add(*three(x)[:2]), [2, 3, 4], ["Gather", "Gather", "Add"]),
     "picks of an unknown size": (lambda x: op.Add(*three(x)[:2]), [2, "M", 4], ["Gather", "Gather", "Add"]),
     "sizes": (sizes, [2, 3, 4], ["Reshape", "Div"]),
+    "some sizes": (
+        lambda x: op.Reshape(x, op.Concat(op.Shape(x, start=-2, end=2), [-1], axis=0)), [2, 3, 4], ["Reshape"]),
     "unknown sizes": (lambda x: op.Reshape(x, op.Shape(x)), ["N", 3, 4], ["Shape", "Reshape"]),
     "idle Dropout": (lambda x: op.Exp(op.Dropout(x)), ["N", 3, 4], ["Exp"]),
     "a Relu under a pool": (lambda x: pooled(op.Relu(x)), [2, 3, 4], ["MaxPool", "Relu"]),

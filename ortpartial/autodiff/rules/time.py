@@ -82,7 +82,8 @@ def has_rows(v: Value) -> bool:
 def flatten_steps(v: Value, width: int | None = None) -> Value:
     """v, (T, N, K), reshaped to the rows of all steps, (T·N, K)."""
     k = slice_shape(v, 2, 3) if width is None else constant([width])
-    return op.Reshape(v, concat_sizes(constant([-1]), k)).stated([ROWS, width])
+    sizes = known_sizes(v, 2, 3) if width is None else [width]
+    return op.Reshape(v, concat_sizes(constant([-1]), k)).stated([ROWS, *sizes])
 
 
 def split_steps(v: Value, x: Value) -> Value:

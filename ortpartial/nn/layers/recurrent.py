@@ -94,7 +94,8 @@ class _Recurrent(Module):
         parameters = [getattr(self, name) for name in names]
         n = len(self._gates)
         gates = [op.Split(p, axis=0, num_outputs=n) if n > 1 else [p] for p in parameters]
-        stacked = op.Concat(*(parts[i] for parts in gates for i in self._gates), axis=0)
+        ordered = [parts[i] for parts in gates for i in self._gates]
+        stacked = op.Concat(*ordered, axis=0) if len(ordered) > 1 else ordered[0]
         return op.Reshape(stacked, [len(self._directions), -1, *parameters[0].shape[1:]])
 
     def _operate(self, *inputs: Value | None, **settings: Any) -> Sequence[Value]:

@@ -12,6 +12,7 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import DataError, NoGradientError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
+from ortpartial.graph.walk import topological
 from ortpartial.model.prepare import walk_graphs
 from ortpartial.runtime.session import Session
 from ortpartial.testing import _gradient, check_gradient, evaluate
@@ -91,6 +92,13 @@ def test_the_second_order_of_one_step(op_type):
     cotangents = [cotangent(s) for s in ((1, 1, BATCH, HIDDEN), *[(1, BATCH, HIDDEN)] * (1 + (op_type == "LSTM")))]
     g = _gradient(f, range(len(args)), len(args))
     check_gradient(g, [*args, *cotangents], order=1, directions=1)
+
+
+def test_sizes_of_the_batch_take_no_sums_over_axes_found_at_run_time():
+    x, w = variable("x", "float32", ["T", "N", WIDTH]), variable("w", "float32", [1, 4 * HIDDEN, WIDTH])
+    y = op.LSTM(x, w, constant(real(1, 4 * HIDDEN, HIDDEN).astype(np.float32)), hidden_size=HIDDEN)[0]
+    (dx,) = grad(op.ReduceSum(y, keepdims=0), [x])
+    assert "NonZero" not in {node.op_type for node in topological([dx])}
 
 
 def test_inputs_that_are_made_of_each_other():
