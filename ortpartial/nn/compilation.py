@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,11 +18,13 @@ from ortpartial.model import Range, check_indices, index_ranges, load
 from ortpartial.runtime import Session
 from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
 
+from .data_parallel import Exchange, Processes, average_statistics
+from .entries import Entry, split_entries
 from .fitting import to_arrays
 from .module import Module, list_arguments
 from .parameter import Parameter
 from .structure import flatten, rebuild
-from .trace import ITERATION, SEED, Trace, to_range
+from .trace import ITERATION, PASSING, SEED, Trace, to_range
 
 __all__ = ["Program", "Writing", "convert"]
 
@@ -85,6 +88,7 @@ class Program:
         self._step_key: Any = None  # how often modes had been changed, and the types of targets
         self._step_modes: list[str] = []  # the parts in evaluation mode
         self._keep_states = False
+        self._processes: Processes | None = None  # those that train together
         #: State that no step reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
         #: By mode, what `forward` has written, and its session.
@@ -126,7 +130,7 @@ class Program:
 
     def states(self) -> dict[str, np.ndarray]:
         """Copies of all of the state by name: parameters, buffers, and what else steps read and leave."""
-        return {**self._aside, **self.session.state}
+        return {n: a for n, a in {**self._aside, **self.session.state}.items() if not n.startswith(PASSING)}
 
     def restore(self, states: Mapping[str, np.ndarray]) -> None:
         """Overwrite all of the state; what no step reads yet waits for the one that does."""
@@ -166,6 +170,23 @@ class Program:
         if True in changes:
             self.forget_steps(keep_states=True)
 
+    def _connect(self) -> None:
+        """Connect the processes that train together, if an optimizer says so."""
+        optimizers = [optimizer for _, optimizer in self.module.named_optimizers()]
+        is_distributed = any(optimizer.distributed for optimizer in optimizers)
+        self._processes = (self._processes or Processes()) if is_distributed else None
+
+    def synchronize(self) -> bool:
+        """Let processes that train together go on from the state of the first; whether this is the first."""
+        self._connect()
+        if self._processes is not None:
+            self.restore(self._processes.take_first(self.states()))
+        return self._processes is None or self._processes.group.rank == 0
+
+    def agree(self, answer: bool) -> bool:
+        """The answer of the first process."""
+        return answer if self._processes is None else bool(self._processes.group.broadcast(answer))
+
     # -- writing
 
     def write(self, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
@@ -180,6 +201,8 @@ class Program:
         with trace.writing():
             result = rebuild(result, "", {n: v if isinstance(v, Value) else v.value
                                           for n, v in flatten(result, "").items()})
+            if trace.exchanges:
+                result = average_statistics(trace, inputs, result)
         return Writing(trace, inputs, result)
 
     def _write_inference(self) -> Writing:
@@ -209,11 +232,13 @@ class Program:
         self._drop_foreign_states(self._step.trace.first, {SEED, ITERATION, *parameters})
         state, read = self.states(), self._step.trace.before
         model = self._write_model({n: state[n] for n in parameters}, parameters, self._step)
-        self.session = self._open(model, returned=self._outputs(self._step))
+        self._connect()
+        self.session = self._open(model, returned=self._outputs(self._step), exchanges=self._step.trace.exchanges)
         self._aside = {}
         if self._keep_states:
             self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
         self._keep_states = True
+        self.synchronize()
 
     def _name_batch(self, targets: Sequence[Value | np.ndarray]) -> dict[str, Value]:
         """The placeholders of inputs and targets, by name."""
@@ -226,8 +251,8 @@ class Program:
 
     def _drop_foreign_states(self, first: Mapping[str, np.ndarray], others: Collection[str]) -> None:
         """Drop what was read from a file and is no state of the step's optimizers, with a warning."""
-        loaded = {n: a.shape for n, a in self._aside.items() if n not in others}
-        own = {n: a.shape for n, a in first.items() if n not in others}
+        loaded, own = ({n: a.shape for n, a in arrays.items() if n not in others and not n.startswith(PASSING)}
+                       for arrays in (self._aside, first))
         unlike = [n for n in {**loaded, **own} if loaded.get(n) != own.get(n)]
         if loaded and unlike:
             more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
@@ -236,9 +261,11 @@ class Program:
                           ModelWarning, stacklevel=2)
         self._aside = {n: a for n, a in self._aside.items() if n not in unlike}
 
-    def _open(self, model: ModelProto, returned: Collection[str]) -> TrainingSession:
+    def _open(self, model: ModelProto, returned: Collection[str], exchanges: Mapping[str, Exchange] | None = None
+              ) -> TrainingSession:
         """The session of a model."""
-        return TrainingSession(model, device=self.device, returned=returned, threads=1 if self.sequential else None)
+        return TrainingSession(model, device=self.device, returned=returned, threads=1 if self.sequential else None,
+                               exchanges=self._processes.list_exchanges(exchanges) if self._processes else None)
 
     def _outputs(self, writing: Writing) -> dict[str, Value]:
         """What a step returns, by name: of a pair, ``output`` and ``loss``."""
@@ -256,24 +283,15 @@ class Program:
         _store(proto.graph, {n: arrays[n] for n in trace.before})
         visible = {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
         visible |= {o for node in proto.graph.node for o in node.output}
-        info = proto.training_info.add()
         firsts = _initial_values(parameters)
         states = {n: a for n, a in arrays.items() if n not in trace.before}
         if step is not None:
             own = step.trace.first
             states.update({**own, SEED: self.seed, **{n: a for n, a in self._aside.items() if n in own}})
             firsts.update({n: constant(a) for n, a in {**own, SEED: self.seed}.items()})
-            changed = {n: _unwrap(v) for n, v in step.trace.changed.items()}
-            results = {**self._outputs(step), **{f"{n}_new": v for n, v in changed.items()}}
-            algorithm = build({**step.inputs, **step.trace.before}, results, name="training", reserved=visible)
-            info.algorithm.CopyFrom(algorithm.graph)
-            added = [i for i in info.algorithm.input if i.name not in visible]
-            info.algorithm.ClearField("input")
-            info.algorithm.input.extend(added)
-            declare_labels(info.algorithm, step.labels)
-            for n in changed:
-                info.update_binding.add(key=n, value=f"{n}_new")
-            _declare_opsets(proto, algorithm)
+            for entry in split_entries(step.trace, self._outputs(step)):
+                _add_entry(proto, step, entry, visible, states)
+        info = proto.training_info[0] if proto.training_info else proto.training_info.add()
         _store(info.algorithm, states)
         initialization = build([], {f"{n}_init": v for n, v in firsts.items()}, name="initialization")
         info.initialization.CopyFrom(initialization.graph)
@@ -295,7 +313,10 @@ class Program:
         arrays = self._split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):])
         assert self._step is not None
-        return self._rebuild(self._step, self.session.step(dict(zip(self._step.inputs, arrays, strict=True))))
+        feeds, run = dict(zip(self._step.inputs, arrays, strict=True)), self.session.step
+        if self._processes is not None and self._step.trace.exchanges:
+            run = partial(self._processes.step, self.session, self._step.inputs)
+        return self._rebuild(self._step, run(feeds))
 
     def undo(self) -> None:
         """Back to before the last step."""
@@ -421,6 +442,21 @@ def _unwrap(v: Value) -> Value:
     if v.node is not None and v.node.op_type == "StopGradient" and v.node.inputs[0] is not None:
         return v.node.inputs[0]
     return v
+
+
+def _add_entry(proto: ModelProto, step: Writing, entry: Entry, visible: Collection[str], states: Collection[str]
+               ) -> None:
+    """Add an entry to the training of a model; the first one is to hold the states."""
+    info, changed = proto.training_info.add(), {n: _unwrap(v) for n, v in entry.updates.items()}
+    results = {**entry.outputs, **{f"{n}_new": v for n, v in changed.items()}}
+    algorithm = build({**step.inputs, **step.trace.before}, results, name="training", reserved=visible)
+    info.algorithm.CopyFrom(algorithm.graph)
+    info.algorithm.ClearField("input")
+    info.algorithm.input.extend(i for i in algorithm.graph.input if i.name not in visible and i.name not in states)
+    declare_labels(info.algorithm, step.labels)
+    for n in changed:
+        info.update_binding.add(key=n, value=f"{n}_new")
+    _declare_opsets(proto, algorithm)
 
 
 def _store(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:

@@ -47,7 +47,8 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
     module, history = program.module, program.module.history_
     steps = -(-len(data[0]) // batch_size) if isinstance(data, list) else length_hint(data)
     program.plan(epochs * steps)
-    bar = tqdm(range(len(history) + 1, len(history) + epochs + 1), disable=not verbose, unit="epoch")
+    is_first = program.synchronize()
+    bar = tqdm(range(len(history) + 1, len(history) + epochs + 1), disable=not (verbose and is_first), unit="epoch")
     for epoch in bar:
         start = time.perf_counter()
         record: dict[str, Any] = {"epoch": epoch, "iteration": 0, "seconds": 0.0}
@@ -59,7 +60,7 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
         history.append(record)
         bar.set_postfix({n: f"{v:.4g}" for n, v in record.items() if "loss" in n})
         answers = [callback(module) for callback in callbacks]
-        if True in answers:
+        if program.agree(True in answers):
             break
     bar.close()
 

@@ -13,6 +13,7 @@ from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import drop_flushes, resolve_clipping, resolve_penalty, resolve_rate
 
+from .data_parallel import average
 from .parameter import Parameter
 from .trace import Trace, current_trace
 
@@ -38,11 +39,26 @@ class Optimizer:
         The penalty of the weights.
     gradient_clipping : GradientClipping or float, optional
         How gradients are limited.
+    distributed : bool
+        Whether several processes take the steps together, in a script that ``torchrun`` starts and that has called
+        ``torch.distributed.init_process_group``. Each is given the whole batch, reads every ``size``-th row of it, and
+        averages its gradients with those of the others, by the rows that they have: the weights are those of one
+        process if the loss is a mean over the rows.
+    gradient_dtype : str, optional
+        ``"float16"`` halves what the processes send. Each divides its gradients by the number of processes first, so
+        that a sum is as large as a gradient; numbers below 6e-8 become 0.
+    top_k : float, optional
+        The share of the gradients that a process sends, the largest, such as 0.01. What it has not sent is added to the
+        gradients of the next step [1]_.
 
     Raises
     ------
     SettingError
         A setting is not known, or the step size follows the validation loss.
+
+    References
+    ----------
+    .. [1] S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 
     Examples
     --------
@@ -65,15 +81,31 @@ class Optimizer:
     """
 
     def __init__(
-        self, rate: Any = "SGD", parameters: Any = None, *, penalty: Any = None, gradient_clipping: Any = None
+        self, rate: Any = "SGD", parameters: Any = None, *, penalty: Any = None, gradient_clipping: Any = None,
+        distributed: bool = False, gradient_dtype: Any = None, top_k: float | None = None
     ):
         self.rate = self.planned_rate = resolve_rate(rate)
         self.penalty = resolve_penalty(penalty)
         self.gradient_clipping = resolve_clipping(gradient_clipping)
         self.parameters = parameters
+        self.distributed, self.gradient_dtype, self.top_k = distributed, gradient_dtype, top_k
+        self._check_distributed()
         if self.rate.plateau is not None:
             raise SettingError(f"{self.rate.schedule!r} reduces the step size by the losses of whole epochs, which a "
                                f"module's optimizer does not see; take a schedule of the number of batches.")
+
+    def _check_distributed(self) -> None:
+        """Check how gradients are sent."""
+        if self.gradient_dtype is not None:
+            if str(self.gradient_dtype) != "float16" and self.gradient_dtype is not np.float16:
+                raise SettingError(f"gradient_dtype is 'float16' or None, not {self.gradient_dtype!r}.")
+            self.gradient_dtype = np.dtype(np.float16)
+        if self.top_k is not None and not (isinstance(self.top_k, (int, float)) and 0 < self.top_k <= 1):
+            raise SettingError(f"top_k is the share of the gradients that are sent, above 0 and at most 1, not "
+                               f"{self.top_k!r}.")
+        if not self.distributed and (self.gradient_dtype is not None or self.top_k is not None):
+            raise SettingError("gradient_dtype and top_k say how several processes send gradients; set "
+                               "distributed=True as well.")
 
     def plan(self, batches: int) -> bool:
         """Plan a training of so many batches, for schedules that last as long; whether this changes anything."""
@@ -116,14 +148,21 @@ class Optimizer:
             raise ModelError(f"The loss {loss!r} depends on none of the weights that {self!r} trains.")
         penalized = [v for v in weights.values() if self.penalty.applies_to(v.shape or ())]
         objective = op.Sum(loss, *(self.penalty(v).astype(loss.dtype) for v in penalized)) if penalized else loss
-        gradients = self.reduce(trace, grad(objective, list(weights.values())))
+        gradients = self.reduce(trace, list(weights.values()), grad(objective, list(weights.values())))
         if self.gradient_clipping is not None:
             gradients = self.gradient_clipping(gradients)
         self._apply(trace, weights, gradients)
 
-    def reduce(self, trace: Trace, gradients: list[Value]) -> list[Value]:
-        """The gradients as they are applied."""
-        return gradients
+    def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:
+        """The gradients as they are applied: of several processes, their mean."""
+        if not self.distributed:
+            if trace.is_distributed:
+                raise SettingError(f"{self!r} trains in one process, and another optimizer of the module in several; "
+                                   f"set distributed=True in both, so that all processes have the same weights.")
+            return gradients
+        static = [g.reshape(list(w.shape or ())) for w, g in zip(weights, gradients, strict=True)]
+        name = f"{trace.optimizer_name(self)}.gradients"
+        return average(trace, static, name, dtype=self.gradient_dtype, top_k=self.top_k)
 
     def _apply(self, trace: Trace, weights: dict[str, Value], gradients: Sequence[Value]) -> None:
         """Write the new weights and states."""

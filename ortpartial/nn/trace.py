@@ -16,6 +16,7 @@ from ortpartial.model import Range, check_indices
 from ortpartial.training import draw_mask
 
 if TYPE_CHECKING:
+    from .data_parallel import Exchange
     from .module import Module
     from .optimizer import Optimizer
     from .parameter import Parameter
@@ -26,6 +27,12 @@ _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 #: What a step reads and writes beside the parameters: where random numbers come from, and the batches seen.
 SEED, ITERATION = "seed", "iteration"
+
+#: How the state begins that passes numbers between processes within a step, and that none goes on from.
+PASSING = "data_parallel."
+
+#: What a step of several processes reads: which of them this is, and the share of the rows that it has.
+RANK, SHARE = f"{PASSING}rank", f"{PASSING}share"
 
 
 def current_trace() -> Trace | None:
@@ -86,6 +93,10 @@ class Trace:
         #: The state before, as variables of the graph, and the state now.
         self.before: dict[str, Value] = {}
         self.after: dict[str, Value] = {}
+        #: All values that the state is given by the code, in turn.
+        self.versions: dict[str, list[Value]] = {}
+        #: What the processes add up, by the name of the state that holds it.
+        self.exchanges: dict[str, Exchange] = {}
         #: First numbers of the state that is no parameter's.
         self.first: dict[str, np.ndarray] = {}
         self.parameters: dict[str, Parameter] = {}
@@ -133,6 +144,12 @@ class Trace:
         if value.dtype != old.dtype or (value.is_static and value.shape != old.shape):
             raise GraphError(f"{name!r} is {old.type_name} and cannot become {value.type_name}.")
         self.after[name] = value
+        self.versions.setdefault(name, []).append(value)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether several processes take the steps."""
+        return self.training and any(optimizer.distributed for _, optimizer in self.module.named_optimizers())
 
     @property
     def changed(self) -> dict[str, Value]:
@@ -158,6 +175,8 @@ class Trace:
     def draw_mask(self, x: Value, keep: float) -> Value:
         """What a Dropout multiplies x by: 1 / keep with the probability keep, else 0; another one in every batch."""
         seed = self.read_state(SEED, np.int32, (2,), np.zeros(2, np.int32))
+        if self.is_distributed:
+            seed = seed + self.read_state(RANK, np.int32, (), np.zeros((), np.int32))
         self._masks += 1
         return draw_mask(x, keep, seed, self.read_iteration(), self._masks - 1)
 

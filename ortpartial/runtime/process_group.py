@@ -1,9 +1,11 @@
-"""Collective operations of data-parallel training, over ``torch.distributed``: all-reduce and broadcast."""
+"""Collective operations of data-parallel training, over ``torch.distributed``: all-reduce, all-gather and broadcast."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+
+import numpy as np
 
 from ortpartial.exceptions import ProcessError, RuntimeMissingError, SettingError
 
@@ -22,6 +24,8 @@ class ProcessGroup:
     ----------
     rank, size : int
         The number of this process, and the number of processes.
+    bytes_sent : int
+        The size of all that this process has added to sums and gathered arrays.
 
     Raises
     ------
@@ -43,6 +47,7 @@ class ProcessGroup:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._torch, self._dist = torch, dist
         self._group = dist.new_group(timeout=timedelta(seconds=_TIMEOUT))
+        self.bytes_sent = 0
         self._buffer: Buffer | None = None
         self._tensor: Any = None
 
@@ -55,6 +60,18 @@ class ProcessGroup:
             self._dist.all_reduce(self._tensor, group=self._group)
         except RuntimeError as e:
             raise self._process_error(e) from None
+        self.bytes_sent += self._tensor.nbytes
+
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
+        """The arrays that all processes pass here, of one shape and dtype, along a new first axis."""
+        gathered = np.empty((self.size, *array.shape), array.dtype)
+        parts = list(self._torch.from_numpy(gathered).unbind())
+        try:
+            self._dist.all_gather(parts, self._torch.from_numpy(array), group=self._group)
+        except RuntimeError as e:
+            raise self._process_error(e) from None
+        self.bytes_sent += array.nbytes
+        return gathered
 
     def _to_tensor(self, buffer: Buffer) -> Any:
         """A torch tensor that shares the memory of a buffer."""

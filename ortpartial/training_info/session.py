@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +63,9 @@ class TrainingSession:
         inference graph that need nothing else.
     threads : int, optional
         Number of threads of a step; by default as its sizes suggest.
+    exchanges : dict of str to callable, optional
+        By initializer, what is called with the `Buffer` of its new value before the next entry reads it: processes that
+        train together add theirs up. It is not pickled.
 
     Attributes
     ----------
@@ -97,16 +100,18 @@ class TrainingSession:
 
     def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu",
                  folder: str | os.PathLike[str] | None = None, returned: Collection[str] | None = None,
-                 threads: int | None = None):
+                 threads: int | None = None, exchanges: Mapping[str, Callable[[Buffer], None]] | None = None):
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
         check_training_info(copy)
         self._open(copy, Device.parse(device), returned, threads)
+        self._exchanges.update(exchanges or {})
 
     def _open(self, model: ModelProto, device: Device, returned: Collection[str] | None, threads: int | None) -> None:
         """Start with the state that a model stores."""
         self._model, self._device, self._turn = model, device, Turn()
         self._returned, self._threads = returned, threads
+        self._exchanges: dict[str, Callable[[Buffer], None]] = {}
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         #: The steps by the shapes of inputs; None where they are yet to be made again after a pickle.
         self._steps: dict[Any, _BoundSteps | None] = {}
@@ -434,11 +439,11 @@ class _BoundSteps:
     """
 
     def __init__(self, training: TrainingSession, sizes: Mapping[str, Sequence[int]] | None):
-        self._rings = training._rings
+        self._rings, self._exchanges = training._rings, training._exchanges
         #: For each entry that computes something its session, the initializers by the names of their new values, and
         #: the buffers of outputs whose shape is known.
         self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
-        self._turns: dict[int, list[tuple[Binding, list[str]]]] = {}
+        self._turns: dict[int, list[tuple[Binding, list[str], dict[str, Buffer]]]] = {}
         model = training._model
         for i, info in enumerate(model.training_info):
             step, update = build_step(model, i, sizes), pairs(info.update_binding)
@@ -460,17 +465,19 @@ class _BoundSteps:
     def run(self, turn: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the steps of a turn, and return copies of their outputs without the new state."""
         outputs: dict[str, np.ndarray] = {}
-        for (_, new, fixed), (binding, inputs) in zip(self._steps, self._bind(turn), strict=True):
+        for (_, new, fixed), (binding, inputs, exchanged) in zip(self._steps, self._bind(turn), strict=True):
             for name in inputs:
                 binding.bind_input(name, arrays[name])
             binding.run()
+            for name, buffer in exchanged.items():
+                self._exchanges[name](buffer)
             outputs.update({n: b.numpy().copy() for n, b in fixed.items()})
             if len(fixed) + len(new) < len(binding.session.outputs):
                 outputs.update({n: as_numpy(v) for n, v in binding.ortvalues().items() if n not in fixed | new})
         return outputs
 
-    def _bind(self, turn: int) -> list[tuple[Binding, list[str]]]:
-        """A binding for each step, and the inputs that it has yet to bind."""
+    def _bind(self, turn: int) -> list[tuple[Binding, list[str], dict[str, Buffer]]]:
+        """A binding for each step, the inputs that it has yet to bind, and what is exchanged after it."""
         if turn in self._turns:
             return self._turns[turn]
         positions = {n: -turn % len(ring) for n, ring in self._rings.items()}
@@ -485,7 +492,8 @@ class _BoundSteps:
                 binding.bind_output(n, self._rings[key][positions[key]])
             for n, buffer in fixed.items():
                 binding.bind_output(n, buffer)
-            bindings.append((binding, [n for n in session.inputs if n not in positions]))
+            exchanged = {key: self._rings[key][positions[key]] for key in new.values() if key in self._exchanges}
+            bindings.append((binding, [n for n in session.inputs if n not in positions], exchanged))
         return bindings
 
 
