@@ -40,13 +40,10 @@ class Optimizer:
     gradient_clipping : GradientClipping or float, optional
         How gradients are limited.
     distributed : bool
-        Whether several processes take the steps together, in a script that ``torchrun`` starts and that has called
-        ``torch.distributed.init_process_group``. Each is given the whole batch, reads every ``size``-th row of it, and
-        averages its gradients with those of the others, by the rows that they have: the weights are those of one
-        process if the loss is a mean over the rows.
+        Whether several processes take the steps together: see the notes.
     gradient_dtype : str, optional
-        ``"float16"`` halves what the processes send. Each divides its gradients by the number of processes first, so
-        that a sum is as large as a gradient; numbers below 6e-8 become 0.
+        ``"float16"`` halves what the processes send. Gradients are multiplied by the share of the rows first, so that
+        their sum is as large as one of them; what is less than 3e-8 then becomes 0.
     top_k : float, optional
         The share of the gradients that a process sends, the largest, such as 0.01. What it has not sent is added to the
         gradients of the next step [1]_.
@@ -55,6 +52,18 @@ class Optimizer:
     ------
     SettingError
         A setting is not known, or the step size follows the validation loss.
+
+    Notes
+    -----
+    With `distributed`, the script calls ``torch.distributed.init_process_group("gloo")`` and is started by
+    ``torchrun``. Every process is given all rows of a batch, by `train_one_batch` or `fit`, and reads every ``size``-th.
+    Gradients are averaged by the rows of each process, so that the weights, the same on all of them, are those of one
+    process alone if the loss is a mean over the rows without weights, and no layer mixes rows. All begin with the state
+    of the first, at the first batch and in every `fit`.
+
+    Of what `train_one_batch` returns, scalars are averaged as well, and other outputs are those of the process' rows.
+    Batch statistics are those of the process' rows, and running ones are averaged. Dropout masks differ between the
+    processes. Validation and `predict` read all that they are given, in every process.
 
     References
     ----------

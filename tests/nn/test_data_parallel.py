@@ -265,6 +265,7 @@ def test_settings():
         gan.compile(nn.placeholder(["N", 4]), targets=nn.placeholder(["N", 1]))
 
 
+@pytest.mark.slow
 def test_example():
     """The same script as one process and as two."""
     script = ROOT / "examples" / "ddp_module.py"
