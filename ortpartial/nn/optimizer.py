@@ -56,7 +56,7 @@ class Optimizer:
     Notes
     -----
     With `distributed`, the script calls ``torch.distributed.init_process_group("gloo")`` and is started by
-    ``torchrun``. Every process is given all rows of a batch, by `train_one_batch` or `fit`, and reads every ``size``-th.
+    ``torchrun``. Every process is given all rows of a batch, by `train_one_batch` or `fit`, and reads its share.
     Gradients are averaged by the rows of each process, so that the weights, the same on all of them, are those of one
     process alone if the loss is a mean over the rows without weights, and no layer mixes rows. All begin with the state
     of the first, at the first batch and in every `fit`.
