@@ -61,42 +61,42 @@ class Whole(nn.Module):
         return self.layer(x)
 
 
-def gradients(module, x, *, training, seed=1):
-    """The gradients of Σ r·y, with random r, by the input, as "x", and by the parameters; as a part of a model."""
+def gradients(module, x, axes, factors, *, training):
+    """The gradients of Σ factors · y by the input, as "x", and by the parameters; the layer is a part of a model."""
     whole = Whole(module).train()
     module.train(training)
-    value = variable("x", x.dtype, x.shape)
+    inputs = {"x": variable("x", x.dtype, axes)}
     trace = Trace(whole, training=True)
     with trace.writing():
-        outputs = flatten(whole(value), "y")
-    total = op.Sum(*(op.ReduceSum(y * weights_like(y.shape, seed), keepdims=0) for y in outputs.values() if y.is_float))
+        outputs = [y for y in flatten(whole(inputs["x"]), "y").values() if y.is_float]
+    inputs |= {f"factors {i}": variable(f"factors {i}", y.dtype, y.shape) for i, y in enumerate(outputs)}
+    total = op.Sum(*(op.ReduceSum(y * inputs[f"factors {i}"], keepdims=0) for i, y in enumerate(outputs)))
     of = {n: trace.before[n] for n, _ in whole.named_parameters()}
-    of = {**({"x": value} if value.is_float else {}), **of}
+    of = {**({"x": inputs["x"]} if inputs["x"].is_float else {}), **of}
     if not of:
         return {}
     results = dict(zip([f"d {n}" for n in of], grad(total, list(of.values())), strict=True))
-    session = Session(build({"x": value, **trace.before}, results))
-    feeds = {"x": x, **trace.first, **{f"layer.{n}": a for n, a in module.state_dict().items()}}
+    session = Session(build({**inputs, **trace.before}, results))
+    feeds = {"x": x, **{f"factors {i}": a for i, a in enumerate(factors)}, **trace.first}
+    feeds |= {f"layer.{n}": a for n, a in module.state_dict().items()}
     arrays = session.run({n: a for n, a in feeds.items() if n in session.inputs})
     return {n.removeprefix("d ").removeprefix("layer."): d for n, d in arrays.items()}
 
 
-def torch_gradients(module, x, seed=1):
-    """The same of torch's module, in its mode."""
+def torch_gradients(module, x):
+    """Random factors, and the same gradients of torch's module, in its mode."""
     value = torch.from_numpy(x)
     value.requires_grad_(value.is_floating_point())
     y = module(value)
     ys = [part for part in (y if isinstance(y, tuple) else (y,)) if part.is_floating_point()]
-    total = sum((part * torch.from_numpy(weights_like(part.shape, seed))).sum() for part in ys)
+    rng = np.random.default_rng(1)
+    factors = [rng.normal(size=part.shape).astype(np.float32) for part in ys]
+    total = sum((part * torch.from_numpy(a)).sum() for part, a in zip(ys, factors, strict=True))
     module.zero_grad()
     if total.requires_grad:
         total.backward()
     by_name = {"x": value, **dict(module.named_parameters())}
-    return {n: t.grad.numpy() for n, t in by_name.items() if t.grad is not None}
-
-
-def weights_like(shape, seed):
-    return np.random.default_rng(seed).normal(size=tuple(shape)).astype(np.float32)
+    return factors, {n: t.grad.numpy() for n, t in by_name.items() if t.grad is not None}
 
 
 def to_arrays(y):
@@ -115,13 +115,14 @@ def assert_like_torch(case, axes=None):
     """Load torch's state by name, compare both modes, gradients and running statistics, and load the state back."""
     theirs = case.theirs()
     batches = case.inputs()
-    ours = case.ours().compile(nn.placeholder(axes or ["N", *case.shape[1:]], batches[0].dtype))
+    axes = axes or ["N", *case.shape[1:]]
+    ours = case.ours().compile(nn.placeholder(axes, batches[0].dtype))
     ours.load_state_dict(theirs.state_dict())
     for mode in (True, False):
         ours.train(mode)
         theirs.train(mode)
-        expected = torch_gradients(theirs, batches[0])
-        for n, d in gradients(ours, batches[0], training=mode).items():
+        factors, expected = torch_gradients(theirs, batches[0])
+        for n, d in gradients(ours, batches[0], axes, factors, training=mode).items():
             assert_close(d, expected[n], f"gradient by {n}, training={mode}")
         ours.load_state_dict(theirs.state_dict())
         for x in batches:

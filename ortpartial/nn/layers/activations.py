@@ -10,7 +10,7 @@ from ortpartial.graph import Value, op
 
 from ..module import Module
 from ..parameter import Parameter
-from .sizes import check_axes, check_size
+from .sizes import check_axes, check_size, get_size
 
 __all__ = ["CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
            "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Softmax2d",
@@ -100,8 +100,6 @@ class PReLU(Module):
     def forward(self, x: Value) -> Value:
         if self.num_parameters == 1:
             return op.PRelu(x, self.weight)
-        if x.rank < 2:
-            raise GraphError(f"x has {x.rank} axes, {x.type_name}, where (N, C, ...) was expected.")
         check_size(x, 1, self.num_parameters, "channels")
         slope = self.weight.value if x.rank == 2 else op.Unsqueeze(self.weight, list(range(1, x.rank - 1)))
         return op.PRelu(x, slope)
@@ -455,7 +453,7 @@ class GLU(Module):
     dim: int = -1
 
     def forward(self, x: Value) -> Value:
-        n = (x.shape or ())[self.dim]
+        n = get_size(x, self.dim)
         if isinstance(n, int) and n % 2:
             raise GraphError(f"axis {self.dim} of x, {x.type_name}, has {n} elements, which cannot be halved.")
         a, b = op.Split(x, axis=self.dim, num_outputs=2)

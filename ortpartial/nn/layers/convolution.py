@@ -11,7 +11,7 @@ from ortpartial.graph import Value, op
 from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
-from .sizes import check_axes, check_size, check_windows, expand_sizes, read_size
+from .sizes import check_axes, check_dtype, check_size, check_windows, expand_sizes, read_size
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -68,8 +68,8 @@ class _Convolution(Module):
         check_axes(x, LAYOUTS[self.dims])
         if self.in_channels is None:
             self._make(read_size(x, 1))
-        assert self.in_channels is not None
         check_size(x, 1, self.in_channels, "channels")
+        check_dtype(x, self.dtype)
 
     @property
     def _extents(self) -> list[int]:
@@ -112,6 +112,9 @@ class _Conv(_Convolution):
         pads = self._pads
         if self.padding_mode != "zeros" and any(pads):
             before, after = pads[: self.dims], pads[self.dims:]
+            least = [max(pair) + (self.padding_mode == "reflect") for pair in zip(before, after, strict=True)]
+            if self.padding_mode != "replicate":
+                check_windows(x, least, [0] * 2 * self.dims, f"{self.padding_mode} padding takes")
             x = op.Pad(x, [0, 0, *before, 0, 0, *after], mode=_PADDING_MODES[self.padding_mode])
             pads = [0] * 2 * self.dims
         return op.Conv(x, self.weight, self.bias, kernel_shape=self.kernel_size, strides=self.stride, pads=pads,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, op
 
 from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
-from .sizes import check_size, read_size
+from .sizes import check_dtype, check_size, read_size
 
 __all__ = ["Linear"]
 
@@ -80,11 +79,10 @@ class Linear(Module):
         -------
         Value of shape (..., out_features)
         """
-        if x.rank == 0:
-            raise GraphError(f"x is a single number, {x.type_name}, where features were expected on the last axis.")
         if self.in_features is None:
             self._make(read_size(x, -1))
         check_size(x, -1, self.in_features, "features")
+        check_dtype(x, self.weight.dtype)
         if x.rank == 2:
             return op.Gemm(x, self.weight, self.bias, transB=1)
         y = x @ self.weight.T

@@ -10,6 +10,7 @@ from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, op
 
 from ..module import Module
+from .sizes import get_size
 
 __all__ = ["Flatten", "Identity", "Unflatten"]
 
@@ -40,7 +41,7 @@ class Flatten(Module):
     def forward(self, x: Value) -> Value:
         start, end = (axis + x.rank * (axis < 0) for axis in (self.start_dim, self.end_dim))
         if not 0 <= start <= end < max(x.rank, 1):
-            raise GraphError(f"x has {x.rank} axes, {x.type_name}, and none from {self.start_dim} to {self.end_dim}.")
+            raise GraphError(f"x is {x.type_name}, which has no axes from {self.start_dim} to {self.end_dim}.")
         if start == 1 and end == x.rank - 1:
             return op.Flatten(x, axis=1)
         shape = x.shape or ()
@@ -77,10 +78,8 @@ class Unflatten(Module):
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, x: Value) -> Value:
-        axis = self.dim + x.rank * (self.dim < 0)
-        if not 0 <= axis < x.rank:
-            raise GraphError(f"x has {x.rank} axes, {x.type_name}, and none with the number {self.dim}.")
-        n, total = (x.shape or ())[axis], prod(self.unflattened_size)
+        n, total = get_size(x, self.dim), prod(self.unflattened_size)
+        axis = range(x.rank)[self.dim]
         if isinstance(n, int) and (n % total if total < 0 else n != total):
             raise GraphError(f"axis {axis} of x, {x.type_name}, cannot become {self.unflattened_size}.")
         behind = (x.shape or ())[axis + 1 :]

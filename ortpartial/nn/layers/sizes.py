@@ -10,7 +10,38 @@ import numpy as np
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
-__all__ = ["check_axes", "check_size", "check_windows", "expand_sizes", "read_size"]
+__all__ = ["check_axes", "check_dtype", "check_size", "check_windows", "expand_sizes", "get_size", "read_size"]
+
+
+def get_size(x: Arithmetic, axis: int) -> int | str | None:
+    """The size of an axis, as far as it is known.
+
+    Parameters
+    ----------
+    x : Value or Parameter
+        The input of a layer.
+    axis : int
+        The axis; a negative number counts from the end.
+
+    Returns
+    -------
+    int, str or None
+
+    Raises
+    ------
+    GraphError
+        There is no such axis, or x is not a single value.
+    """
+    if not isinstance(x, Arithmetic):
+        raise GraphError(f"x is a {type(x).__name__}, where a single value was expected.")
+    if not -x.rank <= axis < x.rank:
+        raise GraphError(f"x is {_name_type(x)}, which has no axis {axis}.")
+    return (x.shape or ())[axis]
+
+
+def _name_type(x: Arithmetic) -> str:
+    """Element type and shape in words."""
+    return f"{x.dtype}[{'x'.join('?' if n is None else str(n) for n in x.shape or ())}]"
 
 
 def read_size(x: Value, axis: int) -> int:
@@ -32,10 +63,10 @@ def read_size(x: Value, axis: int) -> int:
     GraphError
         The size is symbolic or not known.
     """
-    size = (x.shape or ())[axis]
+    size = get_size(x, axis)
     if not isinstance(size, int):
-        raise GraphError(f"the weights follow from axis {axis} of {x!r}, whose size is not known; give the layer the "
-                         f"size.")
+        raise GraphError(f"the weights follow from the size of axis {axis} of x, {_name_type(x)}, which is not known; "
+                         f"give the layer the size.")
     return size
 
 
@@ -54,9 +85,31 @@ def check_axes(x: Value, *layouts: str) -> None:
     GraphError
         It has another number of axes.
     """
+    if not isinstance(x, Arithmetic):
+        raise GraphError(f"x is a {type(x).__name__}, where a single value was expected.")
     if x.rank not in map(len, layouts):
         expected = " or ".join(f"({', '.join(layout)})" for layout in layouts)
-        raise GraphError(f"x has {x.rank} axes, {x.type_name}, where {expected} was expected.")
+        raise GraphError(f"x is {_name_type(x)}, where {expected} was expected.")
+
+
+def check_dtype(x: Value, dtype: Any) -> None:
+    """Check that an input has the element type of the weights.
+
+    Parameters
+    ----------
+    x : Value
+        The input of a layer.
+    dtype : numpy dtype or its name
+        The element type of the weights.
+
+    Raises
+    ------
+    GraphError
+        It is another one.
+    """
+    if x.dtype != np.dtype(dtype):
+        raise GraphError(f"x is {_name_type(x)}, and the weights are {np.dtype(dtype)}; cast x, such as by "
+                         f"x.astype({str(np.dtype(dtype))!r}), or give the layer its dtype.")
 
 
 def check_size(x: Arithmetic, axis: int, size: int | None, what: str, name: str = "x") -> None:
@@ -88,13 +141,12 @@ def check_size(x: Arithmetic, axis: int, size: int | None, what: str, name: str 
         ...
     ortpartial.exceptions.GraphError: x has 3 features, float32[Nx3], where 4 were expected.
     """
-    n = (x.shape or ())[axis]
+    n = get_size(x, axis)
     if isinstance(n, int) and n != size:
-        kind = f"{x.dtype}[{'x'.join(map(str, x.shape or ()))}]"
-        raise GraphError(f"{name} has {n} {what}, {kind}, where {size} were expected.")
+        raise GraphError(f"{name} has {n} {what}, {_name_type(x)}, where {size} were expected.")
 
 
-def check_windows(x: Value, extents: Sequence[int], pads: Sequence[int]) -> None:
+def check_windows(x: Value, extents: Sequence[int], pads: Sequence[int], what: str = "a window spans") -> None:
     """Check that a window fits into each spatial axis, as far as its size is known.
 
     Parameters
@@ -105,6 +157,8 @@ def check_windows(x: Value, extents: Sequence[int], pads: Sequence[int]) -> None
         How many elements a window spans along each spatial axis.
     pads : sequence of int
         How many elements are added before each spatial axis, then after each.
+    what : str
+        What the extents are.
 
     Raises
     ------
@@ -113,8 +167,7 @@ def check_windows(x: Value, extents: Sequence[int], pads: Sequence[int]) -> None
     """
     for n, extent, before, after in zip((x.shape or ())[2:], extents, pads, pads[len(extents):], strict=False):
         if isinstance(n, int) and n + before + after < extent:
-            raise GraphError(f"x, {x.type_name}, is smaller than a window, which spans {' x '.join(map(str, extents))} "
-                             f"elements.")
+            raise GraphError(f"x is {_name_type(x)}, and {what} {' x '.join(map(str, extents))} elements.")
 
 
 def expand_sizes(sizes: Any, n: int, what: str, low: int = 1) -> tuple[int, ...]:

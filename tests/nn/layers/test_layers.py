@@ -8,6 +8,7 @@ import torch
 from layer_cases import assert_like_torch, layer
 
 from ortpartial import nn
+from ortpartial.exceptions import GraphError
 
 LAYERS = [
     layer("Linear", (3, 4), 4, 5),
@@ -34,17 +35,10 @@ LAYERS = [
     layer("MaxPool3d", (2, 2, 4, 4, 5), 2, ceil_mode=True),
     layer("AvgPool1d", (2, 3, 9), 3, stride=2, padding=1),
     layer("AvgPool2d", (2, 3, 6, 5), 2),
-    layer("AvgPool2d", (2, 3, 8, 7), 3, stride=2, padding=1, ceil_mode=True),
     layer("AvgPool2d", (2, 3, 8, 7), 3, stride=2, padding=1, ceil_mode=True, count_include_pad=False),
-    layer("AvgPool2d", (2, 3, 8, 7), 3, stride=2, padding=1, ceil_mode=True, divisor_override=4),
     layer("AvgPool2d", (2, 3, 8, 7), 2, stride=3, ceil_mode=True),
     layer("AvgPool3d", (2, 2, 4, 4, 5), 2, stride=1, padding=1, divisor_override=2),
-    layer("AdaptiveAvgPool1d", (2, 3, 9), 4),
     layer("AdaptiveAvgPool2d", (2, 3, 6, 5), 1),
-    layer("AdaptiveAvgPool2d", (2, 3, 6, 4), (3, 2)),
-    layer("AdaptiveAvgPool2d", (2, 3, 6, 5), (4, 3)),
-    layer("AdaptiveAvgPool2d", (2, 3, 3, 5), (7, None)),
-    layer("AdaptiveAvgPool2d", (2, 3, 3, 5), (1, 2)),
     layer("BatchNorm1d", (5, 3), 3),
     layer("BatchNorm1d", (3, 4, 5), 4, momentum=None),
     layer("BatchNorm2d", (3, 4, 5, 2), 4),
@@ -94,6 +88,17 @@ LAYERS = [
     layer("Dropout", (3, 4), 1.0),
 ]
 
+#: Pools that need spatial sizes.
+SIZED = [
+    layer("AvgPool2d", (2, 3, 8, 7), 3, stride=2, padding=1, ceil_mode=True),
+    layer("AvgPool2d", (2, 3, 8, 7), 3, stride=2, padding=1, ceil_mode=True, divisor_override=4),
+    layer("AdaptiveAvgPool1d", (2, 3, 9), 4),
+    layer("AdaptiveAvgPool2d", (2, 3, 6, 4), (3, 2)),
+    layer("AdaptiveAvgPool2d", (2, 3, 6, 5), (4, 3)),
+    layer("AdaptiveAvgPool2d", (2, 3, 3, 5), (7, None)),
+    layer("AdaptiveAvgPool2d", (2, 3, 3, 5), (1, 2)),
+]
+
 #: Layers whose weights are drawn, with sizes that make the distribution visible.
 DRAWN = [
     layer("Linear", (), 50, 200),
@@ -106,9 +111,28 @@ DRAWN = [
 LEFT_OUT = {"device", "_weight", "_freeze", "min_value", "max_value", "args", "kwargs"}
 
 
-@pytest.mark.parametrize("case", LAYERS, ids=repr)
+@pytest.mark.parametrize("case", [*LAYERS, *SIZED], ids=repr)
 def test_layer_is_that_of_torch(case):
     assert_like_torch(case)
+
+
+def axes_with_names(case):
+    """The sizes of a case, by name where weights do not fix them."""
+    last = {"Linear": 1, "LayerNorm": np.size(case.args[:1]), "RMSNorm": np.size(case.args[:1])}.get(case.name)
+    fixed = [1] if last is None else range(len(case.shape) - last, len(case.shape))
+    return [n if i in fixed else f"size_{i}" for i, n in enumerate(case.shape)]
+
+
+@pytest.mark.parametrize("case", [c for c in LAYERS if len(c.shape) > 2 and not c.indices], ids=repr)
+def test_sizes_that_weights_do_not_fix_may_be_unknown(case):
+    assert_like_torch(case, axes_with_names(case))
+
+
+@pytest.mark.parametrize("case", SIZED, ids=repr)
+def test_some_pools_say_that_they_need_sizes(case):
+    sentence = "with ceil_mode, padding needs" if case.name == "AvgPool2d" else "the windows follow from axis"
+    with pytest.raises(GraphError, match=sentence):
+        case.ours().compile(nn.placeholder(axes_with_names(case)))
 
 
 @pytest.mark.parametrize("case", DRAWN, ids=repr)
