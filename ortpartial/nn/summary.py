@@ -22,7 +22,7 @@ Shape = tuple["int | str | None", ...]
 
 @dataclass(frozen=True)
 class Row:
-    """A call of a layer.
+    """A call of a layer, or a layer that is not called.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Row:
     depth : int
         In how many other calls it is made.
     shapes : tuple of tuple
-        The shapes of its outputs; sizes are whole numbers, names, or None.
+        The shapes of its outputs; sizes are whole numbers, names, or None. Empty if the layer is not called.
     parameters : int
         The number of elements of its parameters and of those in it.
     flops : int
@@ -58,7 +58,8 @@ class Summary:
     Parameters
     ----------
     rows : tuple of Row
-        The calls of layers in evaluation, each before those in it; the first is that of the module itself.
+        The calls of layers in evaluation, each before those in it, and layers that are not called; the first is that of
+        the module itself.
     parameters : int
         The number of elements of all parameters, also of layers that are not called.
     buffers : int
@@ -135,7 +136,7 @@ def summarize(program: Program, sizes: Mapping[str, int] | None = None, depth: i
         raise SettingError(f"No placeholder has a size {unknown[0]!r}; {listed}.")
     sizes = {**dict.fromkeys(names, 1), **(sizes or {})}
     writing = _write(program, {})
-    rows = _list_rows(writing, _count_calls(_resize(program, writing, sizes)))
+    rows = [*_list_rows(writing, _count_calls(_resize(program, writing, sizes))), *_list_uncalled(writing)]
     every = [p for _, p in program.module.named_parameters(buffers=True)]
     trained = sum(p.size for p in every if p.is_trained)
     return Summary(tuple(row for row in rows if depth is None or row.depth <= depth), trained,
@@ -182,6 +183,18 @@ def _list_rows(writing: Writing, flops: Sequence[int]) -> Iterator[Row]:
         stops.append(call.stop)
 
 
+def _list_uncalled(writing: Writing) -> Iterator[Row]:
+    """The layers with parameters that are not called, nor any in them, such as the discriminator of a GAN."""
+    called = {call.module for call in writing.trace.calls}
+    listed: set[Module] = set()
+    for path, module in writing.trace.module.named_modules():
+        inside = {m for _, m in module.named_modules()}
+        size = sum(p.size for p in module.parameters())
+        if size and not inside & called and module not in listed:
+            listed |= inside
+            yield Row(path, type(module).__name__, 1, (), size, 0, False)
+
+
 def _list_cells(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, str]]:
     """The cells of the table, the head first."""
     yield "layer", "output shape", "parameters", "FLOPs"
@@ -191,8 +204,8 @@ def _list_cells(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, str]]:
         outer = paths[row.depth - 1] if row.depth else ""
         name = row.path.removeprefix(f"{outer}.") if outer else row.path
         label = f"{'  ' * row.depth}{f'{name} ({row.kind})' if name else row.kind}"
-        yield (label, ", ".join(map(_format_shape, row.shapes)), "again" if row.is_repeated and row.parameters else
-               f"{row.parameters:,}", format_flops(row.flops))
+        yield (label, ", ".join(map(_format_shape, row.shapes)) or "not called",
+               "again" if row.is_repeated and row.parameters else f"{row.parameters:,}", format_flops(row.flops))
 
 
 def _format_shape(shape: Shape) -> str:

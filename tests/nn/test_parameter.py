@@ -17,8 +17,8 @@ class Product(nn.Module):
         return x @ self.weight.T + self.bias
 
 
-def compiled(model, random_state=0):
-    return model.compile(nn.placeholder(["N", 4]), random_state=random_state)
+def compiled(model, random_state=0, **settings):
+    return model.compile(nn.placeholder(["N", 4]), random_state=random_state, **settings)
 
 
 #: By method, settings, and by what the numbers are checked.
@@ -89,6 +89,17 @@ def test_named_parameters_are_set_before_the_first_batch():
     assert all((a != 2).all() for a in model.state_dict().values())
     model.second.weight.zeros()  # and in a training that runs
     assert not model.state_dict()["second.weight"].any()
+
+
+def test_numbers_are_the_same_without_a_graph():
+    models = [compiled(Product(), use_graph=use_graph) for use_graph in (True, False)]
+    for model in models:
+        model.weight.orthogonal()
+        model.set_optimizer("SGD").train_one_batch(np.ones((3, 4), np.float32), np.zeros((3, 6), np.float32))
+        model.bias.normal(0, 1)
+    first, second = (model.state_dict() for model in models)
+    assert all(np.array_equal(first[n], second[n]) for n in ("weight", "bias"))
+    assert models[0].summary().rows == models[1].summary().rows
 
 
 def test_numbers_follow_from_the_seed_of_the_module():

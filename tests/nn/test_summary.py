@@ -47,6 +47,7 @@ def test_rows_are_the_calls_of_layers():
         Row("", "Net", 0, (("N", "T", 4), (None,)), 44 + 2 * 76 + 6, 10 * (84 + 3 * 152 + 5 * 4), False),
         Row("embed", "Linear", 1, (("N", "T", 4),), 44, 840, False),
         *block("layers.0", False, 10), *block("layers.1", False, 10), *block("layers.0", True, 10),
+        Row("unused", "Linear", 1, (), 6, 0, False),
     )
     assert (summary.parameters, summary.buffers, summary.n_bytes) == (202, 3, 4 * 205)
     assert summary.flops == summary.rows[0].flops
@@ -70,11 +71,12 @@ Net                   [N, T, 4], [?]         202  560 k
   layers.0 (Block)    [N, T, 4]            again  152 k
     linear1 (Linear)  [N, T, 8]            again   72 k
     linear2 (Linear)  [N, T, 4]            again   68 k
+  unused (Linear)     not called               6      0
 -------------------------------------------------------
 parameters: 202, and 3 numbers in buffers; 820 B
 forward pass: 560 kFLOPs with N = 2, T = 500
 """
-    assert [row.depth for row in model.summary(depth=1).rows] == [0, 1, 1, 1, 1]
+    assert [row.depth for row in model.summary(depth=1).rows] == [0, 1, 1, 1, 1, 1]
     assert repr(model.summary()) == str(model.summary())
 
 
