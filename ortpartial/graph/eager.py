@@ -152,14 +152,15 @@ def with_numbers(value: Value, numbers: Any) -> Value:
 
 @dataclass(eq=False)
 class _Results:
-    """The numbers of a node's outputs, by index or tapped value; none yet where the node is deferred."""
+    """The numbers of a node's outputs, by index or tapped value; none yet where it was deferred or made before."""
 
     seed: int
+    is_deferred: bool = False
     numbers: dict[Any, Any] = field(default_factory=dict)
 
 
 def _results(node: Node) -> _Results | None:
-    """The numbers of a node's outputs, None where the node is not evaluated."""
+    """The numbers of a node's outputs, None where they are not known before a graph is run."""
     return node.__dict__.get("results")
 
 
@@ -168,19 +169,37 @@ def evaluate(node: Node) -> None:
 
     Its outputs get the shapes of their numbers, where shape inference does not find them.
     """
-    readings = [x for x in node.reads if x.node is not None]
-    if not all(_has_numbers(x) or (x.node is not None and _results(x.node)) for x in node.reads):
+    _adopt(node)
+    if (results := _results(node)) is None:
         return
-    seed = int(MODE.random.integers(2**24)) if MODE.random is not None and node.is_random else 0
-    object.__setattr__(node, "results", _Results(seed))
     # What reads a deferred value is deferred, but a body, outside of which the value is computed in any case.
-    waits = MODE.is_deferred or (not node.bodies and any(x.node and not x.node.__dict__["results"].numbers
-                                                         for x in readings))
-    if waits:
+    results.is_deferred = MODE.is_deferred or (not node.bodies and any(map(_is_deferred, node.reads)))
+    if results.is_deferred:
         return
     _settle(_first_outputs(node)[0])
-    outputs = [_with_shape(y, _results(node).numbers.get(y.index)) for y in node.outputs]  # type: ignore[union-attr]
+    outputs = [_with_shape(y, results.numbers.get(y.index)) for y in node.outputs]
     object.__setattr__(node, "outputs", tuple(outputs))
+
+
+def _adopt(node: Node) -> None:
+    """Give a node, and what it reads of nodes made before, results, if all that they read has numbers or results."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        if new := [x.node for x in top.reads if x.node is not None and "results" not in x.node.__dict__]:
+            stack += new
+            continue
+        stack.pop()
+        if "results" not in top.__dict__:
+            is_known = all(_results(x.node) is not None if x.node else _has_numbers(x) for x in top.reads)
+            seed = int(MODE.random.integers(2**24)) if MODE.random is not None and top.is_random else 0
+            object.__setattr__(top, "results", _Results(seed) if is_known else None)
+
+
+def _is_deferred(v: Value) -> bool:
+    """Whether a value is computed only when it is asked for."""
+    results = None if v.node is None else _results(v.node)
+    return results is not None and results.is_deferred and not results.numbers
 
 
 def _with_shape(y: Value, numbers: Any) -> Value:

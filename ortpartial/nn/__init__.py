@@ -93,6 +93,7 @@ from .layers import (
 )
 from .losses import Loss
 from .module import Module, placeholder
+from .onnx_module import OnnxModule
 from .optimizer import Optimizer
 from .parameter import Buffer, Parameter
 from .summary import Summary
@@ -106,7 +107,8 @@ __all__ = ["CELU", "ELU", "GELU", "GLU", "GRU", "LSTM", "RNN", "SELU", "Adaptive
            "Initializer", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LSTMCell", "LayerNorm", "LeakyReLU",
            "LecunNormal", "LecunUniform", "Linear", "LogSigmoid", "LogSoftmax", "Loss", "MaxPool1d", "MaxPool2d",
            "MaxPool3d", "Mish", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Normal", "Ones",
-           "Optimizer", "Orthogonal", "PReLU", "Parameter", "RMSNorm", "RNNCell", "ReLU", "ReLU6", "Sequential",
-           "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Summary",
-           "Tanh", "Tanhshrink", "Threshold", "TransformerEncoder", "TransformerEncoderLayer", "TruncatedNormal",
-           "Unflatten", "Uniform", "Zeros", "current_trace", "list_fans", "placeholder", "resolve_initializer"]
+           "OnnxModule", "Optimizer", "Orthogonal", "PReLU", "Parameter", "RMSNorm", "RNNCell", "ReLU", "ReLU6",
+           "Sequential", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign",
+           "Summary", "Tanh", "Tanhshrink", "Threshold", "TransformerEncoder", "TransformerEncoderLayer",
+           "TruncatedNormal", "Unflatten", "Uniform", "Zeros", "current_trace", "list_fans", "placeholder",
+           "resolve_initializer"]

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning
 from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
-from ortpartial.model import Range, check_indices, index_ranges, load
+from ortpartial.model import Range, check_indices, index_ranges, load, walk_graphs
 from ortpartial.runtime import Session
 from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
 
@@ -449,7 +449,10 @@ def _add_entry(proto: ModelProto, step: Writing, entry: Entry, visible: Collecti
     """Add an entry to the training of a model; the first one is to hold the states."""
     info, changed = proto.training_info.add(), {n: _unwrap(v) for n, v in entry.updates.items()}
     results = {**entry.outputs, **{f"{n}_new": v for n, v in changed.items()}}
-    algorithm = build({**step.inputs, **step.trace.before}, results, name="training", reserved=visible)
+    inside = [g for g in walk_graphs(proto.graph) if g is not proto.graph]
+    reserved = {*visible, *(i.name for g in inside for i in g.input)}
+    reserved |= {o for g in inside for node in g.node for o in node.output}
+    algorithm = build({**step.inputs, **step.trace.before}, results, name="training", reserved=reserved)
     info.algorithm.CopyFrom(algorithm.graph)
     info.algorithm.ClearField("input")
     info.algorithm.input.extend(i for i in algorithm.graph.input if i.name not in visible and i.name not in states)

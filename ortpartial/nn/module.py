@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .compilation import Program
+    from .onnx_module import OnnxModule
     from .summary import Summary
 
 __all__ = ["Module", "placeholder"]
@@ -160,6 +161,30 @@ class Module:
         loss = Loss("square_error" if target.is_float else "softmax_cross_entropy")(output, target)
         self.optimizer(loss)
         return output, loss
+
+    @staticmethod
+    def from_onnx(model: Any, trainable: Any = None) -> OnnxModule:
+        """Make a module of an ONNX model, to be trained, by itself or as a part of another module.
+
+        Parameters
+        ----------
+        model : onnx.ModelProto, bytes, path or Model
+            The model.
+        trainable : str, sequence of str, or callable, optional
+            The initializers that become parameters, by default those that a gradient reaches: see `OnnxModule`.
+
+        Returns
+        -------
+        OnnxModule
+
+        Raises
+        ------
+        ModelError
+            The model cannot be read, or has no such weight.
+        """
+        from .onnx_module import OnnxModule
+
+        return OnnxModule(model, trainable)
 
     # -- attributes
 

@@ -29,7 +29,7 @@ from ortpartial.model import (
 )
 from ortpartial.rewrites import to_inference_mode
 from ortpartial.runtime import Device, choose_threads, cores
-from ortpartial.training import ShapePolicy, program_bytes, select_for_fit
+from ortpartial.training import ShapePolicy, choose_state, program_bytes, select_for_fit
 
 from .autograd import CompiledLayer, Placement
 from .custom_operator import describe_call, onnx_layer, register_layer
@@ -37,7 +37,6 @@ from .layer_function import make_layer_function
 from .module_state import (
     as_array,
     as_tensor,
-    choose_state,
     export_module,
     find_owner,
     match_state,

@@ -13,11 +13,12 @@ from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, program_bytes
 from .split_graphs import forward_graph, row_loss_graph
+from .state_choice import choose_state
 from .step import gradient_graph, make_targets, mean_loss, step_values
 
 __all__ = ["ACCUMULATED", "AVERAGE", "Engine", "GradientCut", "GraphFunction", "LossOutput", "Names",
            "OrtGradientForwardBackward", "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription",
-           "WeightedMean", "count_elements", "describe_weights", "draw_mask", "find_weighting", "forward_bytes",
-           "forward_graph", "gradient_graph", "known_shape", "make_targets", "make_weights", "mean_loss",
-           "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine", "select_for_backward",
-           "select_for_fit", "shared_sessions", "step_values"]
+           "WeightedMean", "choose_state", "count_elements", "describe_weights", "draw_mask", "find_weighting",
+           "forward_bytes", "forward_graph", "gradient_graph", "known_shape", "make_targets", "make_weights",
+           "mean_loss", "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine",
+           "select_for_backward", "select_for_fit", "shared_sessions", "step_values"]

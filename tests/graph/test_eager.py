@@ -110,6 +110,17 @@ def test_rewritten_values_are_computed():
         assert_array_equal(w, [3, 6])
 
 
+def test_values_written_before_are_computed_where_they_are_read():
+    x, n = given(2), variable("n", "float32", [2])
+    before, unknown = op.Exp(x * 0) + op.Expand(constant(1.0), constant([2])), op.Exp(n)
+    with evaluating():
+        y, z = before + x, unknown + x
+        assert list(y.node.results.numbers) == [0]
+    assert_array_equal(y, [3, 4])
+    assert_array_equal(before, [2, 2])
+    assert find_numbers(z) is find_numbers(unknown) is None
+
+
 def test_random_operators_draw_once():
     def draw(seed):
         with evaluating(seed):
