@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, numpy_helper
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning
 from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
 from ortpartial.model import Range, check_indices, index_ranges, load, walk_graphs
-from ortpartial.runtime import Session
+from ortpartial.runtime import Session, choose_threads
 from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
 
 from .data_parallel import Exchange, Processes, average_statistics
@@ -91,8 +91,8 @@ class Program:
         self._processes: Processes | None = None  # those that train together
         #: State that no step reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
-        #: By mode, what `forward` has written, and its session.
-        self._sessions: dict[str, tuple[Writing, Session]] = {}
+        #: By what they are for, the sessions that take no step.
+        self._sessions: dict[str, _Function] = {}
         self._attach()
         if targets is not None or self._takes_no_target():
             self._prepare_step([t if isinstance(t, Value) else np.asarray(t) for t in targets or ()])
@@ -329,11 +329,9 @@ class Program:
         assert self._step is not None
         if "evaluate" not in self._sessions:
             writing = self.write(self.module.train_one_batch, self._step.inputs, training=False, updates=False)
-            self._sessions["evaluate"] = writing, self._compile(writing, self._outputs(writing))
-        writing, session = self._sessions["evaluate"]
-        state = {n: self.get(n) for n in writing.trace.before}
-        feeds = convert(arrays, writing.inputs, writing.find_ranges(self._outputs(writing)))
-        return self._rebuild(writing, session.run({n: a for n, a in {**feeds, **state}.items() if n in session.inputs}))
+            self._sessions["evaluate"] = self._compile(writing, self._outputs(writing))
+        function = self._sessions["evaluate"]
+        return self._rebuild(function.writing, function(arrays, self.get))
 
     def _split_batch(self, batch: Sequence[Any]) -> list[np.ndarray]:
         """The arrays of a batch, which are enough."""
@@ -373,13 +371,12 @@ class Program:
             if training:
                 writing.trace.count_batch()
             changed = {f"{n}_new": v for n, v in writing.trace.changed.items()}
-            self._sessions[mode] = writing, self._compile(writing, {**flatten(writing.result, "output"), **changed})
-        writing, session = self._sessions[mode]
+            self._sessions[mode] = self._compile(writing, {**flatten(writing.result, "output"), **changed})
+        function = self._sessions[mode]
+        writing = function.writing
         self._check_count(inputs)
-        arrays = convert(inputs, writing.inputs, writing.find_ranges(flatten(writing.result, "output")))
         self._aside = {**{n: a for n, a in writing.trace.first.items() if n not in self.session.names}, **self._aside}
-        state = {n: self.get(n) for n in writing.trace.before}
-        outputs = session.run({n: a for n, a in {**arrays, **state}.items() if n in session.inputs})
+        outputs = function(inputs, self.get)
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
         return rebuild(writing.result, "output", outputs)
 
@@ -389,10 +386,26 @@ class Program:
             raise DataError(f"{type(self.module).__name__} takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, "
                             f"and got {len(inputs)} arrays.")
 
-    def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> Session:
+    def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> _Function:
         """A session of what was written."""
         graph = build({**writing.inputs, **writing.trace.before}, outputs, name=type(self.module).__name__)
-        return Session(graph, device=self.device, threads=1)
+        threads = 1 if self.sequential else choose_threads(list(outputs.values()))
+        return _Function(writing, Session(graph, device=self.device, threads=threads), writing.find_ranges(outputs))
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A session of what was written, and the ranges of the indices that it reads."""
+
+    writing: Writing
+    session: Session
+    ranges: Mapping[str, Range]
+
+    def __call__(self, arrays: Sequence[Any], get: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
+        """Run it on the inputs, and on the state that `get` gives by name."""
+        feeds = convert(arrays, self.writing.inputs, self.ranges)
+        feeds |= {n: get(n) for n in self.writing.trace.before}
+        return self.session.run({n: feeds[n] for n in self.session.inputs})
 
 
 def convert(arrays: Sequence[Any], inputs: Mapping[str, Value], ranges: Mapping[str, Range] = MappingProxyType({})
