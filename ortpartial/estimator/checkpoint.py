@@ -252,7 +252,7 @@ def encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
         while name in arrays:  # Keys may have slashes, too.
             name += "'"
-        arrays[name] = value
+        arrays[name] = value.astype(value.dtype.newbyteorder("="), copy=False)
         return {"$array": name}
     if isinstance(value, Mapping):
         if all(isinstance(n, str) and not n.startswith("$") for n in value):

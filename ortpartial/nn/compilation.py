@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, numpy_helper
 
-from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning
+from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
 from ortpartial.model import Range, check_indices, index_ranges, load, walk_graphs
 from ortpartial.runtime import Session, choose_threads
@@ -102,6 +102,9 @@ class Program:
     def _attach(self) -> None:
         """Draw the first numbers of parameters that have none yet, and hold them from now on."""
         parameters = dict(self.module.named_parameters(buffers=True))
+        if taken := [n for n in (SEED, ITERATION) if n in parameters]:
+            raise SettingError(f"The training has a state of its own called {taken[0]!r}; rename this attribute of "
+                               f"{type(self.module).__name__}.")
         state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
         arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
         self._aside[SEED] = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
@@ -164,11 +167,17 @@ class Program:
             kept = {SEED, ITERATION, *(n for n, _ in self.module.named_parameters(buffers=True))}
             self.restore({n: a for n, a in self.states().items() if n in kept})
 
-    def plan(self, batches: int) -> None:
-        """Plan a training of so many batches, for schedules that last as long."""
-        changes = [optimizer.plan(batches) for _, optimizer in self.module.named_optimizers()]
+    def plan(self, lengths: Mapping[str, int]) -> None:
+        """Plan how many batches each optimizer takes in all, for schedules that last as long."""
+        changes = [optimizer.plan(lengths[n]) for n, optimizer in self.module.named_optimizers() if n in lengths]
         if True in changes:
             self.forget_steps(keep_states=True)
+
+    def plan_further(self, batches: int) -> None:
+        """Plan so many batches beside those that each optimizer has taken."""
+        counters = {n: f"{n}.iteration" for n, _ in self.module.named_optimizers()}
+        taken = {n: self.get(c) if c in self.session.names or c in self._aside else 0 for n, c in counters.items()}
+        self.plan({n: int(k) + batches for n, k in taken.items()})
 
     def _connect(self) -> None:
         """Connect the processes that train together, if an optimizer says so."""

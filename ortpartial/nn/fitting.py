@@ -46,8 +46,8 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
     """
     module, history = program.module, program.module.history_
     steps = -(-len(data[0]) // batch_size) if isinstance(data, list) else length_hint(data)
-    program.plan(epochs * steps)
     is_first = program.synchronize()
+    program.plan_further(epochs * steps)
     bar = tqdm(range(len(history) + 1, len(history) + epochs + 1), disable=not (verbose and is_first), unit="epoch")
     for epoch in bar:
         start = time.perf_counter()

@@ -94,6 +94,7 @@ class Optimizer:
         distributed: bool = False, gradient_dtype: Any = None, top_k: float | None = None
     ):
         self.rate = self.planned_rate = resolve_rate(rate)
+        self.planned_batches: int | None = None
         self.penalty = resolve_penalty(penalty)
         self.gradient_clipping = resolve_clipping(gradient_clipping)
         self.parameters = parameters
@@ -118,6 +119,7 @@ class Optimizer:
 
     def plan(self, batches: int) -> bool:
         """Plan a training of so many batches, for schedules that last as long; whether this changes anything."""
+        self.planned_batches = batches
         former, self.planned_rate = self.planned_rate, self.rate.over(max(batches, 1))
         return self.planned_rate != former
 

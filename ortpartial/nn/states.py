@@ -135,6 +135,7 @@ def save_states(module: Module, path: str | os.PathLike[str], aux_states: Mappin
     write_checkpoint({"module": type(module).__name__,
                       "parameters": {n: states[n] for n in parameters},
                       "states": {n: a for n, a in states.items() if n not in parameters},
+                      "lengths": _list_lengths(module),
                       "aux_states": _check_dict(aux_states, "aux_states")}, path, _KIND)
 
 
@@ -171,6 +172,7 @@ def load_states(module: Module, path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f"{str(path)!r} is the state of another {stored['module']}, and does not fit this "
                               f"{type(module).__name__}: {_shorten(listed)}.")
     program.restore({**stored["parameters"], **stored["states"]})
+    program.plan(stored["lengths"])
     return dict(stored["aux_states"])
 
 
@@ -203,7 +205,8 @@ def save(module: Module, path: str | os.PathLike[str], state: Mapping[str, Any] 
     _check_finite(module, states)
     text = json.dumps(encode(_check_dict(state, "state"), "state", arrays), allow_nan=False)
     parameters = [n for n, _ in module.named_parameters(buffers=True)]
-    names = {"parameters": parameters, "states": [n for n in states if n not in parameters]}
+    names = {"parameters": parameters, "states": [n for n in states if n not in parameters],
+             "lengths": _list_lengths(module)}
     proto = program.session.training_model()
     info = proto.training_info[0]
     # What the next step goes on from, and what no graph reads, stand where stock runtimes do not look.
@@ -246,7 +249,8 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
     is_part = module._program is None and any(p._program for p in own.values())
     program = None if is_part and not include_state else _find_program(module)
     proto = _read(path)
-    parameters, states = _read_tensors(proto, own)
+    listed = next((json.loads(p.value) for p in proto.metadata_props if p.key == _NAMES), None)
+    parameters, states = _read_tensors(proto, listed) if listed else (_find_parameters(proto, own), {})
     problems = _compare(own, parameters)
     for problem in (text for part in problems.values() for text in part.values()):
         warnings.warn(f"{str(path)!r} does not fit {type(module).__name__}: {problem}.", ModelWarning, stacklevel=3)
@@ -254,14 +258,17 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
         own[n].set(parameters[n])
     if program is None or not include_state:
         return None
-    if states:
+    if listed:
         now = program.states()
         program.restore({**{n: now[n] for n in (*own, SEED, ITERATION)}, **states})
+        program.plan(listed["lengths"])
     return _read_state(proto)
 
 
 def _read(path: str | os.PathLike[str]) -> ModelProto:
     """The model in a file."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelError(f"load takes the path of an ONNX file, not {type(path).__name__}.")
     try:
         return read(path)
     except ModelError:
@@ -270,21 +277,22 @@ def _read(path: str | os.PathLike[str]) -> ModelProto:
         raise
 
 
-def _read_tensors(proto: ModelProto, own: Collection[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Parameters and buffers in a file, and what a training goes on from beside.
-
-    In a file that does not list them, parameters are the initializers of the inference graph that a training changes,
-    or, without one, those of floating-point numbers but for single numbers.
-    """
+def _read_tensors(proto: ModelProto, listed: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+    """Parameters and buffers in a file, and what a training goes on from beside, as they are listed there."""
     graphs = (proto.graph, *(info.algorithm for info in proto.training_info))
     tensors = {t.name: t for graph in graphs for t in graph.initializer}
-    listed = next((json.loads(p.value) for p in proto.metadata_props if p.key == _NAMES), None)
-    if listed is not None:
-        return tuple({n: to_array(tensors[n]) for n in listed[kind] if n in tensors}  # type: ignore[return-value]
-                     for kind in ("parameters", "states"))
+    return [{n: to_array(tensors[n]) for n in listed[kind] if n in tensors} for kind in ("parameters", "states")]
+
+
+def _find_parameters(proto: ModelProto, own: Collection[str]) -> dict[str, np.ndarray]:
+    """Parameters and buffers in a file that does not list them.
+
+    They are the initializers of the inference graph that a training changes, or, without one, those of floating-point
+    numbers but for single numbers.
+    """
     if proto.training_info:
         changed = {p.key for t in proto.training_info for p in (*t.update_binding, *t.initialization_binding)}
-        return {t.name: to_array(t) for t in proto.graph.initializer if t.name in changed}, {}
+        return {t.name: to_array(t) for t in proto.graph.initializer if t.name in changed}
     readers = {x: node.op_type for node in proto.graph.node for x in node.input}
     names = {a.initializer: alias for alias, a in find_aliases(proto.graph).items()}
     parameters = {}
@@ -293,7 +301,7 @@ def _read_tensors(proto: ModelProto, own: Collection[str]) -> tuple[dict[str, np
             # torch's exporters transpose the weight of a Linear for a MatMul, and give it another name.
             is_transposed = t.name in names and readers.get(t.name) == "MatMul"
             parameters[names.get(t.name, t.name)] = to_array(t).T if is_transposed else to_array(t)
-    return parameters, {}
+    return parameters
 
 
 def _read_state(proto: ModelProto) -> dict[str, Any]:
@@ -323,6 +331,12 @@ def _find_program(module: Module) -> Program:
                 raise ModelError(f"This {part} is a part of a {whole}, which has the training of both; save and load "
                                  f"that, or take state_dict() and load_state_dict of the {part}.")
     return module._compiled
+
+
+def _list_lengths(module: Module) -> dict[str, int]:
+    """The numbers of batches that schedules last as long as, by optimizer."""
+    lengths = {n: optimizer.planned_batches for n, optimizer in module.named_optimizers()}
+    return {n: batches for n, batches in lengths.items() if batches is not None}
 
 
 def _compare(own: Mapping[str, Parameter], arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, str]]:
@@ -364,7 +378,10 @@ def _to_array(numbers: Any, name: str) -> np.ndarray:
         numbers = numbers.detach().cpu()
         is_small = numbers.is_floating_point() and numbers.element_size() < 4
         numbers = (numbers.float() if is_small else numbers).numpy()
-    array = np.asarray(numbers)
+    try:
+        array = np.asarray(numbers)
+    except ValueError as e:
+        raise ModelError(f"{name!r} is no array of numbers: {e}") from None
     if array.dtype.kind not in "biufV":
         raise ModelError(f"{name!r} is {array.dtype}, where an array of numbers was expected.")
     return array

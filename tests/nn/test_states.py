@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from ortpartial import TrainingSession, nn, op
+from ortpartial import LearningRateSGD, TrainingSession, nn, op
 from ortpartial.exceptions import CheckpointError, ConvergenceError, ModelError, ModelWarning, SettingError
 from ortpartial.model import external_data, write
 from ortpartial.nn.trace import current_trace
@@ -147,6 +147,7 @@ FEW = {n: a for n, a in STATE.items() if n != "out.bias"}
          r"missing; and 3 more\."),
     ({**STATE, "out.bias": ["a", "b"]}, r"'out\.bias' is <U1, where an array of numbers was expected\."),
     ({**STATE, "out.bias": [1j, 2]}, r"'out\.bias' is complex128, where an array of numbers was expected\."),
+    ({**STATE, "out.bias": [[1], 2]}, r"'out\.bias' is no array of numbers: .*"),
     ("last.pt", r"A state dict holds arrays by name, and this is a str\."),
 ])
 def test_state_dicts_that_do_not_fit(state, message):
@@ -194,6 +195,26 @@ def test_a_training_goes_on_to_the_last_bit(path, is_trained):
     assert_equal(again._program.states(), expected._program.states())
     assert again.history_[-1]["loss"] == expected.history_[-1]["loss"]
     assert_equal(train(model).state_dict(), expected.state_dict())
+
+
+def test_a_schedule_goes_on(path, tmp_path):
+    """One that lasts as long as the training is that of the whole fit which was cut off."""
+    rate = LearningRateSGD(0.1, schedule="cosine")
+    whole, cut = compiled(rate=rate), compiled(rate=rate)
+    train(whole, 10)
+    cut.fit(X, Y, epochs=10, batch_size=5, callbacks=lambda m: len(m.history_) == 4)
+    cut.save_states(path)
+    cut.save(tmp_path / "net.onnx")
+    for method, file in (("load_states", (path,)), ("load", (tmp_path / "net.onnx", True))):
+        again = compiled(1, rate=rate)
+        getattr(again, method)(*file)
+        again.save_states(path)
+        assert_equal(train(again, 6).state_dict(), whole.state_dict())
+        again = compiled(1, rate=rate)
+        again.load_states(path)
+        assert np.array_equal(again.train_one_batch(X, Y)[1], cut.train_one_batch(X, Y)[1])
+        assert_equal(again.state_dict(), cut.state_dict())
+        cut.load_states(path)
 
 
 def test_a_state_before_the_first_step(path):
@@ -256,6 +277,21 @@ def test_files_that_are_none(path):
         model.load(path)
 
 
+def test_what_files_hold(path, tmp_path):
+    """Arrays of any layout, and what JSON does not have."""
+    state = {"transposed": X.T[::2], "big": X.astype(">f4"), "bfloat16": X.astype(ml_dtypes.bfloat16), "tuple": (1, 2),
+             "empty": np.zeros((0, 3)), "scalar": np.array(3), 7: 2**70, "a/b": X, "a": {"b": X + 1}, "b": [True, None]}
+    model = compiled()
+    model.save_states(path, state)
+    model.save(tmp_path / "net.onnx", state)
+    for loaded in (model.load_states(path), model.load(tmp_path / "net.onnx", include_state=True)):
+        assert np.array_equal(loaded.pop("a")["b"], X + 1)
+        assert loaded.keys() == state.keys() - {"a"}
+        for n, value in loaded.items():
+            assert np.array_equal(value, state[n])
+            assert getattr(value, "dtype", type(value)) == getattr(state[n], "dtype", type(state[n])) or n == "big"
+
+
 def test_what_files_cannot_hold(path):
     model = compiled()
     for function, name in ((model.save_states, "aux_states"), (model.save, "state")):
@@ -287,6 +323,18 @@ def test_files_of_modules_that_are_not_compiled(path, method):
     if method != "load":
         with pytest.raises(ModelError, match=r"^This Linear is a part of a Net, which has the training of both; save"):
             getattr(compiled().out, method)(path)
+
+
+def test_names_of_the_training_are_taken():
+    class Seeded(nn.Module):
+        def __init__(self):
+            self.seed = nn.Parameter([3])
+
+        def forward(self, x):
+            return x * self.seed
+
+    with pytest.raises(SettingError, match=r"^The training has a state of its own called 'seed'; rename"):
+        Seeded().compile(nn.placeholder(["N", 3]))
 
 
 # -- ONNX files
@@ -429,6 +477,8 @@ def test_files_that_are_no_models(tmp_path):
     (tmp_path / "a.onnx").write_text("nothing")
     with pytest.raises(ModelError, match=r"a\.onnx' is no ONNX model"):
         model.load(tmp_path / "a.onnx")
+    with pytest.raises(ModelError, match=r"^load takes the path of an ONNX file, not ModelProto\.$"):
+        model.load(model.to_onnx())
     with pytest.raises(FileNotFoundError, match="create its folder first"):
         model.save(tmp_path / "none" / "a.onnx")
 
