@@ -9,7 +9,7 @@ import pytest
 from onnxruntime.capi import _pybind_state
 
 # These modules assert on behalf of tests: pytest shows the values in their assertions, too.
-pytest.register_assert_rewrite("control_graphs", "exports", "models", "table", "torch_trainings")
+pytest.register_assert_rewrite("control_graphs", "exports", "models", "table", "torch_layers", "torch_trainings")
 
 
 def missing(marker: str) -> str | None:

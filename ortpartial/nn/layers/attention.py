@@ -18,7 +18,7 @@ from ..parameter import Parameter
 from .dropout import Dropout
 from .linear import Linear
 from .normalization import LayerNorm
-from .sizes import check_size
+from .sizes import check_size, read_count
 
 __all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
 
@@ -88,7 +88,8 @@ class MultiheadAttention(Module):
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False, *, dtype: Any = "float32"):
-        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+        embed_dim, num_heads = read_count(self, "embed_dim", embed_dim), read_count(self, "num_heads", num_heads)
+        if embed_dim % num_heads:
             raise SettingError(f"MultiheadAttention: {embed_dim} features cannot be divided among {num_heads} heads; "
                                f"embed_dim is a multiple of num_heads.")
         if add_bias_kv or add_zero_attn:
@@ -137,7 +138,7 @@ class MultiheadAttention(Module):
         output : Value of the shape of query
             The attention.
         weights : Value of shape (N, L, S) or None
-            The softmax; (N, num_heads, L, S) if it is not the mean. Where no position is seen, all weigh the same.
+            The softmax, finite also where no position is seen; (N, num_heads, L, S) if it is not the mean.
 
         Raises
         ------
@@ -207,8 +208,8 @@ class MultiheadAttention(Module):
         for other in hidden[1:]:
             hidden[0] = hidden[0] | other
         # The least number in place of -∞: a softmax of -∞ alone would be NaN.
-        least = np.array([0, np.finfo(scores.dtype).min], scores.dtype)
-        return [*(op.Where(m, least[1], least[0]) for m in hidden[:1]), *added]
+        least, zero = (constant(np.array(n, scores.dtype)) for n in (np.finfo(scores.dtype).min, 0))
+        return [*(op.Where(m, least, zero) for m in hidden[:1]), *added]
 
 
 class TransformerEncoderLayer(Module):
@@ -356,11 +357,8 @@ class TransformerEncoder(Module):
 
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None,
                  enable_nested_tensor: bool = True, mask_check: bool = True):
-        if num_layers < 1:
-            raise SettingError(f"TransformerEncoder: num_layers is {num_layers}, a whole number of at least 1 was "
-                               f"expected.")
-        self.layers = [deepcopy(encoder_layer) for _ in range(num_layers)]
-        self.norm = norm
+        self.num_layers = read_count(self, "num_layers", num_layers)
+        self.layers, self.norm = [deepcopy(encoder_layer) for _ in range(num_layers)], norm
 
     def forward(self, src: Value, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False) -> Value:
         """The encoded sequences.

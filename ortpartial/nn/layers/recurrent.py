@@ -15,7 +15,7 @@ from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
 from .dropout import Dropout
-from .sizes import check_size, read_size
+from .sizes import check_size, read_count, read_size
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -30,8 +30,8 @@ class _Recurrent(Module):
 
     def __init__(self, input_size: int | None, hidden_size: int, num_layers: int, bias: bool, batch_first: bool,
                  dropout: float, bidirectional: bool, dtype: Any):
-        _check_counts(self, hidden_size=hidden_size, num_layers=num_layers)
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.input_size, self.hidden_size = input_size, read_count(self, "hidden_size", hidden_size)
+        self.num_layers = read_count(self, "num_layers", num_layers)
         self.bias, self.batch_first, self.bidirectional, self.dtype = bias, batch_first, bidirectional, dtype
         self.dropout, self._dropout = dropout, Dropout(dropout)
         self._directions = ["", "_reverse"] if bidirectional else [""]
@@ -371,8 +371,8 @@ class _Cell(Module):
     _n_gates: ClassVar[int] = 1
 
     def __init__(self, input_size: int | None, hidden_size: int, bias: bool = True, *, dtype: Any = "float32"):
-        _check_counts(self, hidden_size=hidden_size)
-        self.input_size, self.hidden_size, self.bias, self.dtype = input_size, hidden_size, bias, dtype
+        self.input_size, self.hidden_size = input_size, read_count(self, "hidden_size", hidden_size)
+        self.bias, self.dtype = bias, dtype
         if input_size is not None:
             self._make(input_size)
 
@@ -589,13 +589,6 @@ def _make_weights(module: Any, features: int, n_gates: int, end: str) -> None:
         shapes.update({"bias_ih": [n_gates * hidden], "bias_hh": [n_gates * hidden]})
     for name, shape in shapes.items():
         setattr(module, f"{name}{end}", Parameter(shape, first, dtype=module.dtype))
-
-
-def _check_counts(module: Module, **counts: int) -> None:
-    """Refuse sizes of less than 1."""
-    for name, n in counts.items():
-        if n < 1:
-            raise SettingError(f"{type(module).__name__}: {name} is {n}, a whole number of at least 1 was expected.")
 
 
 def _check_nonlinearity(module: Module, name: str) -> str:

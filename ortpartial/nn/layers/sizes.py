@@ -10,7 +10,8 @@ import numpy as np
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
-__all__ = ["check_axes", "check_dtype", "check_size", "check_windows", "expand_sizes", "get_size", "read_size"]
+__all__ = ["check_axes", "check_dtype", "check_size", "check_windows", "expand_sizes", "get_size", "read_count",
+           "read_size"]
 
 
 def get_size(x: Arithmetic, axis: int) -> int | str | None:
@@ -203,3 +204,27 @@ def expand_sizes(sizes: Any, n: int, what: str, low: int = 1) -> tuple[int, ...]
         numbers = "a whole number" if n == 1 else f"a whole number or {n} of them"
         raise SettingError(f"{what} is {sizes!r}; {numbers}, at least {low}, was expected.")
     return tuple(map(int, each))
+
+
+def read_count(module: object, name: str, n: Any) -> int:
+    """A setting that counts something.
+
+    Parameters
+    ----------
+    module : Module
+        The layer.
+    name : str
+        What the setting is called.
+    n : int
+        Its value.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    SettingError
+        It is no whole number of at least 1.
+    """
+    return expand_sizes(n, 1, f"{type(module).__name__}: {name}")[0]

@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_named():
         nn.GRUCell(3, 5).compile(nn.placeholder([3]))
     with pytest.raises(SettingError, match="proj_size is 2, and the LSTM of ONNX has no projection"):
         nn.LSTM(3, 5, proj_size=2)
-    with pytest.raises(SettingError, match="hidden_size is 0, a whole number of at least 1 was expected"):
+    with pytest.raises(SettingError, match="GRU: hidden_size is 0; a whole number, at least 1, was expected"):
         nn.GRU(3, 0)
     with pytest.raises(SettingError, match="nonlinearity is 'gelu', 'tanh' or 'relu' was expected"):
         nn.RNN(3, 5, nonlinearity="gelu")
