@@ -174,7 +174,8 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         super()._compose(spec, settings)
         parts = self._parts
         parts.predictor.reader = LossBatchReader(parts.data, self._labels, self._row_weights)
-        parts.state.outputs = list_predictions(spec.model, self.loss_output_name, list(self._labels)) or None
+        roles = [*self._labels, *([self._row_weights] if self._row_weights else [])]
+        parts.state.outputs = list_predictions(spec.model, self.loss_output_name, roles) or None
 
     @check_keywords()
     def get_trained_onnx(self, with_loss: bool = False) -> ModelProto:

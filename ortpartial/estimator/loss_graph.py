@@ -285,21 +285,21 @@ def _find_own(model: Model, name: str, labels: str | Sequence[str] | None, row_w
     """The output of a graph that is its loss, with the roles of inputs and of other outputs."""
     _check_loss(model, name)
     named = [labels] if isinstance(labels, str) else [] if labels is None else list(labels)
-    for n in (*named, *([] if row_weights is None else [row_weights])):
-        if n not in model.inputs:
-            raise SettingError(f"The model has no input {n!r}; its inputs are {_quote(model.inputs)}.")
-    weights = row_weights or next((n for n in model.inputs if n.rstrip("_") == "sample_weight"), None)
-    others = [*named, *([weights] if weights else [])]
+    roles = [*named, *([] if row_weights is None else [row_weights])]
     read = find_inputs([model.outputs[name]], model.inputs)
+    for n in roles:
+        if n not in read:
+            raise SettingError(f"The loss {name!r} reads no input {n!r}; it reads {_quote(read)}.")
     # Another output that needs further data is none of the training.
-    predictions = [o for o in list_predictions(model, name, others if named else None)
+    predictions = [o for o in list_predictions(model, name, roles)
                    if find_inputs([model.outputs[o]], model.inputs).keys() <= read.keys()]
     features = find_inputs([model.outputs[o] for o in predictions], model.inputs)
-    if weights in features or weights not in read:
-        weights = None
+    others = [n for n in read if n not in features]
+    if row_weights is None:
+        row_weights = next((n for n in others if n.rstrip("_") == "sample_weight" and n not in named), None)
     if labels is None and predictions:
-        named = [n for n in read if n not in features and n != weights]
-    return LossOutput(tuple(named), weights, tuple(predictions))
+        named = [n for n in others if n != row_weights]
+    return LossOutput(tuple(named), row_weights, tuple(predictions))
 
 
 def _check_loss(model: Model, name: str) -> None:

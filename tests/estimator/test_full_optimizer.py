@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from models import assert_close, data, images, mlp, net, two_in_two_out, weights_of
+from models import assert_close, data, images, linear, mlp, net, two_in_two_out, weights_of
 from sklearn.base import clone
 from torch import nn
 
@@ -24,6 +24,7 @@ from ortpartial import (
 )
 from ortpartial import OrtGradientOptimizer as Optimizer
 from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
+from ortpartial.model import prune_outputs
 from ortpartial.runtime.device import has_training
 
 X, y, w = data(53)
@@ -207,6 +208,38 @@ def test_a_graph_of_nothing_but_its_loss():
     assert [o.name for o in full.get_trained_onnx().graph.output] == ["loss"]
 
 
+def weigh(shape, name="sample_weight"):
+    """The mean of square errors with weights of this shape, as one writes it oneself."""
+    x, t, w = (variable(n, "float32", s) for n, s in (("x", ["N", 4]), ("t", ["N", 1]), (name, shape)))
+    h = x @ constant(np.ones((4, 1), np.float32), hint="W")
+    column = op.Reshape(w, [-1, 1])
+    loss = op.ReduceSum(column * (h - t) ** 2, keepdims=0) / op.ReduceSum(w, keepdims=0)
+    return build([x, t, w], {"y": h, "loss": loss})
+
+
+def test_weights_of_an_own_shape():
+    full = Optimizer(weigh(["N", 1]), **SETTINGS).fit(X, y, w)
+    recognized = train("square_error", model=prune_outputs(weigh(["N"]), ["y"])).fit(X, y, w)
+    assert_close(full.trained_coef_, recognized.trained_coef_, 1e-5)
+    np.testing.assert_allclose(full.train_losses_, recognized.train_losses_, rtol=1e-5)
+    assert_equal(Optimizer(weigh(["N"], "rows"), sample_weight_name="rows", **SETTINGS).fit(X, y, w[:, None]), full)
+    unknown = Optimizer(weigh(["N", "M"]), **SETTINGS)
+    assert_equal(unknown.fit(X, y, w[:, None]), full)
+    with pytest.raises(DataError, match="The sizes of the weights 'sample_weight' are not known; give sample_weight"):
+        unknown.fit(X, y)
+    with pytest.raises(DataError, match=r"sample_weight has shape \(53,\), where \(53, 2\) was expected by the input"):
+        Optimizer(weigh(["N", 2]), **SETTINGS).fit(X, y, w)
+
+
+def test_a_fixed_batch_dimension():
+    rows = slice(0, 45)
+    losses = [train(loss, model=linear(rows=9)).fit(X[rows], y[rows], w[rows], X_val=X[:18], y_val=y[:18])
+              for loss in (lambda prediction, t: (prediction - t) ** 2, "square_error")]
+    np.testing.assert_allclose(*[o.validation_losses_ for o in losses], rtol=1e-6)
+    with pytest.raises(DataError, match="The loss of a row is that of a batch of one, and the model has a fixed batch"):
+        losses[0].losses(X[rows], y[rows])
+
+
 N = torch.export.Dim("N")
 
 
@@ -298,8 +331,8 @@ def graph(loss, y=None):
          "No float initializer of rank one or more leads to the outputs 'loss'"),
         (graph(lambda g: op.ReduceMean(g.x - g.t, keepdims=0)), {"weights_to_train": "w"}, ModelError,
          "No gradient leads from 'loss' to the weight 'w'"),
-        (reconstruction(), {"label_names": "z"}, SettingError, "The model has no input 'z'; its inputs are 'x'"),
-        (reconstruction(), {"sample_weight_name": "z"}, SettingError, "The model has no input 'z'"),
+        (reconstruction(), {"label_names": "z"}, SettingError, "The loss 'loss' reads no input 'z'; it reads 'x'"),
+        (reconstruction(), {"sample_weight_name": "z"}, SettingError, "The loss 'loss' reads no input 'z'"),
     ],
 )
 def test_what_is_no_loss(model, settings, error, message):
