@@ -97,7 +97,7 @@ def add_loss_output(
     _append(proto, loaded, added, {loss_output_name: mean_loss(spec, targets, weights)})
     declare_labels(proto.graph, find_labels(spec))
     written = _Written(loss_output_name, losses, dict(zip(losses, targets, strict=True)), next(iter(weights), None))
-    _note_losses(proto, written, list(loaded.outputs))
+    _note_losses(proto, written)
     return proto
 
 
@@ -140,7 +140,7 @@ class _Written:
     row_weights: str | None
 
 
-def _note_losses(proto: ModelProto, written: _Written, predictions: Sequence[str]) -> None:
+def _note_losses(proto: ModelProto, written: _Written) -> None:
     """Note in the metadata of a model which losses it holds, where they are those of the library.
 
     The note holds as long as the nodes of the loss are those that were written.
@@ -148,9 +148,10 @@ def _note_losses(proto: ModelProto, written: _Written, predictions: Sequence[str
     _drop_note(proto)
     losses = {o: repr(loss) for o, loss in written.losses.items()}
     note = {"name": written.name, "losses": losses, "targets": dict(written.targets),
-            "row_weights": written.row_weights, "digest": _digest(proto, predictions)}
-    if _read_losses(losses) == written.losses:
-        proto.metadata_props.add(key=_KEY, value=json.dumps(note))
+            "row_weights": written.row_weights, "digest": _digest(proto, written)}
+    proto.metadata_props.add(key=_KEY, value=json.dumps(note))
+    if _read_note(proto) != written:
+        _drop_note(proto)
 
 
 def _drop_note(proto: ModelProto) -> None:
@@ -179,9 +180,10 @@ def drop_loss(proto: ModelProto, predictions: Sequence[str]) -> ModelProto:
     return pruned
 
 
-def _digest(proto: ModelProto, predictions: Sequence[str]) -> str:
-    """What tells whether the part of a graph that predictions do not need has changed."""
-    graph, others = proto.graph, prune_outputs(_without_content(proto), predictions).graph
+def _digest(proto: ModelProto, written: _Written) -> str:
+    """What tells whether the part of a graph that only its loss needs has changed."""
+    graph, outputs = proto.graph, [o.name for o in proto.graph.output if o.name != written.name]
+    others = prune_outputs(_without_content(proto), outputs).graph
     kept = {o for node in others.node for o in node.output} | {t.name for t in others.initializer}
     parts = [n.SerializeToString(deterministic=True) for n in graph.node if kept.isdisjoint(n.output)]
     parts += [t.SerializeToString(deterministic=True) for t in graph.initializer if t.name not in kept]
@@ -200,20 +202,14 @@ def _without_content(proto: ModelProto) -> ModelProto:
     return ModelProto(graph=names)
 
 
-def _read_losses(texts: Mapping[str, str]) -> dict[str, BaseLearningLoss] | None:
-    """The losses that `repr` has written; None where one is not of the library."""
-    losses = {}
-    for output, text in texts.items():
-        try:
-            call = ast.parse(text, mode="eval").body
-            assert isinstance(call, ast.Call)
-            assert isinstance(call.func, ast.Name)
-            loss = resolve_loss(call.func.id)
-            settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-            losses[output] = replace(loss, **{f.name: settings[f.name] for f in fields(loss)})
-        except (AssertionError, KeyError, SettingError, SyntaxError, TypeError, ValueError):
-            return None
-    return losses
+def _read_loss(text: str) -> BaseLearningLoss:
+    """The loss of the library that `repr` has written; errors of Python and ours where it is none."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError(text)
+    loss = resolve_loss(call.func.id)
+    settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    return replace(loss, **{f.name: settings[f.name] for f in fields(loss)})
 
 
 def list_predictions(model: Model, loss: str, labels: Sequence[str] | None = None) -> list[str]:
@@ -264,21 +260,24 @@ def find_loss(model: Model, name: str, labels: str | Sequence[str] | None = None
         There is no such output or input, or the output is no scalar of real numbers.
     """
     own = _find_own(model, name, labels, row_weights)
-    written = _read_note(model, name) if labels is None and row_weights is None else None
-    if written is not None:
+    written = _read_note(model.proto) if labels is None and row_weights is None else None
+    if written is not None and written.name == name:
         return dict(written.losses), {t: o for o, t in written.targets.items()}, written.row_weights
     return {name: own}, {n: n for n in own.label_names}, own.row_weights
 
 
-def _read_note(model: Model, name: str) -> _Written | None:
-    """The losses that were written into a graph and gave this output, if they have not been changed since."""
-    text = next((p.value for p in model.proto.metadata_props if p.key == _KEY), None)
-    note = {} if text is None else json.loads(text)
-    losses = _read_losses(note.get("losses", {}))
-    others = [o for o in model.outputs if o != name]
-    if not losses or note["name"] != name or note["digest"] != _digest(model.proto, others):
+def _read_note(proto: ModelProto) -> _Written | None:
+    """The losses that were written into a graph, if they have not been changed since."""
+    text = next((p.value for p in proto.metadata_props if p.key == _KEY), None)
+    if text is None:
         return None
-    return _Written(name, losses, note["targets"], note["row_weights"])
+    try:
+        note = json.loads(text)
+        losses = {str(o): _read_loss(loss) for o, loss in note["losses"].items()}
+        written = _Written(note["name"], losses, {o: note["targets"][o] for o in losses}, note["row_weights"])
+        return written if losses and note["digest"] == _digest(proto, written) else None
+    except (AttributeError, KeyError, MemoryError, RecursionError, SettingError, SyntaxError, TypeError, ValueError):
+        return None  # It is of another version, or of a stranger.
 
 
 def _find_own(model: Model, name: str, labels: str | Sequence[str] | None, row_weights: str | None) -> LossOutput:

@@ -15,6 +15,7 @@ from ortpartial import (
     Checkpoint,
     OrtGradientForwardBackwardOptimizer,
     SoftmaxCrossEntropyLearningLoss,
+    TrainingSession,
     add_loss_output,
     build,
     constant,
@@ -159,6 +160,27 @@ def test_stored_trainings():
     assert_equal(again.partial_fit(X, y), full.set_params(random_state=0).partial_fit(X, y))
     with pytest.raises(ModelError, match="its loss is none of the library that is recognized"):
         Optimizer.from_training_info(train().get_training_onnx())
+
+
+@pytest.mark.parametrize("loss", ["square_error", own])
+def test_a_stored_training_takes_the_same_step(loss):
+    full = train(loss, False, shuffle=False, batch_size=53)
+    session = TrainingSession(full.get_training_onnx("lowered"))
+    session.step({n: X if n == "x" else y for n in session.inputs})
+    full.partial_fit(X, y)
+    for n, a in full.trained_coef_.items():
+        np.testing.assert_array_equal(session.get(n), a)
+
+
+def test_a_loss_of_probabilities_reads_the_logits():
+    x = variable("x", "float32", ["N", 4])
+    model = build([x], {"y": op.Softmax(x @ constant(np.eye(4, 2, dtype=np.float32), hint="w"), axis=1)})
+    loss = SoftmaxCrossEntropyLearningLoss(from_logits=False)
+    partial = OrtGradientForwardBackwardOptimizer(model, learning_loss=loss, **SETTINGS).fit(X, kinds, w)
+    assert_equal(train(loss, model=model).fit(X, kinds, w), partial)
+    graph = add_loss_output(model, loss)
+    graph.ClearField("metadata_props")  # It is not recognized then.
+    assert_close(Optimizer(graph, **SETTINGS).fit(X, kinds, w).trained_coef_, partial.trained_coef_, 1e-5)
 
 
 def test_several_outputs():

@@ -61,13 +61,19 @@ def test_a_loss_of_the_library_is_recognized(loss):
     assert (targets, weights) == ({"y_target": "y"}, "sample_weight")
 
 
+NOTES = {"call": {"losses": {"y": "__import__('os')"}}, "expression": {"losses": {"y": "1 + 1"}},
+         "nesting": {"losses": {"y": "(" * 9999}}, "setting": {"losses": {"y": "HuberLearningLoss(delta=-1)"}},
+         "targets": {"targets": {}}, "digest": {"digest": 0}}
+
+
 def change(model, how):
     """The model after somebody has changed it."""
     if how == "node":
         next(n for n in model.graph.node if n.op_type == "Pow").op_type = "Mul"
-    elif how == "note":
-        model.metadata_props[0].value = json.dumps({**json.loads(model.metadata_props[0].value),
-                                                    "losses": {"y": "__import__('os')"}})
+    elif how == "foreign note":
+        model.metadata_props[0].value = "7"
+    elif how in NOTES:
+        model.metadata_props[0].value = json.dumps({**json.loads(model.metadata_props[0].value), **NOTES[how]})
     elif how == "scaled":
         model.graph.node.add(op_type="Add", input=["loss", "loss"], output=["twice"])
         model.graph.output.append(model.graph.output[-1])
@@ -75,7 +81,8 @@ def change(model, how):
     return model
 
 
-@pytest.mark.parametrize(("how", "name"), [("node", "loss"), ("note", "loss"), ("scaled", "twice")])
+@pytest.mark.parametrize(("how", "name"), [
+    ("node", "loss"), ("scaled", "twice"), ("foreign note", "loss"), *((how, "loss") for how in NOTES)])
 def test_a_loss_that_was_changed_is_taken_as_it_is(how, name):
     model = load(change(add_loss_output(mlp(), "square_error"), how))
     losses, _, _ = find_loss(model, name)
