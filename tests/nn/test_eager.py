@@ -1,3 +1,4 @@
+import copy
 import sys
 import traceback
 
@@ -8,7 +9,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from ortpartial import ElasticLearningPenalty, nn, op
 from ortpartial.exceptions import DataError, GraphError, NotComputedError
 from ortpartial.graph import Value
-from ortpartial.nn.trace import current_trace
 
 
 class Perceptron(nn.Module):
@@ -22,34 +22,37 @@ class Perceptron(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Running means and a Dropout, which differ from training to evaluation."""
+    """Running statistics and masks, which differ from training to evaluation; without a bias that has no effect."""
 
     shape = (2, 4, 4)
 
     def __init__(self):
-        self.kernel, self.mean = nn.Parameter([4, 2, 3, 3], nn.Uniform(-0.3, 0.3)), nn.Buffer([4])
-        self.out = nn.Linear(16, 3)
+        self.net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+                                 nn.Dropout(0.3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3))
 
     def forward(self, x):
-        y = op.Conv(x, self.kernel, pads=[1] * 4)
-        mean = y.mean((0, 2, 3)) if self.training else self.mean
-        y = op.MaxPool(op.Relu(y - mean.reshape(1, -1, 1, 1)), kernel_shape=[2, 2], strides=[2, 2]).reshape(-1, 16)
-        if self.training:
-            current_trace().write(self.mean, 0.9 * self.mean + 0.1 * mean)
-            y = y * current_trace().draw_mask(y, 0.7)
-        return self.out(y)
+        return self.net(x)
 
 
 class Recurrent(nn.Module):
     shape = (6, 4)
 
     def __init__(self):
-        self.w, self.r = (nn.Parameter([1, 12, n], nn.Uniform(-0.5, 0.5)) for n in (4, 3))
-        self.out = nn.Linear(3, 3)
+        self.lstm, self.out = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
 
     def forward(self, x):
-        _, h, _ = op.LSTM(x.transpose(1, 0, 2), self.w, self.r, hidden_size=3)
-        return self.out(h.reshape(-1, 3))
+        y, _ = self.lstm(x)
+        return self.out(y[:, -1])
+
+
+class Encoder(nn.Module):
+    shape = (5, 4)
+
+    def __init__(self):
+        self.layer, self.out = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.1, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.layer(x).mean(1))
 
 
 def data(model, rows=20):
@@ -62,18 +65,21 @@ def compiled(module, optimizer="adam", **settings):
     return module.set_optimizer(optimizer).compile(nn.placeholder(["N", *module.shape]), random_state=0, **settings)
 
 
-OPTIMIZERS = [
-    lambda: "adam",
-    lambda: nn.Optimizer(0.05, gradient_clipping=0.5, penalty=ElasticLearningPenalty(l1=1e-3, l2=1e-2)),
+CASES = [
+    (Perceptron, "adam"),
+    (Perceptron, nn.Optimizer(0.05, gradient_clipping=0.5, penalty=ElasticLearningPenalty(l1=1e-3, l2=1e-2))),
+    (Convolution, "adam"),
+    (Recurrent, "adam"),
+    (Encoder, "nesterov"),
 ]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["adam", "clipped"])
-@pytest.mark.parametrize("module", [Perceptron, Convolution, Recurrent])
+@pytest.mark.parametrize(("module", "optimizer"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_numbers_are_those_of_the_graph(module, optimizer):
     X, y = data(module)
-    models = [compiled(module(), optimizer(), use_graph=g).fit(X, y, epochs=7, batch_size=7, X_val=X[:5], y_val=y[:5])
-              for g in (True, False)]
+    models = [compiled(module(), copy.copy(optimizer), use_graph=g) for g in (True, False)]
+    for m in models:
+        m.fit(X, y, epochs=7, batch_size=7, X_val=X[:5], y_val=y[:5])
     (expected, computed), (history, eager) = [m.state_dict() for m in models], [m.history_ for m in models]
     for n, w in expected.items():
         assert np.abs(computed[n] - w).max() <= 1e-6 * np.abs(w).max(), n
@@ -92,7 +98,7 @@ def test_a_forward_in_training_mode_leaves_what_the_graph_leaves():
     outputs = [[m(X), m(X), m.eval()(X)] for m in models]
     assert (outputs[0][0] != outputs[0][1]).any()
     assert_allclose(outputs[1], outputs[0], rtol=1e-5, atol=1e-6)
-    assert_allclose(models[1].mean.numpy(), models[0].mean.numpy(), rtol=1e-6)
+    assert_allclose(*(m.state_dict()["net.1.running_mean"] for m in models), rtol=1e-6)
 
 
 class Inspected(Perceptron):
@@ -201,6 +207,18 @@ def test_the_graph_holds_the_training():
     assert {t.name for t in graph.algorithm.initializer} == {t.name for t in expected.algorithm.initializer}
     eager.fit(X, y, epochs=2)
     assert_allclose(eager.predict(X), model.fit(X, y, epochs=2).predict(X), rtol=1e-5, atol=1e-6)
+
+
+def test_states_go_from_one_way_to_the_other(tmp_path):
+    X, y = data(Perceptron)
+    eager = compiled(Perceptron(), use_graph=False).fit(X, y, epochs=2, shuffle=False)
+    eager.save_states(tmp_path / "states")
+    models = [compiled(Perceptron(), use_graph=g) for g in (True, False)]
+    for m in models:
+        m.load_states(tmp_path / "states")
+    expected = eager.fit(X, y, epochs=2, shuffle=False).predict(X)
+    for m in models:
+        assert_allclose(m.fit(X, y, epochs=2, shuffle=False).predict(X), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_another_optimizer_begins_anew():
