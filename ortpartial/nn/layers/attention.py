@@ -18,7 +18,7 @@ from ..parameter import Parameter
 from .dropout import Dropout
 from .linear import Linear
 from .normalization import LayerNorm
-from .sizes import check_size, read_count
+from .sizes import check_dtype, check_sequence, check_size, read_count
 
 __all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
 
@@ -97,7 +97,7 @@ class MultiheadAttention(Module):
                                "to key and value.")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
-        self.head_dim = embed_dim // num_heads
+        self.head_dim, self.dtype = embed_dim // num_heads, dtype
         self._dropout = Dropout(dropout)
         sizes = [embed_dim, self.kdim, self.vdim]
         self.in_proj_weight = self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = None
@@ -169,11 +169,11 @@ class MultiheadAttention(Module):
         """Check the shapes of the inputs."""
         sizes = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         for (name, n), x in zip(sizes.items(), (query, key, value), strict=True):
-            if x.rank != query.rank or x.rank not in (2, 3):
-                axes = "(N, T, features)" if self.batch_first else "(T, N, features)"
-                raise GraphError(f"{name} is {x.type_name}, {axes} was expected, or (T, features) without a batch, and "
-                                 f"the same of query, key and value.")
+            check_sequence(x, self.batch_first, name)
             check_size(x, -1, n, "features", name)
+            check_dtype(x, self.dtype)
+            if x.rank != query.rank:
+                raise GraphError(f"{name} is {x.type_name}, and query {query.type_name}; give both a batch, or none.")
 
     def _project(self, query: Value, key: Value, value: Value) -> Sequence[Value]:
         """Q, K and V, with the features of all heads side by side."""
@@ -397,5 +397,5 @@ def _to_value(mask: Any, *ranks: int, name: str, axes: str) -> Value:
     """A mask that is a value or an array."""
     v = mask if isinstance(mask, Value) else mask.value if isinstance(mask, Arithmetic) else constant(mask)
     if v.rank not in ranks or not (v.is_float or v.dtype == bool):
-        raise GraphError(f"{name} is {v!r}, bool or float {axes} was expected.")
+        raise GraphError(f"{name} is {v!r}, where bool or float {axes} was expected.")
     return v

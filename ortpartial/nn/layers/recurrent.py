@@ -15,7 +15,7 @@ from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
 from .dropout import Dropout
-from .sizes import check_size, read_count, read_size
+from .sizes import check_dtype, check_sequence, check_size, read_count, read_size
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -48,12 +48,11 @@ class _Recurrent(Module):
 
     def _run(self, x: Value, first: Sequence[Arithmetic | None]) -> tuple[Value, list[Value]]:
         """The outputs of the last layer, and the last states of all layers."""
-        if x.rank not in (2, 3):
-            axes = "(N, T, features)" if self.batch_first else "(T, N, features)"
-            raise GraphError(f"x is {x.type_name}, {axes} was expected, or (T, features) without a batch.")
+        check_sequence(x, self.batch_first)
         if self.input_size is None:
             self._make(read_size(x, -1))
         check_size(x, -1, self.input_size, "features")
+        check_dtype(x, self.dtype)
         y = op.Unsqueeze(x, [1]) if x.rank == 2 else op.Transpose(x, perm=[1, 0, 2]) if self.batch_first else x
         firsts = zip(*(self._split_state(v, x.rank) for v in first), strict=True)
         lasts = []
@@ -71,7 +70,7 @@ class _Recurrent(Module):
             return [None] * self.num_layers
         axes = "(layers and directions, hidden)" if rank == 2 else "(layers and directions, N, hidden)"
         if state.rank != rank:
-            raise GraphError(f"a first state is {state!r}, {axes} was expected.")
+            raise GraphError(f"a first state is {state!r}, where {axes} was expected.")
         check_size(state, 0, self.num_layers * len(self._directions), "layers and directions", "a first state")
         check_size(state, -1, self.hidden_size, "features", "a first state")
         batch: Any = op.Unsqueeze(state, [1]) if rank == 2 else state
@@ -384,10 +383,11 @@ class _Cell(Module):
     def _read(self, x: Value, states: Sequence[Arithmetic | None]) -> list[Arithmetic]:
         """The states, 0 where there are none; x is checked."""
         if x.rank != 2:
-            raise GraphError(f"x is {x.type_name}, (N, features) was expected.")
+            raise GraphError(f"x is {x.type_name}, where (N, features) was expected.")
         if self.input_size is None:
             self._make(read_size(x, -1))
         check_size(x, -1, self.input_size, "features")
+        check_dtype(x, self.dtype)
         for h in states:
             if h is not None:
                 check_size(h, -1, self.hidden_size, "features", "a state")
@@ -603,5 +603,5 @@ def _read_pair(hx: Sequence[Arithmetic] | None) -> Sequence[Arithmetic | None]:
     if hx is None:
         return [None, None]
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-        raise GraphError(f"hx is {hx!r}, the pair of states (h, c) was expected.")
+        raise GraphError(f"hx is {hx!r}, where the pair of states (h, c) was expected.")
     return hx

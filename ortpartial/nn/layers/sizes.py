@@ -10,8 +10,8 @@ import numpy as np
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
-__all__ = ["check_axes", "check_dtype", "check_size", "check_windows", "expand_sizes", "get_size", "read_count",
-           "read_size"]
+__all__ = ["check_axes", "check_dtype", "check_sequence", "check_size", "check_windows", "expand_sizes", "get_size",
+           "read_count", "read_size"]
 
 
 def get_size(x: Arithmetic, axis: int) -> int | str | None:
@@ -91,6 +91,29 @@ def check_axes(x: Value, *layouts: str) -> None:
     if x.rank not in map(len, layouts):
         expected = " or ".join(f"({', '.join(layout)})" for layout in layouts)
         raise GraphError(f"x is {_name_type(x)}, where {expected} was expected.")
+
+
+def check_sequence(x: Any, batch_first: bool, name: str = "x") -> None:
+    """Check that an input is a batch of sequences, or a sequence.
+
+    Parameters
+    ----------
+    x : Value
+        The input of a layer.
+    batch_first : bool
+        Whether the batch is the first axis, and not the second one.
+    name : str
+        What the input is called.
+
+    Raises
+    ------
+    GraphError
+        It is not a single value, or has another number of axes.
+    """
+    if not isinstance(x, Arithmetic) or x.rank not in (2, 3):
+        kind = _name_type(x) if isinstance(x, Arithmetic) else f"a {type(x).__name__}"
+        axes = "(N, T, features)" if batch_first else "(T, N, features)"
+        raise GraphError(f"{name} is {kind}, where {axes} was expected, or (T, features) without a batch.")
 
 
 def check_dtype(x: Value, dtype: Any) -> None:

@@ -211,16 +211,27 @@ def test_what_does_not_fit_is_named():
         def forward(self, x):
             return self.encoder(x, **self.masks)
 
+    class Pair(nn.Module):
+        def __init__(self):
+            self.attention = nn.MultiheadAttention(FEATURES, HEADS)
+
+        def forward(self, x, y):
+            return self.attention(x, y, y)
+
     x = nn.placeholder(["T", "N", FEATURES])
     with pytest.raises(GraphError, match=r"^encoder\.layers\.0\.self_attn \(MultiheadAttention\): query has 7 "
                                          r"features, float32\[TxNx7\], where 8 were expected"):
         Net().compile(nn.placeholder(["T", "N", 7]))
-    with pytest.raises(GraphError, match=r"query is float32\[8\], \(T, N, features\) was expected"):
+    with pytest.raises(GraphError, match=r"query is float32\[8\], where \(T, N, features\) was expected"):
         Net().compile(nn.placeholder([8]))
     with pytest.raises(GraphError, match=r"self_attn .*: attn_mask is .*bool or float \(L, S\) or"):
         Net(mask=np.zeros((4, 4), np.int64)).compile(x)
     with pytest.raises(GraphError, match=r"self_attn .*: key_padding_mask is .*bool or float \(N, S\) was expected"):
         Net(src_key_padding_mask=np.zeros(4, bool)).compile(x)
+    with pytest.raises(GraphError, match=r"x is float16.*, and the weights are float32"):
+        Net().compile(nn.placeholder(["T", "N", FEATURES], "float16"))
+    with pytest.raises(GraphError, match=r"key is float32\[Sx8\], and query float32\[TxNx8\]; give both a batch"):
+        Pair().compile([x, nn.placeholder(["S", FEATURES])])
     with pytest.raises(SettingError, match="8 features cannot be divided among 3 heads"):
         nn.MultiheadAttention(8, 3)
     with pytest.raises(SettingError, match=r"num_heads is 2\.0; a whole number"):

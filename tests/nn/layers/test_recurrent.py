@@ -137,19 +137,23 @@ def test_what_does_not_fit_is_named():
     x, h = nn.placeholder(["T", "N", 3]), nn.placeholder([2, "N", 5])
     with pytest.raises(GraphError, match=r"^encoder\.0 \(LSTM\): x has 4 features, .*, where 3 were expected"):
         Net().compile(nn.placeholder(["T", "N", 4]))
-    with pytest.raises(GraphError, match=r"x is float32\[N\], \(N, T, features\) was expected, or \(T, features\)"):
+    with pytest.raises(GraphError, match=r"x is float32\[N\], where \(N, T, features\) was expected, or"):
         Net(batch_first=True).compile(nn.placeholder(["N"]))
+    with pytest.raises(GraphError, match=r"x is float64.*, and the weights are float32; cast x"):
+        Net().compile(nn.placeholder(["T", "N", 3], "float64"))
+    with pytest.raises(GraphError, match=r"\(LSTM\): x is a tuple, where \(T, N, features\) was expected"):
+        nn.Sequential(nn.LSTM(3, 3), nn.LSTM(3, 3)).compile(x)
     with pytest.raises(GraphError, match=r"a first state has 4 features, .*, where 5 were expected"):
         Net().compile([x, nn.placeholder([2, "N", 4]), h])
     with pytest.raises(GraphError, match=r"a first state has 2 layers and directions, .*, where 4 were expected"):
         Net(bidirectional=True).compile([x, h, h])
-    with pytest.raises(GraphError, match=r"a first state is .*, \(layers and directions, N, hidden\) was expected"):
+    with pytest.raises(GraphError, match=r"a first state is .*, where \(layers and directions, N, hidden\)"):
         Net().compile([x, nn.placeholder([2, 5]), h])
-    with pytest.raises(GraphError, match=r"the pair of states \(h, c\) was expected"):
+    with pytest.raises(GraphError, match=r"where the pair of states \(h, c\) was expected"):
         Net().compile([x, h])
     with pytest.raises(GraphError, match=r"x has 4 features, .*, where 3 were expected"):
         nn.GRUCell(3, 5).compile(nn.placeholder(["N", 4]))
-    with pytest.raises(GraphError, match=r"x is float32\[3\], \(N, features\) was expected"):
+    with pytest.raises(GraphError, match=r"x is float32\[3\], where \(N, features\) was expected"):
         nn.GRUCell(3, 5).compile(nn.placeholder([3]))
     with pytest.raises(SettingError, match="proj_size is 2, and the LSTM of ONNX has no projection"):
         nn.LSTM(3, 5, proj_size=2)
