@@ -195,8 +195,6 @@ def test_static_axes_need_no_shape(d, x, expected):
 BODIES = rows(
     ("HardSwish", op.HardSwish, F.hardswish, [real(2, 3)]),
     ("Mish", op.Mish, F.mish, [real(2, 3)]),
-    ("Selu", op.Selu, F.selu, [real(2, 3)]),
-    ("PRelu", op.PRelu, lambda x, s: torch.where(x > 0, x, s * x), [real(2, 3), real(3)]),
     ("ThresholdedRelu", op.ThresholdedRelu, lambda x: F.threshold(x, 1.0, 0.0), [real(2, 3)]),
 )
 

@@ -111,11 +111,11 @@ def assert_close(ours, theirs, what, tolerance=1e-5):
     assert np.max(abs(ours - theirs), initial=0) <= tolerance * max(np.max(abs(theirs), initial=0), 1), what
 
 
-def assert_like_torch(case, axes=None):
+def assert_like_torch(case, axes=None, batches=None):
     """Load torch's state by name, compare both modes, gradients and running statistics, and load the state back."""
     theirs = case.theirs()
-    batches = case.inputs()
-    axes = axes or ["N", *case.shape[1:]]
+    batches = batches or case.inputs()
+    axes = axes or ["N", *batches[0].shape[1:]]
     ours = case.ours().compile(nn.placeholder(axes, batches[0].dtype))
     ours.load_state_dict(theirs.state_dict())
     for mode in (True, False):

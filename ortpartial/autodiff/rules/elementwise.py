@@ -163,6 +163,19 @@ def _(x, *, y, dy, alpha):
     return dy * (positive + (1 - positive) * (y + alpha))
 
 
+@vjp("Selu")
+def _(x, *, y, dy, alpha, gamma):
+    # The function body in the specification has exp(x) for x > 0 as well, where it overflows.
+    positive = cast(x > 0, dy)
+    return dy * (gamma * positive + (1 - positive) * (y + alpha * gamma))
+
+
+@vjp("PRelu")
+def _(x, slope, *, dy):
+    positive = cast(x > 0, dy)
+    return dy * (positive + (1 - positive) * slope), dy * op.Min(x, 0)
+
+
 @vjp("Celu")
 def _(x, *, y, dy, alpha):
     return dy * (1 + op.Min(y, 0) / alpha)

@@ -10,6 +10,7 @@ from ortpartial.graph import Value, op
 
 from ..module import Module
 from ..parameter import Parameter
+from ..trace import current_trace
 from .sizes import check_axes, check_size, get_size
 
 __all__ = ["CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
@@ -46,7 +47,9 @@ class ReLU6(Module):
     inplace: bool = False
 
     def forward(self, x: Value) -> Value:
-        return op.Clip(x, 0.0, 6.0)
+        trace = current_trace()
+        # At 0, Relu has the gradient 0, as in torch, and Clip the gradient 1.
+        return op.Clip(op.Relu(x) if trace is not None and trace.training else x, 0.0, 6.0)
 
 
 @dataclass(eq=False, repr=False)

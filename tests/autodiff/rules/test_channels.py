@@ -116,6 +116,16 @@ def test_prelu(slope):
     assert_as_torch(op.PRelu, lambda x, s: torch.where(x > 0, x, x * s), args)
 
 
+@pytest.mark.parametrize(("f", "torch_f"), rows(
+    ("HardSwish", op.HardSwish, F.hardswish),
+    ("Mish", op.Mish, F.mish),
+    ("Selu", op.Selu, F.selu),
+    ("PRelu", lambda x: op.PRelu(x, 0.25), lambda x: F.prelu(x, torch.tensor(0.25))),
+))
+def test_activations_far_from_zero_and_at_zero(f, torch_f):
+    assert_as_torch(f, torch_f, [np.float32([-100, 0, 100])])
+
+
 # Their numbers are float32 in the specification, so that float64 is no better.
 SINGLE = rows(
     ("HardSwish", op.HardSwish, F.hardswish),

@@ -66,10 +66,7 @@ LAYERS = [
     layer("Unflatten", (2, 6, 5), 1, (2, -1)),
     layer("Unflatten", (2, 6), -1, (2, 3)),
     layer("Identity", (2, 3), 4, some="thing"),
-    *(layer(name, (3, 4)) for name in (
-        "CELU", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid",
-        "Mish", "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh",
-        "Tanhshrink")),
+    layer("GLU", (3, 4)),
     layer("CELU", (3, 4), 0.5, inplace=False),
     layer("ELU", (3, 4), 0.5),
     layer("GELU", (3, 4), approximate="tanh"),
@@ -99,6 +96,13 @@ SIZED = [
     layer("AdaptiveAvgPool2d", (2, 3, 3, 5), (1, 2)),
 ]
 
+#: Activations of a single element.
+ACTIVATIONS = [
+    layer(name, (3, 4)) for name in (
+        "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "Mish",
+        "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink")
+]
+
 #: Layers whose weights are drawn, with sizes that make the distribution visible.
 DRAWN = [
     layer("Linear", (), 50, 200),
@@ -111,9 +115,14 @@ DRAWN = [
 LEFT_OUT = {"device", "_weight", "_freeze", "min_value", "max_value", "args", "kwargs"}
 
 
-@pytest.mark.parametrize("case", [*LAYERS, *SIZED], ids=repr)
+@pytest.mark.parametrize("case", [*LAYERS, *SIZED, *ACTIVATIONS], ids=repr)
 def test_layer_is_that_of_torch(case):
     assert_like_torch(case)
+
+
+@pytest.mark.parametrize("case", ACTIVATIONS, ids=repr)
+def test_activations_far_from_zero_and_at_zero(case):
+    assert_like_torch(case, batches=[np.float32([[-100, 0, 100]])])
 
 
 def axes_with_names(case):
@@ -151,7 +160,10 @@ def test_first_weights_are_distributed_as_those_of_torch(case):
         assert abs(w).max() == pytest.approx(abs(t).max(), rel=0.01 if is_bounded else 0.2)
 
 
-@pytest.mark.parametrize("name", sorted({case.name for case in LAYERS} | {"Dropout1d", "Dropout2d", "Dropout3d"}))
+NAMES = {case.name for case in [*LAYERS, *SIZED, *ACTIVATIONS]} | {"Dropout1d", "Dropout2d", "Dropout3d"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_settings_are_those_of_torch(name):
     theirs = inspect.signature(getattr(torch.nn, name)).parameters
     ours = inspect.signature(getattr(nn, name)).parameters if name != "Identity" else {}
