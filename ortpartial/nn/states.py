@@ -31,7 +31,7 @@ __all__ = ["IncompatibleKeys", "load", "load_state_dict", "load_states", "save",
 #: state of the user.
 _KIND, _NAMES, _STATE = "state file", "ortpartial.module", "ortpartial.state"
 
-#: A buffer of torch's BatchNorm, which nothing reads unless its momentum is None.
+#: A buffer of BatchNorm that nothing reads unless its momentum is None; exports and former versions of torch lack it.
 _COUNTER = "num_batches_tracked"
 
 
@@ -93,7 +93,7 @@ def load_state_dict(module: Module, state: Mapping[str, Any], strict: bool) -> I
     if not isinstance(state, Mapping):
         raise ModelError(f"A state dict holds arrays by name, and this is a {type(state).__name__}.")
     own = dict(_walk(module, ()))
-    arrays = {n: _to_array(a, n) for n, a in state.items() if n in own or not n.endswith(_COUNTER)}
+    arrays = {n: _to_array(a, n) for n, a in state.items()}
     problems = _compare(own, arrays)
     kinds = ("missing", "unexpected", "mismatched") if strict else ("mismatched",)
     if listed := [text for kind in kinds for text in problems[kind].values()]:
@@ -343,8 +343,9 @@ def _compare(own: Mapping[str, Parameter], arrays: Mapping[str, np.ndarray]) -> 
     """What is missing, unexpected or mismatched among arrays, by kind and name."""
     present = {id(own[n]) for n in arrays if n in own}
     return {
-        "missing": {n: f"{n!r} is missing" for n, p in own.items() if id(p) not in present},
-        "unexpected": {n: f"{n!r} is unexpected" for n in arrays if n not in own},
+        "missing": {n: f"{n!r} is missing" for n, p in own.items()
+                    if id(p) not in present and not n.endswith(_COUNTER)},
+        "unexpected": {n: f"{n!r} is unexpected" for n in arrays if n not in own and not n.endswith(_COUNTER)},
         "mismatched": {n: f"{n!r} has the shape {a.shape}, where {own[n].shape} was expected"
                        for n, a in arrays.items() if n in own and a.shape != own[n].shape},
     }

@@ -16,36 +16,20 @@ from onnx import numpy_helper
 from ortpartial import LearningRateSGD, TrainingSession, nn, op
 from ortpartial.exceptions import CheckpointError, ConvergenceError, ModelError, ModelWarning, SettingError
 from ortpartial.model import external_data, write
-from ortpartial.nn.trace import current_trace
 from ortpartial.training_info import check_training_info
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 3)).astype(np.float32), RNG.integers(0, 2, 12)
 
 
-class Normalize(nn.Module):
-    """A small BatchNorm with a Dropout."""
-
-    def __init__(self, size):
-        self.weight = nn.Parameter([size], 1.0)
-        self.running_mean = nn.Buffer([size])
-
-    def forward(self, x):
-        trace = current_trace()
-        if self.training:
-            mean = x.mean(axis=0)
-            trace.write(self.running_mean, 0.9 * self.running_mean + 0.1 * mean)
-            return (x - mean) * self.weight * trace.draw_mask(x, 0.8)
-        return (x - self.running_mean) * self.weight
-
-
 class Net(nn.Module):
     def __init__(self, hidden=4, rate="adam"):
-        self.encoder, self.norm, self.out = nn.Linear(3, hidden), Normalize(hidden), nn.Linear(hidden, 2)
+        self.encoder, self.norm = nn.Linear(3, hidden), nn.BatchNorm1d(hidden)
+        self.dropout, self.out = nn.Dropout(0.2), nn.Linear(hidden, 2)
         self.set_optimizer(rate)
 
     def forward(self, x):
-        return self.out(op.Tanh(self.norm(self.encoder(x))))
+        return self.out(self.dropout(op.Tanh(self.norm(self.encoder(x)))))
 
 
 def compiled(seed=0, **settings):
@@ -74,8 +58,8 @@ def path(tmp_path):
 @pytest.mark.parametrize("is_early", [False, True])
 def test_state_dicts_are_loaded_before_a_module_is_compiled_and_after_that(is_early):
     state = train(compiled()).state_dict()
-    assert list(state) == ["encoder.weight", "encoder.bias", "norm.weight", "norm.running_mean", "out.weight",
-                           "out.bias"]
+    assert list(state) == ["encoder.weight", "encoder.bias", "norm.weight", "norm.bias", "norm.running_mean",
+                           "norm.running_var", "norm.num_batches_tracked", "out.weight", "out.bias"]
     model = Net()
     if is_early:
         assert model.load_state_dict(state) == ([], [])
@@ -101,15 +85,19 @@ def test_loaded_numbers_are_copies():
 
 def test_state_dicts_of_torch():
     torch = pytest.importorskip("torch")
-    layers = torch.nn.Sequential(OrderedDict(encoder=torch.nn.Linear(3, 4), out=torch.nn.Linear(4, 2)))
-    state = {**layers.state_dict(keep_vars=True), "norm.weight": torch.ones(4), "norm.running_mean": torch.zeros(4),
-             "norm.num_batches_tracked": torch.tensor(3)}
+    layers = torch.nn.Sequential(OrderedDict(
+        encoder=torch.nn.Linear(3, 4), norm=torch.nn.BatchNorm1d(4), out=torch.nn.Linear(4, 2)))
+    layers(torch.ones(2, 3))
+    state = layers.state_dict(keep_vars=True)
     model = compiled()
     assert model.load_state_dict({n: t.to(torch.bfloat16) for n, t in state.items()}) == ([], [])
     expected = state["encoder.weight"].to(torch.bfloat16).float().detach().numpy()
     assert np.array_equal(model.encoder.weight.numpy(), expected)
     model.load_state_dict(state)
-    assert np.array_equal(model.out.weight.numpy(), layers.out.weight.detach().numpy())
+    assert_equal(model.state_dict(), {n: t.detach().numpy() for n, t in state.items()})
+    assert model.norm.num_batches_tracked.numpy() == 1
+    assert model.load_state_dict({n: t for n, t in state.items() if n != "norm.num_batches_tracked"}) == ([], [])
+    layers.load_state_dict({n: torch.tensor(a) for n, a in model.state_dict().items()})
 
 
 def test_state_dicts_of_bfloat16():
@@ -144,7 +132,7 @@ FEW = {n: a for n, a in STATE.items() if n != "out.bias"}
     ({**STATE, "b": np.ones(2)}, r"The state does not fit Net: 'b' is unexpected\."),
     (SMALL, r"The state does not fit Net: 'out\.bias' has the shape \(3,\), where \(2,\) was expected\."),
     ({}, r"The state does not fit Net: 'encoder\.weight' is missing; 'encoder\.bias' is missing; 'norm\.weight' is "
-         r"missing; and 3 more\."),
+         r"missing; and 5 more\."),
     ({**STATE, "out.bias": ["a", "b"]}, r"'out\.bias' is <U1, where an array of numbers was expected\."),
     ({**STATE, "out.bias": [1j, 2]}, r"'out\.bias' is complex128, where an array of numbers was expected\."),
     ({**STATE, "out.bias": [[1], 2]}, r"'out\.bias' is no array of numbers: .*"),
@@ -245,7 +233,7 @@ def test_files_of_another_architecture(path):
     before = model._program.states()
     with pytest.raises(CheckpointError, match=r"^'.*last\.safetensors' is the state of another Net, and does not fit "
                                               r"this Net: 'encoder\.weight' has the shape \(5, 3\), where \(4, 3\) was "
-                                              r"expected; .*; and 2 more\.$"):
+                                              r"expected; .*; and 4 more\.$"):
         model.load_states(path)
     assert_equal(model._program.states(), before)
 
@@ -403,7 +391,7 @@ def test_each_parameter_that_does_not_fit_is_warned_of(tmp_path):
         "'encoder.bias' is missing.", "'further.weight' is unexpected.",
         "'out.weight' has the shape (3, 4), where (2, 4) was expected.",
         "'out.bias' has the shape (3,), where (2,) was expected.")]
-    for n in ("encoder.weight", "norm.weight", "norm.running_mean"):
+    for n in ("encoder.weight", "norm.weight", "norm.running_mean", "norm.num_batches_tracked"):
         assert np.array_equal(model.state_dict()[n], other.state_dict()[n])
     for n in ("encoder.bias", "out.weight", "out.bias"):
         assert np.array_equal(model.state_dict()[n], before[n])
@@ -444,7 +432,8 @@ def test_plain_onnx_files(tmp_path):
     proto.graph.initializer.extend([shape, numpy_helper.from_array(np.ones(2, np.float32), "further")])
     write(proto, path)
     assert warnings_of(again.load, path) == [f"{str(path)!r} does not fit Net: 'further' is unexpected."]
-    assert_equal(again.state_dict(), model.state_dict())
+    count = {"norm.num_batches_tracked": np.array(0)}  # No initializer of a graph in evaluation mode.
+    assert_equal(again.state_dict(), {**model.state_dict(), **count})
     with pytest.warns(ModelWarning, match="'further' is unexpected"):
         assert again.load(path, include_state=True) == {}
 
