@@ -10,7 +10,7 @@ import numpy as np
 
 from ortpartial.exceptions import DataError
 from ortpartial.model import check_indices, match_names
-from ortpartial.training import TrainingSpec
+from ortpartial.training import LossOutput, TrainingSpec
 from ortpartial.training_info import read_labels
 
 from .batches import BatchReader, is_batches
@@ -42,9 +42,11 @@ class LossDataAdapter(DataAdapter):
         self._ranges = {n: r for n, r in self._ranges.items() if n in self.inputs}
 
     @property
-    def own(self) -> Any:
-        """The `LossOutput`."""
-        return self.spec.own_loss
+    def own(self) -> LossOutput:
+        """The loss that the model computes itself."""
+        own = self.spec.own_loss
+        assert own is not None
+        return own
 
     def to_targets(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
                    ) -> dict[str, np.ndarray]:
@@ -58,6 +60,9 @@ class LossDataAdapter(DataAdapter):
             what = f"The label {n!r}"
             if v.shape == ():
                 raise DataError(f"{what} is a scalar in the model; rows need an axis of their own.")
+            if v.shape and isinstance(v.shape[0], int) and rows % v.shape[0]:
+                raise DataError(f"{what} has a fixed batch dimension of {v.shape[0]} and there are {rows} rows; export "
+                                f"it with a dynamic one, or give a multiple of {v.shape[0]} rows.")
             arrays[n] = check_target(y[n], v.dtype, v.shape, rows, what, explain=lambda _: ", as in the model")
         check_indices(self._label_ranges, arrays)
         return arrays
@@ -109,7 +114,7 @@ class LossDataAdapter(DataAdapter):
         if len(outputs) != 1 or len(self.labels) != 1:
             raise DataError(f"A score compares one prediction with one label, and the model has the predictions "
                             f"{_quote(outputs)} and the labels {_quote(self.labels)}; compute it from predict(X).")
-        (output, y), t = next(iter(outputs.items())), arrays[next(iter(self.labels))]
+        (output, y), (name, t) = next(iter(outputs.items())), next((n, arrays[n]) for n in self.labels)
         w = arrays.get(self.own.row_weights or "", np.ones(len(t))).astype(np.float64)
         if t.dtype.kind in "biu" and y.ndim == t.ndim + 1:
             labels = y.argmax(axis=1) if y.shape[2:] == t.shape[1:] else y.argmax(axis=-1)
@@ -120,8 +125,10 @@ class LossDataAdapter(DataAdapter):
         else:
             raise DataError(f"The prediction {output!r} of shape {y.shape} and the label of shape {t.shape} make no "
                             f"score; compute it from predict(X).")
-        each = np.broadcast_to(w.reshape(len(t), -1), t.reshape(len(t), -1).shape)
-        return {output: {"labels": labels.ravel(), "target": t.ravel(), "weight": each.ravel()}}
+        each = np.broadcast_to(w.reshape(len(t), -1), t.reshape(len(t), -1).shape).ravel()
+        ignored = self._label_ranges[name].ignored if name in self._label_ranges else None
+        each = each if ignored is None else each * (t.ravel() != ignored)
+        return {output: {"labels": labels.ravel(), "target": t.ravel(), "weight": each}}
 
 
 class LossBatchReader(BatchReader):
