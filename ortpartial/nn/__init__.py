@@ -87,6 +87,8 @@ from .layers import (
     Tanh,
     Tanhshrink,
     Threshold,
+    TransformerDecoder,
+    TransformerDecoderLayer,
     TransformerEncoder,
     TransformerEncoderLayer,
     Unflatten,
@@ -109,6 +111,6 @@ __all__ = ["CELU", "ELU", "GELU", "GLU", "GRU", "LSTM", "RNN", "SELU", "Adaptive
            "MaxPool3d", "Mish", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Normal", "Ones",
            "OnnxModule", "Optimizer", "Orthogonal", "PReLU", "Parameter", "RMSNorm", "RNNCell", "ReLU", "ReLU6",
            "Sequential", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign",
-           "Summary", "Tanh", "Tanhshrink", "Threshold", "TransformerEncoder", "TransformerEncoderLayer",
-           "TruncatedNormal", "Unflatten", "Uniform", "Zeros", "current_trace", "list_fans", "placeholder",
-           "resolve_initializer"]
+           "Summary", "Tanh", "Tanhshrink", "Threshold", "TransformerDecoder", "TransformerDecoderLayer",
+           "TransformerEncoder", "TransformerEncoderLayer", "TruncatedNormal", "Unflatten", "Uniform", "Zeros",
+           "current_trace", "list_fans", "placeholder", "resolve_initializer"]

@@ -29,7 +29,13 @@ from .activations import (
     Tanhshrink,
     Threshold,
 )
-from .attention import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from .attention import (
+    MultiheadAttention,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from .containers import ModuleDict, ModuleList, Sequential
 from .convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
@@ -67,4 +73,5 @@ __all__ = ["CELU", "ELU", "GELU", "GLU", "GRU", "LSTM", "RNN", "SELU", "Adaptive
            "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MaxPool1d", "MaxPool2d", "MaxPool3d", "Mish",
            "ModuleDict", "ModuleList", "MultiheadAttention", "PReLU", "RMSNorm", "RNNCell", "ReLU", "ReLU6",
            "Sequential", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign",
-           "Tanh", "Tanhshrink", "Threshold", "TransformerEncoder", "TransformerEncoderLayer", "Unflatten"]
+           "Tanh", "Tanhshrink", "Threshold", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
+           "TransformerEncoderLayer", "Unflatten"]

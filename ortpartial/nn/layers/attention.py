@@ -1,11 +1,11 @@
-"""Attention: multi-head attention, and the layers of a transformer's encoder."""
+"""Attention: multi-head attention, and the layers of a transformer, encoder and decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from math import sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from .linear import Linear
 from .normalization import LayerNorm
 from .sizes import check_dtype, check_sequence, check_size, read_count
 
-__all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
+__all__ = ["MultiheadAttention", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
+           "TransformerEncoderLayer"]
 
 _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {"relu": lambda x: op.Relu(x), "gelu": lambda x: op.Gelu(x)}
 
@@ -212,7 +213,52 @@ class MultiheadAttention(Module):
         return [*(op.Where(m, least, zero) for m in hidden[:1]), *added]
 
 
-class TransformerEncoderLayer(Module):
+class _TransformerLayer(Module):
+    """Attentions, then two linear layers at each position, each with residual connection, LayerNorm and Dropout."""
+
+    _attentions: ClassVar[Sequence[str]] = ("self_attn",)
+
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+                 activation: str | Callable[[Value], Value] = "relu", layer_norm_eps: float = 1e-5,
+                 batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32"):
+        if isinstance(activation, str) and activation not in _ACTIVATIONS:
+            raise SettingError(f"{type(self).__name__}: activation is {activation!r}, 'relu', 'gelu' or a function was "
+                               f"expected.")
+        for name in self._attentions:
+            setattr(self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype))
+        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
+        self.norm_first, self.activation = norm_first, activation
+        parts = range(1, len(self._attentions) + 2)
+        for i in parts:
+            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
+        for i in parts:
+            setattr(self, f"dropout{i}", Dropout(dropout))
+
+    def _add(self, i: int, x: Value, part: Callable[[Value], Value]) -> Value:
+        """The residual connection around the part of this number."""
+        norm, dropout = getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")
+        return x + dropout(part(norm(x))) if self.norm_first else norm(x + dropout(part(x)))
+
+    def _attend(self, which: str, memory: Value | None, **masks: Any) -> Callable[[Value], Value]:
+        """Attention to the memory, or to the input itself, as a function of the input."""
+        attention = getattr(self, which)
+
+        def attend(x: Value) -> Value:
+            source = x if memory is None else memory
+            output, _ = attention(x, source, source, need_weights=False, **masks)
+            return output
+
+        return attend
+
+    def _feed_forward(self, x: Value) -> Value:
+        """The linear layers."""
+        activation = _ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
+        return self.linear2(self.dropout(activation(self.linear1(x))))
+
+
+class TransformerEncoderLayer(_TransformerLayer):
     """Self-attention, then two linear layers at each position, each with a residual connection and a LayerNorm.
 
     Parameters
@@ -265,20 +311,6 @@ class TransformerEncoderLayer(Module):
     (2, 3, 8)
     """
 
-    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: str | Callable[[Value], Value] = "relu", layer_norm_eps: float = 1e-5,
-                 batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32"):
-        if isinstance(activation, str) and activation not in _ACTIVATIONS:
-            raise SettingError(f"TransformerEncoderLayer: activation is {activation!r}, 'relu', 'gelu' or a function "
-                               f"was expected.")
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
-        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
-        self.norm_first, self.activation = norm_first, activation
-        self.norm1, self.norm2 = (LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype) for _ in range(2))
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
-
     def forward(self, src: Value, src_mask: Any = None, src_key_padding_mask: Any = None,
                 is_causal: bool = False) -> Value:
         """The encoded sequences.
@@ -299,21 +331,95 @@ class TransformerEncoderLayer(Module):
         GraphError
             A shape does not fit.
         """
-        def attend(x: Value) -> Value:
-            y, _ = self.self_attn(x, x, x, key_padding_mask=src_key_padding_mask, need_weights=False,
-                                  attn_mask=src_mask, is_causal=is_causal)
-            return self.dropout1(y)
+        attend = self._attend("self_attn", None, attn_mask=src_mask, key_padding_mask=src_key_padding_mask,
+                              is_causal=is_causal)
+        return self._add(2, self._add(1, src, attend), self._feed_forward)
 
-        if self.norm_first:
-            x = src + attend(self.norm1(src))
-            return x + self._feed_forward(self.norm2(x))
-        x = self.norm1(src + attend(src))
-        return self.norm2(x + self._feed_forward(x))
 
-    def _feed_forward(self, x: Value) -> Value:
-        """The linear layers."""
-        activation = _ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
-        return self.dropout2(self.linear2(self.dropout(activation(self.linear1(x)))))
+class TransformerDecoderLayer(_TransformerLayer):
+    """Self-attention, attention to a memory, and two linear layers, each with a residual connection and a LayerNorm.
+
+    Parameters
+    ----------
+    d_model : int
+        The number of features of input and output.
+    nhead : int
+        The number of heads of the attention.
+    dim_feedforward : int
+        The number of features between the two linear layers.
+    dropout : float
+        The probability of all Dropouts, in training mode.
+    activation : str or callable
+        What follows the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
+    layer_norm_eps : float
+        The eps of the LayerNorms.
+    batch_first : bool
+        Whether sequences are (N, T, features) in place of (T, N, features).
+    norm_first : bool
+        Whether a LayerNorm comes before attentions and linear layers, in place of after the residual connection.
+    bias : bool
+        Whether linear layers and LayerNorms have biases.
+    dtype : numpy dtype or its name
+        The element type of the weights.
+
+    Attributes
+    ----------
+    self_attn, multihead_attn : MultiheadAttention
+        The attention to the sequences themselves, and that to the memory.
+    linear1, linear2 : Linear
+        The linear layers.
+    norm1, norm2, norm3 : LayerNorm
+        Those of the attentions and that of the linear layers.
+
+    Raises
+    ------
+    SettingError
+        The number of heads does not divide the number of features, or the activation is not known.
+
+    References
+    ----------
+    ``torch.nn.TransformerDecoderLayer``.
+
+    Examples
+    --------
+    >>> from ortpartial import nn
+    >>> layer = nn.TransformerDecoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> model = layer.compile([nn.placeholder(["N", "T", 8]), nn.placeholder(["N", "S", 8])])
+    >>> model(np.ones((2, 3, 8), np.float32), np.ones((2, 5, 8), np.float32)).shape
+    (2, 3, 8)
+    """
+
+    _attentions = ("self_attn", "multihead_attn")
+
+    def forward(self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
+                tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool = False,
+                memory_is_causal: bool = False) -> Value:
+        """The decoded sequences.
+
+        Parameters
+        ----------
+        tgt : Value of shape (T, N, d_model), or (T, d_model)
+            The sequences; (N, T, d_model) with `batch_first`.
+        memory : Value of shape (S, N, d_model), or (S, d_model)
+            The output of an encoder, laid out likewise.
+        tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal, memory_is_causal
+            `attn_mask`, `key_padding_mask` and `is_causal` of `MultiheadAttention`: those of the attention of the
+            sequences to themselves, and those of the attention to the memory.
+
+        Returns
+        -------
+        Value of the shape of tgt
+
+        Raises
+        ------
+        GraphError
+            A shape does not fit.
+        """
+        to_self = self._attend("self_attn", None, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask,
+                               is_causal=tgt_is_causal)
+        to_memory = self._attend("multihead_attn", memory, attn_mask=memory_mask,
+                                 key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal)
+        return self._add(3, self._add(2, self._add(1, tgt, to_self), to_memory), self._feed_forward)
 
 
 class TransformerEncoder(Module):
@@ -382,6 +488,80 @@ class TransformerEncoder(Module):
         x = src
         for layer in self.layers:
             x = layer(x, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=is_causal)
+        return x if self.norm is None else self.norm(x)
+
+
+class TransformerDecoder(Module):
+    """A stack of decoder layers.
+
+    Parameters
+    ----------
+    decoder_layer : TransformerDecoderLayer
+        A layer, which is copied; each copy has first weights of its own.
+    num_layers : int
+        The number of layers.
+    norm : Module, optional
+        What follows the last one, such as a LayerNorm.
+
+    Attributes
+    ----------
+    layers : list of TransformerDecoderLayer
+        The layers.
+    norm : Module or None
+        What follows them.
+
+    Raises
+    ------
+    SettingError
+        The number of layers is less than 1.
+
+    References
+    ----------
+    ``torch.nn.TransformerDecoder``.
+
+    Examples
+    --------
+    >>> from ortpartial import nn
+    >>> layer = nn.TransformerDecoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> model = nn.TransformerDecoder(layer, num_layers=2)
+    >>> model = model.compile([nn.placeholder(["N", "T", 8]), nn.placeholder(["N", "S", 8])])
+    >>> model(np.ones((2, 3, 8), np.float32), np.ones((2, 5, 8), np.float32)).shape
+    (2, 3, 8)
+    """
+
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None):
+        self.num_layers = read_count(self, "num_layers", num_layers)
+        self.layers, self.norm = [deepcopy(decoder_layer) for _ in range(num_layers)], norm
+
+    def forward(self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
+                tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool = False,
+                memory_is_causal: bool = False) -> Value:
+        """The decoded sequences.
+
+        Parameters
+        ----------
+        tgt : Value of shape (T, N, d_model), or (T, d_model)
+            The sequences; (N, T, d_model) with `batch_first`.
+        memory : Value of shape (S, N, d_model), or (S, d_model)
+            The output of an encoder, laid out likewise.
+        tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal, memory_is_causal
+            `attn_mask`, `key_padding_mask` and `is_causal` of `MultiheadAttention`: those of the attention of the
+            sequences to themselves, and those of the attention to the memory.
+
+        Returns
+        -------
+        Value of the shape of tgt
+
+        Raises
+        ------
+        GraphError
+            A shape does not fit.
+        """
+        x = tgt
+        for layer in self.layers:
+            x = layer(x, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
+                      memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
+                      memory_is_causal=memory_is_causal)
         return x if self.norm is None else self.norm(x)
 
 
