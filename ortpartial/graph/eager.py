@@ -59,8 +59,8 @@ def evaluating(seed: Any = None) -> Any:
     ``float(value)``, ``int(value)``, ``bool(value)`` and ``np.asarray(value)`` return them. It remains an expression:
     `grad` differentiates it, and `build` writes the same model.
 
-    If, Loop and Scan are computed as a whole, so that values inside of their bodies have no numbers. Contexts nest and
-    hold for one thread.
+    Of an If, the branch that is taken is computed. Loop and Scan are computed as a whole, so that values inside of
+    their bodies have no numbers. Contexts nest and hold for one thread.
 
     Parameters
     ----------
@@ -255,8 +255,24 @@ def _compute(v: Value) -> None:
     node: Any = v.node
     results = node.results
     outputs = [v] if results.numbers else list(dict.fromkeys([*_first_outputs(node), v]))
-    if not _EVALUATORS:
+    if node.op_type == "If" and not node.domain:
+        arrays: Sequence[Any] = [_take_branch(node, y) for y in outputs]
+    elif not _EVALUATORS:
         raise GraphError("No runtime computes nodes while evaluating; import ortpartial.runtime, which registers one.")
-    with _switched(is_on=False):
-        arrays = _EVALUATORS[-1](node, outputs, {x: find_numbers(x) for x in node.reads}, results.seed)
+    else:
+        with _switched(is_on=False):
+            arrays = _EVALUATORS[-1](node, outputs, {x: find_numbers(x) for x in node.reads}, results.seed)
     results.numbers.update(zip((y._key[1] for y in outputs), arrays, strict=True))
+
+
+def _take_branch(node: Node, y: Value) -> Any:
+    """The numbers of an output of an If, those of the branch that is taken; a value of the other one is 0."""
+    condition: Any = node.inputs[0]
+    branch = node.attributes["then_branch" if find_numbers(condition) else "else_branch"]
+    value = branch.outputs[y.index] if y.inner is None else y.inner
+    if value.node is None:
+        return find_numbers(value)
+    if y.inner is not None and value.node not in branch.own:
+        return np.zeros([n if isinstance(n, int) else 0 for n in value.shape or ()], value.dtype)
+    _adopt(value.node)
+    return find_numbers(value)

@@ -199,7 +199,7 @@ class Trace:
     # -- modules
 
     def call(self, module: Module, inputs: tuple[Any, ...], settings: Mapping[str, Any]) -> Any:
-        """Call the `forward` of a module; errors of the notation name it."""
+        """Call the `forward` of a module; errors name it."""
         path, start = self.path_of(module), next(counter)
         self._open.append(path)
         try:
@@ -208,6 +208,10 @@ class Trace:
             if not hasattr(e, "layer"):
                 e.layer = path  # type: ignore[attr-defined]
                 e.args = (f"{path or 'The module'} ({type(module).__name__}): {e}",)
+            raise
+        except Exception as e:
+            if hasattr(e, "add_note") and not hasattr(e, "__notes__"):  # From Python 3.11 on.
+                e.add_note(f"in {path or 'the module'} ({type(module).__name__})")
             raise
         finally:
             self._open.pop()

@@ -246,6 +246,10 @@ def test_an_error_points_at_the_line_and_names_the_layer():
     with pytest.raises(DataError, match=r"^parts\.1 \(Wrong\): Gather cannot be computed from \(float32\[20x3\]") as e:
         model.train_one_batch(X, y)
     assert any("# this line" in frame.line for frame in traceback.extract_tb(e.value.__traceback__))
+    model.parts[1].forward = lambda x: x.numpy()[20, 0]
+    with pytest.raises(IndexError, match="out of bounds") as e:
+        model.predict(X)
+    assert sys.version_info < (3, 11) or e.value.__notes__ == ["in parts.1 (Wrong)"]
     with pytest.raises(DataError, match=r"The input 'x' has the shape \(20, 4\), and the module was compiled for flo"):
         model.predict(X[:, :4])
     with pytest.raises(DataError, match=r"labels"):

@@ -252,8 +252,9 @@ def test_a_shared_running_statistic_is_refused_in_training():
         module.train_one_batch(X[:, :2], X[:, :2])
 
 
-def test_a_weight_has_its_name():
-    module = nn.Module.from_onnx(mlp())
+def test_a_weight_has_its_name(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(mlp().SerializeToString())
+    module = nn.Module.from_onnx(tmp_path / "model.onnx")
     assert module.W1 is module.weights["W1"]
     with pytest.raises(AttributeError, match=r"OnnxModule has no attribute 'W3'; its weights are 'W1', 'b1', 'W2'"):
         _ = module.W3
