@@ -15,10 +15,10 @@ from onnx import GraphProto, ModelProto, numpy_helper
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
 from ortpartial.model import Range, check_indices, index_ranges, load, walk_graphs
-from ortpartial.runtime import Session, choose_threads
+from ortpartial.runtime import Buffer, Session, choose_threads
 from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
 
-from .data_parallel import Exchange, Processes, average_statistics
+from .data_parallel import Processes, average_statistics, choose_own_threads
 from .entries import Entry, split_entries
 from .fitting import to_arrays
 from .module import Module, list_arguments
@@ -89,6 +89,7 @@ class Program:
         self._step_modes: list[str] = []  # the parts in evaluation mode
         self._keep_states = False
         self._processes: Processes | None = None  # those that train together
+        self._is_together = False  # whether they go on from one state
         #: State that no step reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
         #: By what they are for, the sessions that take no step.
@@ -108,7 +109,7 @@ class Program:
         state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
         arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
         self._aside[SEED] = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
-        self.session = self._open(self._write_model(arrays, parameters, None), returned=())
+        self.session = self._open(self._write_model(arrays, parameters, None))
         for n, p in parameters.items():
             p.name, p._program = n, self
 
@@ -143,7 +144,7 @@ class Program:
         parameters = dict(self.module.named_parameters(buffers=True))
         self._aside = {n: a for n, a in states.items() if n not in parameters}
         self._step, self._keep_states = None, False
-        self.session = self._open(self._write_model({n: states[n] for n in parameters}, parameters, None), returned=())
+        self.session = self._open(self._write_model({n: states[n] for n in parameters}, parameters, None))
 
     def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
         """Draw the numbers of parameters anew."""
@@ -162,7 +163,7 @@ class Program:
 
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
-        self._step, self._keep_states = None, keep_states
+        self._step, self._keep_states, self._is_together = None, keep_states, False
         if not keep_states:
             kept = {SEED, ITERATION, *(n for n, _ in self.module.named_parameters(buffers=True))}
             self.restore({n: a for n, a in self.states().items() if n in kept})
@@ -179,18 +180,15 @@ class Program:
         taken = {n: self.get(c) if c in self.session.names or c in self._aside else 0 for n, c in counters.items()}
         self.plan({n: int(k) + batches for n, k in taken.items()})
 
-    def _connect(self) -> None:
-        """Connect the processes that train together, if an optimizer says so."""
-        optimizers = [optimizer for _, optimizer in self.module.named_optimizers()]
-        is_distributed = any(optimizer.distributed for optimizer in optimizers)
-        self._processes = (self._processes or Processes()) if is_distributed else None
-
     def synchronize(self) -> bool:
         """Let processes that train together go on from the state of the first; whether this is the first."""
-        self._connect()
-        if self._processes is not None:
-            self.restore(self._processes.take_first(self.states()))
-        return self._processes is None or self._processes.group.rank == 0
+        self._is_together = True
+        if not any(optimizer.distributed for _, optimizer in self.module.named_optimizers()):
+            self._processes = None
+            return True
+        self._processes = self._processes or Processes()
+        self.restore(self._processes.take_first(self.states()))
+        return self._processes.group.rank == 0
 
     def agree(self, answer: bool) -> bool:
         """The answer of the first process."""
@@ -241,13 +239,11 @@ class Program:
         self._drop_foreign_states(self._step.trace.first, {SEED, ITERATION, *parameters})
         state, read = self.states(), self._step.trace.before
         model = self._write_model({n: state[n] for n in parameters}, parameters, self._step)
-        self._connect()
-        self.session = self._open(model, returned=self._outputs(self._step), exchanges=self._step.trace.exchanges)
+        self.session = self._open(model, self._step)
         self._aside = {}
         if self._keep_states:
             self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
-        self._keep_states = True
-        self.synchronize()
+        self._keep_states, self._is_together = True, False
 
     def _name_batch(self, targets: Sequence[Value | np.ndarray]) -> dict[str, Value]:
         """The placeholders of inputs and targets, by name."""
@@ -270,11 +266,21 @@ class Program:
                           ModelWarning, stacklevel=2)
         self._aside = {n: a for n, a in self._aside.items() if n not in unlike}
 
-    def _open(self, model: ModelProto, returned: Collection[str], exchanges: Mapping[str, Exchange] | None = None
-              ) -> TrainingSession:
+    def _open(self, model: ModelProto, step: Writing | None = None) -> TrainingSession:
         """The session of a model."""
-        return TrainingSession(model, device=self.device, returned=returned, threads=1 if self.sequential else None,
-                               exchanges=self._processes.list_exchanges(exchanges) if self._processes else None)
+        threads = 1 if self.sequential else None
+        if step is None:
+            return TrainingSession(model, device=self.device, returned=(), threads=threads)
+        if step.trace.exchanges and not self.sequential:
+            threads = choose_own_threads(step.trace.changed.values())
+        exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
+        return TrainingSession(model, device=self.device, returned=self._outputs(step), threads=threads,
+                               exchanges=exchanges)
+
+    def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
+        """Add up the numbers of the processes."""
+        assert self._processes is not None
+        self._processes.add_up(name, kept, buffer)
 
     def _outputs(self, writing: Writing) -> dict[str, Value]:
         """What a step returns, by name: of a pair, ``output`` and ``loss``."""
@@ -322,6 +328,8 @@ class Program:
         arrays = self._split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):])
         assert self._step is not None
+        if not self._is_together:
+            self.synchronize()
         feeds, run = dict(zip(self._step.inputs, arrays, strict=True)), self.session.step
         if self._processes is not None and self._step.trace.exchanges:
             run = partial(self._processes.step, self.session, self._step.inputs)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortpartial.exceptions import DataError, SettingError
-from ortpartial.graph import Value, constant, op, walk_back, zeros_like
+from ortpartial.graph import Value, constant, op, walk_back, with_numbers, zeros_like
 from ortpartial.logs import logger
-from ortpartial.runtime import Buffer, ProcessGroup
+from ortpartial.runtime import Buffer, ProcessGroup, choose_threads, cores
 
 from .structure import flatten, rebuild
 from .trace import PASSING, RANK, SHARE, Trace
@@ -21,10 +21,13 @@ from .trace import PASSING, RANK, SHARE, Trace
 if TYPE_CHECKING:
     from ortpartial.training_info import TrainingSession
 
-__all__ = ["Exchange", "Processes", "average", "average_statistics"]
+__all__ = ["Exchange", "Processes", "average", "average_statistics", "choose_own_threads"]
 
 #: The state that holds what is averaged beside gradients, and then the sum of the shares.
 _STATISTICS = f"{PASSING}statistics"
+
+#: The state of a process alone.
+_ALONE: dict[str, np.ndarray] = {RANK: np.zeros((), np.int32), SHARE: np.ones(())}
 
 #: How the state ends that holds what an exchange has not sent yet.
 _RESIDUAL = ".residual"
@@ -74,19 +77,18 @@ def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: Any = No
     ----------
     .. [1] S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
     """
-    if trace.find is not None:
-        raise SettingError("distributed=True takes steps of a graph; compile with use_graph=True, or debug one process "
-                           "with distributed=False.")
     while PASSING + name in trace.exchanges:
         name += "_"
     common = np.result_type(*(v.dtype for v in values))
     sizes = [prod(v.shape) for v in values]  # type: ignore[arg-type]
-    share = trace.read_state(SHARE, np.float64, (), np.ones(())).astype(common)
+    share = trace.read_state(SHARE, np.float64, (), _ALONE[SHARE]).astype(common)
     flat = op.Concat(*(v.astype(common).reshape([-1]) for v in values), axis=0) * share
     flat = op.Where(share > 0, flat, constant(np.zeros((), common)))  # No rows have no mean.
     kept = None if top_k is None else max(1, round(top_k * sum(sizes)))
     sent = flat.astype(dtype or common) if kept is None else _keep_largest(trace, flat, kept, name, dtype or common)
     received = trace.read_state(PASSING + name, sent.dtype, (sum(sizes),), np.zeros(sum(sizes), sent.dtype))
+    if trace.add_up is not None:
+        received = with_numbers(received, trace.add_up(PASSING + name, kept, sent.numpy()))
     trace.exchanges[PASSING + name] = Exchange(sent, received, kept)
     parts = op.Split(received, sizes, axis=0, n_outputs=len(sizes))
     return [part.astype(v.dtype).reshape(list(v.shape or ())) for part, v in zip(parts, values, strict=True)]
@@ -135,6 +137,24 @@ def average_statistics(trace: Trace, inputs: Mapping[str, Value], result: Any) -
     return rebuild(result, "", {**leaves, **dict(zip(scalars, means, strict=False))})
 
 
+def choose_own_threads(values: Iterable[Value]) -> int | None:
+    """Choose the number of threads of a step, where the processes of this machine share its cores.
+
+    Parameters
+    ----------
+    values : iterable of Value
+        What it computes.
+
+    Returns
+    -------
+    int or None
+        All threads if None.
+    """
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    threads = choose_threads(list(values))
+    return threads if threads or processes == 1 else max(1, cores() // processes)
+
+
 class Processes:
     """The processes that train a module together, as ``torch.distributed`` connects them.
 
@@ -147,6 +167,40 @@ class Processes:
     def __init__(self) -> None:
         self.group = ProcessGroup()
 
+    def take_rows(self, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray]
+                  ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Take the rows of this process of a batch.
+
+        Parameters
+        ----------
+        placeholders : dict of str to Value
+            What a step reads.
+        feeds : dict of str to numpy.ndarray
+            Its numbers, with all rows.
+
+        Returns
+        -------
+        feeds : dict of str to numpy.ndarray
+            With every ``size``-th row. A process without one takes the first, which does not count.
+        state : dict of str to numpy.ndarray
+            Which process this is, and the share of the rows that it has.
+
+        Raises
+        ------
+        SettingError
+            The number of rows cannot change.
+        """
+        for n, v in placeholders.items():
+            if v.shape and isinstance(v.shape[0], int):
+                raise SettingError(f"distributed=True gives each process a part of the rows, and {n!r} is compiled for "
+                                   f"{v.shape[0]} rows; write a name, such as 'N', in its placeholder.")
+        rank, size = self.group.rank, self.group.size
+        rows = next((len(a) for a in feeds.values() if a.ndim), 1)
+        count = len(range(rank, rows, size))
+        own = slice(rank, None, size) if count else slice(1)
+        taken = {n: a[own] if a.ndim and len(a) == rows else a for n, a in feeds.items()}
+        return taken, {RANK: np.array(rank, np.int32), SHARE: np.array(count / max(rows, 1))}
+
     def step(self, session: TrainingSession, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray]
              ) -> dict[str, np.ndarray]:
         """Take a step on the rows of this process.
@@ -155,10 +209,8 @@ class Processes:
         ----------
         session : TrainingSession
             Takes it.
-        placeholders : dict of str to Value
-            Its inputs.
-        feeds : dict of str to numpy.ndarray
-            What it reads, with all rows of the batch.
+        placeholders, feeds : dict
+            As for `take_rows`.
 
         Returns
         -------
@@ -172,42 +224,31 @@ class Processes:
         DataError
             The processes were given different numbers of rows.
         """
-        for n, v in placeholders.items():
-            if v.shape and isinstance(v.shape[0], int):
-                raise SettingError(f"distributed=True gives each process a part of the rows, and {n!r} is compiled for "
-                                   f"{v.shape[0]} rows; write a name, such as 'N', in its placeholder.")
-        rank, size = self.group.rank, self.group.size
-        rows = next((len(a) for a in feeds.values() if a.ndim), 1)
-        count = len(range(rank, rows, size))
-        own = slice(rank, None, size) if count else slice(1)  # A process without a row takes one that does not count.
-        arrays = {n: a[own] if a.ndim and len(a) == rows else a for n, a in feeds.items()}
-        session.set_state({SHARE: np.array(count / max(rows, 1)), **self._place(session, rank)})
+        taken, state = self.take_rows(placeholders, feeds)
+        state = {n: a for n, a in state.items() if n in session.names}
+        session.set_state(state)
         try:
-            return session.step(arrays)
-        finally:
-            session.set_state({SHARE: np.ones(()), **self._place(session, 0)})  # As one process would go on from here.
+            return session.step(taken)
+        finally:  # A file that is written now is that of one process.
+            session.set_state({n: _ALONE[n] for n in state})
 
-    def _place(self, session: TrainingSession, rank: int) -> dict[str, np.ndarray]:
-        """The state that says which process this is."""
-        return {RANK: np.array(rank, np.int32)} if RANK in session.names else {}
-
-    def list_exchanges(self, exchanges: Mapping[str, Exchange] | None) -> dict[str, Callable[[Buffer], None]]:
-        """What is done with the numbers of each exchange, in their buffer.
+    def add_up(self, name: str, kept: int | None, buffer: Buffer) -> None:
+        """Replace numbers by their sum over the processes.
 
         Parameters
         ----------
-        exchanges : dict of str to Exchange, optional
-            Those of a step.
+        name : str
+            What is exchanged.
+        kept : int, optional
+            As of an `Exchange`.
+        buffer : Buffer
+            The numbers of this process.
 
-        Returns
-        -------
-        dict of str to callable
-            As for `TrainingSession`.
+        Raises
+        ------
+        DataError
+            The processes were given different numbers of rows.
         """
-        return {name: partial(self._exchange, name, exchange.kept) for name, exchange in (exchanges or {}).items()}
-
-    def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
-        """Replace numbers by their sum over the processes."""
         before = self.group.bytes_sent
         if kept is None:
             self.group.all_reduce(buffer)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import NotComputedError
 from ortpartial.graph import Value, evaluating, with_numbers
+from ortpartial.runtime import Buffer
 
 from .compilation import Program, Writing, convert
 from .structure import flatten, rebuild
@@ -35,11 +37,15 @@ class EagerProgram(Program):
     _targets: Sequence[np.ndarray] | None = None
     #: The state before the last run, as far as it was changed.
     _former: Mapping[str, np.ndarray]
+    #: Of several processes, which one this is, and the rows that it has.
+    _place: Mapping[str, np.ndarray] = MappingProxyType({})
 
     # -- state
 
     def find(self, name: str) -> np.ndarray | None:
         """A part of the state; that of a parameter which the code has just made is drawn."""
+        if name in self._place:
+            return self._place[name]
         if name not in self.session.names and name not in self._aside:
             new = {n: p for n, p in self.module.named_parameters(buffers=True) if n == name}
             self._aside.update(self._draw(new))
@@ -77,11 +83,23 @@ class EagerProgram(Program):
 
     # -- running
 
+    def _add_up(self, name: str, kept: int | None, numbers: np.ndarray) -> np.ndarray:
+        """The sum of the numbers of all processes."""
+        buffer = Buffer(numbers.copy())
+        self._exchange(name, kept, buffer)
+        return buffer.numpy()
+
     def step(self, batch: Sequence[Any]) -> Any:
         """Run a step on arrays."""
         arrays = self._split_batch(batch)
         self._targets = arrays[len(self.inputs):]
-        return self._run(self.module.train_one_batch, self._name_batch(self._targets), arrays, training=True)
+        inputs = self._name_batch(self._targets)
+        if not self._is_together:
+            self.synchronize()
+        if self._processes is not None:
+            taken, self._place = self._processes.take_rows(inputs, dict(zip(inputs, arrays, strict=True)))
+            arrays = list(taken.values())
+        return self._run(self.module.train_one_batch, inputs, arrays, training=True)
 
     def evaluate(self, batch: Sequence[Any]) -> Any:
         """What a step returns, in evaluation mode and without an update."""
@@ -100,7 +118,8 @@ class EagerProgram(Program):
         numbers = convert(arrays, inputs)
         values = {n: with_numbers(v, numbers[n]) for n, v in inputs.items()}
         with evaluating([*self.seed.view(np.uint32).tolist(), self.iteration]):
-            writing = self.write(code, values, training=training, updates=updates, find=self.find)
+            writing = self.write(code, values, training=training, updates=updates, find=self.find,
+                                 add_up=self._add_up)
             if training:
                 writing.trace.count_batch()
         trace = writing.trace

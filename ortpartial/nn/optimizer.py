@@ -63,7 +63,10 @@ class Optimizer:
 
     Of what `train_one_batch` returns, scalars are averaged as well, and other outputs are those of the process' rows.
     Batch statistics are those of the process' rows, and running ones are averaged. Dropout masks differ between the
-    processes. Validation and `predict` read all that they are given, in every process.
+    processes. Validation and `predict` read all that they are given, in every process. Callbacks are called in every
+    process; the first one decides whether `fit` ends.
+
+    What a process has not sent yet, by `top_k`, is a part of its state: a file holds that of the one that writes it.
 
     References
     ----------

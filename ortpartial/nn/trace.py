@@ -85,11 +85,14 @@ class Trace:
     find : callable, optional
         In an eager run, from the name of a part of the state to its numbers, None before the first batch; without, a
         graph is written.
+    add_up : callable, optional
+        In an eager run of several processes, from a name, `Exchange.kept` and numbers to their sum over the processes.
     """
 
     def __init__(self, module: Module, *, training: bool, updates: bool = True,
-                 find: Callable[[str], np.ndarray | None] | None = None):
-        self.module, self.training, self.updates, self.find = module, training, updates, find
+                 find: Callable[[str], np.ndarray | None] | None = None,
+                 add_up: Callable[[str, int | None, np.ndarray], np.ndarray] | None = None):
+        self.module, self.training, self.updates, self.find, self.add_up = module, training, updates, find, add_up
         #: The state before, as variables of the graph, and the state now.
         self.before: dict[str, Value] = {}
         self.after: dict[str, Value] = {}

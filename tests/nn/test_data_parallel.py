@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import load_model_from_string
 from paths import ROOT, environment
 
 from ortpartial import nn, op
 from ortpartial.exceptions import DataError, ProcessError, SettingError
 from ortpartial.learning.penalties import ElasticLearningPenalty
+from ortpartial.training_info import TrainingSession
 
 SCRIPT = """
 import datetime, sys
@@ -33,7 +35,7 @@ Y = (X[:, :1] * X[:, 1:2] + X[:, 2:3]).astype(np.float32)
 WIDE = RNG.normal(size=(400, 199)).astype(np.float32)
 LINEAR = (WIDE[:, :20].sum(axis=1, keepdims=True) + RNG.normal(size=(400, 1))).astype(np.float32)
 #: What processes do together and one alone must do as well.
-SAME = ["mlp", "gan", "two losses", "clipped", "fit", "one row"]
+SAME = ["mlp", "gan", "two losses", "clipped", "fit", "one row", "eager gan", "layers"]
 COMPRESSED = {"float16": {"gradient_dtype": "float16"}, "top_k": {"top_k": 0.01},
               "both": {"top_k": 0.01, "gradient_dtype": "float16"}, "dense": {}}
 
@@ -112,8 +114,11 @@ def compiled(case, distributed=False, rank=0):
     """A module of a case, and what a step reads."""
     settings = {"distributed": True} if distributed else {}
     batch = (X[:1], Y[:1]) if case == "one row" else (X, Y)
-    if case == "gan":
+    if case.endswith("gan"):
         model = Gan(**settings)
+    elif case == "layers":
+        layers = nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3)
+        model, batch = nn.Sequential(*layers).set_optimizer("adamw", **settings), (X, (Y[:, 0] > 0).astype(np.int64))
     elif case == "two losses":
         model = TwoLosses().set_optimizer("nesterov", **settings)
     elif case in COMPRESSED:
@@ -122,15 +127,17 @@ def compiled(case, distributed=False, rank=0):
         between = {"statistics": [RunningMean(8)], "masks": [Noise()]}.get(case, [])
         settings |= {"penalty": ElasticLearningPenalty(l2=0.1), "gradient_clipping": 0.1 if case == "clipped" else None}
         model = Net(*between).set_optimizer("adam", **settings)
-    seed = rank + 3 if case == "unseeded" else 3
-    return model.compile(nn.placeholder(["N", batch[0].shape[1]]), random_state=seed), batch
+    seed = rank + 3 if case in ("unseeded", "fit") else 3
+    inputs = nn.placeholder(["N", batch[0].shape[1]])
+    return model.compile(inputs, random_state=seed, use_graph=not case.startswith("eager")), batch
 
 
-def train(case, **settings):
+def train(case, rank=0, **settings):
     """Weights, losses, the outputs of the first step and the bytes of a step."""
-    model, batch = compiled(case, **settings)
+    model, batch = compiled(case, rank=rank, **settings)
     if case == "fit":
-        model.fit(*batch, epochs=3, batch_size=6, X_val=X, y_val=Y, callbacks=lambda m: len(m.history_) == 2)
+        model.fit(*batch, epochs=3, batch_size=6, X_val=X, y_val=Y,
+                  callbacks=lambda m: len(m.history_) == 2 and not rank)
         losses = [[e["loss"], e["validation_loss"]] for e in model.history_]
         return model.state_dict(), losses, model.predict(X), 0
     steps = [model.train_one_batch(*batch) for _ in range(300 if case in COMPRESSED else 10)]
@@ -149,6 +156,12 @@ def record(cases, rank, path):
     assert all((w == before[n]).all() for n, w in model.state_dict().items())
     results["other rows"] = str(error.value)
     model.train_one_batch(*batch)
+    results["model"] = model.graph.SerializeToString()
+    again, _ = compiled("unseeded", distributed=True, rank=rank + 1)
+    if rank == 0:
+        model.save_states(f"{path}.states")
+        again.load_states(f"{path}.states")
+    results["resumed"] = [m.train_one_batch(*batch)[1] for m in (model, again)]
     if rank == 1:
         Path(path).write_bytes(pickle.dumps(results))
         os.kill(os.getpid(), signal.SIGKILL)
@@ -243,6 +256,23 @@ def test_less_is_learned_alike(processes):
         assert losses[0] == dense[0]
         assert losses[-1][0] < 1.1 * dense[-1][0], case
         assert any((w != weights[n]).any() for n, w in processes[0][case][0].items())
+
+
+def test_the_state_of_the_first_process_is_that_of_all(processes):
+    """It alone has read a file, and all go on from there."""
+    losses = {loss.item() for process in processes for loss in process["resumed"]}
+    assert len(losses) == 1
+
+
+def test_the_model_trains_in_one_process_as_well(processes):
+    """What processes have trained is a model with two entries, whose session needs no other process."""
+    alone, batch = compiled("mlp")
+    losses = [alone.train_one_batch(*batch)[1] for _ in range(2)]
+    for process in processes:
+        assert len(load_model_from_string(process["model"]).training_info) == 2
+        session = TrainingSession(process["model"])
+        outputs = session.step(dict(zip(session.inputs, batch, strict=True)))
+        np.testing.assert_allclose(outputs["loss"], losses[1], rtol=1e-5)
 
 
 def test_what_ends_one_ends_all(processes):
