@@ -34,7 +34,7 @@ _KIND, _NAMES, _STATE = "state file", "ortpartial.module", "ortpartial.state"
 #: A buffer of BatchNorm that nothing reads unless its momentum is None; exports and former versions of torch lack it.
 _COUNTER = "num_batches_tracked"
 
-
+#: The element types of parameters, where a file does not say which initializers they are.
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -245,7 +245,7 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
     ModelWarning
         One for each parameter that is missing, unexpected or mismatched.
     """
-    own = dict(module.named_parameters(buffers=True))
+    own = dict(_walk(module, ()))
     is_part = module._program is None and any(p._program for p in own.values())
     program = None if is_part and not include_state else _find_program(module)
     proto = _read(path)
@@ -260,7 +260,8 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
         return None
     if listed:
         now = program.states()
-        program.restore({**{n: now[n] for n in (*own, SEED, ITERATION)}, **states})
+        kept = [SEED, ITERATION, *(n for n, _ in module.named_parameters(buffers=True))]
+        program.restore({**{n: now[n] for n in kept}, **states})
         program.plan(listed["lengths"])
     return _read_state(proto)
 
@@ -341,10 +342,11 @@ def _list_lengths(module: Module) -> dict[str, int]:
 
 def _compare(own: Mapping[str, Parameter], arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, str]]:
     """What is missing, unexpected or mismatched among arrays, by kind and name."""
+    first = {id(p): n for n, p in reversed(list(own.items()))}  # One that layers share has several names.
     present = {id(own[n]) for n in arrays if n in own}
     return {
         "missing": {n: f"{n!r} is missing" for n, p in own.items()
-                    if id(p) not in present and not n.endswith(_COUNTER)},
+                    if id(p) not in present and n == first[id(p)] and not n.endswith(_COUNTER)},
         "unexpected": {n: f"{n!r} is unexpected" for n in arrays if n not in own and not n.endswith(_COUNTER)},
         "mismatched": {n: f"{n!r} has the shape {a.shape}, where {own[n].shape} was expected"
                        for n, a in arrays.items() if n in own and a.shape != own[n].shape},

@@ -107,7 +107,7 @@ def test_state_dicts_of_bfloat16():
     assert model.state_dict()["weight"].dtype == ml_dtypes.bfloat16
 
 
-def test_a_shared_weight_has_both_names():
+def test_a_shared_weight_has_both_names(tmp_path):
     class Tied(nn.Module):
         def __init__(self):
             self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
@@ -119,6 +119,18 @@ def test_a_shared_weight_has_both_names():
     model, other = (Tied().compile(nn.placeholder(["N", 3]), random_state=seed) for seed in (0, 1))
     assert list(model.state_dict()) == ["first.weight", "first.bias", "second.weight", "second.bias"]
     assert model.load_state_dict(other.state_dict()) == ([], [])
+    assert_equal(model.state_dict(), other.state_dict())
+    with pytest.raises(ModelError, match=r"does not fit Tied: 'first\.weight' is missing; 'first\.bias' is missing; "
+                                         r"'second\.bias' is missing\.$"):
+        model.load_state_dict({})
+    proto = other.to_onnx()
+    for t in proto.graph.initializer:
+        t.name = t.name.replace("first.weight", "second.weight")
+    for node in proto.graph.node:
+        node.input[:] = [n.replace("first.weight", "second.weight") for n in node.input]
+    write(proto, tmp_path / "tied.onnx")
+    model.first.weight.zeros()
+    assert warnings_of(model.load, tmp_path / "tied.onnx") == []
     assert_equal(model.state_dict(), other.state_dict())
 
 
