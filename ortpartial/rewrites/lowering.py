@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from onnx import ModelProto, TensorProto, defs
 
-from ortpartial.autodiff import expand_lrn, expand_recurrent
+from ortpartial.autodiff import broadcast_channels, expand_lrn, expand_recurrent
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import (
     Node,
@@ -38,6 +38,20 @@ __all__ = ["LOWERINGS", "downgrade_opset", "lower", "lower_quantized"]
 def spatial_axes(x: Value) -> list[int]:
     """All axes but batch and channel."""
     return list(range(2, x.rank))
+
+
+def lower_gelu(x: Value, *, approximate: str) -> Value:
+    """x Φ(x)."""
+    if approximate == "tanh":
+        return 0.5 * x * (1 + op.Tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+    return 0.5 * x * (1 + op.Erf(math.sqrt(0.5) * x))
+
+
+def lower_instance_normalization(x: Value, scale: Value, b: Value, *, epsilon: float) -> Value:
+    """(x - mean) / √(variance + ε) · scale + b, by channel."""
+    centered = x - op.ReduceMean(x, spatial_axes(x))
+    k = broadcast_channels(scale, x) / op.Sqrt(op.ReduceMean(centered * centered, spatial_axes(x)) + epsilon)
+    return centered * k + broadcast_channels(b, x)
 
 
 Formula = Callable[..., "Value | Sequence[Value]"]
@@ -80,12 +94,17 @@ LOWERINGS: dict[str, Formula] = {
     "ConvTranspose": lower_conv_transpose,
     "Elu": lambda x, *, alpha: op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1),
     "Erf": lower_erf,
+    "Gelu": lower_gelu,
     "GlobalAveragePool": lambda x: op.ReduceMean(x, spatial_axes(x)),
     "GlobalMaxPool": lambda x: op.ReduceMax(x, spatial_axes(x)),
     "HardSigmoid": lambda x, *, alpha, beta: op.Min(op.Max(alpha * x + beta, 0), 1),
+    "HardSwish": lambda x: x * op.Min(op.Max(x / 6 + 0.5, 0), 1),
+    "InstanceNormalization": lower_instance_normalization,
     "LRN": expand_lrn,
     "LeakyRelu": lambda x, *, alpha: op.Max(x, 0) + alpha * op.Min(x, 0),
     "Mean": lambda *x: op.Sum(*x) / len(x),
+    "Mish": lambda x: x * op.Tanh(op.Softplus(x)),
+    "PRelu": lambda x, slope: op.Max(x, 0) + slope * op.Min(x, 0),
     "Selu": lambda x, *, alpha, gamma: gamma * (op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1)),
     "Softplus": lambda x: op.Max(x, 0) + op.Log(1 + op.Exp(-op.Abs(x))),
     "Softsign": lambda x: x / (1 + op.Abs(x)),

@@ -90,7 +90,7 @@ def torch_gradients(module, x):
     y = module(value)
     ys = [part for part in (y if isinstance(y, tuple) else (y,)) if part.is_floating_point()]
     rng = np.random.default_rng(1)
-    factors = [rng.normal(size=part.shape).astype(np.float32) for part in ys]
+    factors = [rng.normal(size=part.shape).astype(part.detach().numpy().dtype) for part in ys]
     total = sum((part * torch.from_numpy(a)).sum() for part, a in zip(ys, factors, strict=True))
     module.zero_grad()
     if total.requires_grad:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op
 
@@ -48,8 +50,10 @@ class ReLU6(Module):
 
     def forward(self, x: Value) -> Value:
         trace = current_trace()
+        if trace is None or not trace.training:
+            return op.Clip(x, 0.0, 6.0)
         # At 0, Relu has the gradient 0, as in torch, and Clip the gradient 1.
-        return op.Clip(op.Relu(x) if trace is not None and trace.training else x, 0.0, 6.0)
+        return op.Min(op.Relu(x), 6.0)
 
 
 @dataclass(eq=False, repr=False)
@@ -159,7 +163,9 @@ class CELU(Module):
     inplace: bool = False
 
     def forward(self, x: Value) -> Value:
-        return op.Celu(x, alpha=self.alpha)
+        if x.dtype == np.float32:
+            return op.Celu(x, alpha=self.alpha)
+        return op.Elu(x / self.alpha) * self.alpha  # Celu is defined for float32 alone.
 
 
 @dataclass(eq=False, repr=False)

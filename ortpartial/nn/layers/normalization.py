@@ -426,8 +426,10 @@ class RMSNorm(_RowNorm):
         self.weight = Parameter(self.normalized_shape, 1.0, dtype=dtype) if elementwise_affine else None
 
     def forward(self, x: Value) -> Value:
-        # RMSNormalization is of opset 23, which onnxruntime 1.19 does not read. It fuses these nodes, with a power.
+        # RMSNormalization is of opset 23, which onnxruntime 1.19 does not read. It fuses these nodes with a power, in
+        # float64 as well, in which it then fails.
         axes = self._check(x)
         eps = float(np.finfo(x.dtype).eps) if self.eps is None else self.eps
-        y = x / op.Sqrt(op.ReduceMean(x**2, axes, keepdims=1) + eps)
+        square = x * x if x.dtype == np.float64 else x**2
+        y = x / op.Sqrt(op.ReduceMean(square, axes, keepdims=1) + eps)
         return y if self.weight is None else y * self.weight

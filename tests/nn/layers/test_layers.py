@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from layer_cases import assert_like_torch, layer
+from layer_cases import assert_close, assert_like_torch, gradients, layer, torch_gradients
 
 from ortpartial import nn
 from ortpartial.exceptions import GraphError
@@ -123,6 +123,20 @@ def test_layer_is_that_of_torch(case):
 @pytest.mark.parametrize("case", ACTIVATIONS, ids=repr)
 def test_activations_far_from_zero_and_at_zero(case):
     assert_like_torch(case, batches=[np.float32([[-100, 0, 100]])])
+
+
+@pytest.mark.parametrize("name", ["CELU", "GELU", "Hardswish", "InstanceNorm1d", "Mish", "PReLU", "RMSNorm", "ReLU6"])
+def test_layers_of_operators_without_a_kernel_in_float64(name):
+    has_weights = name in ("InstanceNorm1d", "PReLU", "RMSNorm")
+    sizes = {"InstanceNorm1d": [3], "RMSNorm": [4]}.get(name, [])
+    theirs = getattr(torch.nn, name)(*sizes).double()
+    ours = getattr(nn, name)(*sizes, **({"dtype": "float64"} if has_weights else {}))
+    ours.compile(nn.placeholder(["N", 3, 4], "float64"))
+    x = np.random.default_rng(0).normal(size=(2, 3, 4))
+    factors, expected = torch_gradients(theirs, x)
+    assert_close(ours(x), theirs(torch.from_numpy(x)).detach().numpy(), name, 1e-9)
+    for n, d in gradients(ours, x, ["N", 3, 4], factors, training=True).items():
+        assert_close(d, expected[n], f"gradient by {n}", 1e-9)
 
 
 def axes_with_names(case):
