@@ -3,6 +3,7 @@
 import inspect
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -170,3 +171,34 @@ def test_what_does_not_fit_is_named():
         nn.RNN(3, 5, nonlinearity="gelu")
     with pytest.raises(ModelError, match="'weight_ih_l1' is missing"):
         nn.RNN(3, 5, 2).load_state_dict(torch.nn.RNN(3, 5).state_dict())
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_a_runtime_rearranges_weights_once(name, tmp_path):
+    """A model keeps the weights of torch; onnxruntime puts their gates into the order of ONNX as it loads them."""
+    model = getattr(nn, name)(FEATURES, HIDDEN, 2, bidirectional=True).compile(nn.placeholder(["T", "N", FEATURES]))
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(model.to_onnx().SerializeToString(), options, providers=["CPUExecutionProvider"])
+    nodes = [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
+    assert nodes.count(name) == 2
+    assert "Split" not in nodes
+    assert nodes.count("Concat") == 1 + (name == "LSTM")  # of the last states
+
+
+@pytest.mark.slow
+def test_eager_evaluation_computes_the_same_numbers():
+    class Net(nn.Module):
+        def __init__(self):
+            self.lstm = nn.LSTM(FEATURES, 4, 2, batch_first=True, dropout=0.5)
+            self.encoder = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+
+        def forward(self, x):
+            return self.encoder(self.lstm(x)[0], is_causal=True)
+
+    x, y = draw(N, T, FEATURES), draw(N, T, 4)
+    ours = [Net().set_optimizer("adam").compile(nn.placeholder(["N", "T", FEATURES]), use_graph=g, random_state=0)
+            for g in (True, False)]
+    for _ in range(2):
+        (output, _), (eager, _) = (model.train_one_batch(x, y) for model in ours)
+        assert abs(output - eager).max() < 1e-5
