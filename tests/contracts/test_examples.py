@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from paths import SUPPORT
 from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
 
@@ -49,7 +50,7 @@ PRINTED = {
 OLD_SKLEARN = ("-W", "ignore:scipy.optimize:DeprecationWarning", "-W", "ignore:The y_pred values do not sum to one")
 
 
-def run(*arguments: object, cwd: Path, torch: bool = False) -> str:
+def run(*arguments: object, cwd: Path, torch: bool = False, timeout: float = 60) -> str:
     """What Python prints, run in a folder of its own with ortpartial and without torch; warnings are errors."""
     hidden = cwd / "hidden"
     hidden.mkdir(exist_ok=True)
@@ -59,7 +60,7 @@ def run(*arguments: object, cwd: Path, torch: bool = False) -> str:
     path = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-W", "error", *OLD_SKLEARN, *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-        timeout=60, encoding="utf-8",
+        timeout=timeout, encoding="utf-8",
         env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
     )
     assert done.returncode == 0, done.stderr
@@ -70,15 +71,28 @@ def test_every_example_is_known():
     assert [e.stem for e in EXAMPLES] == sorted(PRINTED)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)
-def test_example(example, tmp_path):
-    torch = "import torch" in example.read_text(encoding="utf-8")
-    printed = run(example, tmp_path / "figures", "cpu", cwd=tmp_path, torch=torch)
-    pattern, holds = PRINTED[example.stem]
-    found = re.search(pattern, printed)
-    assert found, printed
-    assert holds(float(found[1])), printed
-    assert [f.name for f in (tmp_path / "figures").iterdir()] == [f"{example.stem.removeprefix('plot_')}.png"]
+@pytest.mark.parametrize("torch", [False, True], ids=["without torch", "with torch"])
+def test_examples(torch, tmp_path):
+    """Each in a process of its own, all from one that has imported the packages that they share."""
+    chosen = [e for e in EXAMPLES if ("import torch" in e.read_text(encoding="utf-8")) == torch]
+    folders = {example: tmp_path / example.stem for example in chosen}
+    for folder in folders.values():
+        folder.mkdir()
+    packages = ["ortpartial", "sklearn.datasets", "matplotlib.pyplot", *["torch"] * torch]
+    arguments = [argument for pair in folders.items() for argument in pair]
+    report = ""
+    try:
+        run(SUPPORT / "forked.py", ",".join(packages), *arguments, cwd=tmp_path, torch=torch, timeout=400)
+    except AssertionError as e:
+        report = str(e)
+    for example, folder in folders.items():
+        printed, errors = ((folder / name).read_text(encoding="utf-8") for name in ("printed", "errors"))
+        assert str(example) not in report, errors
+        pattern, holds = PRINTED[example.stem]
+        found = re.search(pattern, printed)
+        assert found, printed
+        assert holds(float(found[1])), printed
+        assert [f.name for f in (folder / "figures").iterdir()] == [f"{example.stem.removeprefix('plot_')}.png"]
 
 
 def test_an_example_asked_for_a_device_that_is_not_there(tmp_path):

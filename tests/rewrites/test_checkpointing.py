@@ -136,6 +136,7 @@ print(status("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process took at the most")
 def test_memory_shrinks():
     # 36 layers of 4 MB each are kept; 6 segments of 6 keep 6 + 6 of them at a time.

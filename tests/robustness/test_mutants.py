@@ -14,7 +14,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.runtime.device import has_training
 
 ENGINES = ["epoch", "step", *(["agent"] if has_training() else [])]
-SAMPLE, ALL = 60, 1000
+SAMPLE, ALL = 30, 1000
 
 
 def sandbox(*arguments, timeout=580):
