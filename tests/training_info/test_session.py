@@ -184,6 +184,25 @@ def test_entries_run_in_order_and_may_update_the_same_initializer():
     assert session.state == {"w": 2 * (2 - 1)}
 
 
+def test_what_processes_exchange_is_read_by_the_next_entry():
+    """Another process adds 10 after the first entry and 0 after the second; where it is lost, nothing changes."""
+    second = "next (float[N] t) => (float w_twice) { two = Constant <value_float = 2.0> ()\n w_twice = Mul(w, two) }"
+    added = [10, 0, None]
+
+    def exchange(buffer):
+        if (number := added.pop(0)) is None:
+            raise ConnectionError("lost")
+        buffer.numpy()[...] += number
+
+    model = by_hand(WHOLE, (None, second, [], [("w", "w_twice")]))
+    session = TrainingSession(model, exchanges={"w": exchange})
+    session.step({"x": ONE, "t": ONE})
+    assert session.state == {"w": 2 * (2 - 1 + 10)}
+    with pytest.raises(ConnectionError):
+        session.step({"x": ONE, "t": ONE})
+    assert session.state == {"w": 22}
+
+
 def test_an_update_may_be_an_output_of_the_inference_graph():
     # One document of the standard allows it, the other does not speak of it.
     inference = INFERENCE.replace("float[N]", "float")
