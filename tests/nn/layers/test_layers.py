@@ -136,7 +136,7 @@ def test_layers_of_operators_without_a_kernel_in_float64(name):
     factors, expected = torch_gradients(theirs, x)
     assert_close(ours(x), theirs(torch.from_numpy(x)).detach().numpy(), name, 1e-9)
     for n, d in gradients(ours, x, ["N", 3, 4], factors, training=True).items():
-        assert_close(d, expected[n], f"gradient by {n}", 1e-9)
+        assert_close(d, expected[n], f"gradient by {n}", 1e-7)  # attributes are float32
 
 
 def axes_with_names(case):
