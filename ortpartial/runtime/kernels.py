@@ -8,10 +8,11 @@ from itertools import count
 from threading import Lock
 from typing import Any
 
-from onnx import GraphProto, helper
+from onnx import GraphProto, ModelProto, helper
 
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.graph import RANDOM, SMALL, Node, Value, build, register_evaluator, walk_nodes
+from ortpartial.model import load
 
 from .session import Session
 from .threads import choose_threads
@@ -79,8 +80,8 @@ def _open(node: Node, fed: Sequence[Value], outputs: Sequence[Value], seed: int)
     key: Any = None if node.bodies or node.op_type in RANDOM else _key(node, fed, outputs)
     if session := _find_session(key):
         return session
-    model = build({f"i{i}": v for i, v in enumerate(fed)}, {f"o{i}": y for i, y in enumerate(outputs)},
-                  name=node.op_type)
+    model = _guard(build({f"i{i}": v for i, v in enumerate(fed)}, {f"o{i}": y for i, y in enumerate(outputs)},
+                         name=node.op_type))
     threads = choose_threads(outputs, cut=node.reads)
     if any(n.op_type in RANDOM for n in walk_nodes([node])):
         _set_seeds(model.graph, count(seed))
@@ -92,6 +93,14 @@ def _open(node: Node, fed: Sequence[Value], outputs: Sequence[Value], seed: int)
         while len(_SESSIONS) > _MOST_SESSIONS:
             _SESSIONS.popitem(last=False)
     return session
+
+
+def _guard(model: ModelProto) -> ModelProto:
+    """A model in which numbers that would end the process are an error, as in every model that is loaded."""
+    if not all(v.type.HasField("tensor_type") for v in (*model.graph.input, *model.graph.output)):
+        return model
+    loaded = load(model)
+    return build(loaded.inputs, loaded.outputs, name=model.graph.name)
 
 
 def _find_session(key: Any) -> Session | None:

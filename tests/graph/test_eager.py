@@ -186,7 +186,7 @@ def test_sequences_and_strings():
 def test_an_error_is_raised_where_the_node_is_made():
     with evaluating():
         x = given(4, 3)
-        with pytest.raises(DataError, match=r"^Gather cannot be computed from \(float32\[4x3\], int64\[\]\): .*idx=9"):
+        with pytest.raises(ModelError, match=r"^Gather cannot be computed from \(float32\[4x3\], int64\[\]\): .*9 to"):
             op.Gather(x, 9)
         with pytest.raises((DataError, ModelError), match=r"^Reshape cannot be computed from \(float32\[4x3\], int64"):
             op.Reshape(x, op.Shape(x) + 1)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import evaluating, op, variable, with_numbers
 from ortpartial.runtime import kernels
 
@@ -55,3 +56,12 @@ def test_operators_without_a_kernel_are_lowered(sessions):
     with evaluating():
         y = op.Conv(given(1, 1, 3, 3, dtype="float64"), np.ones((1, 1, 2, 2)))
     assert_array_equal(y, np.full((1, 1, 2, 2), 4.0))
+
+
+def test_numbers_that_would_end_the_process_are_an_error():
+    with evaluating():
+        x = given(2, dtype="int64")
+        for divisor in (0, x - 1):
+            with pytest.raises((DataError, ModelError), match=r"^Div cannot be computed from .* by (0|zero)"):
+                x / divisor
+        assert_array_equal(x / x, [1, 1])
