@@ -112,9 +112,9 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch and scikit-learn on first use, as both are optional and importing them takes seconds."""
-    if name == "torch":
-        return import_module(".torch", __name__)
+    """Import rooms on first use: torch and scikit-learn are optional, and importing them takes seconds."""
+    if name in ("nn", "torch"):
+        return import_module(f".{name}", __name__)
     if name == "OnnxLayer":
         return import_module(".torch", __name__).OnnxLayer
     if name in ("OnnxClassifier", "OnnxRegressor"):
@@ -123,4 +123,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "OnnxClassifier", "OnnxLayer", "OnnxRegressor", "torch"})
+    return sorted({*globals(), "OnnxClassifier", "OnnxLayer", "OnnxRegressor", "nn", "torch"})

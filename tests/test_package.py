@@ -31,7 +31,7 @@ def test_every_piece_is_a_name_of_the_package():
 
 
 def test_every_name_is_listed():
-    lazy = {"OnnxClassifier", "OnnxLayer", "OnnxRegressor", "torch"}
+    lazy = {"OnnxClassifier", "OnnxLayer", "OnnxRegressor", "nn", "torch"}
     assert {*ortpartial.__all__, *lazy, "estimator", "learning_loss"} <= {*dir(ortpartial)}
 
 
