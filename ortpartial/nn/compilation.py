@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ class Program:
         self._is_together = False  # whether they go on from one state
         #: State that no step reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
+        #: The names of parameters and buffers.
+        self._names: Collection[str] = ()
         #: By what they are for, the sessions that take no step.
         self._sessions: dict[str, _Function] = {}
         self._attach()
@@ -107,6 +110,7 @@ class Program:
             raise SettingError(f"The training has a state of its own called {taken[0]!r}; rename this attribute of "
                                f"{type(self.module).__name__}.")
         state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
+        self._names = parameters.keys()
         arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
         self._aside[SEED] = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
         self.session = self._open(self._write_model(arrays, parameters, None))
@@ -214,14 +218,33 @@ class Program:
 
     def _write_inference(self) -> Writing:
         """Write what `forward` computes in evaluation mode."""
-        return self.write(lambda *values: self.module(*values), self.inputs, training=False)
+        name = type(self.module).__name__
+        try:
+            inspect.signature(self.module.forward).bind(*self.inputs)
+        except TypeError as e:
+            raise DataError(f"{name}.forward does not take {len(self.inputs)} inputs: {e}; compile takes a placeholder "
+                            f"or an array for each.") from None
+        writing = self.write(lambda *values: self.module(*values), self.inputs, training=False)
+        if not flatten(writing.result, "output"):
+            raise GraphError(f"{name}.forward returns nothing; it is to return its output.")
+        return writing
+
+    def _check_batch(self, count: int) -> None:
+        """Check that a batch of so many arrays is what `train_one_batch` takes."""
+        try:
+            if type(self.module).train_one_batch is Module.train_one_batch and count != len(self.inputs) + 1:
+                raise TypeError(f"it takes {', '.join(self.inputs)} and a target")
+            inspect.signature(self.module.train_one_batch).bind(*range(count))
+        except TypeError as e:
+            raise DataError(f"{type(self.module).__name__}.train_one_batch does not take {count} "
+                            f"{'array' if count == 1 else 'arrays'}: {e}.") from None
 
     def _takes_no_target(self) -> bool:
         """Whether a `train_one_batch` of the user takes nothing but the inputs."""
         function = type(self.module).train_one_batch
         return function is not Module.train_one_batch and len(list_arguments(function)) - 1 == len(self.inputs)
 
-    def _prepare_step(self, targets: Sequence[Value | np.ndarray]) -> None:
+    def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Write the step for these targets, if it is not."""
         key = Module._mode_changes, [(t.dtype.kind, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
@@ -232,7 +255,7 @@ class Program:
             return
         self._step_modes = modes
         self._sessions.pop("evaluate", None)
-        self._step = self.write(self.module.train_one_batch, self._name_batch(targets), training=True)
+        self._step = self.write(self.module.train_one_batch, self._name_batch(targets, inputs), training=True)
         self._step.trace.count_batch()
         self._step_key = key
         parameters = dict(self.module.named_parameters(buffers=True))
@@ -245,11 +268,17 @@ class Program:
             self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
         self._keep_states, self._is_together = True, False
 
-    def _name_batch(self, targets: Sequence[Value | np.ndarray]) -> dict[str, Value]:
-        """The placeholders of inputs and targets, by name."""
+    def _name_batch(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()
+                    ) -> dict[str, Value]:
+        """The placeholders of inputs and targets, by name; the first axis of a target may be none of rows."""
+        self._check_batch(len(self.inputs) + len(targets))
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
         names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.names})
-        return {**self.inputs, **{n: _to_placeholder(t, n, self._dtype) for n, t in zip(names, targets, strict=True)}}
+        rows = check_sizes(self.inputs, inputs).get("N") if inputs else None
+        sizes = ["N" if rows in (None, *(t.shape or ())[:1]) else f"{n}_rows"
+                 for n, t in zip(names, targets, strict=True)]
+        return {**self.inputs, **{n: _to_placeholder(t, n, self._dtype, size)
+                                  for n, t, size in zip(names, targets, sizes, strict=True)}}
 
     def complete(self) -> None:
         """Write what of the graph has been run and is not written: nothing here."""
@@ -286,14 +315,26 @@ class Program:
         """What a step returns, by name: of a pair, ``output`` and ``loss``."""
         result = writing.result
         if isinstance(result, tuple) and len(result) == 2:
-            return {**flatten(result[0], "step_output"), **flatten(result[1], "loss")}
-        return flatten(result, "loss")
+            return {**self._flatten(result[0], "step_output", writing), **self._flatten(result[1], "loss", writing)}
+        return self._flatten(result, "loss", writing)
+
+    def _prefix(self, tree: Any, prefix: str, writing: Writing) -> str:
+        """How the names of returned values begin, so that no input and no parameter has one of them."""
+        leaves = flatten(tree, prefix)
+        while any(n in writing.inputs or n in self._names for n in leaves):
+            prefix += "_"
+            leaves = flatten(tree, prefix)
+        return prefix
+
+    def _flatten(self, tree: Any, prefix: str, writing: Writing) -> dict[str, Any]:
+        """Returned values by name."""
+        return flatten(tree, self._prefix(tree, prefix, writing))
 
     def _write_model(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Parameter],
                      step: Writing | None) -> ModelProto:
         """The inference graph, and the training."""
         trace = self._inference.trace
-        outputs = flatten(self._inference.result, "output")
+        outputs = self._flatten(self._inference.result, "output", self._inference)
         proto = build({**self.inputs, **trace.before}, outputs, name=type(self.module).__name__)
         _store(proto.graph, {n: arrays[n] for n in trace.before})
         visible = {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
@@ -326,8 +367,9 @@ class Program:
     def step(self, batch: Sequence[Any]) -> Any:
         """Run a step on arrays."""
         arrays = self._split_batch(batch)
-        self._prepare_step(arrays[len(self.inputs):])
+        self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
+        check_sizes(self._step.inputs, arrays)
         if not self._is_together:
             self.synchronize()
         feeds, run = dict(zip(self._step.inputs, arrays, strict=True)), self.session.step
@@ -342,7 +384,7 @@ class Program:
     def evaluate(self, batch: Sequence[Any]) -> Any:
         """What a step returns, in evaluation mode and without an update."""
         arrays = self._split_batch(batch)
-        self._prepare_step(arrays[len(self.inputs):])
+        self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         if "evaluate" not in self._sessions:
             writing = self.write(self.module.train_one_batch, self._step.inputs, training=False, updates=False)
@@ -355,14 +397,18 @@ class Program:
         if len(batch) < len(self.inputs):
             raise DataError(f"A batch has {len(self.inputs)} inputs, {', '.join(self.inputs)}, and then what is "
                             f"learned, and {len(batch)} arrays were given.")
+        if wrong := [x for x in batch if x is None or isinstance(x, str)]:
+            raise DataError(f"A batch is made of arrays, and {wrong[0]!r} was given; a setting is an attribute of the "
+                            f"module, written before compile.")
         return [np.asarray(a) for a in batch]
 
     def _rebuild(self, writing: Writing, outputs: Mapping[str, Any]) -> Any:
         """What the code has returned, with arrays in place of values."""
         result = writing.result
         if isinstance(result, tuple) and len(result) == 2:
-            return rebuild(result[0], "step_output", outputs), rebuild(result[1], "loss", outputs)
-        return rebuild(result, "loss", outputs)
+            return (rebuild(result[0], self._prefix(result[0], "step_output", writing), outputs),
+                    rebuild(result[1], self._prefix(result[1], "loss", writing), outputs))
+        return rebuild(result, self._prefix(result, "loss", writing), outputs)
 
     def to_batches(self, X: Any, y: Any) -> Any:
         """The arrays that steps read, or the batches, as `Module.fit` takes them."""
@@ -370,11 +416,17 @@ class Program:
         if is_iterable and hasattr(X, "__iter__"):
             return X
         arrays = to_arrays(X, list(self.inputs), "X")
+        arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
         if y is None:
+            self._check_batch(len(arrays))
             return arrays
-        targets = list(y) if isinstance(y, tuple) else [y]
-        names = ["y"] if len(targets) == 1 else [f"y {i}" for i in range(len(targets))]
-        arrays += to_arrays(targets if len(targets) > 1 else targets[0], names, "y")
+        is_several = isinstance(y, tuple) or (len(arguments) > 1 and isinstance(y, list))
+        if isinstance(y, dict):
+            arrays += to_arrays(y, arguments, "y")
+        elif is_several and len(y) > 1:
+            arrays += to_arrays(y, [f"y {i}" for i in range(len(y))], "y")
+        else:
+            arrays += to_arrays(y[0] if is_several else y, ["y"], "y")
         if len({len(a) for a in arrays}) > 1:
             raise DataError(f"X has {len(arrays[0])} rows and y {len(arrays[-1])}; they are to be equally many.")
         return arrays
@@ -388,20 +440,21 @@ class Program:
             if training:
                 writing.trace.count_batch()
             changed = {f"{n}_new": v for n, v in writing.trace.changed.items()}
-            self._sessions[mode] = self._compile(writing, {**flatten(writing.result, "output"), **changed})
+            outputs = self._flatten(writing.result, "output", writing)
+            self._sessions[mode] = self._compile(writing, {**outputs, **changed})
         function = self._sessions[mode]
         writing = function.writing
         self._check_count(inputs)
         self._aside = {**{n: a for n, a in writing.trace.first.items() if n not in self.session.names}, **self._aside}
         outputs = function(inputs, self.get)
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
-        return rebuild(writing.result, "output", outputs)
+        return rebuild(writing.result, self._prefix(writing.result, "output", writing), outputs)
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         """Refuse another number of inputs."""
         if len(inputs) != len(self.inputs):
             raise DataError(f"{type(self.module).__name__} takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, "
-                            f"and got {len(inputs)} arrays.")
+                            f"and got {len(inputs)} arrays; a batch with its targets is for train_one_batch.")
 
     def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> _Function:
         """A session of what was written."""
@@ -435,11 +488,26 @@ def convert(arrays: Sequence[Any], inputs: Mapping[str, Value], ranges: Mapping[
         sizes = zip(a.shape, v.shape or (), strict=False)
         if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
             raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for {v.type_name}.")
+    check_sizes(inputs, list(converted.values()))
     check_indices(ranges, converted)
     return converted
 
 
-def _to_placeholder(x: Any, name: str, dtype: np.dtype | None) -> Value:
+def check_sizes(inputs: Mapping[str, Value], arrays: Sequence[np.ndarray]) -> dict[str, int]:
+    """The sizes of arrays by name; an error where one has two numbers, as these might be broadcast."""
+    sizes: dict[str, int] = {}
+    owners: dict[str, str] = {}
+    for (n, v), a in zip(inputs.items(), arrays, strict=True):
+        for size, name in zip(a.shape, v.shape or (), strict=False):
+            if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                raise DataError(f"The size {name!r} is {sizes[name]} in {owners[name]!r} and {size} in {n!r}; where "
+                                f"they may differ, compile on placeholders with other names of sizes.")
+            if isinstance(name, str):
+                owners.setdefault(name, n)
+    return sizes
+
+
+def _to_placeholder(x: Any, name: str, dtype: np.dtype | None, rows: str = "N") -> Value:
     """A placeholder of this name; of an array, for any number of rows, and real numbers in the dtype of weights."""
     if isinstance(x, Value):
         return variable(name, x.dtype, x.shape)
@@ -447,7 +515,7 @@ def _to_placeholder(x: Any, name: str, dtype: np.dtype | None) -> Value:
     if a.dtype == object:
         raise DataError(f"{name!r} is a {type(x).__name__}, where a placeholder or an array was expected.")
     return variable(name, dtype if dtype is not None and a.dtype.kind == "f" else a.dtype,
-                    ["N", *a.shape[1:]] if a.ndim else [])
+                    [rows, *a.shape[1:]] if a.ndim else [])
 
 
 def _name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken: Collection[str]) -> list[str]:

@@ -66,10 +66,10 @@ class EagerProgram(Program):
             self._reading = e
             return Writing(Trace(self.module, training=False), self.inputs, tuple(self.inputs.values()))
 
-    def _prepare_step(self, targets: Sequence[Value | np.ndarray]) -> None:
+    def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Check the step on placeholders."""
         try:
-            self.write(self.module.train_one_batch, self._name_batch(targets), training=True)
+            self.write(self.module.train_one_batch, self._name_batch(targets, inputs), training=True)
         except NotComputedError as e:
             self._reading = e
 
@@ -93,7 +93,7 @@ class EagerProgram(Program):
         """Run a step on arrays."""
         arrays = self._split_batch(batch)
         self._targets = arrays[len(self.inputs):]
-        inputs = self._name_batch(self._targets)
+        inputs = self._name_batch(self._targets, arrays[:len(self.inputs)])
         if not self._is_together:
             self.synchronize()
         if self._processes is not None:
@@ -104,7 +104,7 @@ class EagerProgram(Program):
     def evaluate(self, batch: Sequence[Any]) -> Any:
         """What a step returns, in evaluation mode and without an update."""
         arrays = self._split_batch(batch)
-        inputs = self._name_batch(arrays[len(self.inputs):])
+        inputs = self._name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False)
 
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:

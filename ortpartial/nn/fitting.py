@@ -13,12 +13,12 @@ from tqdm.auto import tqdm
 
 from ortpartial.exceptions import ConvergenceError, DataError, SettingError
 
-from .structure import flatten
+from .structure import flatten, rebuild
 
 if TYPE_CHECKING:
     from .compilation import Program
 
-__all__ = ["fit", "to_arrays"]
+__all__ = ["check_positive", "concatenate", "cut", "fit", "to_arrays"]
 
 #: What a step reads: inputs, then targets.
 Rows = list[np.ndarray]
@@ -54,7 +54,7 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
         record: dict[str, Any] = {"epoch": epoch, "iteration": 0, "seconds": 0.0}
         record.update(_mean_losses(program.step, _split(program, data, batch_size, shuffle), epoch, program.undo))
         if validation is not None:
-            means = _mean_losses(program.evaluate, _cut(validation, np.arange(len(validation[0])), batch_size), epoch)
+            means = _mean_losses(program.evaluate, cut(validation, np.arange(len(validation[0])), batch_size), epoch)
             record.update({f"validation_{n}": mean for n, mean in means.items()})
         record.update(iteration=program.iteration, seconds=time.perf_counter() - start)
         history.append(record)
@@ -73,14 +73,30 @@ def _split(program: Program, data: Any, size: int, shuffle: bool) -> Iterator[Se
         return
     rows = len(data[0])
     rng = np.random.default_rng([*program.seed.view(np.uint32).tolist(), program.iteration])
-    yield from _cut(data, rng.permutation(rows) if shuffle else np.arange(rows), size)
+    yield from cut(data, rng.permutation(rows) if shuffle else np.arange(rows), size)
 
 
-def _cut(arrays: Rows, order: np.ndarray, size: int) -> Iterator[Rows]:
+def cut(arrays: Rows, order: np.ndarray, size: int) -> Iterator[Rows]:
     """The rows of each batch."""
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         yield [a[rows] for a in arrays]
+
+
+def concatenate(parts: Sequence[tuple[int, Any]]) -> Any:
+    """The outputs for all rows, from the number of rows and the outputs of each batch.
+
+    Raises
+    ------
+    DataError
+        An output has no row for each row.
+    """
+    leaves = [flatten(outputs, "output") for _, outputs in parts]
+    for (rows, _), part in zip(parts, leaves, strict=True):
+        if unlike := [n for n, a in part.items() if a.shape[:1] != (rows,)]:
+            raise DataError(f"{unlike[0]!r} has the shape {part[unlike[0]].shape} for a batch of {rows} rows, so that "
+                            f"those of several batches are not one; predict without batch_size.")
+    return rebuild(parts[0][1], "output", {n: np.concatenate([part[n] for part in leaves]) for n in leaves[0]})
 
 
 def _mean_losses(step: Callable[[Sequence[Any]], Any], batches: Iterable[Sequence[Any]], epoch: int,

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value, variable
 
 from . import states
-from .fitting import check_positive, fit, to_arrays
+from .fitting import check_positive, concatenate, cut, fit, to_arrays
 from .losses import Loss
 from .optimizer import Optimizer
 from .parameter import Parameter
-from .structure import flatten, rebuild
 from .trace import current_trace
 
 if TYPE_CHECKING:
@@ -158,6 +157,9 @@ class Module:
             raise ModelError(f"{type(self).__name__} has no optimizer; call set_optimizer, as in "
                              f"set_optimizer('adam').")
         output = self.forward(*inputs)
+        if not isinstance(output, Value):
+            raise GraphError(f"{type(self).__name__}.forward returns a {type(output).__name__}, and train_one_batch "
+                             f"takes the loss of one output; write one that takes those of several.")
         loss = Loss("square_error" if target.is_float else "softmax_cross_entropy")(output, target)
         self.optimizer(loss)
         return output, loss
@@ -442,7 +444,7 @@ class Module:
         *inputs : Value or array_like
             The inputs of `forward`.
         **settings : object
-            Other arguments of `forward`, with values.
+            Inputs by name; with values, all that `forward` takes.
 
         Returns
         -------
@@ -455,7 +457,16 @@ class Module:
         if values := [x for x in inputs if isinstance(x, Arithmetic)]:
             raise ModelError(f"{values[0]!r} holds no data, and no graph is written; compile the module on it, then "
                              f"call the module with arrays.")
-        return self._compiled.forward(inputs, training=bool(self._mode))
+        return self._compiled.forward(self._order(inputs, settings), training=bool(self._mode))
+
+    def _order(self, inputs: Sequence[Any], others: Mapping[str, Any]) -> list[Any]:
+        """Inputs by position and by name, in the order of `forward`."""
+        names = list_arguments(self.forward)[len(inputs):len(self._compiled.inputs)]
+        if unknown := [n for n in others if n not in names]:
+            raise DataError(f"{type(self).__name__} was compiled without {unknown[0]!r}; arrays are taken for its "
+                            f"inputs, {', '.join(self._compiled.inputs)}, and a setting is an attribute of the module, "
+                            f"written before compile.")
+        return [*inputs, *(others[n] for n in names if n in others)]
 
     def fit(self, X: Any, y: Any = None, *, epochs: int = 10, batch_size: int = 32, shuffle: bool = True,
             X_val: Any = None, y_val: Any = None, callbacks: Any = (), verbose: int = 0) -> Self:
@@ -536,10 +547,8 @@ class Module:
         if batch_size is None or len(arrays[0]) <= batch_size:
             return self._compiled.forward(arrays, training=False)
         check_positive(batch_size=batch_size)
-        parts = [self._compiled.forward([a[i : i + batch_size] for a in arrays], training=False)
-                 for i in range(0, len(arrays[0]), batch_size)]
-        leaves = [flatten(part, "output") for part in parts]
-        return rebuild(parts[0], "output", {n: np.concatenate([leaf[n] for leaf in leaves]) for n in leaves[0]})
+        return concatenate([(len(rows[0]), self._compiled.forward(rows, training=False))
+                            for rows in cut(arrays, np.arange(len(arrays[0])), batch_size)])
 
     # -- states
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ortpartial.exceptions import GraphError
+
 __all__ = ["flatten", "rebuild"]
 
 
@@ -22,6 +24,11 @@ def flatten(tree: Any, prefix: str) -> dict[str, Any]:
     -------
     dict of str to object
 
+    Raises
+    ------
+    GraphError
+        Two leaves have the same name.
+
     Examples
     --------
     >>> flatten((1, {"a": 2}), "loss")
@@ -29,11 +36,16 @@ def flatten(tree: Any, prefix: str) -> dict[str, Any]:
     """
     if tree is None:
         return {}
-    if isinstance(tree, dict):
-        return {n: leaf for key, part in tree.items() for n, leaf in flatten(part, f"{prefix}_{key}").items()}
-    if isinstance(tree, (tuple, list)):
-        return {n: leaf for i, part in enumerate(tree) for n, leaf in flatten(part, f"{prefix}_{i}").items()}
-    return {prefix: tree}
+    if not isinstance(tree, (dict, tuple, list)):
+        return {prefix: tree}
+    leaves: dict[str, Any] = {}
+    for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        for name, leaf in flatten(part, f"{prefix}_{key}").items():
+            if name in leaves:
+                raise GraphError(f"Two of the values that are returned would be called {name!r}; rename the key "
+                                 f"{key!r}.")
+            leaves[name] = leaf
+    return leaves
 
 
 def rebuild(tree: Any, prefix: str, leaves: Mapping[str, Any]) -> Any:
