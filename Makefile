@@ -83,10 +83,11 @@ $(NODE)/node_modules/.installed: $(NODE)/package.json $(NODE)/package-lock.json
 	@touch $@
 
 # $(call install,folder,extras,newest minor version of Python): a virtual environment, and ortpartial[extras] in it.
-# venv installs pip last: a folder without pip was left by an interrupted call and is created anew.
+# venv installs pip last: a folder without pip was left by an interrupted call and is created anew. Python compiles a
+# module when it is first imported; pip would compile all of them, which takes half of its time.
 define install
 	@test -x $(1)/bin/pip || { $(PYTHON) -c '$(CHECK_PYTHON)' $(3) && $(PYTHON) -m venv --clear $(1); }
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(2)]'
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$(2)]'
 	@$(1)/bin/python -c '$(CHECK_RUNTIME)'
 endef
 
