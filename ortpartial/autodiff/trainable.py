@@ -23,6 +23,9 @@ __all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find
 #: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
 WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
 
+#: By operator, how many of its inputs are features or weights; behind them are statistics, or labels and class weights.
+_LEARNING = {"BatchNormalization": 3, "NegativeLogLikelihoodLoss": 1, "SoftmaxCrossEntropyLoss": 1}
+
 #: From here on, numbers that are added to scores hide them from Softmax.
 _HIDING = -1e4
 
@@ -40,7 +43,7 @@ def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> 
 def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
     """Constants of real numbers on a differentiable path to the outputs, and the nodes there that read them.
 
-    Running statistics of BatchNormalization are left out.
+    Running statistics of BatchNormalization and class weights of losses are left out.
     """
     readers: dict[Value, list[Node]] = {}
     seen: set[int] = set()
@@ -52,7 +55,7 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
         if v.node is None or id(v.node) in seen or is_constant(v.node):
             continue
         seen.add(id(v.node))
-        inputs = v.node.inputs[:3] if v.node.op_type == "BatchNormalization" else gradient_reads(v.node)
+        inputs = v.node.inputs[:_LEARNING[v.node.op_type]] if v.node.op_type in _LEARNING else gradient_reads(v.node)
         stack.extend((x, v.node) for x in inputs if x is not None and _carries(x))
         stack.extend((y, None) for body in v.node.bodies for y in body.outputs if y.is_float)
     return readers
@@ -61,8 +64,8 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
 def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     """The weights that are trained by default.
 
-    They are the constants of rank one or more on a differentiable path to the outputs, except running statistics, the
-    scales of quantizations and the numbers that exporters write: see `is_exported_number`.
+    They are the constants of rank one or more on a differentiable path to the outputs, except running statistics, class
+    weights, the scales of quantizations and the numbers that exporters write: see `is_exported_number`.
     """
     outputs = list(outputs)
     readers, scales = find_readers(outputs), find_scales(outputs)

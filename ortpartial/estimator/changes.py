@@ -18,7 +18,7 @@ from ortpartial.model import Model, change_weights, specialize
 from ortpartial.training import ACCUMULATED, select_engine
 
 from .params import PROGRESS, FitSettings, check_flag
-from .weights import choose_weights, freeze_less
+from .weights import choose_weights, freeze_less, leave_out_loss
 
 if TYPE_CHECKING:
     from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, WeightAverage
@@ -155,7 +155,9 @@ def list_unfrozen(optimizer: Optimizer, patterns: Sequence[str]) -> dict[str, An
     -------
     dict of str to object
     """
-    return freeze_less(_restore_model(optimizer), list(optimizer._spec.losses), patterns, optimizer._arguments)
+    model, losses, settings = _restore_model(optimizer), optimizer._spec.losses, optimizer._arguments
+    chosen = leave_out_loss(model, losses, settings["weights_to_train"])
+    return freeze_less(model, list(losses), patterns, {**settings, "weights_to_train": chosen})
 
 
 def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import WeightSelection
+from ortpartial.autodiff import WeightSelection, find_frozen
+from ortpartial.exceptions import ModelWarning
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -27,6 +29,7 @@ from .loss_data import LossBatchReader
 from .loss_graph import find_loss, list_predictions
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .params import FitSettings, ModelSetting
+from .weights import find_loss_weights
 
 __all__ = ["OrtGradientOptimizer"]
 
@@ -44,7 +47,8 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         The model, of any opset, as an exporter or `add_loss_output` has written it; it is never written to.
     weights_to_train : str, sequence of str, or callable, optional
         Initializers to train, as for `OrtGradientForwardBackwardOptimizer`; by default those on a differentiable path
-        to the loss.
+        to the loss that a prediction reads, too: a ModelWarning names the others, such as class weights. All where
+        there are no predictions.
     loss_output_name : str
         The output that is the loss: a real number of shape () or (1,).
     label_names : str or sequence of str, optional
@@ -168,7 +172,17 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
     def _find_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
         losses, self._labels, self._row_weights = find_loss(
             model, self.loss_output_name, self.label_names, self.sample_weight_name)
+        self._warn_of_loss_weights(model, losses)
         return losses
+
+    def _warn_of_loss_weights(self, model: Model, losses: Mapping[str, BaseLearningLoss]) -> None:
+        """Warn of weights that are not trained as the loss alone reads them: it might have learned them."""
+        if self._arguments["weights_to_train"] is None:
+            frozen = find_frozen(model, self._arguments["freeze"])
+            if names := [n for n in find_loss_weights(model, losses) if n not in frozen]:
+                warnings.warn(f"The loss {self.loss_output_name!r} alone reads {', '.join(map(repr, names))}, which "
+                              f"will not be trained, as class weights are not; freeze says so, too, and "
+                              f"weights_to_train trains them.", ModelWarning, stacklevel=self._caller_level + 2)
 
     def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
         super()._compose(spec, settings)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import Any
 
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, helper
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, find_inputs
@@ -124,8 +124,9 @@ def _append(proto: ModelProto, model: Model, inputs: Mapping[str, Value], output
     taken = visible | {node.name for node in graph.node}
     addition = build({**boundary, **inputs}, outputs, name=graph.name, reserved=taken)
     declare_versions(proto, addition)
+    # An initializer could be trained, a constant of a loss is not to be.
+    graph.node.extend(helper.make_node("Constant", [], [t.name], value=t) for t in addition.graph.initializer)
     graph.node.extend(addition.graph.node)
-    graph.initializer.extend(addition.graph.initializer)
     graph.input.extend(i for i in addition.graph.input if i.name in inputs)
     graph.output.extend(addition.graph.output)
 

@@ -7,6 +7,7 @@ from itertools import dropwhile
 from typing import Any
 
 from ortpartial.autodiff import (
+    WeightSelection,
     find_default_weights,
     find_frozen,
     find_named,
@@ -14,11 +15,12 @@ from ortpartial.autodiff import (
     resolve_weights,
 )
 from ortpartial.exceptions import ModelError
+from ortpartial.graph import find_inputs
 from ortpartial.learning import BaseLearningLoss
 from ortpartial.model import Model
-from ortpartial.training import resolve_rate_factors
+from ortpartial.training import LossOutput, resolve_rate_factors
 
-__all__ = ["choose_weights", "freeze_less", "freeze_more"]
+__all__ = ["choose_weights", "find_loss_weights", "freeze_less", "freeze_more", "leave_out_loss"]
 
 
 def choose_weights(model: Model, losses: Mapping[str, BaseLearningLoss], settings: Mapping[str, Any]
@@ -48,12 +50,59 @@ def choose_weights(model: Model, losses: Mapping[str, BaseLearningLoss], setting
     SettingError
         A factor is not allowed.
     """
-    weights = resolve_weights(model, settings["weights_to_train"], list(losses), settings["freeze"])
+    chosen = leave_out_loss(model, losses, settings["weights_to_train"])
+    weights = resolve_weights(model, chosen, list(losses), settings["freeze"])
     reached = find_reached_weights([model.outputs[o] for o in losses], [model.initializers[w] for w in weights])
     if constant := [w for w in weights if model.initializers[w] not in reached]:
         raise ModelError(f"No gradient leads from {', '.join(map(repr, losses))} to the weight {constant[0]!r}, "
                          f"so that it would not be trained; leave it out.")
     return weights, resolve_rate_factors(model, settings["rate_factors"], list(losses))
+
+
+def find_loss_weights(model: Model, losses: Mapping[str, BaseLearningLoss]) -> list[str]:
+    """The initializers that lead to the loss alone and to no prediction: class weights, for example.
+
+    Parameters
+    ----------
+    model : Model
+        The model, whose initializers are constants.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+
+    Returns
+    -------
+    list of str
+        Those among the weights that are trained by default; none where these are all of them.
+    """
+    (own, *_) = losses.values()
+    if not isinstance(own, LossOutput):
+        return []
+    weights = find_default_weights(model, losses)
+    default = {n: v for n, v in model.initializers.items() if v in weights}
+    predicting = find_inputs([model.outputs[o] for o in own.predictions], default)
+    return [n for n in default if predicting and n not in predicting]
+
+
+def leave_out_loss(model: Model, losses: Mapping[str, BaseLearningLoss], weights: WeightSelection | None
+                   ) -> WeightSelection | None:
+    """The setting `weights_to_train`, which by default has no weights of the loss: see `find_loss_weights`.
+
+    Parameters
+    ----------
+    model : Model
+        The model, whose initializers are constants.
+    losses : dict of str to BaseLearningLoss
+        The loss of every trained output.
+    weights : str, sequence of str, or callable, optional
+        The setting.
+
+    Returns
+    -------
+    str, sequence of str, or callable, optional
+    """
+    if weights is None and (left := find_loss_weights(model, losses)):
+        return [n for n in resolve_weights(model, None, list(losses)) if n not in left]
+    return weights
 
 
 def freeze_more(freeze: str | Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:

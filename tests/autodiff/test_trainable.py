@@ -49,6 +49,13 @@ def test_weights(weights, names):
     assert resolve_weights(layers(), weights, ["y"]) == names
 
 
+def test_class_weights_are_none():
+    x, t = variable("x", "float32", ["N", 4]), variable("t", "int64", ["N"])
+    scores, classes = x @ parameter("w", 4, 3), parameter("class_weight", 3, positive=True)
+    loss = op.SoftmaxCrossEntropyLoss(scores, t, classes, n_outputs=1)[0]
+    assert resolve_weights(load(build([x, t], {"loss": loss})), None, ["loss"]) == ["w"]
+
+
 @pytest.mark.parametrize(("weights", "message"), [
     ("c.*", "The pattern 'c.*' matches no weight; its float initializers are 'a.0.weight', 'a.0.bias', 'a.1.weight', "),
     ("a.2.w*", "The pattern 'a.2.w*' matches no weight; did you mean 'a.*.w*', as in 'a.1.weight'?"),

@@ -183,6 +183,34 @@ def test_a_loss_of_probabilities_reads_the_logits():
     assert_close(Optimizer(graph, **SETTINGS).fit(X, kinds, w).trained_coef_, partial.trained_coef_, 1e-5)
 
 
+def test_constants_of_a_written_loss_are_not_trained():
+    def scaled(prediction, target):
+        return abs(prediction - target) * constant(np.full((1, 1), 0.3, np.float32), hint="scale")
+
+    partial = OrtGradientForwardBackwardOptimizer(mlp(), learning_loss=scaled, **SETTINGS).fit(X, y)
+    full = train(scaled, False).fit(X, y)
+    assert full.weights_to_train == partial.weights_to_train
+    assert_equal(full, partial)
+
+
+def test_weights_that_the_loss_alone_reads_are_trained_by_name(recwarn):
+    x, t = variable("x", "float32", ["N", 4]), variable("t", "float32", ["N", 1])
+    h = x @ constant(np.ones((4, 1), np.float32), hint="W")
+    loss = op.ReduceMean((h - t) ** 2 * constant(np.full(1, 2, np.float32), hint="pos_weight"), keepdims=0)
+    model = build([x, t], {"y": h, "loss": loss})
+    message = "The loss 'loss' alone reads 'pos_weight', which will not be trained"
+    with pytest.warns(ModelWarning, match=message) as warned:
+        full = Optimizer(model, **SETTINGS)
+    assert full.weights_to_train == ["W"]
+    assert warned[0].filename == __file__
+    assert full.unfreeze("pos_weight").weights_to_train == ["W", "pos_weight"]
+    recwarn.clear()
+    assert Optimizer(model, freeze="pos_weight").weights_to_train == ["W"]
+    assert Optimizer(model, ["pos_weight", "W"]).weights_to_train == ["pos_weight", "W"]
+    assert Optimizer(prune_outputs(model, ["loss"])).weights_to_train == ["W", "pos_weight"]
+    assert not recwarn
+
+
 def test_several_outputs():
     losses = {"price": own, "kind": "softmax_cross_entropy"}
     inputs, targets = {"a": X[:, :3], "b": X[:, 1:]}, {"price": y, "kind": kinds}
