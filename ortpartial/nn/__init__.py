@@ -15,8 +15,6 @@ from .initializers import (
     TruncatedNormal,
     Uniform,
     Zeros,
-    list_fans,
-    resolve_initializer,
 )
 from .layers import (
     CELU,
@@ -113,4 +111,4 @@ __all__ = ["CELU", "ELU", "GELU", "GLU", "GRU", "LSTM", "RNN", "SELU", "Adaptive
            "Sequential", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign",
            "Summary", "Tanh", "Tanhshrink", "Threshold", "TransformerDecoder", "TransformerDecoderLayer",
            "TransformerEncoder", "TransformerEncoderLayer", "TruncatedNormal", "Unflatten", "Uniform", "Zeros",
-           "current_trace", "list_fans", "placeholder", "resolve_initializer"]
+           "current_trace", "placeholder"]

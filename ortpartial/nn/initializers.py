@@ -231,12 +231,16 @@ class TruncatedNormal(Initializer):
 
 @dataclass(frozen=True)
 class GlorotUniform(Initializer):
-    """w ~ U(-b, b) with b = gain √(6 / (fan_in + fan_out)); of `list_fans`.
+    """w ~ U(-b, b) with b = gain √(6 / (fan_in + fan_out)).
 
     Parameters
     ----------
     gain : float
         A factor, more than 0, such as 5/3 before Tanh.
+
+    Notes
+    -----
+    A weight of the shape [out, in, k...] has fan_in = in·∏k and fan_out = out·∏k.
 
     References
     ----------
@@ -261,12 +265,16 @@ class GlorotUniform(Initializer):
 
 @dataclass(frozen=True)
 class GlorotNormal(Initializer):
-    """w ~ N(0, σ²) with σ = gain √(2 / (fan_in + fan_out)); of `list_fans`.
+    """w ~ N(0, σ²) with σ = gain √(2 / (fan_in + fan_out)).
 
     Parameters
     ----------
     gain : float
         A factor, more than 0, such as 5/3 before Tanh.
+
+    Notes
+    -----
+    A weight of the shape [out, in, k...] has fan_in = in·∏k and fan_out = out·∏k.
 
     References
     ----------
@@ -315,7 +323,11 @@ class HeUniform(_He):
     negative_slope : float
         Slope of LeakyRelu for negative numbers, 0 for Relu. √5 gives b = 1/√fan, which torch draws by default.
     mode : str
-        Which fan of `list_fans`: ``"fan_in"``, ``"fan_out"`` or their mean, ``"fan_avg"``.
+        Which fan: ``"fan_in"``, ``"fan_out"`` or their mean, ``"fan_avg"``.
+
+    Notes
+    -----
+    A weight of the shape [out, in, k...] has fan_in = in·∏k and fan_out = out·∏k.
 
     References
     ----------
@@ -341,7 +353,11 @@ class HeNormal(_He):
     negative_slope : float
         Slope of LeakyRelu for negative numbers, 0 for Relu.
     mode : str
-        Which fan of `list_fans`: ``"fan_in"``, ``"fan_out"`` or their mean, ``"fan_avg"``.
+        Which fan: ``"fan_in"``, ``"fan_out"`` or their mean, ``"fan_avg"``.
+
+    Notes
+    -----
+    A weight of the shape [out, in, k...] has fan_in = in·∏k and fan_out = out·∏k.
 
     References
     ----------
@@ -360,7 +376,11 @@ class HeNormal(_He):
 
 @dataclass(frozen=True)
 class LecunUniform(Initializer):
-    """w ~ U(-b, b) with b = √(3 / fan_in); of `list_fans`.
+    """w ~ U(-b, b) with b = √(3 / fan_in).
+
+    Notes
+    -----
+    A weight of the shape [out, in, k...] has fan_in = in·∏k and fan_out = out·∏k.
 
     References
     ----------
@@ -379,7 +399,11 @@ class LecunUniform(Initializer):
 
 @dataclass(frozen=True)
 class LecunNormal(Initializer):
-    """w ~ N(0, σ²) with σ = √(1 / fan_in), before Selu; of `list_fans`.
+    """w ~ N(0, σ²) with σ = √(1 / fan_in), before Selu.
+
+    Notes
+    -----
+    A weight of the shape [out, in, k...] has fan_in = in·∏k and fan_out = out·∏k.
 
     References
     ----------

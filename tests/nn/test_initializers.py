@@ -13,7 +13,7 @@ from scipy import stats
 from ortpartial import nn
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import build, constant, variable
-from ortpartial.nn.initializers import _orthonormalize
+from ortpartial.nn.initializers import _orthonormalize, resolve_initializer
 from ortpartial.runtime import Session
 from ortpartial.training_info import TrainingSession, check_training_info
 
@@ -222,9 +222,9 @@ def test_settings_are_validated():
         (lambda: nn.Normal()((3, "N")), "The shape of a parameter is made of whole numbers of at least 0, not 'N'."),
         (lambda: nn.Normal()((3,), "int64"), "Random numbers are real, and the parameter has the dtype int64; give it "
                                              "a number or an array as its initializer."),
-        (lambda: nn.resolve_initializer("kaiming_normal_"), "Did you mean 'he_normal'?"),
-        (lambda: nn.resolve_initializer("xavier_uniform_"), "Did you mean 'glorot_uniform'?"),
-        (lambda: nn.resolve_initializer(None), "initializer: None is a NoneType; a name (uniform, normal, "),
+        (lambda: resolve_initializer("kaiming_normal_"), "Did you mean 'he_normal'?"),
+        (lambda: resolve_initializer("xavier_uniform_"), "Did you mean 'glorot_uniform'?"),
+        (lambda: resolve_initializer(None), "initializer: None is a NoneType; a name (uniform, normal, "),
     ]:
         with pytest.raises(SettingError) as error:
             wrong()
@@ -234,11 +234,11 @@ def test_settings_are_validated():
 
 
 def test_initializers_by_name_class_number_and_array():
-    assert nn.resolve_initializer("he_uniform") == nn.resolve_initializer(nn.HeUniform) == nn.HeUniform()
-    assert nn.resolve_initializer("Orthogonal") == nn.Orthogonal()
-    assert nn.resolve_initializer(np.float32(2)) == nn.Constant(2.0)
-    assert nn.resolve_initializer([1, 2]) == nn.Constant(np.array([1, 2]))
-    assert nn.resolve_initializer(nn.Normal(2)) == nn.Normal(2)
+    assert resolve_initializer("he_uniform") == resolve_initializer(nn.HeUniform) == nn.HeUniform()
+    assert resolve_initializer("Orthogonal") == nn.Orthogonal()
+    assert resolve_initializer(np.float32(2)) == nn.Constant(2.0)
+    assert resolve_initializer([1, 2]) == nn.Constant(np.array([1, 2]))
+    assert resolve_initializer(nn.Normal(2)) == nn.Normal(2)
 
 
 @pytest.mark.parametrize("initializer", [*(i for i, _ in LIKE_TORCH), nn.Constant(np.ones(3))], ids=repr)

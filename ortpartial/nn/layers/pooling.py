@@ -45,8 +45,14 @@ class _Pool(Module):
         pads = [*self.padding] * 2
         check_windows(x, self._extents, pads)
         sizes = (x.shape or ())[2:]
-        if not self.ceil_mode or not all(isinstance(n, int) for n in sizes):
-            return pads, self.ceil_mode
+        if not self.ceil_mode:
+            return pads, False
+        if not all(isinstance(n, int) for n in sizes):
+            windows = zip(self._extents, self.stride, self.padding, strict=True)
+            if any(stride + padding > extent for extent, stride, padding in windows):  # One may begin behind x.
+                raise GraphError(f"with ceil_mode, stride={self.stride} and padding={self.padding} need spatial sizes "
+                                 f"that are known, and x is {x.type_name}.")
+            return pads, True
         ends = [_last_end(int(n or 0), *rest) for n, *rest in zip(sizes, self._extents, self.stride, self.padding,
                                                                   strict=True)]
         if any(end >= k for end, k in zip(ends, self.kernel_size, strict=True)):  # which onnxruntime refuses

@@ -22,6 +22,8 @@ MISFITS = [
     (nn.Conv3d(None, 2, 3), ["N", "C", 8, 8, 8], "the weights follow from the size of axis 1 of x"),
     (nn.ConvTranspose2d(3, 2, 3), ["N", 1, 8, 8], "x has 1 channels, float32[Nx1x8x8], where 3 were expected."),
     (nn.MaxPool2d(2), ["N", 8], "x is float32[Nx8], where (N, C, H, W) was expected."),
+    (nn.MaxPool1d(2, padding=1, ceil_mode=True), ["N", 1, "L"], "with ceil_mode, stride=(2,) and padding=(1,) need "
+     "spatial sizes that are known, and x is float32[Nx1xL]."),
     (nn.AvgPool1d(5), ["N", 1, 4], "x is float32[Nx1x4], and a window spans 5 elements."),
     (nn.AdaptiveAvgPool2d(1), ["N", 8], "x is float32[Nx8], where (N, C, H, W) was expected."),
     (nn.BatchNorm1d(3), ["N", 4], "x has 4 channels, float32[Nx4], where 3 were expected."),
@@ -51,7 +53,8 @@ SETTINGS = [
     (lambda: nn.Conv2d(3, 4, 3, padding="full"), "Conv2d: padding is 'full'; a whole number or 2 of them"),
     (lambda: nn.Conv2d(3, 4, 3, padding_mode="wrap"), "padding_mode is 'wrap'; one of 'zeros', 'reflect',"),
     (lambda: nn.ConvTranspose2d(3, 4, 3, padding_mode="reflect"), "a transposed convolution has only 'zeros'."),
-    (lambda: nn.ConvTranspose2d(3, 4, 3, output_padding=1), "output_padding is 1; less than stride or dilation was"),
+    (lambda: nn.ConvTranspose2d(3, 4, 3, output_padding=1), "output_padding is 1; less than the stride, 1, was"),
+    (lambda: nn.ConvTranspose2d(3, 4, 3, 2, output_padding=(1, 2), dilation=3), "output_padding is (1, 2); less than"),
     (lambda: nn.MaxPool2d(2, padding=2), "MaxPool2d: padding is 2, and at most half of a window was expected."),
     (lambda: nn.AvgPool2d(2, divisor_override=0), "divisor_override is 0, and another number was expected."),
     (lambda: nn.AdaptiveAvgPool2d((2, 3, 4)), "output_size is [2, 3, 4]; a whole number or 2 of them, at least 1"),
