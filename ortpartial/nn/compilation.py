@@ -19,6 +19,7 @@ from ortpartial.model import Range, check_indices, index_ranges, load, walk_grap
 from ortpartial.runtime import Buffer, Session, choose_threads
 from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
 
+from .changes import count_changes, note_change
 from .data_parallel import Processes, average_statistics, choose_own_threads
 from .entries import Entry, split_entries
 from .fitting import to_arrays
@@ -86,15 +87,17 @@ class Program:
         self.inputs = {n: _to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
         self._inference = self._write_inference()
         self._step: Writing | None = None
-        self._step_key: Any = None  # how often modes had been changed, and the types of targets
-        self._step_modes: list[str] = []  # the parts in evaluation mode
+        self._step_key: Any = None  # the types of its targets
+        self._settings: Any = None  # what else the step depends on
+        self._seen = -1  # how many changes of modules have been looked at
+        self._parts = list(module.named_modules())
         self._keep_states = False
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
         #: State that no step reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
-        #: The names of parameters and buffers.
-        self._names: Collection[str] = ()
+        #: The shapes of parameters and buffers, by name.
+        self._shapes: dict[str, tuple[int, ...]] = {}
         #: By what they are for, the sessions that take no step.
         self._sessions: dict[str, _Function] = {}
         self._attach()
@@ -110,12 +113,45 @@ class Program:
             raise SettingError(f"The training has a state of its own called {taken[0]!r}; rename this attribute of "
                                f"{type(self.module).__name__}.")
         state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
-        self._names = parameters.keys()
+        self._shapes = {n: p.shape for n, p in parameters.items()}
         arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
         self._aside[SEED] = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
         self.session = self._open(self._write_model(arrays, parameters, None))
         for n, p in parameters.items():
             p.name, p._program = n, self
+        note_change()
+
+    def follow(self) -> None:
+        """Follow what has changed of the module since the last call: modes, optimizers, and weights that are frozen or
+        that another module, which shares them, has trained since."""
+        if self._seen == count_changes():
+            return
+        parts = dict(self.module.named_modules())
+        parameters = {n: p for n, p in self.module.named_parameters(buffers=True) if n in self._shapes}
+        new = [n for n, m in self._parts if parts.get(n) is not m]
+        new += [n for n, p in parameters.items() if p._program is None or p.shape != self._shapes[n]]
+        if new:
+            raise ModelError(f"{new[0]!r} of {type(self.module).__name__} is another one than when it was compiled; "
+                             f"compile it again, which keeps the numbers of all other parameters.")
+        lost = {n: p.numpy() for n, p in parameters.items() if p._program is not self}
+        self.set(lost)
+        for n in lost:
+            parameters[n].name, parameters[n]._program = n, self
+        if lost:
+            note_change()
+        self._seen = count_changes()
+        self._forget_settings(parameters)
+
+    def _forget_settings(self, parameters: Mapping[str, Parameter]) -> None:
+        """Let be written anew what depends on modes, optimizers and frozen weights, where these have changed."""
+        modes = [n for n, m in self._parts if m._mode is False] if self.module._mode else []
+        optimizers = [o for _, o in self.module.named_optimizers()]
+        settings = (modes, [n for n, p in parameters.items() if not p.is_trained],
+                    [(o.planned_rate, o.penalty, o.gradient_clipping) for o in optimizers])
+        if self._settings not in (None, (optimizers, settings)):
+            self._sessions.pop("train", None)
+            self.forget_steps(keep_states=optimizers == self._settings[0])
+        self._settings = optimizers, settings
 
     def get(self, name: str) -> np.ndarray:
         """A copy of a part of the state."""
@@ -138,6 +174,7 @@ class Program:
 
     def states(self) -> dict[str, np.ndarray]:
         """Copies of all of the state by name: parameters, buffers, and what else steps read and leave."""
+        self.follow()
         return {n: a for n, a in {**self._aside, **self.session.state}.items() if not n.startswith(PASSING)}
 
     def restore(self, states: Mapping[str, np.ndarray]) -> None:
@@ -246,24 +283,20 @@ class Program:
 
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Write the step for these targets, if it is not."""
-        key = Module._mode_changes, [(t.dtype.kind, len(t.shape or ())) for t in targets]
+        self.follow()
+        key = [(t.dtype.kind, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
             return
-        modes = [n for n, m in self.module.named_modules() if m._mode is False] if self.module._mode else []
-        if self._step is not None and self._step_key[1:] == key[1:] and self._step_modes == modes:
-            self._step_key = key
-            return
-        self._step_modes = modes
+        self._step = None
         self._sessions.pop("evaluate", None)
-        self._step = self.write(self.module.train_one_batch, self._name_batch(targets, inputs), training=True)
-        self._step.trace.count_batch()
-        self._step_key = key
+        step = self.write(self.module.train_one_batch, self._name_batch(targets, inputs), training=True)
+        step.trace.count_batch()
         parameters = dict(self.module.named_parameters(buffers=True))
-        self._drop_foreign_states(self._step.trace.first, {SEED, ITERATION, *parameters})
-        state, read = self.states(), self._step.trace.before
-        model = self._write_model({n: state[n] for n in parameters}, parameters, self._step)
-        self.session = self._open(model, self._step)
-        self._aside = {}
+        self._drop_foreign_states(step.trace.first, {SEED, ITERATION, *parameters})
+        state, read = self.states(), step.trace.before
+        model = self._write_model({n: state[n] for n in parameters}, parameters, step)
+        self.session = self._open(model, step)
+        self._step, self._step_key, self._aside = step, key, {}
         if self._keep_states:
             self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
         self._keep_states, self._is_together = True, False
@@ -282,6 +315,7 @@ class Program:
 
     def complete(self) -> None:
         """Write what of the graph has been run and is not written: nothing here."""
+        self.follow()
 
     def _drop_foreign_states(self, first: Mapping[str, np.ndarray], others: Collection[str]) -> None:
         """Drop what was read from a file and is no state of the step's optimizers, with a warning."""
@@ -321,7 +355,7 @@ class Program:
     def _prefix(self, tree: Any, prefix: str, writing: Writing) -> str:
         """How the names of returned values begin, so that no input and no parameter has one of them."""
         leaves = flatten(tree, prefix)
-        while any(n in writing.inputs or n in self._names for n in leaves):
+        while any(n in writing.inputs or n in self._shapes for n in leaves):
             prefix += "_"
             leaves = flatten(tree, prefix)
         return prefix
@@ -433,6 +467,7 @@ class Program:
 
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
         """Run the module on arrays."""
+        self.follow()
         mode = "train" if training else "eval"
         if mode not in self._sessions:
             writing = self._inference if not training else self.write(

@@ -75,6 +75,7 @@ class EagerProgram(Program):
 
     def complete(self) -> None:
         """Write the graph of the last step, with all that it has left."""
+        self.follow()
         if self._reading is not None:
             raise NotComputedError(f"{type(self.module).__name__} has no graph, as its code reads numbers that a graph "
                                    f"does not have before it is run: {self._reading}")
@@ -115,6 +116,7 @@ class EagerProgram(Program):
     def _run(self, code: Callable[..., Any], inputs: Mapping[str, Value], arrays: Sequence[Any], *, training: bool,
              updates: bool = True) -> Any:
         """Call code of the module with numbers; the state that it leaves is kept, but for that of an evaluation."""
+        self.follow()
         numbers = convert(arrays, inputs)
         values = {n: with_numbers(v, numbers[n]) for n, v in inputs.items()}
         with evaluating([*self.seed.view(np.uint32).tolist(), self.iteration]):

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import ModelProto
@@ -15,10 +15,11 @@ from ortpartial.exceptions import DataError, GraphError, ModelError, SettingErro
 from ortpartial.graph import Arithmetic, Value, variable
 
 from . import states
+from .changes import note_change
 from .fitting import check_positive, concatenate, cut, fit, to_arrays
 from .losses import Loss
 from .optimizer import Optimizer
-from .parameter import Parameter
+from .parameter import Buffer, Parameter
 from .trace import current_trace
 
 if TYPE_CHECKING:
@@ -106,8 +107,6 @@ class Module:
     ((4, 1), ())
     """
 
-    #: How often modes have been changed, so that a step need not look at each module.
-    _mode_changes: ClassVar[int] = 0
     _mode: bool | None = None
     _program: Program | None = None
     optimizer: Optimizer | None = None
@@ -116,6 +115,19 @@ class Module:
         super().__init_subclass__(**settings)
         if "train_one_batch" in vars(cls):
             cls.train_one_batch = _run_compiled(vars(cls)["train_one_batch"])  # type: ignore[method-assign]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        old = vars(self).get(name)
+        if isinstance(old, Parameter) and value is not None and not isinstance(value, Parameter):
+            trace = current_trace()
+            if trace is None or not isinstance(old, Buffer) or not isinstance(value, Value):
+                raise SettingError(f"{name!r} is a {type(old).__name__} of {type(self).__name__}, and a "
+                                   f"{type(value).__name__} cannot take its place; its method set changes its numbers.")
+            trace.write(old, value)
+            return
+        super().__setattr__(name, value)
+        if any(isinstance(x, (Module, Parameter, Optimizer)) for x in (old, value)):
+            note_change()
 
     # -- what users write
 
@@ -229,7 +241,7 @@ class Module:
         seen: set[int] = set()
         for prefix, module in self.named_modules():
             for name, p in module._attributes(Parameter):
-                if id(p) not in seen and (buffers or p.is_trained):
+                if id(p) not in seen and (buffers or not isinstance(p, Buffer)):
                     seen.add(id(p))
                     yield f"{prefix}.{name}" if prefix else name, p
 
@@ -304,7 +316,7 @@ class Module:
         Module
             Itself.
         """
-        Module._mode_changes += 1
+        note_change()
         for _, module in self.named_modules():
             module._mode = mode
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import drop_flushes, resolve_clipping, resolve_penalty, resolve_rate
 
+from .changes import note_change
 from .data_parallel import average
 from .parameter import Parameter
 from .trace import Trace, current_trace
@@ -96,16 +97,22 @@ class Optimizer:
         self, rate: Any = "SGD", parameters: Any = None, *, penalty: Any = None, gradient_clipping: Any = None,
         distributed: bool = False, gradient_dtype: Any = None, top_k: float | None = None
     ):
-        self.rate = self.planned_rate = resolve_rate(rate)
+        self.rate = rate
         self.planned_batches: int | None = None
         self.penalty = resolve_penalty(penalty)
         self.gradient_clipping = resolve_clipping(gradient_clipping)
-        self.parameters = parameters
+        self.parameters = list(parameters) if isinstance(parameters, Iterator) else parameters
         self.distributed, self.gradient_dtype, self.top_k = distributed, gradient_dtype, top_k
         self._check_distributed()
         if self.rate.plateau is not None:
             raise SettingError(f"{self.rate.schedule!r} reduces the step size by the losses of whole epochs, which a "
                                f"module's optimizer does not see; take a schedule of the number of batches.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "rate":
+            value = self.planned_rate = resolve_rate(value)
+        super().__setattr__(name, value)
+        note_change()
 
     def _check_distributed(self) -> None:
         """Check how gradients are sent."""

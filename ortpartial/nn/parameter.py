@@ -12,6 +12,7 @@ import numpy as np
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
+from .changes import note_change
 from .initializers import (
     INITIALIZERS,
     Constant,
@@ -87,7 +88,7 @@ class Parameter(Arithmetic):
     seed : int or None
         The seed of its random numbers, once they are drawn; the graph that holds the training has it, too.
     is_trained : bool
-        Whether optimizers change it unless they are given other parameters.
+        Whether optimizers change it; False freezes it. ``requires_grad``, torch's word, is the same.
 
     Raises
     ------
@@ -107,7 +108,7 @@ class Parameter(Arithmetic):
     [[2.0, 2.0, 2.0]]
     """
 
-    is_trained = True
+    _is_trained = True
 
     def __init__(self, shape: Sequence[int], initializer: Any = 0.0, *, dtype: Any = "float32"):
         self.shape: tuple[int, ...] = check_sizes(shape)
@@ -116,6 +117,18 @@ class Parameter(Arithmetic):
         self.seed: int | None = None
         self._program: Program | None = None
         self.initialize(initializer)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether optimizers change it."""
+        return self._is_trained
+
+    @is_trained.setter
+    def is_trained(self, value: bool) -> None:
+        self._is_trained = bool(value)
+        note_change()
+
+    requires_grad = is_trained
 
     @property
     def rank(self) -> int:
@@ -255,4 +268,4 @@ class Buffer(Parameter):
     <Buffer float32[3]>
     """
 
-    is_trained = False
+    _is_trained = False
