@@ -112,8 +112,9 @@ class LossDataAdapter(DataAdapter):
                 ) -> dict[str, dict[str, np.ndarray]]:
         """The prediction with the labels and the weight, as far as their shapes say what is to be compared."""
         if len(outputs) != 1 or len(self.labels) != 1:
+            listed = f"the labels {_quote(self.labels)}" if self.labels else "no labels"
             raise DataError(f"A score compares one prediction with one label, and the model has the predictions "
-                            f"{_quote(outputs)} and the labels {_quote(self.labels)}; compute it from predict(X).")
+                            f"{_quote(outputs)} and {listed}; compute it from predict(X).")
         (output, y), (name, t) = next(iter(outputs.items())), next((n, arrays[n]) for n in self.labels)
         w = arrays.get(self.own.row_weights or "", np.ones(len(t))).astype(np.float64)
         if t.dtype.kind in "biu" and y.ndim == t.ndim + 1:

@@ -284,8 +284,11 @@ def _read_note(proto: ModelProto) -> _Written | None:
 def _find_own(model: Model, name: str, labels: str | Sequence[str] | None, row_weights: str | None) -> LossOutput:
     """The output of a graph that is its loss, with the roles of inputs and of other outputs."""
     _check_loss(model, name)
-    named = [labels] if isinstance(labels, str) else [] if labels is None else list(labels)
+    named = _list_names(labels)
     roles = [*named, *([] if row_weights is None else [row_weights])]
+    if row_weights in named:
+        raise SettingError(f"The input {row_weights!r} is among label_names and is sample_weight_name; it is either of "
+                           f"them.")
     read = find_inputs([model.outputs[name]], model.inputs)
     for n in roles:
         if n not in read:
@@ -300,6 +303,15 @@ def _find_own(model: Model, name: str, labels: str | Sequence[str] | None, row_w
     if labels is None and predictions:
         named = [n for n in others if n != row_weights]
     return LossOutput(tuple(named), row_weights, tuple(predictions))
+
+
+def _list_names(labels: Any) -> list[str]:
+    """The setting `label_names` as a list."""
+    if isinstance(labels, str) or labels is None:
+        return [] if labels is None else [labels]
+    if isinstance(labels, Sequence):
+        return list(labels)
+    raise SettingError(f"label_names is {labels!r}; expected the name of an input, or a list of them.")
 
 
 def _check_loss(model: Model, name: str) -> None:

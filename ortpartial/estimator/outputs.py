@@ -58,8 +58,7 @@ def resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLo
         raise SettingError(f"The model has no output of real numbers that could be trained. {reasons}")
     if len(floats) > 1:
         raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
-                           f"to train with learning_loss={{output: loss}}, such as {{{floats[0]!r}: "
-                           f"{learning_loss!r}}}.")
+                           f"to train by a dict, {{output: loss}}, such as {{{floats[0]!r}: {learning_loss!r}}}.")
     return {floats[0]: loss}
 
 

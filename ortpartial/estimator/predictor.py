@@ -145,7 +145,7 @@ class Predictor:
         for start in range(0, rows, size):
             batch = {n: a[start : start + size] for n, a in feeds.items() if n in session.inputs}
             batches.append(session.run({**batch, **weights}, self.engine.local.options))
-        return batches[0] if len(batches) == 1 else {n: np.concatenate([b[n] for b in batches]) for n in batches[0]}
+        return _concatenate(batches)
 
     def _open(self, graph: str, rows: int) -> Session:
         """The session of a graph, with the number of threads that suits so many rows."""
@@ -200,6 +200,9 @@ def _concatenate(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarr
     """The arrays of several batches, row after row."""
     if len(batches) == 1:
         return batches[0]
+    if scalars := [n for n, a in batches[0].items() if not a.ndim]:
+        raise DataError(f"The output {scalars[0]!r} is a scalar for each batch, and the rows have none; pass the "
+                        f"batches one by one.")
     shapes = {n: {b[n].shape[1:] for b in batches} for n in batches[0]}
     if differing := [n for n, each in shapes.items() if len(each) > 1]:
         listed = " and ".join(map(str, sorted(shapes[differing[0]])))

@@ -108,7 +108,8 @@ def to_training_info(
     Raises
     ------
     SettingError
-        The style, the initialization or `weighted` is not known, or the training has a `precision`.
+        The style, the initialization or `weighted` is not known, the training has a `precision`, or rows are to have
+        weights and the model computes its loss itself.
     ModelError
         A weight is an output of a body, or a step needs an output of a random node that the graph leaves out.
 
@@ -138,6 +139,9 @@ def to_training_info(
         raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
     if weighted not in (False, True, "elements"):
         raise SettingError(f"weighted is {weighted!r}; expected False, True or 'elements'.")
+    if weighted and training.own_loss is not None:
+        raise SettingError(f"weighted is {weighted!r}, and the model computes its loss itself, from all weights that "
+                           f"it reads; leave weighted out.")
     if any(loss.is_unbalanced for loss in training.losses.values()):
         raise SettingError("class_weight='balanced' takes the weights of classes from the labels that fit is given, "
                            "and there has been none; call fit first, or give an array or a dict.")

@@ -162,6 +162,13 @@ def test_stored_trainings():
         Optimizer.from_training_info(train().get_training_onnx())
 
 
+@pytest.mark.parametrize("weighted", [True, "elements"])
+def test_a_stored_training_has_the_weights_of_rows_that_the_loss_reads(weighted):
+    message = f"weighted is {weighted!r}, and the model computes its loss itself, from all weights that it reads"
+    with pytest.raises(SettingError, match=message):
+        train().get_training_onnx(weighted=weighted)
+
+
 @pytest.mark.parametrize("loss", ["square_error", own])
 def test_a_stored_training_takes_the_same_step(loss):
     full = train(loss, False, shuffle=False, batch_size=53)
@@ -247,6 +254,19 @@ def test_a_loss_without_labels(shape):
     assert full.losses(A).shape == (8,)
     with pytest.raises(DataError, match="Nothing tells which inputs of the model are labels: name them by label_names"):
         full.fit(A, A)
+
+
+def test_scalars_beside_the_loss():
+    model = reconstruction()
+    model.graph.output.append(onnx.helper.make_tensor_value_info("error", 1, []))
+    model.graph.node.append(onnx.helper.make_node("Identity", ["loss"], ["error"]))
+    full = Optimizer(model)
+    A = np.ones((8, 3), np.float32)
+    assert full.predict(A)["error"] == 1
+    with pytest.raises(DataError, match="The output 'error' is a scalar for each batch, and the rows have none; pass"):
+        full.predict([(A,), (A,)])
+    with pytest.raises(DataError, match="the model has the predictions 'y', 'error' and no labels; compute it"):
+        full.score(A)
 
 
 def test_a_graph_of_nothing_but_its_loss():
@@ -392,6 +412,9 @@ def graph(loss, y=None):
          "No gradient leads from 'loss' to the weight 'w'"),
         (reconstruction(), {"label_names": "z"}, SettingError, "The loss 'loss' reads no input 'z'; it reads 'x'"),
         (reconstruction(), {"sample_weight_name": "z"}, SettingError, "The loss 'loss' reads no input 'z'"),
+        (reconstruction(), {"label_names": 3}, SettingError, "label_names is 3; expected the name of an input, or a l"),
+        (reconstruction(), {"label_names": ["x"], "sample_weight_name": "x"}, SettingError,
+         "The input 'x' is among label_names and is sample_weight_name"),
     ],
 )
 def test_what_is_no_loss(model, settings, error, message):
