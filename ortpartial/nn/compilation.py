@@ -6,9 +6,10 @@ import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
+from threading import RLock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from onnx import GraphProto, ModelProto, numpy_helper
@@ -28,7 +29,22 @@ from .parameter import Parameter
 from .structure import flatten, rebuild
 from .trace import ITERATION, PASSING, SEED, Trace, to_range
 
-__all__ = ["Program", "Writing", "convert"]
+__all__ = ["Program", "Writing", "convert", "in_turn"]
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """A method of a program that one thread runs at a time."""
+
+    @wraps(method)
+    def run(self: Program, *args: _P.args, **settings: _P.kwargs) -> _T:
+        with self._lock:
+            return method(self, *args, **settings)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,7 @@ class Program:
         self._keep_states = False
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
+        self._lock = RLock()  # threads take turns
         #: State that no step reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
         #: The shapes of parameters and buffers, by name.
@@ -290,6 +307,9 @@ class Program:
         self._step = None
         self._sessions.pop("evaluate", None)
         step = self.write(self.module.train_one_batch, self._name_batch(targets, inputs), training=True)
+        if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
+            warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
+                          f"optimizer with a loss.", ModelWarning, stacklevel=2)
         step.trace.count_batch()
         parameters = dict(self.module.named_parameters(buffers=True))
         self._drop_foreign_states(step.trace.first, {SEED, ITERATION, *parameters})
@@ -398,6 +418,7 @@ class Program:
 
     # -- running
 
+    @in_turn
     def step(self, batch: Sequence[Any]) -> Any:
         """Run a step on arrays."""
         arrays = self._split_batch(batch)
@@ -415,6 +436,7 @@ class Program:
         """Back to before the last step."""
         self.session.undo()
 
+    @in_turn
     def evaluate(self, batch: Sequence[Any]) -> Any:
         """What a step returns, in evaluation mode and without an update."""
         arrays = self._split_batch(batch)
@@ -431,7 +453,7 @@ class Program:
         if len(batch) < len(self.inputs):
             raise DataError(f"A batch has {len(self.inputs)} inputs, {', '.join(self.inputs)}, and then what is "
                             f"learned, and {len(batch)} arrays were given.")
-        if wrong := [x for x in batch if x is None or isinstance(x, str)]:
+        if wrong := [x for x in batch if x is None or isinstance(x, (str, dict))]:
             raise DataError(f"A batch is made of arrays, and {wrong[0]!r} was given; a setting is an attribute of the "
                             f"module, written before compile.")
         return [np.asarray(a) for a in batch]
@@ -465,6 +487,7 @@ class Program:
             raise DataError(f"X has {len(arrays[0])} rows and y {len(arrays[-1])}; they are to be equally many.")
         return arrays
 
+    @in_turn
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
         """Run the module on arrays."""
         self.follow()

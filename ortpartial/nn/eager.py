@@ -12,7 +12,7 @@ from ortpartial.exceptions import NotComputedError
 from ortpartial.graph import Value, evaluating, with_numbers
 from ortpartial.runtime import Buffer
 
-from .compilation import Program, Writing, convert
+from .compilation import Program, Writing, convert, in_turn
 from .structure import flatten, rebuild
 from .trace import Trace
 
@@ -90,6 +90,7 @@ class EagerProgram(Program):
         self._exchange(name, kept, buffer)
         return buffer.numpy()
 
+    @in_turn
     def step(self, batch: Sequence[Any]) -> Any:
         """Run a step on arrays."""
         arrays = self._split_batch(batch)
@@ -102,12 +103,14 @@ class EagerProgram(Program):
             arrays = list(taken.values())
         return self._run(self.module.train_one_batch, inputs, arrays, training=True)
 
+    @in_turn
     def evaluate(self, batch: Sequence[Any]) -> Any:
         """What a step returns, in evaluation mode and without an update."""
         arrays = self._split_batch(batch)
         inputs = self._name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False)
 
+    @in_turn
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
         """Run the module on arrays."""
         self._check_count(inputs)

@@ -54,7 +54,7 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
         record: dict[str, Any] = {"epoch": epoch, "iteration": 0, "seconds": 0.0}
         record.update(_mean_losses(program.step, _split(program, data, batch_size, shuffle), epoch, program.undo))
         if validation is not None:
-            means = _mean_losses(program.evaluate, cut(validation, np.arange(len(validation[0])), batch_size), epoch)
+            means = _mean_losses(program.evaluate, _split(program, validation, batch_size, shuffle=False), epoch)
             record.update({f"validation_{n}": mean for n, mean in means.items()})
         record.update(iteration=program.iteration, seconds=time.perf_counter() - start)
         history.append(record)
@@ -116,6 +116,9 @@ def _mean_losses(step: Callable[[Sequence[Any]], Any], batches: Iterable[Sequenc
             name = next(n for n, v in sums.items() if not np.isfinite(v))
             raise ConvergenceError(f"The {name} is {losses[name]} in epoch {epoch}; the weights are those before that "
                                    f"batch. Lower the learning rate, or scale the data.")
+    if not total:
+        raise DataError(f"Epoch {epoch} has no rows: the data are empty, or an iterator that an epoch has used up; "
+                        f"give an iterable that begins anew, such as a DataLoader.")
     return {n: v / total for n, v in sums.items()}
 
 
@@ -140,16 +143,10 @@ def to_arrays(data: Any, names: Sequence[str], what: str) -> Rows:
     DataError
         There is another number of arrays, or of rows.
     """
-    if isinstance(data, Mapping):
-        if missing := [n for n in names if n not in data]:
-            raise DataError(f"{what} has no {missing[0]!r}; it has {', '.join(map(repr, data))}.")
-        arrays = [np.asarray(data[n]) for n in names]
-    elif len(names) == 1:
-        arrays = [np.asarray(data)]
-    else:
-        if len(data) != len(names) or not isinstance(data, (tuple, list)):
-            raise DataError(f"{what} takes {len(names)} arrays, {', '.join(names)}, as a tuple or by name.")
-        arrays = [np.asarray(a) for a in data]
+    try:
+        arrays = _list_arrays(data, names, what)
+    except ValueError as e:
+        raise DataError(f"{what} is no array, nor a tuple or dict of {len(names)}: {e}") from None
     for name, a in zip(names, arrays, strict=True):
         if not a.ndim or a.dtype == object:
             raise DataError(f"{what}: {name!r} is no array with a row for each example.")
@@ -157,6 +154,19 @@ def to_arrays(data: Any, names: Sequence[str], what: str) -> Rows:
         sizes = ", ".join(f"{n} {len(a)}" for n, a in zip(names, arrays, strict=True))
         raise DataError(f"{what}: the arrays differ in their number of rows: {sizes}.")
     return arrays
+
+
+def _list_arrays(data: Any, names: Sequence[str], what: str) -> Rows:
+    """The array for each name."""
+    if isinstance(data, Mapping):
+        if missing := [n for n in names if n not in data]:
+            raise DataError(f"{what} has no {missing[0]!r}; it has {', '.join(map(repr, data))}.")
+        return [np.asarray(data[n]) for n in names]
+    if len(names) == 1:
+        return [np.asarray(data)]
+    if len(data) != len(names) or not isinstance(data, (tuple, list)):
+        raise DataError(f"{what} takes {len(names)} arrays, {', '.join(names)}, as a tuple or by name.")
+    return [np.asarray(a) for a in data]
 
 
 def check_positive(**settings: int) -> None:

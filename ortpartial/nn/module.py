@@ -79,7 +79,8 @@ class Module:
 
     Parameters, buffers and other modules are found by attribute, also in lists, tuples and dicts, and are named by it.
     `compile` calls `forward` on placeholders, which hold no data, and makes the weights and the graph; arrays are then
-    taken by the module itself, by `train_one_batch`, `fit` and `predict`.
+    taken by the module itself, by `train_one_batch`, `fit` and `predict`. Other attributes that the code reads, such as
+    numbers, are constants of the graph: after a change of one, compile again, which keeps the weights.
 
     Attributes
     ----------

@@ -1,10 +1,12 @@
 """Compilation: names that clash, structures that are returned, and batches that do not fit."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 
 from ortpartial import nn
-from ortpartial.exceptions import DataError, GraphError
+from ortpartial.exceptions import DataError, GraphError, ModelWarning
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 3)).astype(np.float32)
@@ -39,6 +41,16 @@ class Two(Net):
         loss = (weights * (output - y) ** 2).mean()
         self.optimizer(loss)
         return output, loss
+
+
+class Batches:
+    """Batches that can be read again."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
 
 
 class Named(Net):
@@ -176,3 +188,46 @@ def test_outputs_of_several_batches_are_joined_where_they_have_a_row_for_each():
     assert model.predict(X)[1].shape == (1, 3)
     with pytest.raises(DataError, match=r"'output_1' has the shape \(1, 3\)"):
         model.predict(X, batch_size=4)
+
+
+def test_an_iterator_that_is_used_up_is_named():
+    model = Net().set_optimizer(0.1).compile(X)
+    with pytest.raises(DataError, match="Epoch 2 has no rows"):
+        model.fit(((X, Y) for _ in range(2)), epochs=2)
+    with pytest.raises(DataError, match="has no rows"):
+        model.fit(X[:0], Y[:0])
+
+
+def test_validation_data_are_arrays_or_batches():
+    losses = []
+    for data in ({"X_val": X, "y_val": Y}, {"X_val": Batches([(X[:4], Y[:4]), (X[4:], Y[4:])])}):
+        model = Net().set_optimizer(0.1).compile(X, random_state=0).fit(X, Y, epochs=1, **data)
+        losses.append(model.history_[-1]["validation_loss"])
+    assert losses[0] == pytest.approx(losses[1])
+
+
+@pytest.mark.parametrize("data", [[(X, Y), (X, Y)], [X, Y]])
+def test_a_list_that_is_no_array_is_named(data):
+    with pytest.raises(DataError, match="X is no array"):
+        Net().set_optimizer(0.1).compile(X).fit(data, Y)
+
+
+@pytest.mark.parametrize("use_graph", [True, False])
+def test_threads_take_turns(use_graph):
+    model = Net().set_optimizer(0.1).compile(X, use_graph=use_graph)
+    threads = [Thread(target=lambda: [model.train_one_batch(X, Y) for _ in range(20)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert model._program.iteration == 60
+
+
+def test_a_step_without_an_optimizer_warns():
+    class Loss(Net):
+        def train_one_batch(self, x, y):
+            output = self.forward(x)
+            return output, ((output - y) ** 2).mean()
+
+    with pytest.warns(ModelWarning, match="calls no optimizer"):
+        Loss().compile(X).train_one_batch(X, Y)
