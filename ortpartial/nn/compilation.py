@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
-from ortpartial.model import Range, check_indices, index_ranges, load, walk_graphs
+from ortpartial.model import Range, check_empty, check_indices, index_ranges, load, walk_graphs
 from ortpartial.runtime import Buffer, Session, choose_threads
 from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
 
@@ -518,7 +518,8 @@ class Program:
         """A session of what was written."""
         graph = build({**writing.inputs, **writing.trace.before}, outputs, name=type(self.module).__name__)
         threads = 1 if self.sequential else choose_threads(list(outputs.values()))
-        return _Function(writing, Session(graph, device=self.device, threads=threads), writing.find_ranges(outputs))
+        session = Session(graph, device=self.device, threads=threads)
+        return _Function(writing, list(outputs.values()), session, writing.find_ranges(outputs))
 
 
 @dataclass(frozen=True)
@@ -526,12 +527,14 @@ class _Function:
     """A session of what was written, and the ranges of the indices that it reads."""
 
     writing: Writing
+    outputs: Sequence[Value]
     session: Session
     ranges: Mapping[str, Range]
 
     def __call__(self, arrays: Sequence[Any], get: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
         """Run it on the inputs, and on the state that `get` gives by name."""
         feeds = convert(arrays, self.writing.inputs, self.ranges)
+        check_empty(self.outputs, feeds)
         feeds |= {n: get(n) for n in self.writing.trace.before}
         return self.session.run({n: feeds[n] for n in self.session.inputs})
 

@@ -392,7 +392,7 @@ class Threshold(Module):
     inplace: bool = False
 
     def forward(self, x: Value) -> Value:
-        return op.Where(x > self.threshold, x, self.value)
+        return op.Where(x <= self.threshold, self.value, x)  # NaN stays NaN
 
 
 @dataclass(eq=False, repr=False)

@@ -82,10 +82,12 @@ class Unflatten(Module):
         axis = range(x.rank)[self.dim]
         if isinstance(n, int) and (n % total if total < 0 else n != total):
             raise GraphError(f"axis {axis} of x, {x.type_name}, cannot become {self.unflattened_size}.")
+        # Without elements, a size of -1 does not follow from the others.
+        parts = [n // -total if m == -1 and isinstance(n, int) and total else m for m in self.unflattened_size]
         behind = (x.shape or ())[axis + 1 :]
         if all(isinstance(m, int) and m for m in behind):
-            return op.Reshape(x, [*[0] * axis, *self.unflattened_size, *behind])  # 0 copies a size
-        sizes = op.Concat(op.Shape(x, end=axis), list(self.unflattened_size), op.Shape(x, start=axis + 1), axis=0)
+            return op.Reshape(x, [*[0] * axis, *parts, *behind])  # 0 copies a size
+        sizes = op.Concat(op.Shape(x, end=axis), parts, op.Shape(x, start=axis + 1), axis=0)
         return op.Reshape(x, sizes)
 
 

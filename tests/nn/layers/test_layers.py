@@ -143,6 +143,12 @@ def test_activations_far_from_zero_and_at_zero(case):
     assert_like_torch(case, batches=[np.float32([[-100, 0, 100]])])
 
 
+@pytest.mark.parametrize("name", sorted({case.name for case in ACTIVATIONS} - {"Hardshrink", "Softshrink"}))
+def test_nan_stays_nan(name):
+    """But for ONNX's Shrink, which makes it 0."""
+    assert np.isnan(getattr(nn, name)().compile(nn.placeholder(["N"]))(np.float32([np.nan]))).all()
+
+
 @pytest.mark.parametrize("name", ["CELU", "GELU", "Hardswish", "InstanceNorm1d", "Mish", "PReLU", "RMSNorm", "ReLU6"])
 def test_layers_of_operators_without_a_kernel_in_float64(name):
     has_weights = name in ("InstanceNorm1d", "PReLU", "RMSNorm")

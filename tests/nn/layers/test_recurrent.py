@@ -10,7 +10,7 @@ import torch
 from torch_layers import compare
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, nn
-from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 
 RNG = np.random.default_rng(0)
 T, N, FEATURES, HIDDEN = 4, 3, 3, 5
@@ -74,6 +74,24 @@ def test_sequences_without_a_batch():
     compare(nn.LSTM(FEATURES, HIDDEN), torch.nn.LSTM(FEATURES, HIDDEN), [draw(T, FEATURES)])
     theirs = torch.nn.GRU(FEATURES, HIDDEN, 2)
     compare(nn.GRU(FEATURES, HIDDEN, 2), theirs, [draw(T, FEATURES), draw(2, HIDDEN)])
+
+
+@pytest.mark.parametrize("shape", [(0, N, FEATURES), (T, 0, FEATURES)])
+@pytest.mark.parametrize(("name", "use_graph"), [("RNN", True), ("LSTM", True), ("GRU", True), ("LSTM", False)])
+def test_no_steps_or_no_sequences_are_an_error(name, use_graph, shape):
+    """onnxruntime would end the process."""
+    class Outputs(nn.Module):
+        def __init__(self):
+            self.rnn = getattr(nn, name)(FEATURES, FEATURES)
+
+        def forward(self, x):
+            return self.rnn(x)[0]
+
+    model = Outputs().set_optimizer(0.1).compile(nn.placeholder(["T", "N", FEATURES]), use_graph=use_graph)
+    x = np.zeros(shape, np.float32)
+    for compute in (model.eval(), model.predict, lambda x: model.train().train_one_batch(x, x)):
+        with pytest.raises((DataError, ModelError), match="elements"):
+            compute(x)
 
 
 def test_dropout_between_layers_is_that_of_training():

@@ -114,3 +114,8 @@ def test_sizes_are_read_from_the_first_input(layer, shape, weight):
     layer.compile(nn.placeholder(["N", *shape[1:]]))
     assert layer.weight.shape == weight
     assert np.isfinite(layer(np.ones(shape, np.float32))).all()
+
+
+def test_a_batch_may_be_empty():
+    model = nn.Unflatten(1, (2, -1)).compile(nn.placeholder(["N", 6, "L"]))
+    assert model(np.zeros((0, 6, 3), np.float32)).shape == (0, 2, 3, 3)
