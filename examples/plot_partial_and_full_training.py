@@ -39,8 +39,8 @@ print(f"largest difference of a weight: {max(abs(a - b).max() for a, b in pairs)
 other = variable("other", "float32", ["N", 8])
 one, two = (op.LpNormalization(op.Tanh(v @ W1), axis=1) for v in (x, other))
 likeness = 10 * one @ op.Transpose(two, perm=[1, 0])
-own = op.Range(0, op.Squeeze(op.Shape(x, end=1)), 1)
-loss = op.SoftmaxCrossEntropyLoss(likeness, own, n_outputs=1)[0]
+places = op.Range(0, op.Squeeze(op.Shape(x, end=1)), 1)
+loss = op.SoftmaxCrossEntropyLoss(likeness, places, n_outputs=1)[0]
 contrastive = OrtGradientOptimizer(build([x, other], {"code": one, "other_code": two, "loss": loss}),
                                    **{**settings, "batch_size": 50, "max_iter": 100})
 contrastive.fit({"x": X, "other": copies})

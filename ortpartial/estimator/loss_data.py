@@ -35,18 +35,18 @@ class LossDataAdapter(DataAdapter):
 
     def __init__(self, spec: TrainingSpec):
         super().__init__(spec)
-        self.labels = {n: spec.model.inputs[n] for n in self.own.label_names}
-        self.inputs = {n: v for n, v in self.inputs.items() if n not in self.labels and n != self.own.row_weights}
+        self.labels = {n: spec.model.inputs[n] for n in self.loss.label_names}
+        self.inputs = {n: v for n, v in self.inputs.items() if n not in self.labels and n != self.loss.row_weights}
         declared = read_labels(spec.model.proto.graph, f"the loss {self._outputs}")
         self._label_ranges = {n: r for n, r in {**self._ranges, **declared}.items() if n in self.labels}
         self._ranges = {n: r for n, r in self._ranges.items() if n in self.inputs}
 
     @property
-    def own(self) -> LossOutput:
+    def loss(self) -> LossOutput:
         """The loss that the model computes itself."""
-        own = self.spec.own_loss
-        assert own is not None
-        return own
+        loss = self.spec.own_loss
+        assert loss is not None
+        return loss
 
     def to_targets(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
                    ) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ class LossDataAdapter(DataAdapter):
 
     def to_weights(self, sample_weight: Any, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Array of the weights of the rows, 1 by default, where the model reads them."""
-        name = self.own.row_weights
+        name = self.loss.row_weights
         if name is None:
             if sample_weight is not None:
                 raise DataError(f"The loss {self._outputs} reads no weights of rows, and there is a sample_weight; "
@@ -92,11 +92,11 @@ class LossDataAdapter(DataAdapter):
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
         """The arrays of a step as X, y and sample_weight."""
         return ({n: arrays[n] for n in self.inputs}, {n: arrays[n] for n in self.labels},
-                arrays.get(self.own.row_weights or ""))
+                arrays.get(self.loss.row_weights or ""))
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse data of which nothing counts."""
-        weights = arrays.get(self.own.row_weights or "")
+        weights = arrays.get(self.loss.row_weights or "")
         if weights is not None and not weights.any():
             raise DataError("All sample weights are zero.")
 
@@ -116,7 +116,7 @@ class LossDataAdapter(DataAdapter):
             raise DataError(f"A score compares one prediction with one label, and the model has the predictions "
                             f"{_quote(outputs)} and {listed}; compute it from predict(X).")
         (output, y), (name, t) = next(iter(outputs.items())), next((n, arrays[n]) for n in self.labels)
-        w = arrays.get(self.own.row_weights or "", np.ones(len(t))).astype(np.float64)
+        w = arrays.get(self.loss.row_weights or "", np.ones(len(t))).astype(np.float64)
         if t.dtype.kind in "biu" and y.ndim == t.ndim + 1:
             labels = y.argmax(axis=1) if y.shape[2:] == t.shape[1:] else y.argmax(axis=-1)
         elif t.dtype.kind in "biu" and y.size == t.size:

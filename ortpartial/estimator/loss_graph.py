@@ -260,11 +260,11 @@ def find_loss(model: Model, name: str, labels: str | Sequence[str] | None = None
     SettingError
         There is no such output or input, or the output is no scalar of real numbers.
     """
-    own = _find_own(model, name, labels, row_weights)
+    loss = _find_loss_output(model, name, labels, row_weights)
     written = _read_note(model.proto) if labels is None and row_weights is None else None
     if written is not None and written.name == name:
         return dict(written.losses), {t: o for o, t in written.targets.items()}, written.row_weights
-    return {name: own}, {n: n for n in own.label_names}, own.row_weights
+    return {name: loss}, {n: n for n in loss.label_names}, loss.row_weights
 
 
 def _read_note(proto: ModelProto) -> _Written | None:
@@ -281,7 +281,8 @@ def _read_note(proto: ModelProto) -> _Written | None:
         return None  # It is of another version, or of a stranger.
 
 
-def _find_own(model: Model, name: str, labels: str | Sequence[str] | None, row_weights: str | None) -> LossOutput:
+def _find_loss_output(model: Model, name: str, labels: str | Sequence[str] | None, row_weights: str | None
+                      ) -> LossOutput:
     """The output of a graph that is its loss, with the roles of inputs and of other outputs."""
     _check_loss(model, name)
     named = _list_names(labels)
@@ -322,10 +323,12 @@ def _check_loss(model: Model, name: str) -> None:
     v = model.outputs[name]
     if not v.is_float:
         raise SettingError(f"The output {name!r} is of {v.dtype}, and a loss is a real number.")
+    if v.shape is None:
+        raise SettingError(f"The shape of the output {name!r} is not known, and a loss is a scalar: declare the ranks "
+                           f"of the inputs in the model.")
     if v.shape not in ((), (1,)):
-        shape = "an unknown shape" if v.shape is None else f"the shape {known_shape(v)}"
-        raise SettingError(f"The output {name!r} has {shape}, and a loss is a scalar: let the graph compute its mean "
-                           f"over the rows.")
+        raise SettingError(f"The output {name!r} has the shape {known_shape(v)}, and a loss is a scalar: let the graph "
+                           f"compute its mean over the rows.")
 
 
 def _quote(names: Any) -> str:

@@ -72,12 +72,12 @@ class Predictor:
         """Σwℓ and Σwc for each trained output, of shape (outputs, 2), which may be summed over several batches."""
         inputs, targets = self._to_arrays(X, y, sample_weight)
         if self.spec.own_loss is not None:
-            return self._sum_own({**inputs, **targets})
+            return self._sum_loss_output({**inputs, **targets})
         losses, counts, names = self._losses(inputs, targets), count_elements(self.spec, targets), self.spec.names
         each = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
         return np.array([[(rows * c).sum(), c.sum()] for rows, c in zip(each, counts.values(), strict=True)])
 
-    def _sum_own(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _sum_loss_output(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """The sum over rows of a loss of the model's own, and by how much they count, (1, 2): of one batch."""
         (count,) = count_elements(self.spec, arrays).values()
         losses = self._run("losses", arrays)[self.spec.names.loss]

@@ -74,12 +74,12 @@ def find_loss_weights(model: Model, losses: Mapping[str, BaseLearningLoss]) -> l
     list of str
         Those among the weights that are trained by default; none where these are all of them.
     """
-    (own, *_) = losses.values()
-    if not isinstance(own, LossOutput):
+    loss = next(iter(losses.values()))
+    if not isinstance(loss, LossOutput):
         return []
     weights = find_default_weights(model, losses)
     default = {n: v for n, v in model.initializers.items() if v in weights}
-    predicting = find_inputs([model.outputs[o] for o in own.predictions], default)
+    predicting = find_inputs([model.outputs[o] for o in loss.predictions], default)
     return [n for n in default if predicting and n not in predicting]
 
 

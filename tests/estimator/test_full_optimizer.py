@@ -404,6 +404,8 @@ def graph(loss, y=None):
     [
         (mlp(), {}, SettingError, "The model has no output 'loss' that would be its loss; its outputs are 'y'"),
         (mlp(), {"loss_output_name": "y"}, SettingError, r"The output 'y' has the shape \('N', 1\), and a loss is"),
+        (build([a := variable("a", "float32", None)], {"loss": op.ReduceSum(a, keepdims=0)}), {}, SettingError,
+         "The shape of the output 'loss' is not known, and a loss is a scalar: declare the ranks of the inputs in the"),
         (graph(lambda g: op.Cast(op.ReduceSum(g.h, keepdims=0), to=7)), {}, SettingError,
          "The output 'loss' is of int64, and a loss is a real number"),
         (graph(lambda g: op.ReduceMean(g.x - g.t, keepdims=0)), {}, ModelError,
