@@ -180,9 +180,9 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         if self._arguments["weights_to_train"] is None:
             frozen = find_frozen(model, self._arguments["freeze"])
             if names := [n for n in find_loss_weights(model, losses) if n not in frozen]:
-                warnings.warn(f"The loss {self.loss_output_name!r} alone reads {', '.join(map(repr, names))}, which "
-                              f"will not be trained, as class weights are not; freeze says so, too, and "
-                              f"weights_to_train trains them.", ModelWarning, stacklevel=self._caller_level + 2)
+                warnings.warn(f"The loss {self.loss_output_name!r} alone reads {', '.join(map(repr, names))}, taken "
+                              f"for constants such as class weights and not trained; add to weights_to_train what is a "
+                              f"weight, or to freeze what is none.", ModelWarning, stacklevel=self._caller_level + 2)
 
     def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
         super()._compose(spec, settings)

@@ -205,7 +205,7 @@ def test_weights_that_the_loss_alone_reads_are_trained_by_name(recwarn):
     h = x @ constant(np.ones((4, 1), np.float32), hint="W")
     loss = op.ReduceMean((h - t) ** 2 * constant(np.full(1, 2, np.float32), hint="pos_weight"), keepdims=0)
     model = build([x, t], {"y": h, "loss": loss})
-    message = "The loss 'loss' alone reads 'pos_weight', which will not be trained"
+    message = "The loss 'loss' alone reads 'pos_weight', taken for constants such as class weights and not trained; add"
     with pytest.warns(ModelWarning, match=message) as warned:
         full = Optimizer(model, **SETTINGS)
     assert full.weights_to_train == ["W"]
