@@ -19,7 +19,7 @@ from ortpartial.model import external_data, write
 from ortpartial.training_info import check_training_info
 
 RNG = np.random.default_rng(0)
-X, Y = RNG.normal(size=(12, 3)).astype(np.float32), RNG.integers(0, 2, 12)
+X, Y = RNG.normal(size=(10, 3)).astype(np.float32), RNG.integers(0, 2, 10)
 
 
 class Net(nn.Module):
