@@ -8,28 +8,28 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from threading import RLock
-from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-from onnx import GraphProto, ModelProto, numpy_helper
+from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
-from ortpartial.graph import Arithmetic, Value, build, constant, to_dtype, variable
-from ortpartial.model import Range, check_empty, check_indices, index_ranges, load, walk_graphs
+from ortpartial.graph import Value, build
+from ortpartial.model import Range, check_empty, load
 from ortpartial.runtime import Buffer, Session, choose_threads
-from ortpartial.training_info import TrainingSession, declare_labels, draw_initialization
+from ortpartial.training_info import TrainingSession, draw_initialization
 
 from .changes import count_changes, note_change
-from .data_parallel import Processes, average_statistics, choose_own_threads
-from .entries import Entry, split_entries
+from .data_parallel import Processes, choose_own_threads
 from .fitting import to_arrays
 from .module import Module, list_arguments
 from .parameter import Parameter
-from .structure import flatten, rebuild
-from .trace import ITERATION, PASSING, SEED, Trace, to_range
+from .placeholders import check_sizes, convert, name_all, to_placeholder
+from .trace import ITERATION, PASSING, SEED
+from .training_model import initial_values, write_model
+from .writing import Writing, write, write_step
 
-__all__ = ["Program", "Writing", "convert", "in_turn"]
+__all__ = ["Program", "in_turn"]
 
 
 _P = ParamSpec("_P")
@@ -45,35 +45,6 @@ def in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[
             return method(self, *args, **settings)
 
     return run
-
-
-@dataclass(frozen=True)
-class Writing:
-    """What a call of a module's code has written.
-
-    Parameters
-    ----------
-    trace : Trace
-        The state that it reads and leaves.
-    inputs : dict of str to Value
-        The inputs, and the targets, by name.
-    result : object
-        What the code has returned: values, or tuples, lists and dicts of them.
-    """
-
-    trace: Trace
-    inputs: Mapping[str, Value]
-    result: Any
-
-    @property
-    def labels(self) -> dict[str, tuple[int, int | None]]:
-        """The inputs that are labels, with the number of classes and the label that does not count."""
-        return {n: self.trace.labels[v] for n, v in self.inputs.items() if v in self.trace.labels}
-
-    def find_ranges(self, outputs: Mapping[str, Value]) -> dict[str, Range]:
-        """The ranges of the inputs that these outputs read as indices or labels."""
-        return index_ranges(self.inputs, list(outputs.values())) | {
-            n: to_range(n, classes, ignored) for n, (classes, ignored) in self.labels.items()}
 
 
 class Program:
@@ -96,11 +67,11 @@ class Program:
         self.module, self.device, self.sequential, self.use_graph = module, device, sequential, use_graph
         self.rng = np.random.default_rng(random_state)
         taken = {n for n, _ in module.named_parameters(buffers=True)}
-        names = _name_all(inputs, list_arguments(module.forward), "input", taken)
+        names = name_all(inputs, list_arguments(module.forward), "input", taken)
         floats = [p.dtype for p in module.parameters() if p.is_float]
         #: What arrays of floating-point numbers are computed in, if that follows from the parameters.
         self._dtype = floats[0] if floats else None
-        self.inputs = {n: _to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
+        self.inputs = {n: to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
         self._inference = self._write_inference()
         self._step: Writing | None = None
         self._step_key: Any = None  # the types of its targets
@@ -216,7 +187,7 @@ class Program:
         rng = rng or self.rng
         for p, seed in zip(parameters.values(), rng.integers(0, 2**24, len(parameters)).tolist(), strict=True):
             p.seed = seed
-        graph = build([], _initial_values(parameters), name="initialization")
+        graph = build([], initial_values(parameters), name="initialization")
         return draw_initialization(load(graph), None, rng, self.device)
 
     def forget_steps(self, *, keep_states: bool = False) -> None:
@@ -254,22 +225,6 @@ class Program:
 
     # -- writing
 
-    def write(self, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
-        """Call code of the module with values; `settings` are those of the trace."""
-        trace = Trace(self.module, **settings)
-        with trace.writing():
-            result = code(*inputs.values())
-        wrong = [v for v in flatten(result, "").values() if not isinstance(v, Arithmetic)]
-        if wrong:
-            raise GraphError(f"{type(self.module).__name__} returns {wrong[0]!r}, of type {type(wrong[0]).__name__}, "
-                             f"where values, or tuples, lists and dicts of them are expected.")
-        with trace.writing():
-            result = rebuild(result, "", {n: v if isinstance(v, Value) else v.value
-                                          for n, v in flatten(result, "").items()})
-            if trace.exchanges:
-                result = average_statistics(trace, inputs, result)
-        return Writing(trace, inputs, result)
-
     def _write_inference(self) -> Writing:
         """Write what `forward` computes in evaluation mode."""
         name = type(self.module).__name__
@@ -278,8 +233,8 @@ class Program:
         except TypeError as e:
             raise DataError(f"{name}.forward does not take {len(self.inputs)} inputs: {e}; compile takes a placeholder "
                             f"or an array for each.") from None
-        writing = self.write(lambda *values: self.module(*values), self.inputs, training=False)
-        if not flatten(writing.result, "output"):
+        writing = write(self.module, lambda *values: self.module(*values), self.inputs, training=False)
+        if not writing.outputs:
             raise GraphError(f"{name}.forward returns nothing; it is to return its output.")
         return writing
 
@@ -306,7 +261,7 @@ class Program:
             return
         self._step = None
         self._sessions.pop("evaluate", None)
-        step = self.write(self.module.train_one_batch, self._name_batch(targets, inputs), training=True)
+        step = write_step(self.module, self._name_batch(targets, inputs), training=True)
         if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
             warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
                           f"optimizer with a loss.", ModelWarning, stacklevel=2)
@@ -326,11 +281,11 @@ class Program:
         """The placeholders of inputs and targets, by name; the first axis of a target may be none of rows."""
         self._check_batch(len(self.inputs) + len(targets))
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
-        names = _name_all(targets, arguments, "target", {*self.inputs, *self.session.names})
+        names = name_all(targets, arguments, "target", {*self.inputs, *self.session.names})
         rows = check_sizes(self.inputs, inputs).get("N") if inputs else None
         sizes = ["N" if rows in (None, *(t.shape or ())[:1]) else f"{n}_rows"
                  for n, t in zip(names, targets, strict=True)]
-        return {**self.inputs, **{n: _to_placeholder(t, n, self._dtype, size)
+        return {**self.inputs, **{n: to_placeholder(t, n, self._dtype, size)
                                   for n, t, size in zip(names, targets, sizes, strict=True)}}
 
     def complete(self) -> None:
@@ -357,7 +312,7 @@ class Program:
         if step.trace.exchanges and not self.sequential:
             threads = choose_own_threads(step.trace.changed.values())
         exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
-        return TrainingSession(model, device=self.device, returned=self._outputs(step), threads=threads,
+        return TrainingSession(model, device=self.device, returned=step.outputs, threads=threads,
                                exchanges=exchanges)
 
     def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
@@ -365,51 +320,11 @@ class Program:
         assert self._processes is not None
         self._processes.add_up(name, kept, buffer)
 
-    def _outputs(self, writing: Writing) -> dict[str, Value]:
-        """What a step returns, by name: of a pair, ``output`` and ``loss``."""
-        result = writing.result
-        if isinstance(result, tuple) and len(result) == 2:
-            return {**self._flatten(result[0], "step_output", writing), **self._flatten(result[1], "loss", writing)}
-        return self._flatten(result, "loss", writing)
-
-    def _prefix(self, tree: Any, prefix: str, writing: Writing) -> str:
-        """How the names of returned values begin, so that no input and no parameter has one of them."""
-        leaves = flatten(tree, prefix)
-        while any(n in writing.inputs or n in self._shapes for n in leaves):
-            prefix += "_"
-            leaves = flatten(tree, prefix)
-        return prefix
-
-    def _flatten(self, tree: Any, prefix: str, writing: Writing) -> dict[str, Any]:
-        """Returned values by name."""
-        return flatten(tree, self._prefix(tree, prefix, writing))
-
     def _write_model(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Parameter],
                      step: Writing | None) -> ModelProto:
         """The inference graph, and the training."""
-        trace = self._inference.trace
-        outputs = self._flatten(self._inference.result, "output", self._inference)
-        proto = build({**self.inputs, **trace.before}, outputs, name=type(self.module).__name__)
-        _store(proto.graph, {n: arrays[n] for n in trace.before})
-        visible = {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
-        visible |= {o for node in proto.graph.node for o in node.output}
-        firsts = _initial_values(parameters)
-        states = {n: a for n, a in arrays.items() if n not in trace.before}
-        if step is not None:
-            own = step.trace.first
-            states.update({**own, SEED: self.seed, **{n: a for n, a in self._aside.items() if n in own}})
-            firsts.update({n: constant(a) for n, a in {**own, SEED: self.seed}.items()})
-            for entry in split_entries(step.trace, self._outputs(step)):
-                _add_entry(proto, step, entry, visible, states)
-        info = proto.training_info[0] if proto.training_info else proto.training_info.add()
-        _store(info.algorithm, states)
-        initialization = build([], {f"{n}_init": v for n, v in firsts.items()}, name="initialization")
-        info.initialization.CopyFrom(initialization.graph)
-        for n in firsts:
-            info.initialization_binding.add(key=n, value=f"{n}_init")
-        _declare_opsets(proto, initialization)
-        proto.ir_version = max(proto.ir_version, 7)
-        return proto
+        waiting = self._aside if step is None else {SEED: self.seed, **self._aside}
+        return write_model(type(self.module).__name__, self._inference, parameters, {**waiting, **arrays}, step)
 
     def __reduce__(self) -> Any:
         name = type(self.module).__name__
@@ -430,7 +345,7 @@ class Program:
         feeds, run = dict(zip(self._step.inputs, arrays, strict=True)), self.session.step
         if self._processes is not None and self._step.trace.exchanges:
             run = partial(self._processes.step, self.session, self._step.inputs)
-        return self._rebuild(self._step, run(feeds))
+        return self._step.rebuild(run(feeds))
 
     def undo(self) -> None:
         """Back to before the last step."""
@@ -443,10 +358,10 @@ class Program:
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         if "evaluate" not in self._sessions:
-            writing = self.write(self.module.train_one_batch, self._step.inputs, training=False, updates=False)
-            self._sessions["evaluate"] = self._compile(writing, self._outputs(writing))
+            writing = write_step(self.module, self._step.inputs, training=False, updates=False)
+            self._sessions["evaluate"] = self._compile(writing, writing.outputs)
         function = self._sessions["evaluate"]
-        return self._rebuild(function.writing, function(arrays, self.get))
+        return function.writing.rebuild(function(arrays, self.get))
 
     def _split_batch(self, batch: Sequence[Any]) -> list[np.ndarray]:
         """The arrays of a batch, which are enough."""
@@ -457,14 +372,6 @@ class Program:
             raise DataError(f"A batch is made of arrays, and {wrong[0]!r} was given; a setting is an attribute of the "
                             f"module, written before compile.")
         return [np.asarray(a) for a in batch]
-
-    def _rebuild(self, writing: Writing, outputs: Mapping[str, Any]) -> Any:
-        """What the code has returned, with arrays in place of values."""
-        result = writing.result
-        if isinstance(result, tuple) and len(result) == 2:
-            return (rebuild(result[0], self._prefix(result[0], "step_output", writing), outputs),
-                    rebuild(result[1], self._prefix(result[1], "loss", writing), outputs))
-        return rebuild(result, self._prefix(result, "loss", writing), outputs)
 
     def to_batches(self, X: Any, y: Any) -> Any:
         """The arrays that steps read, or the batches, as `Module.fit` takes them."""
@@ -493,20 +400,19 @@ class Program:
         self.follow()
         mode = "train" if training else "eval"
         if mode not in self._sessions:
-            writing = self._inference if not training else self.write(
-                lambda *values: self.module(*values), self.inputs, training=True)
+            writing = self._inference if not training else write(
+                self.module, lambda *values: self.module(*values), self.inputs, training=True)
             if training:
                 writing.trace.count_batch()
             changed = {f"{n}_new": v for n, v in writing.trace.changed.items()}
-            outputs = self._flatten(writing.result, "output", writing)
-            self._sessions[mode] = self._compile(writing, {**outputs, **changed})
+            self._sessions[mode] = self._compile(writing, {**writing.outputs, **changed})
         function = self._sessions[mode]
         writing = function.writing
         self._check_count(inputs)
         self._aside = {**{n: a for n, a in writing.trace.first.items() if n not in self.session.names}, **self._aside}
         outputs = function(inputs, self.get)
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
-        return rebuild(writing.result, self._prefix(writing.result, "output", writing), outputs)
+        return writing.rebuild(outputs)
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         """Refuse another number of inputs."""
@@ -537,104 +443,3 @@ class _Function:
         check_empty(self.outputs, feeds)
         feeds |= {n: get(n) for n in self.writing.trace.before}
         return self.session.run({n: feeds[n] for n in self.session.inputs})
-
-
-def convert(arrays: Sequence[Any], inputs: Mapping[str, Value], ranges: Mapping[str, Range] = MappingProxyType({})
-            ) -> dict[str, np.ndarray]:
-    """Arrays that fit placeholders, by name, with indices in their ranges."""
-    converted = {}
-    for (n, v), x in zip(inputs.items(), arrays, strict=True):
-        a = np.asarray(x)
-        converted[n] = a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
-        sizes = zip(a.shape, v.shape or (), strict=False)
-        if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
-            raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for {v.type_name}.")
-    check_sizes(inputs, list(converted.values()))
-    check_indices(ranges, converted)
-    return converted
-
-
-def check_sizes(inputs: Mapping[str, Value], arrays: Sequence[np.ndarray]) -> dict[str, int]:
-    """The sizes of arrays by name; an error where one has two numbers, as these might be broadcast."""
-    sizes: dict[str, int] = {}
-    owners: dict[str, str] = {}
-    for (n, v), a in zip(inputs.items(), arrays, strict=True):
-        for size, name in zip(a.shape, v.shape or (), strict=False):
-            if isinstance(name, str) and sizes.setdefault(name, size) != size:
-                raise DataError(f"The size {name!r} is {sizes[name]} in {owners[name]!r} and {size} in {n!r}; where "
-                                f"they may differ, compile on placeholders with other names of sizes.")
-            if isinstance(name, str):
-                owners.setdefault(name, n)
-    return sizes
-
-
-def _to_placeholder(x: Any, name: str, dtype: np.dtype | None, rows: str = "N") -> Value:
-    """A placeholder of this name; of an array, for any number of rows, and real numbers in the dtype of weights."""
-    if isinstance(x, Value):
-        return variable(name, x.dtype, x.shape)
-    a = np.asarray(x)
-    if a.dtype == object:
-        raise DataError(f"{name!r} is a {type(x).__name__}, where a placeholder or an array was expected.")
-    return variable(name, dtype if dtype is not None and a.dtype.kind == "f" else a.dtype,
-                    [rows, *a.shape[1:]] if a.ndim else [])
-
-
-def _name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken: Collection[str]) -> list[str]:
-    """A name for each input that is not taken: its own, that of the argument, or of its kind."""
-    names: list[str] = []
-    for i, x in enumerate(inputs):
-        argument = arguments[i] if i < len(arguments) else kind if len(inputs) == 1 else f"{kind}_{i}"
-        name = (x.hint if isinstance(x, Value) else "") or argument
-        while name in taken or name in names:
-            name += "_"
-        names.append(name)
-    return names
-
-
-def _initial_values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
-    """The first values of parameters, as they have been drawn."""
-    return {n: p.initializer(p.shape, p.dtype, seed=p.seed) for n, p in parameters.items()}
-
-
-def _unwrap(v: Value) -> Value:
-    """The value behind the end of a gradient, which means nothing at the end of a step."""
-    if v.node is not None and v.node.op_type == "StopGradient" and v.node.inputs[0] is not None:
-        return v.node.inputs[0]
-    return v
-
-
-def _add_entry(proto: ModelProto, step: Writing, entry: Entry, visible: Collection[str], states: Collection[str]
-               ) -> None:
-    """Add an entry to the training of a model; the first one is to hold the states."""
-    info, changed = proto.training_info.add(), {n: _unwrap(v) for n, v in entry.updates.items()}
-    results = {**entry.outputs, **{f"{n}_new": v for n, v in changed.items()}}
-    inside = [g for g in walk_graphs(proto.graph) if g is not proto.graph]
-    reserved = {*visible, *(i.name for g in inside for i in g.input)}
-    reserved |= {o for g in inside for node in g.node for o in node.output}
-    algorithm = build({**step.inputs, **step.trace.before}, results, name="training", reserved=reserved)
-    info.algorithm.CopyFrom(algorithm.graph)
-    info.algorithm.ClearField("input")
-    info.algorithm.input.extend(i for i in algorithm.graph.input if i.name not in visible and i.name not in states)
-    declare_labels(info.algorithm, step.labels)
-    for n in changed:
-        info.update_binding.add(key=n, value=f"{n}_new")
-    _declare_opsets(proto, algorithm)
-
-
-def _store(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
-    """Turn inputs of a graph into initializers."""
-    inputs = [i for i in graph.input if i.name not in arrays]
-    graph.ClearField("input")
-    graph.input.extend(inputs)
-    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
-
-
-def _declare_opsets(proto: ModelProto, other: ModelProto) -> None:
-    """Declare what the graph of another model needs."""
-    versions = {o.domain: o for o in proto.opset_import}
-    for o in other.opset_import:
-        if o.domain not in versions:
-            proto.opset_import.add(domain=o.domain, version=o.version)
-        else:
-            versions[o.domain].version = max(versions[o.domain].version, o.version)
-    proto.ir_version = max(proto.ir_version, other.ir_version)

@@ -12,9 +12,10 @@ from ortpartial.exceptions import NotComputedError
 from ortpartial.graph import Value, evaluating, with_numbers
 from ortpartial.runtime import Buffer
 
-from .compilation import Program, Writing, convert, in_turn
-from .structure import flatten, rebuild
+from .compilation import Program, in_turn
+from .placeholders import convert
 from .trace import Trace
+from .writing import Writing, write, write_step
 
 __all__ = ["EagerProgram"]
 
@@ -64,12 +65,13 @@ class EagerProgram(Program):
             return super()._write_inference()
         except NotComputedError as e:
             self._reading = e
-            return Writing(Trace(self.module, training=False), self.inputs, tuple(self.inputs.values()))
+            values = tuple(self.inputs.values())
+            return Writing(Trace(self.module, training=False), self.inputs, values, [("output", values)])
 
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Check the step on placeholders."""
         try:
-            self.write(self.module.train_one_batch, self._name_batch(targets, inputs), training=True)
+            write_step(self.module, self._name_batch(targets, inputs), training=True)
         except NotComputedError as e:
             self._reading = e
 
@@ -123,12 +125,12 @@ class EagerProgram(Program):
         numbers = convert(arrays, inputs)
         values = {n: with_numbers(v, numbers[n]) for n, v in inputs.items()}
         with evaluating([*self.seed.view(np.uint32).tolist(), self.iteration]):
-            writing = self.write(code, values, training=training, updates=updates, find=self.find,
-                                 add_up=self._add_up)
+            writing = write(self.module, code, values, training=training, updates=updates, find=self.find,
+                            add_up=self._add_up)
             if training:
                 writing.trace.count_batch()
         trace = writing.trace
         if updates:
             self._former = {n: trace.before[n].numpy() for n in trace.changed}
             self.set({n: v.numpy() for n, v in trace.changed.items()})
-        return rebuild(writing.result, "", {n: v.numpy() for n, v in flatten(writing.result, "").items()})
+        return writing.rebuild({n: v.numpy() for n, v in writing.outputs.items()})

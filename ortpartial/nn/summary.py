@@ -11,9 +11,10 @@ from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import count_flops, topological, variable
 from ortpartial.model import format_bytes, format_flops
 
-from .compilation import Program, Writing
+from .compilation import Program
 from .module import Module
 from .structure import flatten
+from .writing import Writing, write
 
 __all__ = ["Row", "Summary", "summarize"]
 
@@ -147,7 +148,7 @@ def _write(program: Program, sizes: Mapping[str, int]) -> Writing:
     """What the module writes in evaluation, with some sizes of its inputs replaced by others."""
     inputs = {n: variable(n, v.dtype, [d if isinstance(d, int) else sizes.get(d or "?", d) for d in v.shape or ()])
               for n, v in program.inputs.items()}
-    return program.write(lambda *values: program.module(*values), inputs, training=False)
+    return write(program.module, lambda *values: program.module(*values), inputs, training=False)
 
 
 def _resize(program: Program, writing: Writing, sizes: Mapping[str, int]) -> Writing:
