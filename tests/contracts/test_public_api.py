@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 import ortpartial
+from ortpartial.autodiff.registry import RULES
 
 # The sections of a numpydoc docstring, in the order in which they stand.
 SECTIONS = (
@@ -172,11 +173,14 @@ def test_documented(name):
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_example(name, tmp_path, monkeypatch):
-    # Examples may write files.
+    # Examples may write files, and register rules whose names end with the example.
     monkeypatch.chdir(tmp_path)
+    rules = dict(RULES)
     report = []
     runner = doctest.DocTestRunner(NumberChecker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     runner.run(EXAMPLES[name], out=report.append)
+    RULES.clear()
+    RULES.update(rules)
     assert runner.failures == 0, "".join(report)
 
 
