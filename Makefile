@@ -7,7 +7,7 @@ CPU := .venv-cpu
 NODE := tests/training_info/node
 
 # Two processes of one thread each use two cores; more threads would only compete.
-PYTEST := -m pytest -n 2
+PYTEST := -m pytest -n 2 --dist worksteal
 PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 

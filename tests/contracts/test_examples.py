@@ -71,10 +71,15 @@ def test_every_example_is_known():
     assert [e.stem for e in EXAMPLES] == sorted(PRINTED)
 
 
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("torch", [False, True], ids=["without torch", "with torch"])
-def test_examples(torch, tmp_path):
-    """Each in a process of its own, all from one that has imported the packages that they share."""
+def test_examples(torch, half, tmp_path):
+    """Each in a process of its own, all from one that has imported the packages that they share.
+
+    `make test` runs one half of them on onnxruntime-training and the other on onnxruntime.
+    """
     chosen = [e for e in EXAMPLES if ("import torch" in e.read_text(encoding="utf-8")) == torch]
+    chosen = chosen[half ^ has_training() :: 2]
     folders = {example: tmp_path / example.stem for example in chosen}
     for folder in folders.values():
         folder.mkdir()

@@ -18,8 +18,8 @@ def results(*arguments):
 
 
 def test_a_sample():
-    mutants = results("einsum", 5)
-    assert len(mutants) == 5
+    mutants = results("einsum", 2)
+    assert len(mutants) == 2
     assert [row for row in mutants if not row[-1]] == []
 
 

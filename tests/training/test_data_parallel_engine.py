@@ -200,8 +200,10 @@ def test_the_steps_of_one_process(size, tmp_path):
     ("case", "message"),
     [
         ("death", "ProcessError: Process 0 of 2 has lost the others: "),
-        ("failing", "A callback has failed in the first process: ZeroDivisionError: division by zero"),
-        ("other rows", "DataError: This process has 52 rows, the first one 53; every process is given all rows."),
+        pytest.param("failing", "A callback has failed in the first process: ZeroDivisionError: division by zero",
+                     marks=pytest.mark.slow),
+        pytest.param("other rows", "DataError: This process has 52 rows, the first one 53; every process is given all "
+                     "rows.", marks=pytest.mark.slow),
     ],
 )
 def test_what_ends_one_ends_all(case, message, tmp_path):
@@ -226,6 +228,7 @@ def test_settings():
     assert set(made.save_onnx_graph(bytes)) >= {"gradient", "update", "predict"}
 
 
+@pytest.mark.slow
 def test_example():
     """The same script as one process and as two."""
     script = ROOT / "examples" / "ddp_fit.py"

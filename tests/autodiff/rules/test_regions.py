@@ -33,6 +33,7 @@ def test_roi_align(settings):
     check_gradient(aligned(**settings), [IMAGES, REGIONS], directions=1, order=1, rtol_float32=1e-3)
 
 
+@pytest.mark.slow
 def test_roi_align_to_the_second_order():
     check_gradient(aligned((1,)), [IMAGES, REGIONS[:1]], directions=1, rtol_float32=1e-3)
 

@@ -107,7 +107,7 @@ def test_deformable_convolution(settings, args):
 SLOW = pytest.mark.slow
 # What runs is the gradient, on any runtime and of any rank, and its differences are the second order.
 DEFORMED_AGAIN = rows(
-    ("mask, no bias", {}, [real(1, 1, 3, 2), real(2, 1, 2, 2), 0.5 * real(1, 8, 2, 1), None, real(1, 4, 2, 1)]),
+    ("mask, no bias", {}, [real(1, 1, 3, 2), real(2, 1, 2, 2), 0.5 * real(1, 8, 2, 1), None, real(1, 4, 2, 1)], SLOW),
     ("groups of offsets", {"offset_group": 2}, [real(1, 4, 3, 2), real(2, 4, 2, 2), 0.5 * real(1, 16, 2, 1)], SLOW),
     ("everything", {"group": 2, "offset_group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1], "dilations": [1, 2]},
      [real(1, 2, 4, 4), real(2, 1, 2, 2), 0.5 * real(1, 16, 3, 3), real(2), real(1, 8, 3, 3)], SLOW),

@@ -80,7 +80,8 @@ def test_an_estimator_of_scikit_learn(terminal):
 def test_a_search(terminal, estimator, n_jobs):
     """It moves, whether the fits run here or in other processes."""
     parameters = {"C": [0.1, 1.0]} if isinstance(estimator, LogisticRegression) else {"alpha": [0.1, 1.0]}
-    search = GridSearchCV(estimator, parameters, cv=3, n_jobs=n_jobs).set_callbacks(ProgressBar())
+    search = GridSearchCV(estimator, parameters, cv=10 if n_jobs == 1 else 3, n_jobs=n_jobs)
+    search.set_callbacks(ProgressBar())
     search.fit(X, LABELS)
     states = terminal.states()
     assert states[-1].startswith("GridSearchCV 100%")
