@@ -371,8 +371,8 @@ class Module:
         sequential : bool
             Whether one thread computes, so that numbers do not depend on the cores of the machine, to the last bit.
         targets : like inputs, optional
-            What `train_one_batch` takes after the inputs; the step is then written here, and else at the first batch, for
-            targets of its sizes and any number of rows.
+            What `train_one_batch` takes after the inputs; the step is then written here, and else at the first batch,
+            for targets of its sizes and any number of rows.
         random_state : int, optional
             The seed of the first weights, the Dropout masks and the order of the rows.
         device : str

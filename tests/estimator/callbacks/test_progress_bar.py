@@ -72,6 +72,12 @@ def test_an_estimator_of_scikit_learn(terminal):
     assert bar._listeners == {}
 
 
+def score_slowly(estimator, X, y):
+    """So that the bar is drawn in between."""
+    time.sleep(0.03)
+    return estimator.score(X, y)
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("estimator", [LogisticRegression(max_iter=10), OnnxClassifier(max_iter=3)],
                          ids=["theirs", "ours"])
@@ -80,7 +86,7 @@ def test_an_estimator_of_scikit_learn(terminal):
 def test_a_search(terminal, estimator, n_jobs):
     """It moves, whether the fits run here or in other processes."""
     parameters = {"C": [0.1, 1.0]} if isinstance(estimator, LogisticRegression) else {"alpha": [0.1, 1.0]}
-    search = GridSearchCV(estimator, parameters, cv=10 if n_jobs == 1 else 3, n_jobs=n_jobs)
+    search = GridSearchCV(estimator, parameters, cv=3, n_jobs=n_jobs, scoring=score_slowly)
     search.set_callbacks(ProgressBar())
     search.fit(X, LABELS)
     states = terminal.states()
