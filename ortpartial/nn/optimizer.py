@@ -11,7 +11,7 @@ import numpy as np
 from ortpartial.autodiff import grad, nodes_between
 from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
-from ortpartial.learning import drop_flushes, resolve_clipping, resolve_penalty, resolve_rate
+from ortpartial.learning import NamedSettings, drop_flushes, resolve_clipping, resolve_penalty, resolve_rate
 
 from .changes import note_change
 from .data_parallel import average
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Optimizer"]
 
 
-class Optimizer:
+class Optimizer(NamedSettings):
     """An optimizer of some weights of a module. Called with a loss in `train_one_batch`, it updates them.
 
     The gradient of the loss by each weight, that of the penalty and the update become a part of the step. Weights have
@@ -92,6 +92,14 @@ class Optimizer:
     >>> bool(losses[-1] < 1e-3 * losses[0])
     True
     """
+
+    @classmethod
+    def _check_arguments(cls, args: Sequence[Any], settings: Iterable[str]) -> None:
+        try:
+            super()._check_arguments(args, settings)
+        except TypeError as e:
+            raise TypeError(f"{e} What belongs to the algorithm, such as its step size, is given to it, as in "
+                            f"rate=LearningRateAdam(0.01).") from None
 
     def __init__(
         self, rate: Any = "SGD", parameters: Any = None, *, penalty: Any = None, gradient_clipping: Any = None,

@@ -33,6 +33,7 @@ from ortpartial.graph.ops import CONTROL, OPSET, constant, variable
 from ortpartial.graph.rewriter import rewrite
 from ortpartial.graph.schemas import schema_of
 from ortpartial.model.load import load as model_of
+from ortpartial.runtime.device import has_training
 from ortpartial.testing import _gradient, _make_runner, _runs, check_gradient, evaluate
 
 
@@ -53,9 +54,9 @@ def body_expression(name, inputs):
 
 
 def sampled():
-    """All cases; most of those of Attention, which are many and slow, only in the long proof."""
+    """One half of the cases on onnxruntime-training, the other on onnxruntime; few of Attention. A proof has all."""
     many = [n for n, (graph, _, _) in CASES.items() if graph.node[0].op_type == "Attention"]
-    slow = set(many) - set(many[::10])
+    slow = {*many, *list(CASES)[has_training() :: 2]} - {*many[::10]}
     return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in CASES]
 
 
