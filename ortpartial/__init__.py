@@ -23,6 +23,7 @@ from .estimator.callbacks import (
 )
 from .exceptions import OrtPartialError
 from .graph import Value, build, constant, op, stop_gradient, values, variable
+from .kits import TrainingKit, run_kit, write_kit
 from .learning import (
     AbsoluteLearningLoss,
     BaseLearningLoss,
@@ -103,12 +104,12 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
            "OrtPartialError", "PoissonLearningLoss", "PolynomialSchedule", "ProgressBar", "ReduceOnPlateau",
            "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss",
-           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingSession",
-           "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay", "add_loss_output", "build", "check_training_info",
-           "composed", "constant", "elementwise", "find_learning_rate", "grad", "gradient_model", "load",
-           "lower_training_operators", "lowered_step", "no_gradient", "op", "plot_graph", "plot_histograms",
-           "plot_learning_rate_finder", "plot_losses", "stop_gradient", "strip_training_info", "to_training_info",
-           "variable", "vjp"]
+           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingKit",
+           "TrainingSession", "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay", "add_loss_output", "build",
+           "check_training_info", "composed", "constant", "elementwise", "find_learning_rate", "grad", "gradient_model",
+           "load", "lower_training_operators", "lowered_step", "no_gradient", "op", "plot_graph", "plot_histograms",
+           "plot_learning_rate_finder", "plot_losses", "run_kit", "stop_gradient", "strip_training_info",
+           "to_training_info", "variable", "vjp", "write_kit"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +17,7 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, DataError, ModelWarning, SettingError
+from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -873,6 +875,49 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             As for `to_training_info`.
         """
         return to_training_info(self._spec, style, state=self._state.take_snapshot(), init=init, weighted=weighted)
+
+    def export_step(self, folder: str | os.PathLike[str], targets: str | Sequence[str] = ("web",), *,
+                    batch_size: int | None = None, batch_sizes: Collection[int] | None = None,
+                    weighted: bool | str = False) -> dict[str, Path]:
+        """Write a training kit, which trains where there is no Python: in a browser, in Node, C, C++ or Java.
+
+        The training goes on from its current weights and optimizer states. `TrainingKit` and `run_kit` run it here.
+
+        Parameters
+        ----------
+        folder, targets : object
+            As for `write_kit`.
+        batch_size : int, optional
+            The number of rows of a batch that a runner takes by default; that of the optimizer, or the first that there
+            is a step for.
+        batch_sizes : collection of int, optional
+            As for `write_kit`.
+        weighted : bool or "elements"
+            As for `to_training_info`.
+
+        Returns
+        -------
+        dict of str to pathlib.Path
+            The files by name.
+
+        Raises
+        ------
+        SettingError, ModelError, OSError
+            As for `to_training_info` and `write_kit`.
+
+        Examples
+        --------
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.5)
+        >>> sorted(optimizer.export_step("exported_kit", targets=()))
+        ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
+        """
+        proto = self.get_training_onnx("lowered", init="model", weighted=weighted)
+        rows = [v.shape[0] for v in self._spec.model.inputs.values() if v.shape]
+        if batch_size is None and not batch_sizes and not any(isinstance(size, int) for size in rows):
+            batch_size = self.batch_size
+        return write_kit(proto, folder, targets, batch_size=batch_size, batch_sizes=batch_sizes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its trained weights and running statistics, as `get_trained_onnx` returns it.

@@ -1,7 +1,7 @@
 """Loading models: a file, bytes or a ModelProto becomes checked and upgraded values; and writing them."""
 
 from .aliases import Alias, AliasDict, find_aliases, is_generated_name
-from .atomic import replace_file
+from .atomic import replace_file, write_files
 from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
 from .declaration import declare
 from .display import draw_card, format_bytes, format_flops
@@ -35,4 +35,4 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Alias", "AliasDict", "
            "prune_outputs", "read", "read_ml_weights", "read_scope", "read_tensors", "register_expansion",
            "register_libraries", "register_upgrade_check", "remove_unused", "replace_file", "replace_weights",
            "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs",
-           "write", "write_folder", "write_tensors"]
+           "write", "write_files", "write_folder", "write_tensors"]

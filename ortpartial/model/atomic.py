@@ -8,15 +8,15 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["flush", "flush_folder", "make_folder", "replace_file"]
+__all__ = ["flush", "flush_folder", "make_folder", "replace_file", "write_files"]
 
 _TEMPORARY = ".ortpartial-{}.tmp"
 
@@ -101,6 +101,42 @@ def make_folder(path: Path) -> Iterator[Path]:
         finally:
             os.close(descriptor)
         flush_folder(path.parent)
+
+
+def write_files(contents: Mapping[str, bytes], folder: str | os.PathLike[str]) -> dict[str, Path]:
+    """Write files into a folder, which is complete or not there whenever the process ends.
+
+    In a folder that is there, all files are written before the first takes the place of a former one.
+
+    Parameters
+    ----------
+    contents : dict of str to bytes
+        By the name of the file; the first one is replaced last.
+    folder : path
+        The folder, which is made with those that it is in.
+
+    Returns
+    -------
+    dict of str to pathlib.Path
+        The files by name.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written; all former ones remain.
+
+    Examples
+    --------
+    >>> write_files({"a.txt": b"A"}, "letters")["a.txt"].as_posix()
+    'letters/a.txt'
+    """
+    root = Path(folder)
+    with nullcontext(root) if root.is_dir() else make_folder(root) as place, ExitStack() as stack:
+        for name, data in contents.items():
+            file = stack.enter_context(replace_file(place / name))
+            file.write(data)
+            flush(file)
+    return {name: root / name for name in contents}
 
 
 def flush(file: BinaryIO) -> None:

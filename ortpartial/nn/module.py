@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value, variable
+from ortpartial.kits import write_kit
 
 from . import states
 from .changes import note_change
@@ -420,6 +422,27 @@ class Module:
         """
         self._compiled.complete()
         return self._compiled.session.inference_model()
+
+    def export_step(self, folder: str | os.PathLike[str], targets: str | Sequence[str] = ("web",), *,
+                    batch_size: int | None = None, batch_sizes: Sequence[int] | None = None) -> dict[str, Path]:
+        """Write a training kit, which trains the module where there is no Python, such as in a browser.
+
+        Parameters
+        ----------
+        folder, targets, batch_size, batch_sizes : object
+            As for `write_kit`.
+
+        Returns
+        -------
+        dict of str to pathlib.Path
+            The files by name.
+
+        Raises
+        ------
+        SettingError, ModelError, OSError
+            As for `write_kit`.
+        """
+        return write_kit(self.graph, folder, targets, batch_size=batch_size, batch_sizes=batch_sizes)
 
     def summary(self, *, sizes: Mapping[str, int] | None = None, depth: int | None = None) -> Summary:
         """What the layers compute, hold and cost in evaluation; ``print(model.summary())`` shows a table.

@@ -10,9 +10,11 @@ from .operators import lower_training_operators
 from .recognition import StoredTraining, recognize_training
 from .rows import count_rows, read_rows, split_rows
 from .session import TrainingSession, draw_initialization
+from .steps import compose_step
 from .tables import TABLES, read_table, write_table
 
-__all__ = ["TABLES", "StoredTraining", "TrainingSession", "TrainingSnapshot", "check_training_info", "count_rows",
-           "declare_labels", "declare_versions", "draw_initialization", "find_labels", "lower_training_operators",
-           "lowered_step", "open_arrays", "read_labels", "read_rows", "read_table", "recognize_training", "split_rows",
-           "strip_training_info", "to_training_info", "train_epochs", "upgrade_model", "write_table"]
+__all__ = ["TABLES", "StoredTraining", "TrainingSession", "TrainingSnapshot", "check_training_info", "compose_step",
+           "count_rows", "declare_labels", "declare_versions", "draw_initialization", "find_labels",
+           "lower_training_operators", "lowered_step", "open_arrays", "read_labels", "read_rows", "read_table",
+           "recognize_training", "split_rows", "strip_training_info", "to_training_info", "train_epochs",
+           "upgrade_model", "write_table"]

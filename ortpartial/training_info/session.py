@@ -14,7 +14,6 @@ from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
-from ortpartial.learning import descend
 from ortpartial.model import (
     Model,
     Range,
@@ -29,13 +28,13 @@ from ortpartial.model import (
     register_libraries,
     write,
 )
-from ortpartial.rewrites import rewrite_model, rewrite_step
+from ortpartial.rewrites import rewrite_model
 from ortpartial.runtime import Binding, Buffer, Device, Session, Turn, as_numpy, choose_threads
-from ortpartial.training import Names
 
 from .checker import check_training_info, initialization
 from .graphs import build_step, list_computed, mutable, pairs, strip_training_info
 from .labels import read_labels
+from .steps import compose_step
 
 __all__ = ["TrainingSession", "draw_initialization"]
 
@@ -73,6 +72,8 @@ class TrainingSession:
         What a step reads and what it returns.
     shapes : dict of str to tuple
         The shapes that the inputs are declared with: sizes, names of sizes, or None; None where there is no shape.
+    ranges : dict of str to Range
+        By input that holds labels or indices, the whole numbers that it may hold.
     batch_size : int or None
         The number of rows of a step, if the model declares one.
     steps_taken : int
@@ -128,12 +129,12 @@ class TrainingSession:
         """Name what the steps read and what they return: all that they compute but the bound values, the new state."""
         infos = self._model.training_info
         steps = [list_computed(build_step(self._model, i), info, self._returned) for i, info in enumerate(infos)]
-        self._ranges: dict[str, Range] = {}
+        self.ranges: dict[str, Range] = {}
         self._indices: frozenset[str] = frozenset()
         for i, (inputs, outputs) in enumerate(steps):
-            self._ranges |= index_ranges(inputs, outputs.values())
+            self.ranges |= index_ranges(inputs, outputs.values())
             self._indices |= find_indices(inputs, outputs.values())
-            self._ranges |= read_labels(infos[i].algorithm, f"training_info[{i}]")
+            self.ranges |= read_labels(infos[i].algorithm, f"training_info[{i}]")
         self._types = {n: v for inputs, _ in steps for n, v in inputs.items() if n not in self._stored}
         self.inputs = list(self._types)
         self.shapes = {n: v.shape for n, v in self._types.items()}
@@ -177,6 +178,11 @@ class TrainingSession:
             raise SettingError(f"seed is None or a whole number of at least 0, not {seed!r}.") from None
         with self._turn.lock:
             self._initialize(seed, rng)
+
+    @property
+    def model(self) -> ModelProto:
+        """The model that the session was opened with, which nothing may write to."""
+        return self._model
 
     def _initialize(self, seed: int | None, rng: np.random.Generator) -> None:
         """Run the initializations, each of which sees what those before have set."""
@@ -316,7 +322,7 @@ class TrainingSession:
         if feeds.keys() != self._types.keys():
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
         arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
-        check_indices(self._ranges, arrays)
+        check_indices(self.ranges, arrays)
         return arrays
 
     def _is_unused_input(self, name: str) -> bool:
@@ -445,19 +451,13 @@ class _BoundSteps:
         self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
         self._turns: dict[int, list[tuple[Binding, list[str], dict[str, Buffer]]]] = {}
         model = training._model
-        for i, info in enumerate(model.training_info):
-            step, update = build_step(model, i, sizes), pairs(info.update_binding)
-            inputs, computed = list_computed(step, info, training._returned)
-            if not computed:
+        for i in range(len(model.training_info)):
+            inputs, outputs, new = compose_step(model, i, sizes, training._returned)
+            if not outputs:
                 continue
-            names = Names.of(step)
-            outputs = {n: v for n, v in computed.items() if n not in update.values()}
-            outputs |= {names.new(key): computed[value] for key, value in update.items()}
-            outputs = rewrite_step(_write_descent(rewrite_model(replace(step, outputs=outputs)).outputs))
             graph = build(inputs, outputs, name="step")
             threads = training._threads or choose_threads(list(outputs.values()))
             session = Session(graph, device=training._device, threads=threads)
-            new = {names.new(key): key for key in update}
             fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
                      if n not in new and v.is_static and v.dtype != object}  # onnxruntime binds no strings.
             self._steps.append((session, new, fixed))
@@ -501,19 +501,6 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
     """Whether a shape agrees with the declared one."""
     pairs = zip(shape, declared, strict=False)
     return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
-
-
-def _write_descent(outputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Outputs with w - η · step written as `descend` writes it, as in `fit`."""
-
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
-        if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
-            return None
-        eta, step = scaled.inputs
-        like = inputs[0].shape is not None and inputs[0].shape == step.shape and inputs[0].is_static
-        return [descend(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
-
-    return dict(zip(outputs, rewrite(list(outputs.values()), {}, change), strict=True))
 
 
 def draw_initialization(

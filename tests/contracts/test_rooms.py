@@ -20,6 +20,7 @@ ORDER = (
     "runtime",
     "training",
     "training_info torch plots",
+    "kits",
     "estimator",
     "nn",
     "cli testing",

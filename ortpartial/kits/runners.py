@@ -1,0 +1,49 @@
+"""The runners of training kits: programs that train where there is no Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ortpartial.exceptions import SettingError
+
+__all__ = ["TARGETS", "read_runners"]
+
+#: The files of a runner by target.
+TARGETS = {
+    "web": ("javascript/kit.mjs",),
+    "node": ("javascript/kit.mjs", "javascript/train.mjs", "javascript/package.json"),
+    "c": ("c/train.c",),
+    "cpp": ("cpp/train.cpp",),
+    "java": ("java/Train.java",),
+}
+
+_HERE = Path(__file__).parent
+
+
+def read_runners(targets: str | Iterable[str]) -> dict[str, bytes]:
+    """Read the files of runners.
+
+    Parameters
+    ----------
+    targets : str or iterable of str
+        Where a kit shall run: ``"web"``, ``"node"``, ``"c"``, ``"cpp"``, ``"java"``; any number of them.
+
+    Returns
+    -------
+    dict of str to bytes
+        By the name of the file.
+
+    Raises
+    ------
+    SettingError
+        A target is not known.
+    """
+    names = [targets] if isinstance(targets, str) else list(targets)
+    for name in names:
+        if name not in TARGETS:
+            raise SettingError(f"targets has {name!r}; expected some of {', '.join(map(repr, TARGETS))}.")
+    # They are examples, too: a wheel has a copy, beside the sources they stand where examples are.
+    installed, examples = _HERE / "runners", _HERE.parents[1] / "examples" / "anywhere"
+    folder = installed if installed.is_dir() else examples
+    return {Path(file).name: (folder / file).read_bytes() for name in names for file in TARGETS[name]}

@@ -1,0 +1,275 @@
+"""Training kits in Python: the reference for the runners of all other languages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, load_model_from_string
+
+from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
+from ortpartial.model import match_names, read_tensors, replace_file
+from ortpartial.runtime import Session, runtime_version
+
+from .manifest import Manifest, read_manifest
+from .order import draw_order
+from .state_file import pack_state, read_state
+
+__all__ = ["TrainingKit", "run_kit"]
+
+
+class TrainingKit:
+    """A training kit, as `write_kit` and `export_step` write it, trained by the onnxruntime of this process.
+
+    Parameters
+    ----------
+    folder : path
+        The kit.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+
+    Attributes
+    ----------
+    manifest : Manifest
+        What the kit holds.
+    state : dict of str to numpy.ndarray
+        Weights, running statistics, optimizer states and counters, as they are now.
+    steps_taken : int
+        The number of steps since the kit was exported.
+
+    Raises
+    ------
+    ModelError
+        The folder holds no kit, a damaged one or one of a newer version, or onnxruntime lacks an operator.
+    OSError
+        A file cannot be read.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.25)
+    >>> _ = optimizer.export_step("linear_kit", targets=(), batch_size=4)
+    >>> kit = TrainingKit("linear_kit")
+    >>> X = np.ones((4, 1), np.float32)
+    >>> kit.step({"x": X, "y_target": 2 * X})["loss"].item()
+    4.0
+    >>> kit.state["w"].tolist(), kit.steps_taken
+    ([[1.0]], 1)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, device: str = "cpu"):
+        self.folder, self._device = Path(folder), device
+        self.manifest = read_manifest(self.folder)
+        self.state, self.steps_taken = read_state(self.folder / Manifest.STATE, self.manifest.state)
+        self._sessions: dict[str, Session] = {}
+
+    def step(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Train on a batch.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            By the names of the inputs, in the dtypes and shapes of the manifest.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            What the step returns, the loss of the batch before it first.
+
+        Raises
+        ------
+        DataError
+            An input is missing or does not fit, or the kit has no step for so many rows.
+        ConvergenceError
+            The loss is NaN or infinite; the state remains as it was.
+        """
+        arrays = self._check(feeds)
+        return self._step(arrays, self._open(next(len(a) for a in arrays.values())))
+
+    def train(self, data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
+              batch_size: int | None = None, seed: int = 0,
+              on_step: Callable[[int, float], Any] | None = None) -> np.ndarray:
+        """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
+
+        Every runner takes the same rows: those of step k, counted from 0 since the kit was exported, are batch
+        k mod m of epoch k div m, with m whole batches an epoch. Rows that make no whole batch are left out of it.
+
+        Parameters
+        ----------
+        data : dict of str to array_like, or path
+            All rows by the names of the inputs, or a safetensors file with them.
+        steps : int
+            How many.
+        batch_size : int, optional
+            The number of rows of a batch; by default that of the kit.
+        seed : int
+            Of the order of the rows, from 0 to 2³² - 1.
+        on_step : callable, optional
+            Called with the number of steps taken and the loss, after each.
+
+        Returns
+        -------
+        numpy.ndarray of shape (steps,)
+            The loss of each batch, before its step.
+
+        Raises
+        ------
+        SettingError
+            A number is out of range.
+        DataError, ConvergenceError
+            As for `step`.
+        """
+        size = self.manifest.batch_size if batch_size is None else _whole("batch_size", batch_size, 1)
+        steps, seed = _whole("steps", steps, 0), _whole("seed", seed, 0, 2**32 - 1)
+        session = self._open(size)
+        arrays = self._check(read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data)
+        rows = next(len(a) for a in arrays.values())
+        if rows < size:
+            raise DataError(f"The data have {rows} rows, fewer than a batch of {size}.")
+        losses, epoch, order = np.empty(steps), -1, np.empty(0, np.int64)
+        for i in range(steps):
+            current, place = divmod(self.steps_taken, rows // size)
+            if current != epoch:
+                epoch, order = current, draw_order(seed, current, rows)
+            batch = order[place * size : (place + 1) * size]
+            outputs = self._step({n: a[batch] for n, a in arrays.items()}, session)
+            losses[i] = next(iter(outputs.values()))
+            if on_step is not None:
+                on_step(self.steps_taken, float(losses[i]))
+        return losses
+
+    def model(self) -> ModelProto:
+        """The inference model with the weights as they are now.
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        ModelError
+            The file of the model is not that of the manifest.
+        """
+        data = bytearray((self.folder / Manifest.MODEL).read_bytes())
+        for name, offset in self.manifest.weights.items():
+            weight = np.ascontiguousarray(self.state[name]).tobytes()
+            data[offset : offset + len(weight)] = weight
+        try:
+            return load_model_from_string(bytes(data))
+        except Exception:  # protobuf has errors of its own.
+            raise ModelError(f"{Manifest.MODEL} is damaged: export the kit again.") from None
+
+    def save(self) -> None:
+        """Write the state into the kit, for any runner to go on from; its file is replaced as a whole.
+
+        Raises
+        ------
+        OSError
+            It cannot be written; the former one remains.
+        """
+        with replace_file(self.folder / Manifest.STATE) as file:
+            file.write(pack_state(self.state, self.steps_taken))
+
+    def _open(self, rows: int) -> Session:
+        """The session of the step for batches of so many rows."""
+        file = self.manifest.find_step(rows)
+        if file not in self._sessions:
+            try:
+                session = Session((self.folder / file).read_bytes(), device=self._device)
+            except ModelError as e:
+                raise ModelError(f"onnxruntime {runtime_version()} cannot run {file}: {e}") from None
+            if len(session.inputs) != len(self.manifest.inputs) + len(self.state) or len(session.outputs) != len(
+                    self.manifest.outputs) + len(self.state):
+                raise ModelError(f"{file} is damaged: its inputs and outputs are not those of kit.json.")
+            self._sessions[file] = session
+        return self._sessions[file]
+
+    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The inputs as arrays, in the order of bindings, each with as many rows."""
+        arrays = {}
+        for tensor in self.manifest.inputs:
+            if tensor.name not in feeds:
+                raise DataError(f"The data lack the input {tensor.name!r}.")
+            arrays[tensor.name] = np.asarray(feeds[tensor.name])
+            tensor.check(arrays[tensor.name])
+        match_names(list(arrays), list(feeds))
+        rows = {n: len(a) for n, a in arrays.items()}
+        if len(set(rows.values())) > 1:
+            raise DataError(f"The inputs have different numbers of rows: "
+                            f"{', '.join(f'{n!r} has {size}' for n, size in rows.items())}.")
+        return arrays
+
+    def _step(self, arrays: Mapping[str, np.ndarray], session: Session) -> dict[str, np.ndarray]:
+        """Run a step on a batch that was checked."""
+        feeds = dict(zip(session.inputs, [*arrays.values(), *self.state.values()], strict=True))
+        results = list(session.run(feeds).values())
+        returned = len(self.manifest.outputs)
+        outputs = {t.name: a for t, a in zip(self.manifest.outputs, results[:returned], strict=True)}
+        if not np.isfinite(results[0]):
+            raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a smaller "
+                                   f"step size, or the data hold numbers that are none.")
+        self.state = dict(zip(self.state, results[returned:], strict=True))
+        self.steps_taken += 1
+        return outputs
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{t.name} {t.dtype}[{', '.join(map(str, t.shape))}]" for t in self.manifest.inputs)
+        size = sum(a.size for a in self.state.values())
+        return f"<TrainingKit {inputs}; state: {len(self.state)} ({size:,} numbers); {self.steps_taken} steps taken>"
+
+
+def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
+            batch_size: int | None = None, seed: int = 0, save: bool = True, device: str = "cpu") -> np.ndarray:
+    """Train a kit and save its state, as the runners of other languages do.
+
+    Parameters
+    ----------
+    folder : path
+        The kit.
+    data, steps, batch_size, seed : object
+        As for `TrainingKit.train`.
+    save : bool
+        Whether to write the state into the kit.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+
+    Returns
+    -------
+    numpy.ndarray of shape (steps,)
+        The loss of each batch, before its step.
+
+    Raises
+    ------
+    ModelError, SettingError, DataError, ConvergenceError, OSError
+        As for `TrainingKit`; the state in the kit remains.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.25)
+    >>> _ = optimizer.export_step("twice_kit", targets=(), batch_size=4)
+    >>> X = np.ones((8, 1), np.float32)
+    >>> run_kit("twice_kit", {"x": X, "y_target": 2 * X}, steps=3)
+    array([4.  , 1.  , 0.25])
+    >>> TrainingKit("twice_kit").steps_taken
+    3
+    """
+    kit = TrainingKit(folder, device=device)
+    losses = kit.train(data, steps, batch_size=batch_size, seed=seed)
+    if save:
+        kit.save()
+    return losses
+
+
+def _whole(name: str, number: Any, low: int, high: int | None = None) -> int:
+    """A whole number within a range."""
+    if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < low or (
+            high is not None and number > high):
+        limit = f"from {low} to {high}" if high is not None else f"of at least {low}"
+        raise SettingError(f"{name} is a whole number {limit}, not {number!r}.")
+    return int(number)

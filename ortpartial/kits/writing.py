@@ -1,0 +1,194 @@
+"""Writing a training kit: a step as plain ONNX graphs, the model, the state, the manifest and runners in a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.graph import Value, build, op, variable
+from ortpartial.model import read, write_files
+from ortpartial.training_info import TrainingSession, compose_step
+
+from .manifest import Manifest, Tensor
+from .runners import read_runners
+from .state_file import pack_state
+
+__all__ = ["write_kit"]
+
+#: Protobuf writes no more than this into one message.
+_LIMIT = 2**31 - 1
+
+
+def write_kit(
+    model: ModelProto | bytes | str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    targets: str | Iterable[str] = ("web",),
+    *,
+    batch_size: int | None = None,
+    batch_sizes: Collection[int] | None = None,
+) -> dict[str, Path]:
+    """Write a training kit: a folder that any onnxruntime trains, in a browser, in Node, C, C++, Java or Python.
+
+    Its step is a plain ONNX graph, which reads a batch and the state (weights, running statistics, optimizer states,
+    counters) and returns the loss and the next state. Beside it are the state, the inference model, a manifest with
+    names, shapes and the order of bindings, and runners.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes or path
+        A model with training information, such as `get_training_onnx` of an optimizer returns and `TrainingSession`
+        saves; the training goes on from its state.
+    folder : path
+        The folder. It is complete or not there, even if the process is interrupted; in one that is there, all files
+        are written before the first takes the place of a former one.
+    targets : str or iterable of str
+        Whose runners to add: ``"web"``, ``"node"``, ``"c"``, ``"cpp"``, ``"java"``.
+    batch_size : int, optional
+        The number of rows of a batch that a runner takes by default: 32, or the first of `batch_sizes`.
+    batch_sizes : collection of int, optional
+        The numbers of rows that there are steps for, a graph for each, which is faster than one whose sizes are not
+        known. By default one step takes batches of any size, if the model does.
+
+    Returns
+    -------
+    dict of str to pathlib.Path
+        The files by name.
+
+    Raises
+    ------
+    SettingError
+        A target or a size of batches is not known.
+    ModelError
+        The model has no training information or several entries of it, its step returns no loss, or its inputs have no
+        rows in common.
+    OSError
+        A file cannot be written.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.25)
+    >>> sorted(write_kit(optimizer.get_training_onnx("lowered"), "kit", targets=()))
+    ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
+    """
+    runners = read_runners(targets)
+    proto = read(model)
+    if len(proto.training_info) != 1:
+        raise ModelError(f"A kit holds one training step, and the model has {len(proto.training_info)} entries of "
+                         f"training_info.")
+    session = TrainingSession(proto)
+    shapes = _share_rows(session.shapes)
+    sizes = _choose_sizes(shapes, batch_sizes)
+    files = {size: "step.onnx" if size is None else f"step-{size}.onnx" for size in sizes}
+    steps = {size: _compose(session, shapes, size) for size in sizes}
+    data, weights = _place_weights(session)
+    manifest = Manifest(batch_size or sizes[0] or 32, files, *_describe(session, shapes, steps[sizes[0]]), weights)
+    manifest.find_step(manifest.batch_size)
+    return write_files({
+        **{files[size]: step.to_bytes() for size, step in steps.items()}, Manifest.MODEL: data,
+        Manifest.STATE: pack_state(session.state, 0), **runners, Manifest.NAME: manifest.to_json().encode()}, folder)
+
+
+def _share_rows(declared: Mapping[str, Sequence[Any] | None]) -> dict[str, tuple[int | str, ...]]:
+    """The shapes of inputs, of which the first axis of each counts the same rows; every unknown size has a name."""
+    for name, shape in declared.items():
+        if not shape:
+            raise ModelError(f"The input {name!r} of the step has no rows; a kit needs inputs whose first axis counts "
+                             f"the rows of a batch.")
+    firsts = [shape[0] for shape in declared.values() if shape]
+    sizes = {size for size in firsts if isinstance(size, int)}
+    if len(sizes) > 1:
+        raise ModelError(f"The inputs of the step have {' and '.join(map(str, sizes))} rows; a kit needs inputs whose "
+                         f"first axis counts the rows of a batch.")
+    rows = next((size for size in [*sizes, *firsts] if size is not None), "N")
+    return {name: (rows, *_name_sizes(name, shape)[1:]) for name, shape in declared.items() if shape}
+
+
+def _name_sizes(tensor: str, shape: Sequence[int | str | None]) -> tuple[int | str, ...]:
+    """A shape in which each size that is not known has a name."""
+    return tuple([f"{tensor}_{axis}" if size is None else size for axis, size in enumerate(shape)])
+
+
+def _choose_sizes(shapes: Mapping[str, tuple[int | str, ...]], batch_sizes: Collection[int] | None) -> list[int | None]:
+    """The numbers of rows that there are steps for, None for any number."""
+    rows = next((shape[0] for shape in shapes.values()), "N")
+    if batch_sizes is None:
+        return [rows if isinstance(rows, int) else None]
+    for size in batch_sizes:
+        if not isinstance(size, int | np.integer) or size < 1:
+            raise SettingError(f"batch_sizes has {size!r}; expected whole numbers of at least 1.")
+        if isinstance(rows, int) and size != rows:
+            raise SettingError(f"batch_sizes has {size}, and the model takes batches of {rows} rows alone.")
+    for name, shape in shapes.items():
+        if unknown := [size for size in shape[1:] if isinstance(size, str)]:
+            raise SettingError(f"batch_sizes fixes all sizes, and {unknown[0]!r} of the input {name!r} is not known; "
+                               f"leave batch_sizes out.")
+    if not batch_sizes:
+        raise SettingError("batch_sizes is empty; leave it out for batches of any size.")
+    return list(dict.fromkeys(map(int, batch_sizes)))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step: the inputs of a batch, what it returns, and by state tensor the name of its next value, before, after."""
+
+    inputs: Mapping[str, Value]
+    outputs: Mapping[str, Value]
+    state: Mapping[str, tuple[str, Value, Value]]
+
+    def to_bytes(self) -> bytes:
+        """The graph, in the order of bindings."""
+        inputs = {**self.inputs, **{n: before for n, (_, before, _) in self.state.items()}}
+        outputs = {**self.outputs, **{new: after for new, _, after in self.state.values()}}
+        return build(inputs, outputs, name="step").SerializeToString()
+
+
+def _compose(session: TrainingSession, shapes: Mapping[str, Sequence[Any]], rows: int | None) -> _Step:
+    """The step for so many rows, None for any number."""
+    proto, state = session.model, session.state
+    sizes = None if rows is None else {n: (rows, *shape[1:]) for n, shape in shapes.items()}
+    inputs, outputs, new = compose_step(proto, 0, sizes, [o.name for o in proto.training_info[0].algorithm.output])
+    returned = {n: v for n, v in outputs.items() if n not in new}
+    loss = next((n for n, v in returned.items() if v.is_float and v.shape == ()), None)
+    if loss is None:
+        raise ModelError(f"A kit needs a step that returns its loss, a number; this one returns "
+                         f"{', '.join(f'{n!r} {v.type_name}' for n, v in returned.items()) or 'nothing'}.")
+    after = {key: (n, outputs[n]) for n, key in new.items()}
+    held = {}
+    for n, a in state.items():
+        before = inputs.get(n, variable(n, a.dtype, a.shape))
+        # What a step only reads, such as a seed, is handed on: the state goes in and comes out whole.
+        held[n] = (after[n][0], before, after[n][1]) if n in after else (f"{n}_next", before, op.Identity(before))
+    return _Step({n: inputs[n] for n in shapes if n in inputs}, {loss: returned.pop(loss), **returned}, held)
+
+
+def _describe(
+    session: TrainingSession, shapes: Mapping[str, tuple[int | str, ...]], step: _Step
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The inputs, the outputs and the state of a step."""
+    ranges = {n: (r.low, r.high, r.ignored) for n, r in session.ranges.items()}
+    inputs = [Tensor(n, v.dtype.name, shapes[n], *ranges.get(n, ())) for n, v in step.inputs.items()]
+    outputs = [Tensor(n, v.dtype.name, _name_sizes(n, v.shape or ())) for n, v in step.outputs.items()]
+    state = [Tensor(n, a.dtype.name, a.shape) for n, a in session.state.items()]
+    return tuple(inputs), tuple(outputs), tuple(state)
+
+
+def _place_weights(session: TrainingSession) -> tuple[bytes, dict[str, int]]:
+    """The inference model, and where in its file the numbers of each weight begin."""
+    proto, state = session.inference_model(), session.state
+    if proto.ByteSize() > _LIMIT:
+        raise ModelError("A kit holds models of up to 2 GB, as protobuf does, and this one is larger.")
+    data, offsets = proto.SerializeToString(), {}
+    for t in proto.graph.initializer:
+        if t.name in state and t.raw_data:
+            message = t.SerializeToString()  # Its name makes it unique; its numbers come last.
+            offsets[t.name] = data.index(message) + len(message) - len(t.raw_data)
+    return data, offsets
