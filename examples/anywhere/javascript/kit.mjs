@@ -1,0 +1,99 @@
+// Trains a training kit wherever onnxruntime runs JavaScript: in a page, a Web Worker or Node.
+//   const kit = await TrainingKit.open(ort, async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer()));
+//   await kit.train(readTensors(bytes), { steps: 100, onStep: (step, loss) => console.log(step, loss) });
+
+import { checkRows, drawBatches, takeRows } from "./rows.mjs";
+import { ensure, overwrite, readState, writeState } from "./safetensors.mjs";
+
+export class TrainingKit {
+  #ort; #read; #options; #state; #sessions = {};
+
+  /** Opens a kit: `read(name)` returns the bytes of a file of it, or a promise; `options` are those of its sessions. */
+  static async open(ort, read, options = {}) {
+    const manifest = await new Response(await read("kit.json")).json().catch(() => null);
+    const isKit = manifest?.format === "ortpartial.kit";
+    ensure(!(isKit && manifest.version > 1), `kit.json is of version ${manifest?.version}, and this runner reads ` +
+      "version 1: take the runner that was exported with the kit.");
+    const isComplete = isKit && ["steps", "inputs", "outputs", "state", "model"].every((key) => key in manifest);
+    ensure(isComplete, "kit.json is no manifest of a training kit.");
+    const kit = new TrainingKit();
+    [kit.#ort, kit.#read, kit.#options, kit.manifest, kit.inputs] = [ort, read, options, manifest, manifest.inputs];
+    kit.loadState(await read(manifest.state.file));
+    return kit;
+  }
+
+  get stepsTaken() {
+    return this.#state.steps;
+  }
+
+  /** Goes on from the bytes of a state file. */
+  loadState(bytes) {
+    this.#state = readState(bytes, this.manifest.state);
+  }
+
+  /** The bytes of a state file. */
+  saveState() {
+    return writeState(this.#state);
+  }
+
+  /** The bytes of the inference model, with the weights as they are now. */
+  async model() {
+    return overwrite(await this.#read(this.manifest.model.file), this.#weights());
+  }
+
+  /** Goes on from the weights of such a model; the optimizer keeps its state. */
+  async loadModel(bytes) {
+    const model = await this.model();
+    ensure(bytes.length === model.length && overwrite(bytes, this.#weights()).every((byte, i) => byte === model[i]),
+      "This is no model of the kit: it differs in more than its weights.");
+    for (const { name, data, offset } of this.#weights()) {
+      const { buffer } = new Uint8Array(bytes.subarray(offset, offset + data.byteLength)); // a copy
+      this.#state.tensors[name].data = new data.constructor(buffer);
+    }
+  }
+
+  #weights() {
+    const { tensors } = this.#state;
+    return this.manifest.model.weights.map(({ name, offset }) => ({ name, data: tensors[name].data, offset }));
+  }
+
+  /** Trains on a batch, and returns its loss. The next call must wait for it. */
+  async step(batch) {
+    const session = await this.#open(checkRows(batch, this.inputs));
+    const state = this.manifest.state.tensors.map(({ name }) => this.#state.tensors[name]);
+    const values = [...this.inputs.map(({ name }) => batch[name]), ...state];
+    const tensors = values.map(({ dtype, data, shape }) => new this.#ort.Tensor(dtype, data, shape));
+    const results = await session.run(Object.fromEntries(tensors.map((tensor, i) => [session.inputNames[i], tensor])));
+    const arrays = session.outputNames.map((name) => results[name].data);
+    ensure(Number.isFinite(arrays[0][0]), `The loss of step ${this.stepsTaken + 1} is not finite: the kit needs a ` +
+      "smaller step size, or the data hold numbers that are none.");
+    state.forEach((tensor, i) => { tensor.data = arrays[this.manifest.outputs.length + i]; });
+    this.#state.steps += 1;
+    return arrays[0][0];
+  }
+
+  /** Trains on batches of shuffled rows; it ends early where `onStep(step, loss)` returns false. */
+  async train(data, { steps = 100, batchSize = this.manifest.batch_size, seed = 0, onStep } = {}) {
+    await this.#open(batchSize);
+    const count = checkRows(data, this.inputs);
+    ensure(count >= batchSize, `The data have ${count} rows, fewer than a batch of ${batchSize}.`);
+    for (const rows of drawBatches(seed, count, batchSize, this.stepsTaken, steps)) {
+      const batch = this.inputs.map(({ name }) => [name, takeRows(data[name], rows)]);
+      const loss = await this.step(Object.fromEntries(batch));
+      if ((await onStep?.(this.stepsTaken, loss)) === false) break;
+    }
+  }
+
+  /** The session of the step for batches of so many rows. */
+  async #open(rows) {
+    const sizes = this.manifest.steps.map((step) => step.batch_size);
+    const index = sizes.indexOf(sizes.includes(rows) ? rows : null);
+    ensure(index >= 0, `The kit has steps for batches of ${sizes.join(" or ")} rows, not of ${rows}.`);
+    const { file } = this.manifest.steps[index];
+    const create = async () => this.#ort.InferenceSession.create(await this.#read(file), this.#options);
+    return (this.#sessions[file] ??= await create().catch(({ message }) => {
+      const { node, web } = this.#ort.env.versions;
+      throw new Error(`onnxruntime ${node ?? web} cannot run ${file}: ${message}`);
+    }));
+  }
+}
