@@ -4,7 +4,7 @@
 PYTHON ?= python3
 TRAINING := .venv-training
 CPU := .venv-cpu
-NODE := tests/training_info/node
+NODE := examples/anywhere/javascript tests/training_info/node
 
 # Two processes of one thread each use two cores; more threads would only compete.
 PYTEST := -m pytest -n 2 --dist worksteal
@@ -37,8 +37,8 @@ test-cpu: $(CPU)/.installed-test node
 # With --jobs=2, both environments are installed at once: pip uses one core.
 environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node
 
-# One test trains in JavaScript; without npm it is skipped.
-node: $(if $(shell command -v npm),$(NODE)/node_modules/.installed)
+# Some tests train in JavaScript; without npm they are skipped.
+node: $(if $(shell command -v npm),$(NODE:%=%/node_modules/.installed))
 
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
@@ -78,8 +78,8 @@ $(CPU)/.installed-test: pyproject.toml
 	@touch $@
 
 # Takes seconds; scripts of packages are not run.
-$(NODE)/node_modules/.installed: $(NODE)/package.json $(NODE)/package-lock.json
-	cd $(NODE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+%/node_modules/.installed: %/package.json %/package-lock.json
+	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # $(call install,folder,extras,newest minor version of Python): a virtual environment, and ortpartial[extras] in it.
@@ -108,4 +108,4 @@ clean:
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(TRAINING) $(CPU) $(NODE)/node_modules
+	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules)

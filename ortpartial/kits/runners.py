@@ -9,10 +9,11 @@ from ortpartial.exceptions import SettingError
 
 __all__ = ["TARGETS", "read_runners"]
 
+_MODULES = ("javascript/kit.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs")
 #: The files of a runner by target.
 TARGETS = {
-    "web": ("javascript/kit.mjs",),
-    "node": ("javascript/kit.mjs", "javascript/train.mjs", "javascript/package.json"),
+    "web": _MODULES,
+    "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
     "c": ("c/train.c",),
     "cpp": ("cpp/train.cpp",),
     "java": ("java/Train.java",),
