@@ -7,7 +7,7 @@ import onnx
 import pytest
 from models import assert_close, data, mlp, net, weights_of
 
-from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial import OrtGradientForwardBackwardOptimizer, run_kit
 from ortpartial.cli import main
 from ortpartial.learning.optimizers import LearningRateAdam
 from ortpartial.training_info.graphs import strip_training_info
@@ -39,3 +39,28 @@ def test_export_in_training_mode(at, capsys):
     onnx.save(net(0.5), "net.onnx")
     assert main(["export", "net.onnx", "-o", "training.onnx", "--train-mode"]) == 0
     assert capsys.readouterr().out.endswith("K, scale1, b1, mean1, var1, W, scale2, b2, mean2, var2, iteration, seed\n")
+
+
+def test_export_of_a_kit(at, capsys):
+    X, y, _ = data(20)
+    words = "--rate Adam --eta0 0.05 --target web --batch-size 5"
+    assert main(["export", "mlp.onnx", "--kit", "-o", "kit", *words.split()]) == 0
+    assert capsys.readouterr().out.startswith("kit: a step reads x, y_target, gives loss, and changes W1, b1, W2, b2,")
+    assert main(["export", "mlp.onnx", "-o", "training.onnx", *words.split()[:4], "--init", "model"]) == 0
+    assert main(["export", "training.onnx", "--kit", "-o", "stored", "--target", "node", "--batch-size", "5", "10"]) == 0
+    losses = [run_kit(folder, {"x": X, "y_target": y}, 12) for folder in ("kit", "stored")]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert (at / "kit" / "kit.mjs").is_file()
+    assert (at / "stored" / "train.mjs").is_file()
+    assert (at / "stored" / "step-10.onnx").is_file()
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("-o kit.onnx", "A kit is a folder, and 'kit.onnx' is named like a file."),
+    ("-o kit --target php", "targets has 'php'; expected some of 'web'"),
+    ("-o kit --batch-size 0 4", "batch_sizes has 0; expected whole numbers of at least 1."),
+])
+def test_kits_that_cannot_be_written(at, capsys, words, message):
+    assert main(["export", "mlp.onnx", "--kit", *words.split()]) == 2
+    assert message in capsys.readouterr().err
+    assert not (at / "kit").exists()
