@@ -10,13 +10,11 @@ from ortpartial.exceptions import SettingError
 __all__ = ["TARGETS", "read_runners"]
 
 _MODULES = ("javascript/kit.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs")
+
 #: The files of a runner by target.
 TARGETS = {
     "web": _MODULES,
     "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
-    "c": ("c/train.c",),
-    "cpp": ("cpp/train.cpp",),
-    "java": ("java/Train.java",),
 }
 
 _HERE = Path(__file__).parent
@@ -28,7 +26,7 @@ def read_runners(targets: str | Iterable[str]) -> dict[str, bytes]:
     Parameters
     ----------
     targets : str or iterable of str
-        Where a kit shall run: ``"web"``, ``"node"``, ``"c"``, ``"cpp"``, ``"java"``; any number of them.
+        Where a kit shall run: ``"web"``, ``"node"``; any number of them.
 
     Returns
     -------

@@ -47,7 +47,8 @@ def test_export_of_a_kit(at, capsys):
     assert main(["export", "mlp.onnx", "--kit", "-o", "kit", *words.split()]) == 0
     assert capsys.readouterr().out.startswith("kit: a step reads x, y_target, gives loss, and changes W1, b1, W2, b2,")
     assert main(["export", "mlp.onnx", "-o", "training.onnx", *words.split()[:4], "--init", "model"]) == 0
-    assert main(["export", "training.onnx", "--kit", "-o", "stored", "--target", "node", "--batch-size", "5", "10"]) == 0
+    words = "--kit -o stored --target node --batch-size 5 10"
+    assert main(["export", "training.onnx", *words.split()]) == 0
     losses = [run_kit(folder, {"x": X, "y_target": y}, 12) for folder in ("kit", "stored")]
     np.testing.assert_allclose(*losses, rtol=1e-5)
     assert (at / "kit" / "kit.mjs").is_file()
