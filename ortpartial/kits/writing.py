@@ -17,6 +17,7 @@ from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession, compose_step
 
 from .manifest import Manifest, Tensor
+from .opset import lower_opset
 from .runners import read_runners
 from .state_file import pack_state
 
@@ -148,7 +149,7 @@ class _Step:
         """The graph, in the order of bindings."""
         inputs = {**self.inputs, **{n: before for n, (_, before, _) in self.state.items()}}
         outputs = {**self.outputs, **{new: after for new, _, after in self.state.values()}}
-        return build(inputs, outputs, name="step").SerializeToString()
+        return lower_opset(build(inputs, outputs, name="step")).SerializeToString()
 
 
 def _compose(session: TrainingSession, shapes: Mapping[str, Sequence[Any]], rows: int | None) -> _Step:
