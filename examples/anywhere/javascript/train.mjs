@@ -30,9 +30,9 @@ async function main([folder, dataPath, ...numbers]) {
   await replaceFile(join(folder, kit.manifest.state.file), kit.saveState());
 }
 
-const isWhole = (text) => /^\d{1,9}$/.test(text);
-const [, , ...values] = process.argv;
-if (values.length < 2 || values.length > 5 || !values.slice(2).every(isWhole) || values[3] === "0") {
+const isWhole = (text) => /^\d+$/.test(text) && Number(text) < 2 ** 32;
+const values = process.argv.slice(2);
+if (values.length < 2 || values.length > 5 || !values.slice(2).every(isWhole) || Number(values[3]) === 0) {
   console.error("Usage: node train.mjs KIT DATA [STEPS=100] [BATCH=batch_size of the kit] [SEED=0]");
   process.exitCode = 1;
 } else {

@@ -1,0 +1,272 @@
+"""Training kits in JavaScript: in Node, by onnxruntime-node, and by onnxruntime-web, which is what a page has."""
+
+import json
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from kits import ALL, SAMPLED, assert_state_close, make_data, write_kit_and_data
+from models import mlp
+
+from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, op, run_kit, variable, write_kit
+from ortpartial.kits.manifest import Manifest, Tensor
+from ortpartial.kits.state_file import pack_state
+from ortpartial.learning import LearningRateAdagrad, LearningRateAdam, LearningRateSGDNesterov
+from ortpartial.model import write_tensors
+
+ROOT = Path(__file__).parents[2]
+JAVASCRIPT = ROOT / "examples" / "anywhere" / "javascript"
+#: The packages of each runtime, and how near to Python's its weights are.
+RUNTIMES = {"onnxruntime-node": (JAVASCRIPT, 1e-5), "onnxruntime-web": (ROOT / "tests/training_info/node", 1e-4)}
+
+
+def missing() -> str | None:
+    """Why this machine cannot train kits in JavaScript, or should not, or None."""
+    if int(onnxruntime.__version__.split(".")[1]) < 30:
+        return f"runs beside onnxruntime 1.30.0 or later, as in JavaScript, and this is {onnxruntime.__version__}"
+    node = shutil.which("node")
+    if node is None:
+        return "needs Node 20 or later, and there is no `node`"
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.removeprefix("v").split(".")[0]) < 20:
+        return f"needs Node 20 or later, found {version}"
+    absent = [name for name, (folder, _) in RUNTIMES.items() if not (folder / "node_modules" / name).is_dir()]
+    return f"needs {' and '.join(absent)} 1.30.0, which `make node` installs" if absent else None
+
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+def start(kit: Path, *arguments: object, program: Path = JAVASCRIPT / "train.mjs", **settings):
+    """Run the program for Node."""
+    command = ["node", program, kit, kit / "data.safetensors", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
+
+
+def train(runtime: str, *requests: dict) -> list[dict]:
+    """Train kits by the modules of the runner, all in one process."""
+    text = json.dumps(requests, default=str)
+    done = subprocess.run(["node", Path(__file__).with_name("try_kits.mjs"), RUNTIMES[runtime][0], runtime], input=text,
+                          capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def copy(kit: TrainingKit, folder: Path) -> Path:
+    return Path(shutil.copytree(kit.folder, folder))
+
+
+@pytest.mark.parametrize(("model", "rate"), [
+    pytest.param(*case, marks=() if case in SAMPLED else pytest.mark.slow) for case in ALL])
+def test_a_kit_trains_in_node_as_in_python(model, rate, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", model, rate, targets="node")
+    whole, parts = (copy(kit, tmp_path / n) for n in ("whole", "parts"))
+    (whole / "node_modules").symlink_to(JAVASCRIPT / "node_modules")
+    done = start(whole, program=whole / "train.mjs")
+    assert (done.returncode, done.stderr) == (0, "")
+    for _ in range(2):
+        assert start(parts, 50).returncode == 0
+    assert (parts / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
+    losses = run_kit(kit.folder, kit.folder / "data.safetensors", 100)
+    assert_state_close(TrainingKit(whole), TrainingKit(kit.folder).state, 1e-5)
+    printed = [line.split(": loss ") for line in done.stdout.splitlines()]
+    assert [step for step, _ in printed] == [f"step {k}" for k in range(10, 101, 10)]
+    np.testing.assert_allclose([float(loss) for _, loss in printed], losses[9::10], rtol=1e-4)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_batches_of_several_sizes(runtime, tmp_path):
+    kits = [write_kit_and_data(tmp_path / n, "cnn", "adam", **settings)
+            for n, settings in {"any": {}, "some": {"batch_sizes": (16, 32)}}.items()]
+    cases = [(kit, size, seed) for kit, sizes in zip(kits, ((7, 16), (16, 32)), strict=True)
+             for seed, size in enumerate(sizes, 2**32 - 2)]
+    requests = [{"kit": kit.folder, "data": kit.folder / "data.safetensors", "steps": 10, "batchSize": size,
+                 "seed": seed, "save": copy(kit, tmp_path / f"saved{i}")} for i, (kit, size, seed) in enumerate(cases)]
+    for (kit, size, seed), request, result in zip(cases, requests, train(runtime, *requests), strict=True):
+        trained = TrainingKit(kit.folder)
+        np.testing.assert_allclose(result["losses"], trained.train(request["data"], 10, batch_size=size, seed=seed),
+                                   rtol=1e-4)
+        saved = TrainingKit(request["save"])
+        assert saved.steps_taken == result["stepsTaken"] == 10
+        assert_state_close(saved, trained.state, RUNTIMES[runtime][1])
+
+
+SGD, ADAM, ADAGRAD = LearningRateSGDNesterov(0.05), LearningRateAdam(0.005, epsilon_hat=True), LearningRateAdagrad(0.05)
+
+
+@pytest.mark.parametrize("cases", [
+    [(SGD, "lowered"), (ADAM, "standard")],
+    pytest.param([(SGD, "standard"), (ADAM, "lowered"), (ADAGRAD, "standard"), (ADAGRAD, "lowered")],
+                 marks=pytest.mark.slow)], ids=["sampled", "others"])
+def test_exported_trainings_in_onnxruntime_web(cases, tmp_path):
+    data = tmp_path / "data.safetensors"
+    write_tensors(make_data("mlp"), data)
+    kits = []
+    for i, (rate, style) in enumerate(cases):
+        optimizer = OrtGradientForwardBackwardOptimizer(
+            mlp(64, 10, hidden=20), learning_loss="softmax_cross_entropy", learning_rate=rate)
+        write_kit(optimizer.get_training_onnx(style), tmp_path / str(i), targets=())
+        kits.append(TrainingKit(tmp_path / str(i)))
+    requests = [{"kit": kit.folder, "data": data, "steps": 80, "save": kit.folder} for kit in kits]
+    for kit, result in zip(kits, train("onnxruntime-web", *requests), strict=True):
+        np.testing.assert_allclose(kit.train(data, 80), result["losses"], rtol=1e-3)
+        assert_state_close(TrainingKit(kit.folder), kit.state, 1e-4)
+        assert np.mean(result["losses"][-10:]) < 0.5 * result["losses"][0]
+
+
+DAMAGED = "state.safetensors is damaged: restore a copy of it, or export the kit again."
+NO_MANIFEST = "kit.json is no manifest of a training kit."
+NO_DATA = "data.safetensors is no safetensors file, or a damaged one."
+
+#: What is wrong with a file, and the sentence that says so, or its beginning.
+FILES = [
+    ("kit.json", lambda b: b.replace(b'"version": 1', b'"version": 2'), "kit.json is of version 2, and this runner "
+     "reads version 1: take the runner that was exported with the kit."),
+    ("kit.json", lambda b: b[:200], NO_MANIFEST),
+    ("kit.json", lambda b: b"null", NO_MANIFEST),
+    ("kit.json", lambda b: b.replace(b'"steps"', b'"stops"'), NO_MANIFEST),
+    ("kit.json", lambda b: b.replace(b"ortpartial.kit", b"other.kit"), NO_MANIFEST),
+    ("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]"),
+     "state.safetensors is the state of another kit: its tensors are not those of kit.json."),
+    ("state.safetensors", lambda b: b[:-5] + bytes([b[-5] ^ 1]) + b[-4:], DAMAGED),
+    ("state.safetensors", lambda b: b[:100], DAMAGED),
+    ("state.safetensors", lambda b: b"", DAMAGED),
+    ("state.safetensors", lambda b: b + b" ", DAMAGED),
+    ("state.safetensors", lambda b: b.replace(b'"steps":"0', b'"steps":"7'), DAMAGED),
+    ("state.safetensors", lambda b: b.replace(b"crc32", b"crc64"), DAMAGED),
+    ("step.onnx", lambda b: b[:100], "onnxruntime 1.30.0 cannot run step.onnx: "),
+    ("step.onnx", lambda b: b.replace(b"Gemm", b"Germ"), "onnxruntime 1.30.0 cannot run step.onnx: "),
+    ("data.safetensors", lambda b: b[:-1], NO_DATA),
+    ("data.safetensors", lambda b: b[:7], NO_DATA),
+    ("data.safetensors", lambda b: b"not a file of tensors", NO_DATA),
+]
+
+#: What is wrong with the data, and the sentence that says so.
+DATA = [
+    (lambda x, y: {"x": x}, "The data lack the input 'y_target'."),
+    (lambda x, y: {"x": x[:10], "y_target": y[:10]}, "The data have 10 rows, fewer than a batch of 32."),
+    (lambda x, y: {"x": x[:20], "y_target": y},
+     "The inputs have different numbers of rows: 'x' has 20, 'y_target' has 300."),
+    (lambda x, y: {"x": x[:, :63], "y_target": y}, "Input 'x' has the shape [300, 63], where [N, 64] is expected."),
+    (lambda x, y: {"x": x[:, :, None], "y_target": y},
+     "Input 'x' has the shape [300, 64, 1], where [N, 64] is expected."),
+    (lambda x, y: {"x": x.astype(np.float64), "y_target": y}, "Input 'x' is float64, where float32 is expected."),
+    (lambda x, y: {"x": x, "y_target": y + 3},
+     "Input 'y_target' has values from 3 to 12, where 0 to 9 are expected, or -100 for what does not count."),
+    (lambda x, y: {"x": np.full_like(x, np.nan), "y_target": y}, "The loss of step 1 is not finite: the kit needs a "
+     "smaller step size, or the data hold numbers that are none."),
+]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_does_not_fit_is_one_sentence(runtime, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd")
+    fixed = write_kit_and_data(tmp_path / "fixed", "linear", "sgd", batch_sizes=(16, 32))
+    folders = [copy(kit, tmp_path / str(i)) for i in range(len(FILES) + len(DATA) + 1)]
+    for folder, (file, change, _) in zip(folders, FILES, strict=False):
+        (folder / file).write_bytes(change((folder / file).read_bytes()))
+    for folder, (change, _) in zip(folders[len(FILES):], DATA, strict=False):
+        write_tensors(change(*make_data("linear").values()), folder / "data.safetensors")
+    counts = folders[-1] / "kit.json"
+    counts.write_bytes(counts.read_bytes().replace(b'9, "ignored": -100', b"8"))
+    requests = [{"kit": folder, "data": folder / "data.safetensors"} for folder in (*folders, fixed.folder, kit.folder)]
+    requests[-2]["batchSize"], requests[-1]["load"] = 20, kit.folder / "step.onnx"
+    expected = [*(case[-1] for case in (*FILES, *DATA)),
+                "Input 'y_target' has values from 0 to 9, where 0 to 8 are expected.",
+                "The kit has steps for batches of 16 or 32 rows, not of 20.",
+                "This is no model of the kit: it differs in more than its weights."]
+    for sentence, result in zip(expected, train(runtime, *requests), strict=True):
+        error = result.get("error", "")
+        assert error == sentence or (sentence.endswith(": ") and error.startswith(sentence)), (sentence, result)
+
+
+def test_labels_that_do_not_count(tmp_path):
+    kit, data = write_kit_and_data(tmp_path / "kit", "linear", "sgd"), make_data("linear")
+    data["y_target"][::2] = -100
+    write_tensors(data, kit.folder / "data.safetensors")
+    assert start(kit.folder, 10).returncode == 0
+    kit.train(data, 10)
+    assert_state_close(TrainingKit(kit.folder), kit.state, 1e-5)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((10, 301), "The data have 300 rows, fewer than a batch of 301."),
+    ((10, 0), "Usage: node train.mjs KIT DATA [STEPS=100] [BATCH=batch_size of the kit] [SEED=0]"),
+    ((-1,), "Usage: node train.mjs"), ((10, 32, 2**32), "Usage: node train.mjs"), (("ten",), "Usage: node train.mjs"),
+])
+def test_the_program_says_what_is_wrong(arguments, message, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd")
+    before = {path.name: path.read_bytes() for path in kit.folder.iterdir()}
+    done = start(kit.folder, *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in kit.folder.iterdir()} == before
+
+
+def test_an_interrupted_save_leaves_the_former_state(tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd")
+    before = (kit.folder / "state.safetensors").read_bytes()
+
+    def limit_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    done = start(kit.folder, 20, preexec_fn=limit_files)
+    assert done.returncode != 0
+    assert "step 20: loss" in done.stdout
+    assert (kit.folder / "state.safetensors").read_bytes() == before
+    assert start(kit.folder, 20).returncode == 0
+    assert TrainingKit(kit.folder).steps_taken == 20
+
+
+def test_a_model_goes_from_python_to_javascript_and_back(tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "cnn", "adam")
+    first, data = copy(kit, tmp_path / "first"), kit.folder / "data.safetensors"
+    kit.train(data, 5)
+    onnx.save(kit.model(), tmp_path / "trained.onnx")
+    [result] = train("onnxruntime-node", {"kit": first, "data": data, "steps": 0, "load": tmp_path / "trained.onnx",
+                                          "save": first})
+    assert result == {"losses": [], "stepsTaken": 0}
+    assert (first / "model.onnx").read_bytes() == (tmp_path / "trained.onnx").read_bytes()
+    loaded, untouched = TrainingKit(first).state, TrainingKit(kit.folder).state
+    for name, a in loaded.items():
+        expected = kit.state if name in kit.manifest.weights else untouched
+        np.testing.assert_array_equal(a, expected[name], err_msg=name)
+
+
+def write_kit_of_dtypes(folder: Path, dtypes: list[np.dtype]) -> Path:
+    """A kit by hand, whose step returns a mean and hands on a tensor of each dtype."""
+    x, state = variable("x", "float32", ["N"]), {f"{d.name}_": np.array([[0, 1, 1]]).astype(d) for d in dtypes}
+    before = {n: variable(n, a.dtype, a.shape) for n, a in state.items()}
+    outputs = {"loss": op.ReduceMean(x, keepdims=0), **{f"{n}next": op.Identity(v) for n, v in before.items()}}
+    proto = build({"x": x, **before}, outputs)
+    manifest = Manifest(2, {None: "step.onnx"}, (Tensor("x", "float32", ("N",)),), (Tensor("loss", "float32", ()),),
+                        tuple(Tensor(n, a.dtype.name, a.shape) for n, a in state.items()), {})
+    for name, data in {"step.onnx": proto.SerializeToString(), "kit.json": manifest.to_json().encode(),
+                       "model.onnx": b"", "state.safetensors": pack_state(state, 0)}.items():
+        (folder / name).write_bytes(data)
+    write_tensors({"x": np.ones(4, np.float32)}, folder / "data.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_state_of_every_dtype(runtime, tmp_path):
+    names = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
+             "bool"]
+    folder = write_kit_of_dtypes(tmp_path, [np.dtype(n) for n in names])
+    state = TrainingKit(folder).state
+    request = {"kit": folder, "data": folder / "data.safetensors", "steps": 3, "save": folder}
+    assert train(runtime, request) == [{"losses": [1, 1, 1], "stepsTaken": 3}]
+    after = TrainingKit(folder)
+    assert after.steps_taken == 3
+    for name, a in state.items():
+        np.testing.assert_array_equal(after.state[name], a)
+    write_kit_of_dtypes(folder, [np.dtype(ml_dtypes.bfloat16)])
+    [result] = train(runtime, request)
+    assert result["error"].startswith("onnxruntime 1.30.0 cannot run step.onnx: ")
