@@ -4,7 +4,7 @@
 PYTHON ?= python3
 TRAINING := .venv-training
 CPU := .venv-cpu
-NODE := examples/anywhere/javascript tests/training_info/node
+NODE := examples/anywhere/javascript tests/kits/node
 
 # Two processes of one thread each use two cores; more threads would only compete.
 PYTEST := -m pytest -n 2 --dist worksteal

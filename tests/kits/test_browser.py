@@ -22,7 +22,7 @@ from ortpartial.kits import TrainingKit
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "examples" / "browser"
-MODULES = ROOT / "tests" / "training_info" / "node" / "node_modules"
+MODULES = ROOT / "tests" / "kits" / "node" / "node_modules"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 STEPS = 50
 

@@ -21,9 +21,9 @@ from ortpartial.learning import LearningRateAdagrad, LearningRateAdam, LearningR
 from ortpartial.model import write_tensors
 
 ROOT = Path(__file__).parents[2]
-JAVASCRIPT = ROOT / "examples" / "anywhere" / "javascript"
-#: The packages of each runtime, and how near to Python's its weights are.
-RUNTIMES = {"onnxruntime-node": (JAVASCRIPT, 1e-5), "onnxruntime-web": (ROOT / "tests/training_info/node", 1e-4)}
+JAVASCRIPT, NODE = ROOT / "examples" / "anywhere" / "javascript", ROOT / "tests" / "kits" / "node"
+#: Where the package of each runtime is installed, and how near to Python's its weights are.
+RUNTIMES = {"onnxruntime-node": (JAVASCRIPT, 1e-5), "onnxruntime-web": (NODE, 1e-4)}
 
 
 def missing() -> str | None:
@@ -52,7 +52,7 @@ def start(kit: Path, *arguments: object, program: Path = JAVASCRIPT / "train.mjs
 def train(runtime: str, *requests: dict) -> list[dict]:
     """Train kits by the modules of the runner, all in one process."""
     text = json.dumps(requests, default=str)
-    done = subprocess.run(["node", Path(__file__).with_name("try_kits.mjs"), RUNTIMES[runtime][0], runtime], input=text,
+    done = subprocess.run(["node", NODE / "try_kits.mjs", RUNTIMES[runtime][0], runtime], input=text,
                           capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -164,7 +164,8 @@ DATA = [
 ]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+# A process of onnxruntime-web takes a second to start, and the modules of the runner are the same.
+@pytest.mark.parametrize("runtime", ["onnxruntime-node", pytest.param("onnxruntime-web", marks=pytest.mark.slow)])
 def test_what_does_not_fit_is_one_sentence(runtime, tmp_path):
     kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd")
     fixed = write_kit_and_data(tmp_path / "fixed", "linear", "sgd", batch_sizes=(16, 32))
@@ -255,7 +256,7 @@ def write_kit_of_dtypes(folder: Path, dtypes: list[np.dtype]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["onnxruntime-node", pytest.param("onnxruntime-web", marks=pytest.mark.slow)])
 def test_state_of_every_dtype(runtime, tmp_path):
     names = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
              "bool"]

@@ -3,8 +3,8 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { basename, join } from "node:path";
-import { TrainingKit } from "../../examples/anywhere/javascript/kit.mjs";
-import { readTensors } from "../../examples/anywhere/javascript/safetensors.mjs";
+import { TrainingKit } from "../../../examples/anywhere/javascript/kit.mjs";
+import { readTensors } from "../../../examples/anywhere/javascript/safetensors.mjs";
 
 const [folder, runtime] = process.argv.slice(2);
 const ort = createRequire(join(folder, "package.json"))(runtime);
