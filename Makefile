@@ -5,6 +5,7 @@ PYTHON ?= python3
 TRAINING := .venv-training
 CPU := .venv-cpu
 NODE := examples/anywhere/javascript tests/kits/node
+JAVA := examples/anywhere/java/lib
 
 # Two processes of one thread each use two cores; more threads would only compete.
 PYTEST := -m pytest -n 2 --dist worksteal
@@ -12,7 +13,8 @@ PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-training test-cpu environments node lint bench proof proof-training proof-cpu readme clean distclean
+.PHONY: help demo test test-training test-cpu environments node java lint bench proof proof-training proof-cpu readme clean \
+	distclean
 
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
@@ -31,14 +33,17 @@ test: test-training test-cpu
 test-training: $(TRAINING)/.installed-dev node
 	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST)
 
-test-cpu: $(CPU)/.installed-test node
+test-cpu: $(CPU)/.installed-test node java
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST)
 
 # With --jobs=2, both environments are installed at once: pip uses one core.
-environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node
+environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java
 
 # Some tests train in JavaScript; without npm they are skipped.
 node: $(if $(shell command -v npm),$(NODE:%=%/node_modules/.installed))
+
+# Some train in Java; without a JDK they are skipped.
+java: $(if $(shell command -v javac),$(JAVA)/.installed)
 
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
@@ -82,6 +87,10 @@ $(CPU)/.installed-test: pyproject.toml
 	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+$(JAVA)/.installed: tools/install_java_runtime.py
+	$(PYTHON) -m tools.install_java_runtime $(@D)
+	@touch $@
+
 # $(call install,folder,extras,newest minor version of Python): a virtual environment, and ortpartial[extras] in it.
 # venv installs pip last: a folder without pip was left by an interrupted call and is created anew. Python compiles a
 # module when it is first imported; pip would compile all of them, which takes half of its time.
@@ -108,4 +117,4 @@ clean:
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules)
+	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules) $(JAVA)

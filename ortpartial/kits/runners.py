@@ -15,6 +15,7 @@ _MODULES = ("javascript/kit.mjs", "javascript/rows.mjs", "javascript/safetensors
 TARGETS = {
     "web": _MODULES,
     "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
+    "java": ("java/Kit.java", "java/Tensor.java", "java/TensorFile.java", "java/Train.java"),
 }
 
 _HERE = Path(__file__).parent
@@ -26,7 +27,7 @@ def read_runners(targets: str | Iterable[str]) -> dict[str, bytes]:
     Parameters
     ----------
     targets : str or iterable of str
-        Where a kit shall run: ``"web"``, ``"node"``; any number of them.
+        Where a kit shall run: ``"web"``, ``"node"``, ``"java"``; any number of them.
 
     Returns
     -------
