@@ -130,6 +130,7 @@ FILES = [
      "reads version 1: take the runner that was exported with the kit."),
     ("kit.json", lambda b: b[:200], NO_MANIFEST),
     ("kit.json", lambda b: b"null", NO_MANIFEST),
+    ("kit.json", lambda b: b.replace(b'"version": 1', b'"version": "1"'), NO_MANIFEST),
     ("kit.json", lambda b: b.replace(b'"steps"', b'"stops"'), NO_MANIFEST),
     ("kit.json", lambda b: b.replace(b"ortpartial.kit", b"other.kit"), NO_MANIFEST),
     ("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]"),
@@ -224,6 +225,15 @@ def test_an_interrupted_save_leaves_the_former_state(tmp_path):
     assert (kit.folder / "state.safetensors").read_bytes() == before
     assert start(kit.folder, 20).returncode == 0
     assert TrainingKit(kit.folder).steps_taken == 20
+
+
+def test_a_training_that_is_to_stop_does(tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd")
+    request = {"kit": kit.folder, "data": kit.folder / "data.safetensors", "steps": 20, "save": kit.folder}
+    stopped, resumed = train("onnxruntime-node", {**request, "until": 7}, {**request, "steps": 13})
+    assert (stopped["stepsTaken"], resumed["stepsTaken"]) == (7, 20)
+    losses = kit.train(request["data"], 20)
+    np.testing.assert_allclose(stopped["losses"] + resumed["losses"], losses, rtol=1e-5)
 
 
 def test_a_model_goes_from_python_to_javascript_and_back(tmp_path):

@@ -14,8 +14,8 @@ export class TrainingKit {
     const isKit = manifest?.format === "ortpartial.kit";
     ensure(!(isKit && manifest.version > 1), `kit.json is of version ${manifest?.version}, and this runner reads ` +
       "version 1: take the runner that was exported with the kit.");
-    const isComplete = isKit && ["steps", "inputs", "outputs", "state", "model"].every((key) => key in manifest);
-    ensure(isComplete, "kit.json is no manifest of a training kit.");
+    const isComplete = ["steps", "inputs", "outputs", "state", "model"].every((key) => manifest?.[key]);
+    ensure(isKit && isComplete && manifest.version === 1, "kit.json is no manifest of a training kit.");
     const kit = new TrainingKit();
     [kit.#ort, kit.#read, kit.#options, kit.manifest, kit.inputs] = [ort, read, options, manifest, manifest.inputs];
     kit.loadState(await read(manifest.state.file));
@@ -60,15 +60,16 @@ export class TrainingKit {
   /** Trains on a batch, and returns its loss. The next call must wait for it. */
   async step(batch) {
     const session = await this.#open(checkRows(batch, this.inputs));
-    const state = this.manifest.state.tensors.map(({ name }) => this.#state.tensors[name]);
-    const values = [...this.inputs.map(({ name }) => batch[name]), ...state];
-    const tensors = values.map(({ dtype, data, shape }) => new this.#ort.Tensor(dtype, data, shape));
+    const { manifest, inputs } = this, state = this.#state;
+    const held = manifest.state.tensors.map(({ name }) => state.tensors[name]);
+    const read = [...inputs.map(({ name }) => batch[name]), ...held];
+    const tensors = read.map(({ dtype, data, shape }) => new this.#ort.Tensor(dtype, data, shape));
     const results = await session.run(Object.fromEntries(tensors.map((tensor, i) => [session.inputNames[i], tensor])));
     const arrays = session.outputNames.map((name) => results[name].data);
-    ensure(Number.isFinite(arrays[0][0]), `The loss of step ${this.stepsTaken + 1} is not finite: the kit needs a ` +
+    ensure(Number.isFinite(arrays[0][0]), `The loss of step ${state.steps + 1} is not finite: the kit needs a ` +
       "smaller step size, or the data hold numbers that are none.");
-    state.forEach((tensor, i) => { tensor.data = arrays[this.manifest.outputs.length + i]; });
-    this.#state.steps += 1;
+    held.forEach((tensor, i) => { tensor.data = arrays[manifest.outputs.length + i]; });
+    state.steps += 1;
     return arrays[0][0];
   }
 

@@ -12,9 +12,11 @@ export function checkRows(data, inputs) {
     ensure(tensor.shape.length === shape.length && shape.every(fits),
       `Input '${name}' has the shape [${tensor.shape.join(", ")}], where [${shape.join(", ")}] is expected.`);
     if (low === undefined) continue;
-    const counted = Array.from(tensor.data, Number).filter((value) => value !== ignored);
-    const least = counted.reduce((a, b) => Math.min(a, b), Infinity);
-    const most = counted.reduce((a, b) => Math.max(a, b), -Infinity);
+    let [least, most] = [Infinity, -Infinity];
+    for (const element of tensor.data) {
+      const value = Number(element); // int64 is BigInt
+      if (value !== ignored) [least, most] = [Math.min(least, value), Math.max(most, value)];
+    }
     const unless = ignored === undefined ? "" : `, or ${ignored} for what does not count`;
     ensure(least >= low && most <= high,
       `Input '${name}' has values from ${least} to ${most}, where ${low} to ${high} are expected${unless}.`);

@@ -24,7 +24,7 @@ export function readTensors(file, fileName = "The file") {
     const tensors = Object.entries(header).map(([name, { dtype, shape, data_offsets: [from, to] }]) => {
       const [type, TypedArray] = DTYPES[dtype];
       // Copied, since a typed array can only begin at a multiple of the size of its numbers.
-      const data = new TypedArray(Uint8Array.from(file.subarray(start + from, start + to)).buffer);
+      const data = new TypedArray(new Uint8Array(file.subarray(start + from, start + to)).buffer);
       ensure(data.length === shape.reduce((a, b) => a * b, 1));
       return [name, { dtype: type, shape, data, offset: start + from }];
     });
@@ -43,12 +43,16 @@ export function overwrite(file, tensors) {
   return copy;
 }
 
+const CRC = Int32Array.from({ length: 256 }, (_, byte) => {
+  let crc = byte;
+  for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
+  return crc;
+});
+
+/** The checksum of zlib. */
 function crc32(bytes) {
   let crc = -1;
-  for (const byte of bytes) {
-    crc ^= byte;
-    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
-  }
+  for (const byte of bytes) crc = CRC[(crc ^ byte) & 255] ^ (crc >>> 8);
   return (~crc >>> 0).toString(16).padStart(8, "0");
 }
 

@@ -1,5 +1,5 @@
 // Trains kits in one process: node try_kits.mjs FOLDER RUNTIME, with the runtime from the packages of a folder, and a
-// list of { kit, data, steps, batchSize, seed, load, save } on stdin. Prints for each its losses, or its error.
+// list of { kit, data, steps, batchSize, seed, load, save, until } on stdin. Prints for each its losses, or its error.
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { basename, join } from "node:path";
@@ -10,12 +10,12 @@ const [folder, runtime] = process.argv.slice(2);
 const ort = createRequire(join(folder, "package.json"))(runtime);
 if (runtime === "onnxruntime-web") ort.env.wasm.numThreads = 1;
 
-async function train({ kit: path, data, load, save, ...settings }) {
+async function train({ kit: path, data, load, save, until, ...settings }) {
   const losses = [];
   const kit = await TrainingKit.open(ort, async (name) => readFileSync(join(path, name)), { intraOpNumThreads: 1 });
   if (load) await kit.loadModel(readFileSync(load));
   const tensors = readTensors(readFileSync(data), basename(data));
-  await kit.train(tensors, { ...settings, onStep: async (step, loss) => losses.push(loss) && losses.length < 100 });
+  await kit.train(tensors, { ...settings, onStep: async (step, loss) => losses.push(loss) !== until });
   if (save) {
     writeFileSync(join(save, "state.safetensors"), kit.saveState());
     writeFileSync(join(save, "model.onnx"), await kit.model());
