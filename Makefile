@@ -12,6 +12,10 @@ PYTEST := -m pytest -n 2 --dist worksteal
 PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 
+# pip leaves compiling to the first import, and dozens of processes import torch: where images of containers forbid
+# Python to keep what it compiled, each compiles anew, which takes one minute and a half of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-training test-cpu environments node java lint bench proof proof-training proof-cpu readme clean \
 	distclean
