@@ -35,7 +35,7 @@ export class Pad {
     canvas.addEventListener("pointermove", (event) => {
       if (!this.#down || !canvas.hasPointerCapture(event.pointerId)) return;
       const events = event.getCoalescedEvents?.() ?? [];
-      for (const each of events.length ? events : [event]) this.#extend(this.#locate(each));
+      this.#extend(...(events.length ? events : [event]).map((each) => this.#locate(each)));
     });
     canvas.addEventListener("lostpointercapture", () => (this.#down = false));
     canvas.addEventListener("keydown", (event) => this.#press(event));
@@ -77,8 +77,8 @@ export class Pad {
     this.#changed();
   }
 
-  #extend(point) {
-    this.strokes.at(-1).push(point);
+  #extend(...points) {
+    this.strokes.at(-1).push(...points);
     this.#changed();
   }
 

@@ -25,8 +25,9 @@ function call(method, ...args) {
   });
 }
 
-worker.addEventListener("message", ({ data: { id, value, error, progress } }) => {
+worker.addEventListener("message", ({ data: { id, value, error, progress, warning } }) => {
   if (progress) return showProgress(progress);
+  if (warning) return fail(new Error(warning));
   const { resolve, reject } = calls.get(id);
   calls.delete(id);
   error === undefined ? resolve(value) : reject(new Error(error));
@@ -55,7 +56,6 @@ const act = (action) => async (...args) => {
 
 let digits = []; // { pixels, label }
 let current = null; // the digit that the drawing has become
-let view = 0; // counts what the model was asked about
 let steps = 0;
 
 const pad = new Pad($("pad"), act(async () => {
@@ -81,8 +81,7 @@ async function label(value) {
 
 async function keepDigits() {
   showDigits();
-  await watch();
-  await store.put("digits", digits);
+  await Promise.all([watch(), store.put("digits", digits)]);
 }
 
 function showDigits() {
@@ -111,12 +110,24 @@ function showPixels() {
 
 // --- What the model thinks ---
 
-/** Ask for the model's scores of the drawing, if there is one, and of all digits. */
-async function watch() {
-  const drawn = pad.strokes.length ? [toPixels(pad.strokes)] : [];
-  show($("seen"), drawn[0] ?? []);
-  const images = [...drawn, ...digits.map(({ pixels }) => pixels)];
-  showScores(await call("watch", Float32Array.from(images.flatMap((pixels) => [...pixels])), ++view));
+let view = 0; // counts what the model was asked about
+let asking = null; // while an answer is on its way
+
+/** Ask for the model's scores of the drawing, if there is one, and of all digits: again if they change meanwhile. */
+function watch() {
+  view += 1;
+  return (asking ??= ask().finally(() => (asking = null)));
+}
+
+async function ask() {
+  let asked;
+  do {
+    asked = view;
+    const drawn = pad.strokes.length ? [toPixels(pad.strokes)] : [];
+    show($("seen"), drawn[0] ?? []);
+    const images = [...drawn, ...digits.map(({ pixels }) => pixels)];
+    showScores(await call("watch", Float32Array.from(images.flatMap((pixels) => [...pixels])), asked));
+  } while (asked !== view);
 }
 
 function softmax(scores) {
@@ -177,7 +188,7 @@ async function train(goal) {
   try {
     const own = { images: digits.flatMap(({ pixels }) => [...pixels]), labels: digits.map((digit) => digit.label) };
     await call("train", { ...goal, own });
-    $("status").textContent = `Trained ${steps - before} steps.`;
+    $("status").textContent = `Trained ${steps - before === 1 ? "one step" : `${steps - before} steps`}.`;
   } catch (error) {
     $("status").textContent = "The training has stopped.";
     throw error;
@@ -201,14 +212,15 @@ for (let value = 0; value < 10; value++) {
   const track = Object.assign(element("span", element("i")), { className: "track" });
   $("bars").append(element("li", element("span", String(value)), track, element("output")));
 }
-document.addEventListener("keydown", act(async (event) => {
+document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey;
-  if (!typing && /^[0-9]$/.test(event.key)) await label(Number(event.key));
-}));
+  if (!typing && /^[0-9]$/.test(event.key)) act(label)(Number(event.key));
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => showPixels());
 $("clear").addEventListener("click", () => pad.clear());
 $("error").lastElementChild.addEventListener("click", () => ($("error").hidden = true));
-$("start").addEventListener("click", act(async () => {
+$("controls").addEventListener("submit", (event) => event.preventDefault());
+$("controls").addEventListener("submit", act(async () => {
   if ($("start").dataset.active) return call("stop");
   const alone = document.querySelector("input[name=data]:checked").value === "own";
   await train({ steps: steps + $("steps").valueAsNumber, batch: $("batch").valueAsNumber, alone });
@@ -238,5 +250,5 @@ await act(async () => {
   $("start").disabled = false;
   setTraining(false);
   $("status").textContent = steps ? `Here is your training again, at step ${steps}.` : "Ready.";
-  if (goal?.steps > steps) await train(goal);
+  if (goal?.steps > steps) await train(goal); // it was cut off
 })();

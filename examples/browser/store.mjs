@@ -9,17 +9,18 @@ const opened = new Promise((resolve, reject) => {
 opened.catch(() => {}); // reported to whoever asks for a value
 
 async function ask(mode, request) {
-  try {
-    const transaction = (await opened).transaction("values", mode);
-    const answer = request(transaction.objectStore("values"));
-    return await new Promise((resolve, reject) => {
-      transaction.oncomplete = () => resolve(answer.result);
-      transaction.onabort = () => reject(transaction.error);
-    });
-  } catch (error) {
-    throw new Error(`The browser cannot remember this training: ${error.message}`);
-  }
+  const transaction = (await opened).transaction("values", mode);
+  const { result } = await new Promise((resolve, reject) => {
+    const asked = request(transaction.objectStore("values"));
+    transaction.oncomplete = () => resolve(asked);
+    transaction.onabort = () => reject(transaction.error);
+  });
+  return result;
 }
 
-export const get = (key) => ask("readonly", (values) => values.get(key));
-export const put = (key, value) => ask("readwrite", (values) => values.put(value, key));
+/** What was kept, or undefined; also in a browser that keeps nothing. */
+export const get = (key) => ask("readonly", (values) => values.get(key)).catch(() => undefined);
+
+export const put = (key, value) => ask("readwrite", (values) => values.put(value, key)).catch(({ message }) => {
+  throw new Error(`This browser keeps nothing of the training when its tab is closed: ${message}`);
+});

@@ -1,5 +1,5 @@
 // Trains the kit beside the page, so that the page stays responsive. It answers a call { id, method, args } by
-// { id, value } or { id, error }, and tells of a training by { progress }.
+// { id, value } or { id, error }, tells of a training by { progress }, and of what fails meanwhile by { warning }.
 
 import * as ort from "./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
 import * as store from "./store.mjs";
@@ -10,7 +10,7 @@ ort.env.logLevel = "fatal";
 const REPORT = 100; // milliseconds between reports of a training,
 const SAVE = 500; // and between copies of it in the browser's store
 
-let folder, kit, data;
+let folder, kit, data, place; // the place of this training in the browser's store
 let losses = []; // of the latest steps
 let goal = null; // what is being trained: until which step, in which batches, on which digits
 let watched = { images: new Float32Array() }; // what the page wants to know the scores of
@@ -56,7 +56,10 @@ async function computeScores() {
 let turn = Promise.resolve();
 const predict = () => (turn = turn.catch(() => {}).then(computeScores));
 
-const keep = () => store.put(folder, { state: kit.saveState(), losses: Float32Array.from(losses), goal });
+async function keep() {
+  const training = { state: kit.saveState(), losses: Float32Array.from(losses), goal };
+  await store.put(place, training).catch(({ message }) => postMessage({ warning: message }));
+}
 
 const report = async () =>
   postMessage({ progress: { steps: kit.stepsTaken, losses: Float32Array.from(losses), ...(await predict()) } });
@@ -79,7 +82,10 @@ const methods = {
     const { readTensors } = await import(new URL("safetensors.mjs", folder));
     kit = await TrainingKit.open(ort, read);
     data = readTensors(await read("data.safetensors"), "data.safetensors");
-    const kept = await store.get(folder);
+    // A kit that was written anew has another checksum, and starts from its own state.
+    const [, checksum] = new TextDecoder("latin1").decode(kit.saveState()).match(/"crc32":"(\w+)"/);
+    place = `${folder} ${checksum}`;
+    const kept = await store.get(place);
     if (kept) kit.loadState(kept.state);
     losses = [...(kept?.losses ?? [])];
     return { steps: kit.stepsTaken, losses: Float32Array.from(losses), goal: kept?.goal, batch: kit.manifest.batch_size };

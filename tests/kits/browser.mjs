@@ -14,7 +14,7 @@ const browser = await playwright.chromium.launchPersistentContext(join(folder, "
     "--disable-component-update", "--disable-sync"],
   viewport: { width: 1180, height: 1000 },
 });
-browser.setDefaultTimeout(10_000);
+browser.setDefaultTimeout(20_000);
 
 async function open(path = "") {
   const page = await browser.newPage();
@@ -76,18 +76,22 @@ async function teach(page) {
   await page.keyboard.press("7"); // as the button does
   report.first = await bars(page);
   await page.evaluate(() => {
+    window.seen = { late: [], points: [], sevens: [] };
     let last = performance.now();
-    window.late = [];
     setInterval(() => {
-      window.late.push(performance.now() - last - 20);
-      last = performance.now();
+      const now = performance.now();
+      window.seen.late.push(now - last - 20);
+      last = now;
     }, 20);
+    new MutationObserver(() => {
+      window.seen.points.push(document.getElementById("smooth").getAttribute("d")?.split("L").length);
+      window.seen.sevens.push(document.querySelectorAll("#bars i")[7].style.transform);
+    }).observe(document.getElementById("smooth"), { attributes: true });
   });
-  await train(page, 60);
-  await page.waitForFunction(() => Number(document.getElementById("step").textContent) > 52); // the second report
-  report.during = { points: await points(page), bars: await bars(page), status: await text(page, "status") };
+  await train(page, 100);
+  report.status = await text(page, "status");
   await stopped(page);
-  report.late = await page.evaluate(() => window.late);
+  report.seen = await page.evaluate(() => window.seen);
   report.taught = { points: await points(page), bars: await bars(page), verdict: await text(page, "verdict"),
     score: await text(page, "score"), step: await text(page, "step"), label: await page.getAttribute("#chart", "aria-label") };
   report.digits = await page.evaluate(async () =>
@@ -114,11 +118,8 @@ async function keep(page) {
 /** The tab is killed in the middle of a training, and the page is opened again. */
 async function kill(page) {
   await train(page, 100_000);
-  await page.evaluate(async () => {
-    const store = await import("./store.mjs");
-    const kept = () => store.get(new URL("kit/", location).href);
-    while ((await kept()).losses.length <= 20) await new Promise((resolve) => setTimeout(resolve, 50));
-  });
+  await page.waitForFunction(() => Number(document.getElementById("step").textContent.replace(",", "")) > 180);
+  await page.waitForTimeout(700); // the state is saved every half second
   const crash = page.waitForEvent("crash");
   const session = await browser.newCDPSession(page);
   session.send("Page.crash").catch(() => {}); // it has no answer
