@@ -38,6 +38,7 @@ worker.addEventListener("error", (event) => {
 });
 
 function fail(error) {
+  if ($("start").disabled) $("status").textContent = ""; // the page has not started
   $("error").firstElementChild.textContent = error.message;
   $("error").hidden = false;
 }
@@ -160,7 +161,7 @@ function showBars(row = new Float32Array(10)) {
     item.querySelector("i").style.transform = `scaleX(${row[i]})`;
     item.querySelector("output").textContent = drawn ? percent(row[i]) : "";
   });
-  const verdict = `${row[best] < 0.6 ? "Perhaps" : "It is"} a${best === 8 ? "n" : ""} ${best}`;
+  const verdict = `${row[best] < 0.8 ? "Perhaps" : "It is"} a${best === 8 ? "n" : ""} ${best}`;
   if (drawn) $("verdict").replaceChildren(element("strong", verdict), ` ${percent(row[best])} sure`);
   else $("verdict").textContent = "Draw a digit to see.";
 }
@@ -239,6 +240,7 @@ $("restart").addEventListener("click", act(async () => {
   $("status").textContent = "Back to the model from Python.";
 }));
 
+$("status").textContent = "Loading …";
 await act(async () => {
   const kit = new URLSearchParams(location.search).get("kit") ?? "kit/";
   const { goal, batch, ...progress } = await call("open", new URL(kit, location).href);

@@ -86,7 +86,12 @@ const methods = {
     const [, checksum] = new TextDecoder("latin1").decode(kit.saveState()).match(/"crc32":"(\w+)"/);
     place = `${folder} ${checksum}`;
     const kept = await store.get(place);
-    if (kept) kit.loadState(kept.state);
+    try {
+      if (kept) kit.loadState(kept.state);
+    } catch {
+      await store.put(place, undefined);
+      throw new Error("What the browser has kept of the training is damaged: reload this page to start over.");
+    }
     losses = [...(kept?.losses ?? [])];
     return { steps: kit.stepsTaken, losses: Float32Array.from(losses), goal: kept?.goal, batch: kit.manifest.batch_size };
   },

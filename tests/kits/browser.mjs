@@ -115,6 +115,13 @@ async function keep(page) {
   report.errors.file = await sentence(page);
 }
 
+async function drawWithTheKeyboard(page) {
+  await page.focus("#pad");
+  const keys = ["Escape", ...Array(6).fill("ArrowUp"), "Space", ...Array(12).fill("ArrowDown"), "Space", "1"];
+  for (const key of keys) await page.keyboard.press(key);
+  report.pressed = await page.locator("#labels [aria-pressed=true]").textContent();
+}
+
 /** The tab is killed in the middle of a training, and the page is opened again. */
 async function kill(page) {
   await train(page, 100_000);
@@ -171,6 +178,7 @@ try {
   await trainOnTheDigitsOfPython(page);
   await teach(page);
   await keep(page);
+  await drawWithTheKeyboard(page);
   await trainKits(page, JSON.parse(kits));
   await kill(page);
   await Promise.all([provoke("newer"), provoke("damaged"), provoke("operator", 32), provoke("labels", 32), provoke("sizes", 20)]);
