@@ -167,6 +167,7 @@ def outermost(module: types.CodeType) -> list[types.CodeType]:
 
 
 def of_code(codes: set[types.CodeType]) -> dict[types.CodeType, types.FunctionType]:
+    gc.unfreeze()  # `get_objects` leaves out what conftest.py has frozen
     return {f.__code__: f for f in gc.get_objects() if type(f) is types.FunctionType and f.__code__ in codes}
 
 
