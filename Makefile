@@ -6,6 +6,7 @@ TRAINING := .venv-training
 CPU := .venv-cpu
 NODE := examples/anywhere/javascript tests/kits/node
 JAVA := examples/anywhere/java/lib
+HEADERS := examples/anywhere/c/include
 
 # Two processes of one thread each use two cores; more threads would only compete.
 PYTEST := -m pytest -n 2 --dist worksteal
@@ -17,8 +18,8 @@ ONE_THREAD := OMP_NUM_THREADS=1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-training test-cpu environments node java lint bench proof proof-training proof-cpu readme clean \
-	distclean
+.PHONY: help demo test test-training test-cpu environments node java headers lint bench proof proof-training proof-cpu \
+	readme clean distclean
 
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
@@ -37,17 +38,20 @@ test: test-training test-cpu
 test-training: $(TRAINING)/.installed-dev node
 	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST)
 
-test-cpu: $(CPU)/.installed-test node java
+test-cpu: $(CPU)/.installed-test node java headers
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST)
 
 # With --jobs=2, both environments are installed at once: pip uses one core.
-environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java
+environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers
 
 # Some tests train in JavaScript; without npm they are skipped.
 node: $(if $(shell command -v npm),$(NODE:%=%/node_modules/.installed))
 
 # Some train in Java; without a JDK they are skipped.
 java: $(if $(shell command -v javac),$(JAVA)/.installed)
+
+# And some in C and C++; without what they are compiled with they are skipped.
+headers: $(if $(shell command -v apt-get),$(HEADERS)/.installed)
 
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
@@ -95,6 +99,10 @@ $(JAVA)/.installed: tools/install_java_runtime.py
 	$(PYTHON) -m tools.install_java_runtime $(@D)
 	@touch $@
 
+# What cannot be had from a mirror of Debian may be installed in another way, or not at all.
+$(HEADERS)/.installed: tools/fetch_onnxruntime_headers.sh
+	-$< $(@D) && touch $@
+
 # $(call install,folder,extras,newest minor version of Python): a virtual environment, and ortpartial[extras] in it.
 # venv installs pip last: a folder without pip was left by an interrupted call and is created anew. Python compiles a
 # module when it is first imported; pip would compile all of them, which takes half of its time.
@@ -121,4 +129,4 @@ clean:
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules) $(JAVA)
+	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules) $(JAVA) $(HEADERS)

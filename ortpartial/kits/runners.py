@@ -15,6 +15,8 @@ _MODULES = ("javascript/kit.mjs", "javascript/rows.mjs", "javascript/safetensors
 TARGETS = {
     "web": _MODULES,
     "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
+    "c": ("c/kit.h", "c/rows.h", "c/safetensors.h", "c/train.c"),
+    "cpp": ("cpp/kit.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/train.cpp"),
     "java": ("java/Kit.java", "java/Tensor.java", "java/TensorFile.java", "java/Train.java"),
 }
 
@@ -27,7 +29,7 @@ def read_runners(targets: str | Iterable[str]) -> dict[str, bytes]:
     Parameters
     ----------
     targets : str or iterable of str
-        Where a kit shall run: ``"web"``, ``"node"``, ``"java"``; any number of them.
+        Where a kit shall run: ``"web"``, ``"node"``, ``"c"``, ``"cpp"``, ``"java"``; any number of them.
 
     Returns
     -------

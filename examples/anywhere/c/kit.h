@@ -1,0 +1,76 @@
+// A training kit: its manifest, and its state, which a training replaces.
+#pragma once
+#include "safetensors.h"
+#include <zlib.h>
+
+static File read_manifest(void) {
+    File kit = read_file("kit.json", "is no manifest of a training kit.", 0);
+    double version = number(kit.json, "version");
+    if (strcmp(text(kit.json, "format"), "ortpartial.kit") || !(version >= 1)) refuse(&kit);
+    if (version > 1)
+        FAIL("kit.json is of version %g, and this runner reads version 1: take the runner that was exported with the "
+             "kit.", version);
+    if (!(number(kit.json, "batch_size") >= 1)) refuse(&kit);
+    for (const char **key = (const char *[]){"steps", "inputs", "outputs", "state", NULL}; *key; key++)
+        if (!cJSON_GetArraySize(get(kit.json, *key))) refuse(&kit);
+    return kit;
+}
+
+// The file of the step for batches of so many rows.
+static const char *find_step(const cJSON *kit, double rows) {
+    const cJSON *steps = get(kit, "steps"), *step;
+    cJSON_ArrayForEach(step, steps)
+        if (cJSON_IsNull(get(step, "batch_size")) || number(step, "batch_size") == rows) return text(step, "file");
+    fputs("The kit has steps for batches of ", stderr);
+    cJSON_ArrayForEach(step, steps)
+        fprintf(stderr, "%s%.0f", step == steps->child ? "" : " or ", number(step, "batch_size"));
+    FAIL(" rows, not of %.0f.", rows);
+}
+
+// The digits after a key in the header of a state.
+static char *find_digits(const File *state, const char *key) {
+    char *at = strstr(state->bytes + 8, key);
+    if (!at || at > state->data) refuse(state);
+    return at + strlen(key);
+}
+
+// Writes the checksum of a state, in which its own digits count as 0. Returns whether it stood there before.
+static int sign(const File *state) {
+    char *digits = find_digits(state, "\"crc32\":\""), former[8];
+    memcpy(former, digits, 8);
+    memcpy(digits, "00000000", 8);
+    digits[sprintf(digits, "%08lx", crc32_z(0, (Bytef *)state->bytes, state->size))] = '"';
+    return !memcmp(former, digits, 8);
+}
+
+static File read_state(uint64_t *steps) {
+    File state = read_file("state.safetensors", "is damaged: restore a copy of it, or export the kit again.", 8);
+    if (!sign(&state)) refuse(&state);
+    *steps = strtoull(find_digits(&state, "\"steps\":\""), NULL, 10);
+    return state;
+}
+
+// Finds the tensors of a state, which are those of the manifest.
+static void find_state(const File *state, const cJSON *described, Tensor *tensors) {
+    const cJSON *tensor;
+    cJSON_ArrayForEach(tensor, described) {
+        const cJSON *entry = get(state->json, text(tensor, "name"));
+        int fits = cJSON_Compare(get(entry, "shape"), get(tensor, "shape"), 1);
+        if (fits) *tensors = find_tensor(state, entry->string);
+        if (!fits || strcmp(dtypes[tensors++->type].name, text(tensor, "dtype")))
+            FAIL("%s is the state of another kit: its tensors are not those of kit.json.", state->name);
+    }
+}
+
+// Writes a state whose numbers have changed: a whole file under another name, which then replaces the former one.
+static void save_state(const File *state, uint64_t steps) {
+    char *digits = find_digits(state, "\"steps\":\"");
+    digits[sprintf(digits, "%012" PRIu64, steps)] = '"';
+    sign(state);
+    const char *temporary = "state.safetensors.tmp";
+    FILE *stream = fopen(temporary, "wb");
+    if (stream && fwrite(state->bytes, 1, state->size, stream) == state->size && !fclose(stream) &&
+        !rename(temporary, state->name)) return;
+    remove(temporary);
+    FAIL("%s cannot be written.", state->name);
+}

@@ -1,0 +1,85 @@
+// A training kit: its manifest, and its state, which a training replaces.
+#pragma once
+#include "safetensors.hpp"
+#include <zlib.h>
+
+inline json read_manifest(const fs::path &folder) {
+    std::ifstream stream(folder / "kit.json");
+    json kit = json::parse(stream, nullptr, false);
+    if (!kit.is_object() || kit.value("format", "") != "ortpartial.kit" || kit.value("version", 0) < 1)
+        fail("kit.json is no manifest of a training kit.");
+    if (kit.at("version") > 1)
+        fail("kit.json is of version ", kit.at("version"), ", and this runner reads version 1: ",
+             "take the runner that was exported with the kit.");
+    for (const char *list : {"steps", "inputs", "outputs"}) kit.at(list).at(0);  // it has one, and is not empty
+    return kit;
+}
+
+// The file of the step for batches of so many rows.
+inline std::string find_step(const json &steps, uint32_t rows) {
+    std::string sizes;
+    for (const json &step : steps) {
+        const json &size = step.at("batch_size");
+        if (size.is_null() || size == rows) return step.at("file");
+        sizes += (sizes.empty() ? "" : " or ") + size.dump();
+    }
+    fail("The kit has steps for batches of ", sizes, " rows, not of ", rows, ".");
+}
+
+class State : public TensorFile {
+public:
+    explicit State(const fs::path &path)
+        : TensorFile(path, " is damaged: restore a copy of it, or export the kit again."), path(path) {
+        const std::string former = bytes;
+        sign();
+        if (bytes != former) throw Error(flaw);
+    }
+
+    uint64_t steps() const { return std::strtoull(&bytes[find_digits("steps")], nullptr, 10); }
+
+    // The tensors that the manifest describes.
+    std::vector<Tensor> find_all(const json &described) {
+        std::vector<Tensor> tensors;
+        for (const json &expected : described) {
+            const std::string name = expected.at("name");
+            if (contains(name)) tensors.push_back(find(name));
+            if (!contains(name) || tensors.back().dtype.name != expected.at("dtype") ||
+                json(tensors.back().shape) != expected.at("shape"))
+                fail(path.filename().string(), " is the state of another kit: its tensors are not those of kit.json.");
+        }
+        return tensors;
+    }
+
+    // Writes a whole file under another name, which then replaces the former one.
+    void save(uint64_t steps) {
+        const std::string digits = std::to_string(steps);
+        bytes.replace(find_digits("steps") + 12 - digits.size(), digits.size(), digits);
+        sign();
+        const fs::path temporary = path.string() + ".tmp";
+        std::ofstream stream(temporary, std::ios::binary);
+        stream << bytes;
+        stream.close();
+        if (stream) return fs::rename(temporary, path);
+        fs::remove(temporary);
+        fail(path.filename().string(), " cannot be written.");
+    }
+
+private:
+    fs::path path;
+
+    // Where the digits after a key begin in the header.
+    size_t find_digits(const std::string &key) const {
+        const size_t at = bytes.find('"' + key + "\":\"");
+        if (at >= start) throw Error(flaw);
+        return at + key.size() + 4;
+    }
+
+    // Writes the checksum, in which its own digits count as 0.
+    void sign() {
+        const size_t at = find_digits("crc32");
+        bytes.replace(at, 8, "00000000");
+        const unsigned long checksum = crc32_z(0, reinterpret_cast<const Bytef *>(bytes.data()), bytes.size());
+        std::snprintf(&bytes[at], 9, "%08lx", checksum);
+        bytes[at + 8] = '"';  // in place of the end of the text
+    }
+};

@@ -1,0 +1,223 @@
+"""Training kits in C and C++, by the library of the onnxruntime that this Python has."""
+
+import resource
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from kits import ALL, SAMPLED, assert_state_close, make_data, write_kit_and_data
+from paths import ROOT
+
+from ortpartial import TrainingKit, build, op, run_kit, variable
+from ortpartial.kits.manifest import Manifest, Tensor
+from ortpartial.kits.state_file import pack_state
+from ortpartial.model import write_tensors
+
+SOURCES = ROOT / "examples" / "anywhere"
+HEADERS = SOURCES / "c" / "include"
+LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.1.*"), None)
+#: How a runner is compiled, by its language.
+COMMANDS = {
+    "c": ("gcc", "-std=c11", SOURCES / "c/train.c", "-lcjson", "-lz"),
+    "cpp": ("g++", "-std=c++17", SOURCES / "cpp/train.cpp", "-lz"),
+}
+FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
+DEBIAN = {"cjson/cJSON.h": "libcjson-dev", "nlohmann/json.hpp": "nlohmann-json3-dev", "zlib.h": "zlib1g-dev"}
+
+
+def missing() -> str | None:
+    """Why this machine cannot compile and test the runners, or should not, or None."""
+    if LIBRARY is None or int(onnxruntime.__version__.split(".")[1]) < 30:
+        return f"runs beside the library of onnxruntime 1.30.0 or later, and this is {onnxruntime.__version__}"
+    absent = [f"{name} 12 or later" for name, *_ in COMMANDS.values() if shutil.which(name) is None]
+    absent += [package for header, package in DEBIAN.items() if not Path("/usr/include", header).is_file()]
+    if not (HEADERS / "onnxruntime_c_api.h").is_file():
+        absent.append("the headers of onnxruntime 1.21, which `make headers` fetches")
+    return f"needs {', '.join(absent)}" if absent else None
+
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.fixture(scope="session")
+def runners(tmp_path_factory) -> dict[str, Path]:
+    """The programs by language."""
+    folder = tmp_path_factory.mktemp("runners")
+    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
+        (folder / name).symlink_to(LIBRARY)
+    for language, (compiler, *options) in COMMANDS.items():
+        subprocess.run([compiler, *FLAGS, *options, f"-I{HEADERS}", f"-L{folder}", f"-Wl,-rpath,{folder}",
+                        "-lonnxruntime", "-o", folder / language], check=True)
+    return {language: folder / language for language in COMMANDS}
+
+
+def start(program: Path, kit: Path, *arguments: object, **settings) -> subprocess.CompletedProcess:
+    command = [program, kit, kit / "data.safetensors", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
+
+
+def copy(kit: TrainingKit, folder: Path) -> Path:
+    return Path(shutil.copytree(kit.folder, folder))
+
+
+@pytest.mark.parametrize(("model", "rate"), [
+    pytest.param(*case, marks=() if case in SAMPLED else pytest.mark.slow) for case in ALL])
+def test_a_kit_trains_as_in_python(model, rate, runners, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", model, rate)
+    states = []
+    for language, program in runners.items():
+        whole, parts = (copy(kit, tmp_path / (language + n)) for n in ("whole", "parts"))
+        done = start(program, whole)
+        assert (done.returncode, done.stderr) == (0, "")
+        for _ in range(2):
+            assert start(program, parts, 50).returncode == 0
+        states += [(folder / "state.safetensors").read_bytes() for folder in (whole, parts)]
+    assert states == states[:1] * 4
+    losses = run_kit(kit.folder, kit.folder / "data.safetensors", 100)
+    assert_state_close(TrainingKit(whole), TrainingKit(kit.folder).state, 1e-5)
+    printed = [line.split(": loss ") for line in done.stdout.splitlines()]
+    assert [step for step, _ in printed] == [f"step {k}" for k in range(10, 101, 10)]
+    np.testing.assert_allclose([float(loss) for _, loss in printed], losses[9::10], rtol=1e-5)
+
+
+def test_batches_of_several_sizes(runners, tmp_path):
+    kits = {"any": write_kit_and_data(tmp_path / "any", "cnn", "adam"),
+            "some": write_kit_and_data(tmp_path / "some", "cnn", "adam", batch_sizes=(16, 32))}
+    for name, size, seed in [("any", 7, 1), ("any", 16, 2**32 - 1), ("some", 16, 2**32 - 1), ("some", 32, 0)]:
+        trained = TrainingKit(kits[name].folder)
+        trained.train(trained.folder / "data.safetensors", 20, batch_size=size, seed=seed)
+        for language, program in runners.items():
+            folder = copy(kits[name], tmp_path / f"{name}-{size}-{language}")
+            done = start(program, folder, 20, size, seed)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert_state_close(TrainingKit(folder), trained.state, 1e-5)
+            assert TrainingKit(folder).steps_taken == 20
+
+
+DAMAGED = "state.safetensors is damaged: restore a copy of it, or export the kit again."
+NO_MANIFEST = "kit.json is no manifest of a training kit."
+NO_DATA = "data.safetensors is no safetensors file, or a damaged one."
+CANNOT_RUN = f"onnxruntime {onnxruntime.__version__} cannot run step.onnx: "
+
+#: What is wrong with a file, and the sentence that says so, or its beginning.
+FILES = [
+    ("kit.json", lambda b: b.replace(b'"version": 1', b'"version": 2'), "kit.json is of version 2, and this runner "
+     "reads version 1: take the runner that was exported with the kit."),
+    *[("kit.json", change, NO_MANIFEST) for change in (
+        lambda b: b[:200], lambda b: b"null", lambda b: b"[1]", lambda b: b"", lambda b: b'{"format": 3, "version": 1}',
+        lambda b: b'{"format": "ortpartial.kit", "version": 1}', lambda b: b.replace(b'"steps"', b'"stops"'),
+        lambda b: b.replace(b"ortpartial.kit", b"other.kit"), lambda b: b.replace(b'"version": 1', b'"version": "1"'),
+        lambda b: b.replace(b'"inputs": [', b'"inputs": [], "other": ['))],
+    ("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]"),
+     "state.safetensors is the state of another kit: its tensors are not those of kit.json."),
+    ("kit.json", lambda b: b.replace(b'"coef"', b'"other"'),
+     "state.safetensors is the state of another kit: its tensors are not those of kit.json."),
+    *[("state.safetensors", change, DAMAGED) for change in (
+        lambda b: b[:-5] + bytes([b[-5] ^ 1]) + b[-4:], lambda b: b[:100], lambda b: b"", lambda b: b + b" ",
+        lambda b: b.replace(b'"steps":"0', b'"steps":"7'), lambda b: b.replace(b"crc32", b"crc64"))],
+    *[("step.onnx", change, CANNOT_RUN) for change in (
+        lambda b: b[:100], lambda b: b.replace(b"Gemm", b"Germ"), lambda b: b"")],
+    *[("data.safetensors", change, NO_DATA) for change in (
+        lambda b: b[:-1], lambda b: b[:7], lambda b: b"not a file of tensors", lambda b: b"",
+        lambda b: b.replace(b'"F32"', b'"F99"'), lambda b: b.replace(b"[300,64]", b"[300,65]"),
+        lambda b: b.replace(b"[300,64]", b"[3e99,6]"), lambda b: b"\xff" * 8 + b[8:])],
+]
+
+#: What is wrong with the data, and the sentence that says so.
+DATA = [
+    (lambda x, y: {"x": x}, "The data lack the input 'y_target'."),
+    (lambda x, y: {"x": x[:10], "y_target": y[:10]}, "The data have 10 rows, fewer than a batch of 32."),
+    (lambda x, y: {"x": x[:0], "y_target": y[:0]}, "The data have 0 rows, fewer than a batch of 32."),
+    (lambda x, y: {"x": x[:20], "y_target": y},
+     "The inputs have different numbers of rows: 'x' has 20, 'y_target' has 300."),
+    (lambda x, y: {"x": x[:, :63], "y_target": y}, "Input 'x' has the shape [300, 63], where [N, 64] is expected."),
+    (lambda x, y: {"x": x[:, :, None], "y_target": y},
+     "Input 'x' has the shape [300, 64, 1], where [N, 64] is expected."),
+    (lambda x, y: {"x": x, "y_target": y[0]}, "Input 'y_target' has the shape [], where [N] is expected."),
+    (lambda x, y: {"x": x.astype(np.float64), "y_target": y}, "Input 'x' is float64, where float32 is expected."),
+    (lambda x, y: {"x": x, "y_target": y + 3},
+     "Input 'y_target' has values from 3 to 12, where 0 to 9 are expected, or -100 for what does not count."),
+    (lambda x, y: {"x": x, "y_target": y - 3},
+     "Input 'y_target' has values from -3 to 6, where 0 to 9 are expected, or -100 for what does not count."),
+    (lambda x, y: {"x": np.full_like(x, np.nan), "y_target": y}, "The loss of step 1 is not finite: the kit needs a "
+     "smaller step size, or the data hold numbers that are none."),
+]
+USAGE = "Usage: train KIT DATA [STEPS=100] [BATCH=batch_size of the kit] [SEED=0]"
+
+
+def assert_refused(runners, kit: Path, sentence: str, *arguments: object) -> None:
+    """Each runner ends with one sentence, and writes nothing."""
+    before = {path.name: path.read_bytes() for path in kit.iterdir()}
+    for language, program in runners.items():
+        done = start(program, kit, *arguments)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), (language, done)
+        assert done.stderr == sentence + "\n" or (sentence == CANNOT_RUN and done.stderr.startswith(sentence)), language
+    assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
+
+
+def test_what_does_not_fit_is_one_sentence(runners, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd").folder
+    contents = {path: path.read_bytes() for path in kit.iterdir()}
+    for name, change, sentence in FILES:
+        (kit / name).write_bytes(change(contents[kit / name]))
+        assert_refused(runners, kit, sentence)
+        (kit / name).write_bytes(contents[kit / name])
+    for change, sentence in DATA:
+        write_tensors(change(*make_data("linear").values()), kit / "data.safetensors")
+        assert_refused(runners, kit, sentence)
+    (kit / "data.safetensors").unlink()
+    assert_refused(runners, kit, NO_DATA)
+    (kit / "data.safetensors").write_bytes(contents[kit / "data.safetensors"])
+    for arguments, sentence in [((10, 301), "The data have 300 rows, fewer than a batch of 301."), ((10, 0), USAGE),
+                                ((-1,), USAGE), ((10, 32, 2**32), USAGE), (("ten",), USAGE), ((1, 1, 1, 1), USAGE)]:
+        assert_refused(runners, kit, sentence, *arguments)
+    (kit / "kit.json").write_bytes(contents[kit / "kit.json"].replace(b'9, "ignored": -100', b"8"))
+    assert_refused(runners, kit, "Input 'y_target' has values from 0 to 9, where 0 to 8 are expected.")
+    fixed = write_kit_and_data(tmp_path / "fixed", "linear", "sgd", batch_sizes=(16, 32)).folder
+    assert_refused(runners, fixed, "The kit has steps for batches of 16 or 32 rows, not of 20.", 10, 20)
+
+
+def test_labels_that_do_not_count(runners, tmp_path):
+    kit, data = write_kit_and_data(tmp_path / "kit", "linear", "sgd"), make_data("linear")
+    data["y_target"][::2] = -100
+    write_tensors(data, kit.folder / "data.safetensors")
+    for program in runners.values():
+        assert start(program, kit.folder, 10).returncode == 0
+    kit.train(data, 20)
+    assert_state_close(TrainingKit(kit.folder), kit.state, 1e-5)
+
+
+def test_a_state_that_cannot_be_written_remains(runners, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd").folder
+    before = {path.name: path.read_bytes() for path in kit.iterdir()}
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1000, 1000))
+    for program in runners.values():
+        done = start(program, kit, 20, preexec_fn=limit, restore_signals=False)  # Python ignores that of this limit.
+        assert (done.returncode, done.stderr) == (1, "state.safetensors cannot be written.\n")
+        assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
+
+
+def test_state_of_every_dtype(runners, tmp_path):
+    dtypes = [np.dtype(n) for n in ("float64", "float32", "float16", ml_dtypes.bfloat16, "int64", "int32", "int16", "int8",
+                                    "uint64", "uint32", "uint16", "uint8", "bool")]
+    state = {f"{d.name}_": np.array([[0, 1, 1]]).astype(d) for d in dtypes}
+    x, before = variable("x", "float32", ["N"]), {n: variable(n, a.dtype, a.shape) for n, a in state.items()}
+    outputs = {"loss": op.ReduceMean(x, keepdims=0), **{f"{n}next": op.Identity(v) for n, v in before.items()}}
+    manifest = Manifest(2, {None: "step.onnx"}, (Tensor("x", "float32", ("N",)),), (Tensor("loss", "float32", ()),),
+                        tuple(Tensor(n, a.dtype.name, a.shape) for n, a in state.items()), {})
+    for name, data in {"step.onnx": build({"x": x, **before}, outputs).SerializeToString(), "model.onnx": b"",
+                       "kit.json": manifest.to_json().encode(), "state.safetensors": pack_state(state, 0)}.items():
+        (tmp_path / name).write_bytes(data)
+    write_tensors({"x": np.ones(4, np.float32)}, tmp_path / "data.safetensors")
+    for program in runners.values():
+        done = start(program, tmp_path, 3)
+        assert (done.returncode, done.stderr) == (0, "")
+    after = TrainingKit(tmp_path)
+    assert after.steps_taken == 6
+    for name, a in state.items():
+        np.testing.assert_array_equal(after.state[name], a)
