@@ -203,8 +203,9 @@ def test_a_state_that_cannot_be_written_remains(runners, tmp_path):
 
 
 def test_state_of_every_dtype(runners, tmp_path):
-    dtypes = [np.dtype(n) for n in ("float64", "float32", "float16", ml_dtypes.bfloat16, "int64", "int32", "int16", "int8",
-                                    "uint64", "uint32", "uint16", "uint8", "bool")]
+    dtypes = [np.dtype(n) for n in (
+        "float64", "float32", "float16", ml_dtypes.bfloat16, "int64", "int32", "int16", "int8", "uint64", "uint32",
+        "uint16", "uint8", "bool")]
     state = {f"{d.name}_": np.array([[0, 1, 1]]).astype(d) for d in dtypes}
     x, before = variable("x", "float32", ["N"]), {n: variable(n, a.dtype, a.shape) for n, a in state.items()}
     outputs = {"loss": op.ReduceMean(x, keepdims=0), **{f"{n}next": op.Identity(v) for n, v in before.items()}}
