@@ -34,7 +34,7 @@ from ortpartial.learning.losses import BaseLearningLoss, resolve_loss
 from ortpartial.learning.optimizers import BaseLearningRate, resolve_rate
 from ortpartial.learning.penalties import BaseLearningPenalty, resolve_penalty
 from ortpartial.learning.schedules import Schedule, resolve_schedule
-from ortpartial.testing import evaluate
+from ortpartial.testing import _make_runner, evaluate
 
 MODULES = (schedule, learning_loss, learning_penalty, learning_rate, averaging)
 RESOLVE = {Schedule: resolve_schedule, BaseLearningLoss: resolve_loss, BaseLearningPenalty: resolve_penalty,
@@ -246,8 +246,8 @@ def test_schedule(piece, dtype):
     k = variable("k", np.int64, [])
     eta = piece.over(1000)(constant(0.5, dtype), k)
     assert (eta.dtype, eta.shape) == (dtype, ())
-    model = build({"k": k}, {"eta": eta})
-    steps = np.array([evaluate(model, {"k": np.array(i)})["eta"] for i in (1, 2, 10, 10**6)])
+    run = _make_runner(build({"k": k}, {"eta": eta}))
+    steps = np.array([run({"k": np.array(i)})["eta"] for i in (1, 2, 10, 10**6)])
     assert steps.dtype == dtype
     assert (steps[1 if getattr(piece, "from_zero", False) else 0 : 3] > 0).all()
     assert (steps >= 0).all()
@@ -265,10 +265,11 @@ def test_loss_has_the_gradient_of_its_value(piece, shape, weighted):
     y, t = example(piece, shape)
     feeds = {"t": t, **({"w": rng().uniform(0.1, 1, 5)} if weighted else {})}
     model = piece.build_onnx_function(dtype="float64", shape=shape, weighted=weighted)
-    outputs = evaluate(model, {"y": y, **feeds})
+    run = _make_runner(model)
+    outputs = run({"y": y, **feeds})
     assert [i.name for i in model.graph.input] == ["y", "t", "w"][: 2 + weighted]
     assert {n: (v.shape, v.dtype) for n, v in outputs.items()} == {"loss": ((), y.dtype), "y_grad": (shape, y.dtype)}
-    expected = differences(lambda v: evaluate(model, {"y": v, **feeds})["loss"], y)
+    expected = differences(lambda v: run({"y": v, **feeds})["loss"], y)
     np.testing.assert_allclose(outputs["y_grad"], expected, rtol=1e-6, atol=1e-9)
 
 
@@ -367,10 +368,10 @@ def test_loss_of_a_perfect_prediction_is_a_minimum(piece):
 @pytest.mark.parametrize("shape", [(), (4,), (3, 2), (2, 2, 3)], ids=str)
 def test_penalty_has_the_gradient_of_its_value(piece, shape):
     w = np.asarray(rng().normal(size=shape))
-    model = piece.build_onnx_function(dtype="float64", shape=shape)
-    outputs = evaluate(model, {"w": w})
+    run = _make_runner(piece.build_onnx_function(dtype="float64", shape=shape))
+    outputs = run({"w": w})
     assert {n: (v.shape, v.dtype) for n, v in outputs.items()} == {"penalty": ((), w.dtype), "w_grad": (shape, w.dtype)}
-    expected = differences(lambda v: evaluate(model, {"w": v})["penalty"], w)
+    expected = differences(lambda v: run({"w": v})["penalty"], w)
     np.testing.assert_allclose(outputs["w_grad"], expected, rtol=1e-6, atol=1e-9)
     if not piece.applies_to(shape):
         assert not outputs["penalty"].any()
@@ -381,7 +382,7 @@ def test_penalty_has_the_gradient_of_its_value(piece, shape):
         value = evaluate(build([v], {"p": piece(v)}), {"w": w})["p"]
         np.testing.assert_array_equal(value, outputs["penalty"])
         assert value > 0
-    zero = evaluate(model, {"w": np.zeros(shape)})
+    zero = run({"w": np.zeros(shape)})
     assert not zero["penalty"].any()
     assert not zero["w_grad"].any()
 
@@ -397,8 +398,10 @@ def run_rate(rate, dtype="float64", shape=(3, 2)):
     assert [i.name for i in model.graph.input] == names
     assert [o.name for o in model.graph.output] == ["w_out", *(f"{s}_out" for s in states)]
 
+    run = _make_runner(model)
+
     def update(w, g, k, *state):
-        return list(evaluate(model, dict(zip(names, [w, g, np.array(k), *state], strict=True))).values())
+        return list(run(dict(zip(names, [w, g, np.array(k), *state], strict=True))).values())
 
     return update
 
@@ -511,12 +514,12 @@ def test_custom_piece(cls):
 def test_custom_loss(cls, weighted):
     y, t = rng().normal(size=(2, 4, 3))
     w = np.array([1.0, 0, 2, 3])
-    model = cls().build_onnx_function(dtype="float64", shape=["N", 3], weighted=weighted)
+    run = _make_runner(cls().build_onnx_function(dtype="float64", shape=["N", 3], weighted=weighted))
     feeds = {"y": y, "t": t, **({"w": w} if weighted else {})}
-    outputs = evaluate(model, feeds)
+    outputs = run(feeds)
     rows = (abs(y - t) ** 3).mean(axis=1) if cls is CubicLearningLoss else abs(y - t).max(axis=1)
     np.testing.assert_allclose(outputs["loss"], np.average(rows, weights=w if weighted else None), rtol=1e-12)
-    expected = differences(lambda v: evaluate(model, {**feeds, "y": v})["loss"], y)
+    expected = differences(lambda v: run({**feeds, "y": v})["loss"], y)
     np.testing.assert_allclose(outputs["y_grad"], expected, rtol=1e-6, atol=1e-8)
 
 
@@ -547,6 +550,6 @@ def test_loss_can_be_differentiated_again(piece):
     target = variable("t", t.dtype, t.shape)
     (dy,) = grad(op.ReduceMean(piece(v, target), keepdims=0), [v])
     (ddy,) = grad(op.ReduceSum(dy * dy, keepdims=0), [v])
-    model = build([v, target], {"dy": dy, "ddy": ddy})
-    expected = differences(lambda u: (evaluate(model, {"y": u, "t": t})["dy"] ** 2).sum(), y)
-    np.testing.assert_allclose(evaluate(model, {"y": y, "t": t})["ddy"], expected, rtol=1e-6, atol=1e-9)
+    run = _make_runner(build([v, target], {"dy": dy, "ddy": ddy}))
+    expected = differences(lambda u: (run({"y": u, "t": t})["dy"] ** 2).sum(), y)
+    np.testing.assert_allclose(run({"y": y, "t": t})["ddy"], expected, rtol=1e-6, atol=1e-9)

@@ -24,6 +24,13 @@ from ortpartial.runtime.agent_support import find_untrusted
 from ortpartial.runtime.session import Session
 
 
+def choose(condition, first, second, x):
+    """A branch in what is exported; torch.cond (2.13.0) writes the graphs of both branches anew in every step."""
+    if torch.compiler.is_exporting():
+        return torch.cond(condition, first, second, (x,))
+    return first(x) if condition else second(x)
+
+
 class Branches(nn.Module):
     """One of two networks, chosen by the mean of the batch; one of them has a branch inside."""
 
@@ -34,9 +41,9 @@ class Branches(nn.Module):
     def forward(self, x):
         def first(x):
             h = torch.tanh(self.a(x))
-            return torch.cond(h.mean() > 0, lambda h: h * 2, lambda h: h + 1, (h,))
+            return choose(h.mean() > 0, lambda h: h * 2, lambda h: h + 1, h)
 
-        return self.head(torch.cond(x.mean() > 0, first, lambda x: torch.relu(self.b(x)), (x,)))
+        return self.head(choose(x.mean() > 0, first, lambda x: torch.relu(self.b(x)), x))
 
 
 class Recurrent(nn.Module):

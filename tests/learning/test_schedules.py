@@ -21,14 +21,14 @@ from ortpartial.learning.schedules import (
     WarmUpSchedule,
     resolve_schedule,
 )
-from ortpartial.testing import evaluate
+from ortpartial.testing import _make_runner, evaluate
 
 
 def steps(schedule, batches, eta0=0.1, dtype="float64"):
     """η at some batches."""
     k = variable("k", np.int64, [])
-    model = build({"k": k}, {"eta": schedule(constant(eta0, dtype), k)})
-    return np.array([evaluate(model, {"k": np.array(i)})["eta"] for i in batches])
+    run = _make_runner(build({"k": k}, {"eta": schedule(constant(eta0, dtype), k)}))
+    return np.array([run({"k": np.array(i)})["eta"] for i in batches])
 
 
 K = np.array([1, 2, 3, 100, 12345])
