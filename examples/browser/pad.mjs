@@ -111,7 +111,8 @@ export function toPixels(strokes) {
   const [xs, ys] = [0, 1].map((axis) => strokes.flat().map((point) => point[axis]));
   const [left, right, top, bottom] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
   const scale = Math.min(22 / (right - left), 28 / (bottom - top), 100); // lines are 4 wide; 100 for a dot
-  trace(context, strokes, 4, ([x, y]) => [16 + scale * (x - (left + right) / 2), 16 + scale * (y - (top + bottom) / 2)]);
+  const place = ([x, y]) => [16 + scale * (x - (left + right) / 2), 16 + scale * (y - (top + bottom) / 2)];
+  trace(context, strokes, 4, place);
   const { data } = context.getImageData(0, 0, 32, 32);
   const pixels = new Uint8Array(64);
   for (let i = 0; i < 1024; i++) pixels[8 * (i >> 7) + ((i & 31) >> 2)] += data[4 * i + 3] > 127;

@@ -6,9 +6,9 @@ import * as store from "./store.mjs";
 
 const $ = (id) => document.getElementById(id);
 const element = (name, ...children) => {
-  const made = document.createElement(name);
-  made.append(...children);
-  return made;
+  const parent = document.createElement(name);
+  parent.append(...children);
+  return parent;
 };
 const percent = (p) => `${Math.round(100 * p)} %`;
 
@@ -140,9 +140,8 @@ function softmax(scores) {
 function showScores({ scores, view: asked }) {
   if (asked !== view) return; // the drawing or the digits have changed since
   const rows = Array.from({ length: scores.length / 10 }, (_, i) => softmax(scores.subarray(10 * i, 10 * i + 10)));
-  const own = rows.splice(rows.length - digits.length);
-  showBars(rows[0]);
-  const taken = own.map((row) => row.indexOf(Math.max(...row)));
+  const taken = rows.splice(rows.length - digits.length).map((row) => row.indexOf(Math.max(...row)));
+  showBars(rows[0]); // those of the drawing
   [...$("digits").children].forEach((item, i) => {
     const right = taken[i] === digits[i].label;
     item.className = right ? "right" : "wrong";
@@ -159,7 +158,7 @@ function showBars(row = new Float32Array(10)) {
   [...$("bars").children].forEach((item, i) => {
     item.className = drawn && i === best ? "best" : "";
     item.querySelector("i").style.transform = `scaleX(${row[i]})`;
-    item.querySelector("output").textContent = drawn ? percent(row[i]) : "";
+    item.lastElementChild.textContent = drawn ? percent(row[i]) : "";
   });
   const verdict = `${row[best] < 0.8 ? "Perhaps" : "It is"} a${best === 8 ? "n" : ""} ${best}`;
   if (drawn) $("verdict").replaceChildren(element("strong", verdict), ` ${percent(row[best])} sure`);
@@ -187,8 +186,7 @@ async function train(goal) {
   $("status").textContent = "Training …";
   const before = steps;
   try {
-    const own = { images: digits.flatMap(({ pixels }) => [...pixels]), labels: digits.map((digit) => digit.label) };
-    await call("train", { ...goal, own });
+    await call("train", goal, digits);
     $("status").textContent = `Trained ${steps - before === 1 ? "one step" : `${steps - before} steps`}.`;
   } catch (error) {
     $("status").textContent = "The training has stopped.";
@@ -211,7 +209,7 @@ for (let value = 0; value < 10; value++) {
   button.addEventListener("click", act(() => label(value)));
   $("labels").append(button);
   const track = Object.assign(element("span", element("i")), { className: "track" });
-  $("bars").append(element("li", element("span", String(value)), track, element("output")));
+  $("bars").append(element("li", element("span", String(value)), track, element("span")));
 }
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey;

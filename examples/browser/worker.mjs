@@ -26,16 +26,17 @@ async function read(name) {
 }
 
 /** The rows to train on: those of the kit and about as many of the person's, or the person's alone. */
-function mix(own, alone, batch) {
-  if (!own?.labels.length) return data;
+function mix(digits, alone, batch) {
+  if (!digits?.length) return data;
   const [[images, xs], [labels, ys]] = kit.manifest.inputs.map(({ name }) => [name, data[name]]);
-  const times = Math.ceil((alone ? batch : ys.shape[0]) / own.labels.length);
+  const times = Math.ceil((alone ? batch : ys.shape[0]) / digits.length);
   const join = ({ dtype, shape: [count, ...shape], data: numbers }, more) => {
     const size = numbers.length / count;
     const joined = [...(alone ? [] : numbers), ...Array(times).fill(more).flat()];
     return { dtype, shape: [joined.length / size, ...shape], data: numbers.constructor.from(joined) };
   };
-  return { [images]: join(xs, own.images), [labels]: join(ys, own.labels.map(BigInt)) };
+  const pixels = digits.flatMap((digit) => [...digit.pixels]);
+  return { [images]: join(xs, pixels), [labels]: join(ys, digits.map(({ label }) => BigInt(label))) };
 }
 
 async function computeScores() {
@@ -93,13 +94,13 @@ const methods = {
       throw new Error("What the browser has kept of the training is damaged: reload this page to start over.");
     }
     losses = [...(kept?.losses ?? [])];
-    return { steps: kit.stepsTaken, losses: Float32Array.from(losses), goal: kept?.goal, batch: kit.manifest.batch_size };
+    const { stepsTaken: steps, manifest: { batch_size: batch } } = kit;
+    return { steps, batch, losses: Float32Array.from(losses), goal: kept?.goal };
   },
 
-  /** Trains until the kit has taken `steps` steps, or until it is stopped. */
-  async train({ own, ...wanted }) {
-    goal = wanted;
-    const { steps, batch, alone } = wanted;
+  /** Trains on the digits of a person until the kit has taken `steps` steps, or until it is stopped. */
+  async train({ steps, batch, alone }, digits) {
+    goal = { steps, batch, alone };
     let [reported, saved] = [0, 0];
     const onStep = async (step, loss) => {
       losses.push(loss);
@@ -112,7 +113,7 @@ const methods = {
       return goal !== null;
     };
     try {
-      await kit.train(mix(own, alone, batch), { steps: steps - kit.stepsTaken, batchSize: batch, onStep });
+      await kit.train(mix(digits, alone, batch), { steps: steps - kit.stepsTaken, batchSize: batch, onStep });
     } finally {
       goal = null;
       await keep();

@@ -1,4 +1,5 @@
-// A person in front of the page of examples/browser: node browser.mjs <node_modules> <chromium> <address> <folder> <kits>.
+// A person in front of the page of examples/browser:
+//     node browser.mjs <node_modules> <chromium> <address> <folder> <kits>
 // What the person saw is written into the folder as report.json, beside the files that were downloaded.
 
 import { createRequire } from "node:module";
@@ -93,14 +94,16 @@ async function teach(page) {
   await stopped(page);
   report.seen = await page.evaluate(() => window.seen);
   report.taught = { points: await points(page), bars: await bars(page), verdict: await text(page, "verdict"),
-    score: await text(page, "score"), step: await text(page, "step"), label: await page.getAttribute("#chart", "aria-label") };
+    score: await text(page, "score"), step: await text(page, "step"),
+    label: await page.getAttribute("#chart", "aria-label") };
   report.digits = await page.evaluate(async () =>
     (await (await import("./store.mjs")).get("digits")).map(({ pixels, label }) => ({ pixels: [...pixels], label })));
   await page.screenshot({ path: join(folder, "page.png"), fullPage: true });
 }
 
 async function keep(page) {
-  report.files.push(await download(page, "save-model", "model.onnx"), await download(page, "save-state", "state.safetensors"));
+  report.files.push(await download(page, "save-model", "model.onnx"));
+  report.files.push(await download(page, "save-state", "state.safetensors"));
   await page.click("#restart");
   await page.waitForFunction(() => document.getElementById("step").textContent === "0");
   report.restarted = await bars(page);
@@ -181,7 +184,8 @@ try {
   await drawWithTheKeyboard(page);
   await trainKits(page, JSON.parse(kits));
   await kill(page);
-  await Promise.all([provoke("newer"), provoke("damaged"), provoke("operator", 32), provoke("labels", 32), provoke("sizes", 20)]);
+  await Promise.all([provoke("newer"), provoke("damaged"), provoke("operator", 32), provoke("labels", 32),
+    provoke("sizes", 20)]);
 } finally {
   writeFileSync(join(folder, "report.json"), JSON.stringify(report));
   await browser.close();
