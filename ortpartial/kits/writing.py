@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, op, variable
@@ -168,7 +168,8 @@ def _compose(session: TrainingSession, shapes: Mapping[str, Sequence[Any]], rows
         before = inputs.get(n, variable(n, a.dtype, a.shape))
         # What a step only reads, such as a seed, is handed on: the state goes in and comes out whole.
         held[n] = (after[n][0], before, after[n][1]) if n in after else (f"{n}_next", before, op.Identity(before))
-    return _Step({n: inputs[n] for n in shapes if n in inputs}, {loss: returned.pop(loss), **returned}, held)
+    number = op.Cast(returned.pop(loss), to=TensorProto.FLOAT)  # which runners need not tell from other dtypes
+    return _Step({n: inputs[n] for n in shapes if n in inputs}, {loss: number, **returned}, held)
 
 
 def _describe(

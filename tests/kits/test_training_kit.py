@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from kits import ALL, SAMPLED, assert_state_close, make_data, make_optimizer, write_kit_and_data
+from models import linear
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, constant, nn, op, run_kit, variable
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
@@ -64,6 +65,15 @@ def test_a_graph_for_each_size_of_batches(tmp_path):
     assert_state_close(kits[1], kits[0].state, 1e-5)
     with pytest.raises(DataError, match=r"The kit has steps for batches of 16 or 32 rows, not of 20\.$"):
         kits[1].train(make_data("cnn"), 10, batch_size=20)
+
+
+def test_a_loss_is_a_float32_whatever_the_model_computes(tmp_path):
+    rng = np.random.default_rng(0)
+    OrtGradientForwardBackwardOptimizer(linear(4, 1, "float64")).export_step(tmp_path / "kit", targets=())
+    kit = TrainingKit(tmp_path / "kit")
+    outputs = kit.step({"x": rng.normal(size=(5, 4)), "y_target": rng.normal(size=(5, 1))})
+    assert (outputs["loss"].dtype, kit.manifest.outputs[0].dtype) == (np.float32, "float32")
+    assert all(a.dtype == np.float64 for n, a in kit.state.items() if n != "iteration")
 
 
 def test_a_kit_starts_from_a_model_that_was_trained(tmp_path):
