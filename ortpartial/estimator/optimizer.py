@@ -913,6 +913,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> sorted(optimizer.export_step("exported_kit", targets=()))
         ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
         """
+        if self.use_average:
+            raise SettingError("use_average=True is not written into a kit, whose model takes the weights that are "
+                               "trained; set it to False first.")
         proto = self.get_training_onnx("lowered", init="model", weighted=weighted)
         rows = [v.shape[0] for v in self._spec.model.inputs.values() if v.shape]
         if batch_size is None and not batch_sizes and not any(isinstance(size, int) for size in rows):

@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
         stored = json.loads(data)
         newer = stored["format"] == FORMAT and _whole(stored["version"]) > VERSION
         manifest = None if newer else _parse(stored)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise ModelError(f"{Manifest.NAME} is no manifest of a training kit.") from None
     if manifest is None:
         raise ModelError(f"{Manifest.NAME} is of version {stored['version']}, and this runner reads version {VERSION}: "
@@ -163,9 +163,11 @@ def _parse(stored: Mapping[str, Any]) -> Manifest:
     if (stored["format"], stored["version"]) != (FORMAT, VERSION) or (state["file"], model["file"]) != (
             Manifest.STATE, Manifest.MODEL):
         raise ValueError
-    steps = {None if s["batch_size"] is None else _whole(s["batch_size"], 1): _file(s["file"]) for s in stored["steps"]}
-    inputs, outputs, tensors = (tuple(map(_tensor, t)) for t in (stored["inputs"], stored["outputs"], state["tensors"]))
-    weights = {_text(w["name"]): _whole(w["offset"]) for w in model["weights"]}
+    steps = {None if s["batch_size"] is None else _whole(s["batch_size"], 1): _file(s["file"])
+             for s in _list(stored["steps"])}
+    inputs, outputs, tensors = (tuple(map(_tensor, _list(t)))
+                                for t in (stored["inputs"], stored["outputs"], state["tensors"]))
+    weights = {_text(w["name"]): _whole(w["offset"]) for w in _list(model["weights"])}
     if not (steps and inputs and outputs and tensors) or not weights.keys() <= {t.name for t in tensors} or any(
             isinstance(size, str) for t in tensors for size in t.shape) or not all(t.shape for t in inputs):
         raise ValueError
@@ -174,7 +176,7 @@ def _parse(stored: Mapping[str, Any]) -> Manifest:
 
 def _tensor(stored: Mapping[str, Any]) -> Tensor:
     helper.np_dtype_to_tensor_dtype(np.dtype(_text(stored["dtype"])))
-    shape = tuple([size if isinstance(size, str) else _whole(size) for size in stored["shape"]])
+    shape = tuple([size if isinstance(size, str) else _whole(size) for size in _list(stored["shape"])])
     limits = [None if stored.get(n) is None else _whole(stored[n], None) for n in ("low", "high", "ignored")]
     return Tensor(_text(stored["name"]), stored["dtype"], shape, *limits)
 
@@ -186,6 +188,12 @@ def _whole(number: Any, least: int | None = 0) -> int:
     return number
 
 
+def _list(items: Any) -> list[Any]:
+    if not isinstance(items, list):
+        raise TypeError
+    return items
+
+
 def _text(text: Any) -> str:
     if not isinstance(text, str):
         raise TypeError
@@ -194,6 +202,6 @@ def _text(text: Any) -> str:
 
 def _file(name: Any) -> str:
     """The name of a file in the folder itself."""
-    if PurePosixPath(_text(name)).name != name or "\\" in name:
+    if PurePosixPath(_text(name)).name != name or name in ("", "..") or "\\" in name:
         raise ValueError
     return name

@@ -41,6 +41,8 @@ def read_runners(targets: str | Iterable[str]) -> dict[str, bytes]:
     SettingError
         A target is not known.
     """
+    if not isinstance(targets, Iterable):
+        raise SettingError(f"targets is {targets!r}; expected some of {', '.join(map(repr, TARGETS))}.")
     names = [targets] if isinstance(targets, str) else list(targets)
     for name in names:
         if name not in TARGETS:

@@ -18,6 +18,7 @@ from .manifest import Tensor
 __all__ = ["pack_state", "read_state"]
 
 _CHECKSUM = re.compile(rb'"crc32":"([0-9a-f]{8})"')
+_RESERVED = "__metadata__"
 _BLANK = b'"crc32":"00000000"'
 
 
@@ -34,7 +35,14 @@ def pack_state(arrays: Mapping[str, np.ndarray], steps: int) -> bytes:
     Returns
     -------
     bytes
+
+    Raises
+    ------
+    ModelError
+        The format has no such name.
     """
+    if _RESERVED in arrays:
+        raise ModelError(f"The state has a tensor {_RESERVED!r}, a name that safetensors files cannot hold: rename it.")
     contents = {n: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for n, a in arrays.items()}
     tensors = {n: TensorSpec(dtype=a.dtype.name, shape=a.shape, data_ptr=a.ctypes.data, data_len=a.nbytes)
                for n, a in contents.items()}

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, load_model_from_string
 
-from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
+from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.model import match_names, read_tensors, replace_file
 from ortpartial.runtime import Session, runtime_version
 
+from .checks import check_mapping, check_whole, to_array
 from .manifest import Manifest, read_manifest
 from .order import draw_order
 from .state_file import pack_state, read_state
@@ -88,7 +89,10 @@ class TrainingKit:
             The loss is NaN or infinite; the state remains as it was.
         """
         arrays = self._check(feeds)
-        return self._step(arrays, self._open(next(len(a) for a in arrays.values())))
+        rows = next(len(a) for a in arrays.values())
+        if not rows:
+            raise DataError("The batch has no rows.")
+        return self._step(arrays, self._open(rows))
 
     def train(self, data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
@@ -123,8 +127,8 @@ class TrainingKit:
         DataError, ConvergenceError
             As for `step`.
         """
-        size = self.manifest.batch_size if batch_size is None else _whole("batch_size", batch_size, 1)
-        steps, seed = _whole("steps", steps, 0), _whole("seed", seed, 0, 2**32 - 1)
+        size = self.manifest.batch_size if batch_size is None else check_whole("batch_size", batch_size, 1)
+        steps, seed = check_whole("steps", steps, 0), check_whole("seed", seed, 0, 2**32 - 1)
         session = self._open(size)
         arrays = self._check(read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data)
         rows = next(len(a) for a in arrays.values())
@@ -154,23 +158,35 @@ class TrainingKit:
         ModelError
             The file of the model is not that of the manifest.
         """
-        data = bytearray((self.folder / Manifest.MODEL).read_bytes())
-        for name, offset in self.manifest.weights.items():
-            weight = np.ascontiguousarray(self.state[name]).tobytes()
-            data[offset : offset + len(weight)] = weight
+        data = (self.folder / Manifest.MODEL).read_bytes()
         try:
-            return load_model_from_string(bytes(data))
+            model = load_model_from_string(data)
         except Exception:  # protobuf has errors of its own.
             raise ModelError(f"{Manifest.MODEL} is damaged: export the kit again.") from None
+        weights = {t.name: t for t in model.graph.initializer if t.name in self.state and t.raw_data}
+        offsets = self.manifest.weights
+        if weights.keys() != offsets.keys() or any(
+                data[offsets[n] : offsets[n] + self.state[n].nbytes] != t.raw_data for n, t in weights.items()):
+            raise ModelError(f"{Manifest.MODEL} is not that of {Manifest.NAME}: export the kit again.")
+        for name, t in weights.items():
+            t.raw_data = np.asarray(self.state[name], self.state[name].dtype.newbyteorder("<"), order="C").tobytes()
+        return model
 
     def save(self) -> None:
         """Write the state into the kit, for any runner to go on from; its file is replaced as a whole.
 
         Raises
         ------
+        ModelError
+            A tensor of `state` was replaced by one of another dtype or shape; the former file remains.
         OSError
             It cannot be written; the former one remains.
         """
+        for t in self.manifest.state:
+            a = np.asarray(self.state.get(t.name))
+            if (a.dtype.name, a.shape) != (t.dtype, t.shape):
+                raise ModelError(f"The state {t.name!r} is {a.dtype.name} {list(a.shape)}, where {t.dtype} "
+                                 f"{list(t.shape)} is expected.")
         with replace_file(self.folder / Manifest.STATE) as file:
             file.write(pack_state(self.state, self.steps_taken))
 
@@ -182,7 +198,7 @@ class TrainingKit:
                 session = Session((self.folder / file).read_bytes(), device=self._device)
             except ModelError as e:
                 raise ModelError(f"onnxruntime {runtime_version()} cannot run {file}: {e}") from None
-            if len(session.inputs) != len(self.manifest.inputs) + len(self.state) or len(session.outputs) != len(
+            if session.inputs != [*(t.name for t in self.manifest.inputs), *self.state] or len(session.outputs) != len(
                     self.manifest.outputs) + len(self.state):
                 raise ModelError(f"{file} is damaged: its inputs and outputs are not those of kit.json.")
             self._sessions[file] = session
@@ -192,9 +208,9 @@ class TrainingKit:
         """The inputs as arrays, in the order of bindings, each with as many rows."""
         arrays = {}
         for tensor in self.manifest.inputs:
-            if tensor.name not in feeds:
+            if tensor.name not in check_mapping(feeds):
                 raise DataError(f"The data lack the input {tensor.name!r}.")
-            arrays[tensor.name] = np.asarray(feeds[tensor.name])
+            arrays[tensor.name] = to_array(tensor.name, feeds[tensor.name])
             tensor.check(arrays[tensor.name])
         match_names(list(arrays), list(feeds))
         rows = {n: len(a) for n, a in arrays.items()}
@@ -264,12 +280,3 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.P
     if save:
         kit.save()
     return losses
-
-
-def _whole(name: str, number: Any, low: int, high: int | None = None) -> int:
-    """A whole number within a range."""
-    if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < low or (
-            high is not None and number > high):
-        limit = f"from {low} to {high}" if high is not None else f"of at least {low}"
-        raise SettingError(f"{name} is a whole number {limit}, not {number!r}.")
-    return int(number)

@@ -16,6 +16,7 @@ from ortpartial.graph import Value, build, op, variable
 from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession, compose_step
 
+from .checks import check_whole
 from .manifest import Manifest, Tensor
 from .opset import lower_opset
 from .runners import read_runners
@@ -91,7 +92,8 @@ def write_kit(
     files = {size: "step.onnx" if size is None else f"step-{size}.onnx" for size in sizes}
     steps = {size: _compose(session, shapes, size) for size in sizes}
     data, weights = _place_weights(session)
-    manifest = Manifest(batch_size or sizes[0] or 32, files, *_describe(session, shapes, steps[sizes[0]]), weights)
+    first = sizes[0] or 32 if batch_size is None else check_whole("batch_size", batch_size, 1)
+    manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
     return write_files({
         **{files[size]: step.to_bytes() for size, step in steps.items()}, Manifest.MODEL: data,
@@ -123,8 +125,10 @@ def _choose_sizes(shapes: Mapping[str, tuple[int | str, ...]], batch_sizes: Coll
     rows = next((shape[0] for shape in shapes.values()), "N")
     if batch_sizes is None:
         return [rows if isinstance(rows, int) else None]
+    if not isinstance(batch_sizes, Collection):
+        raise SettingError(f"batch_sizes is {batch_sizes!r}; expected several whole numbers.")
     for size in batch_sizes:
-        if not isinstance(size, int | np.integer) or size < 1:
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
             raise SettingError(f"batch_sizes has {size!r}; expected whole numbers of at least 1.")
         if isinstance(rows, int) and size != rows:
             raise SettingError(f"batch_sizes has {size}, and the model takes batches of {rows} rows alone.")
