@@ -15,8 +15,8 @@ _MODULES = ("javascript/kit.mjs", "javascript/rows.mjs", "javascript/safetensors
 TARGETS = {
     "web": _MODULES,
     "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
-    "c": ("c/kit.h", "c/rows.h", "c/safetensors.h", "c/train.c"),
-    "cpp": ("cpp/kit.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/train.cpp"),
+    "c": ("c/kit.h", "c/rows.h", "c/safetensors.h", "c/session.h", "c/train.c"),
+    "cpp": ("cpp/kit.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/step.hpp", "cpp/train.cpp"),
     "java": ("java/Kit.java", "java/Tensor.java", "java/TensorFile.java", "java/Train.java"),
 }
 

@@ -99,6 +99,12 @@ def test_batches_of_several_sizes(runners, tmp_path):
             assert TrainingKit(folder).steps_taken == 20
 
 
+def make_other_step() -> bytes:
+    """A graph that runs, and is the step of no kit."""
+    x = variable("x", "float32", ["N", 64])
+    return build({"x": x}, {"loss": op.ReduceMean(x, keepdims=0)}).SerializeToString()
+
+
 DAMAGED = "state.safetensors is damaged: restore a copy of it, or export the kit again."
 NO_MANIFEST = "kit.json is no manifest of a training kit."
 NO_DATA = "data.safetensors is no safetensors file, or a damaged one."
@@ -122,6 +128,8 @@ FILES = [
         lambda b: b.replace(b'"steps":"0', b'"steps":"7'), lambda b: b.replace(b"crc32", b"crc64"))],
     *[("step.onnx", change, CANNOT_RUN) for change in (
         lambda b: b[:100], lambda b: b.replace(b"Gemm", b"Germ"), lambda b: b"")],
+    ("step.onnx", lambda _: make_other_step(),
+     "step.onnx is damaged: its inputs and outputs are not those of kit.json."),
     *[("data.safetensors", change, NO_DATA) for change in (
         lambda b: b[:-1], lambda b: b[:7], lambda b: b"not a file of tensors", lambda b: b"",
         lambda b: b.replace(b'"F32"', b'"F99"'), lambda b: b.replace(b"[300,64]", b"[300,65]"),

@@ -2,8 +2,8 @@
 #pragma once
 #include "safetensors.h"
 
-static char *print_shape(const cJSON *shape) {  // as in [N, 64]
-    char *text = cJSON_Print(shape);
+static char *print_shape(cJSON *shape, char text[256]) {  // as in [N, 64]
+    cJSON_PrintPreallocated(shape, text, 256, 1);
     for (char *quote = text; (quote = strchr(quote, '"'));) memmove(quote, quote + 1, strlen(quote));
     return text;
 }
@@ -36,13 +36,13 @@ static Tensor find_input(const File *data, const cJSON *input) {
     Tensor tensor = find_tensor(data, name);
     const char *stored = dtypes[tensor.type].name;
     if (strcmp(stored, dtype)) FAIL("Input '%s' is %s, where %s is expected.", name, stored, dtype);
-    const cJSON *shape = get(get(data->json, name), "shape"), *length = cJSON_GetArrayItem(shape, 0);
-    const cJSON *axis = cJSON_GetArrayItem(get(input, "shape"), 0);
+    cJSON *shape = get(get(data->json, name), "shape"), *expected = get(input, "shape");
+    const cJSON *length = cJSON_GetArrayItem(shape, 0), *axis = cJSON_GetArrayItem(expected, 0);
     for (; length && axis; length = length->next, axis = axis->next)
         if (cJSON_IsNumber(axis) && axis->valuedouble != length->valuedouble) break;
     if (length || axis || !tensor.rank)
-        FAIL("Input '%s' has the shape %s, where %s is expected.", name, print_shape(shape),
-             print_shape(get(input, "shape")));
+        FAIL("Input '%s' has the shape %s, where %s is expected.", name, print_shape(shape, (char[256]){""}),
+             print_shape(expected, (char[256]){""}));
     if (get(input, "low")) check_range(&tensor, input);
     return tensor;
 }

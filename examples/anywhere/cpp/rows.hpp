@@ -56,7 +56,8 @@ inline Tensor find_input(TensorFile &data, const json &input) {
     return tensor;
 }
 
-inline std::vector<Tensor> find_inputs(TensorFile &data, const json &inputs) {
+// All inputs, which have the same number of rows, enough for a batch.
+inline std::vector<Tensor> find_inputs(TensorFile &data, const json &inputs, uint32_t size) {
     std::vector<Tensor> tensors;
     for (const json &input : inputs) {
         tensors.push_back(find_input(data, input));
@@ -64,6 +65,8 @@ inline std::vector<Tensor> find_inputs(TensorFile &data, const json &inputs) {
             fail("The inputs have different numbers of rows: ", quote_name(inputs[0]), " has ", tensors[0].shape[0],
                  ", ", quote_name(input), " has ", tensors.back().shape[0], ".");
     }
+    if (tensors[0].shape[0] < size)
+        fail("The data have ", tensors[0].shape[0], " rows, fewer than a batch of ", size, ".");
     return tensors;
 }
 
