@@ -67,8 +67,8 @@ const report = async () =>
 
 /** After the weights have changed other than by a step. */
 async function begin() {
-  await model?.session.release();
-  [losses, model] = [[], null];
+  losses = [];
+  if (model) model.steps = null; // those of other weights
   await keep();
   await report();
 }
