@@ -8,14 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from ortpartial.runtime.device import has_training
+from once import ON_TRAINING
 
 ROOT = Path(__file__).parents[2]
 PEERS = ["epoch", "torch", "numpy", "sklearn"]
-
-#: Scripts, which `make test` runs on one runtime and `make proof` on both.
-ONCE = pytest.mark.proof if has_training() else pytest.mark.slow
 
 
 def bench(script, *arguments):
@@ -27,7 +23,7 @@ def bench(script, *arguments):
     return done.stdout
 
 
-@ONCE
+@ON_TRAINING
 def test_the_smallest_table(tmp_path):
     """All take the same steps, are measured, and stand in the JSON and in the picture."""
     said = bench("bench.py", "--models", "5-4-1", "--peers", *PEERS, "--rates", "sgd", "--batches", "8",
@@ -146,7 +142,7 @@ def export(path):
 """
 
 
-@ONCE
+@ON_TRAINING
 def test_fine_tuning_takes_the_fewest_lines_here(tmp_path):
     """It runs, goes on from its checkpoints, and the table of the README has what is counted."""
     folder = ROOT / "bench" / "fine_tuning"

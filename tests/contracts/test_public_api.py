@@ -9,6 +9,7 @@ import re
 from itertools import pairwise
 
 import pytest
+from once import ON_TRAINING
 
 import ortpartial
 from ortpartial.autodiff.registry import RULES
@@ -166,6 +167,7 @@ def test_module(module):
     assert [name for name in names if not hasattr(module, name)] == []
 
 
+@ON_TRAINING
 @pytest.mark.parametrize("name", sorted(CALLABLES))
 def test_documented(name):
     assert problems(CALLABLES[name]) == [], name

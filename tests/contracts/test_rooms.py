@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from once import ON_TRAINING
 from paths import ROOT
 
 PACKAGE = ROOT / "ortpartial"
@@ -84,6 +85,7 @@ def violations(module: str, source: str) -> list[str]:
     return sorted(set(wrong))
 
 
+@ON_TRAINING
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=dotted)
 def test_imports_point_down(path):
     assert violations(dotted(path), path.read_text(encoding="utf-8")) == []

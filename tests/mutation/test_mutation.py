@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from equivalent import EQUIVALENT
+from once import ON_NEWEST
 from paths import SUPPORT, environment
 from table import OLD
 
@@ -17,6 +18,7 @@ def results(*arguments):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@ON_NEWEST
 def test_a_sample():
     mutants = results("einsum", 2)
     assert len(mutants) == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from once import ON_TRAINING
 from onnx import load_model_from_string
 from paths import ROOT, environment
 
@@ -183,7 +184,7 @@ def run_processes(cases, folder, size=2):
     return printed, [p.returncode for p in started]
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=ON_TRAINING), pytest.param(3, marks=pytest.mark.slow)])
 def processes(request, tmp_path_factory):
     """What the processes have recorded."""
     folder = tmp_path_factory.mktemp("processes")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from models import assert_close, data, mlp, two_in_two_out
+from once import ON_NEWEST, ON_TRAINING
 from paths import ROOT, environment
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
@@ -174,6 +175,7 @@ def processes(cases, size, folder):
     ]
 
 
+@ON_NEWEST
 @pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_steps_of_one_process(size, tmp_path):
     """53 rows in batches of 9: processes differ by a row in each; in batches of 2, two of four have nothing to do."""
@@ -199,7 +201,7 @@ def test_the_steps_of_one_process(size, tmp_path):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("death", "ProcessError: Process 0 of 2 has lost the others: "),
+        pytest.param("death", "ProcessError: Process 0 of 2 has lost the others: ", marks=ON_TRAINING),
         pytest.param("failing", "A callback has failed in the first process: ZeroDivisionError: division by zero",
                      marks=pytest.mark.slow),
         pytest.param("other rows", "DataError: This process has 52 rows, the first one 53; every process is given all "
