@@ -17,7 +17,7 @@ TARGETS = {
     "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
     "c": ("c/kit.h", "c/rows.h", "c/safetensors.h", "c/session.h", "c/train.c"),
     "cpp": ("cpp/kit.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/step.hpp", "cpp/train.cpp"),
-    "java": ("java/Kit.java", "java/Tensor.java", "java/TensorFile.java", "java/Train.java"),
+    "java": ("java/BadInput.java", "java/Kit.java", "java/Tensor.java", "java/TensorFile.java", "java/Train.java"),
 }
 
 _HERE = Path(__file__).parent

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -38,20 +37,25 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def classes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classes")
     compiled = subprocess.run(["javac", "-Xlint:all,-serial", "-Werror", "--release", "17", "-cp", LIBRARIES, "-d",
-                               folder, *JAVA.glob("*.java")], capture_output=True, text=True)
+                               folder, *JAVA.glob("*.java"), Path(__file__).with_name("TryKits.java")],
+                              capture_output=True, text=True)
     assert compiled.returncode == 0, compiled.stdout + compiled.stderr
     return folder
 
 
 @pytest.fixture
-def start(classes):
-    """Run the program on a kit with its data."""
-    def run(kit: Path, *arguments: object, data: Path | None = None):
-        # These options let a short program start sooner.
-        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{LIBRARIES}{os.pathsep}{classes}",
-                   "Train", kit, data or kit / "data.safetensors", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+def launch(classes):
+    """Run a class. These options let a short program start sooner."""
+    def run(name: str, *arguments: object):
+        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{LIBRARIES}{os.pathsep}{classes}"]
+        return subprocess.run([*command, name, *map(str, arguments)], capture_output=True, text=True, timeout=120)
     return run
+
+
+@pytest.fixture
+def start(launch):
+    """Run the program on a kit with its data."""
+    return lambda kit, *arguments: launch("Train", kit, kit / "data.safetensors", *arguments)
 
 
 @pytest.mark.parametrize(("model", "rate"), [
@@ -117,52 +121,60 @@ LABELS = np.arange(300) % 13
 UNKNOWN = parser.parse_model('<ir_version: 8, opset_import: ["": 18, "own": 1]> g (float[N] x) => (float[N] y) '
                              '{y = own.Unheard(x)}').SerializeToString()
 BAD = {
-    "newer": (set_version, (), "kit.json is of version 2, and this runner reads version 1: take the runner that was "
+    "newer": (set_version, 0, "kit.json is of version 2, and this runner reads version 1: take the runner that was "
               "exported with the kit."),
-    "no manifest": (edit("kit.json", lambda b: b"[]"), (), MANIFEST),
-    "manifest without inputs": (edit("kit.json", lambda b: b.replace(b'"inputs"', b'"puts"')), (), MANIFEST),
-    "cut state": (edit("state.safetensors", lambda b: b[:-3]), (), DAMAGED),
-    "flipped bit": (edit("state.safetensors", lambda b: b[:-9] + bytes([b[-9] ^ 4]) + b[-8:]), (), DAMAGED),
-    "empty state": (edit("state.safetensors", lambda b: b""), (), DAMAGED),
-    "no such state": (lambda kit: (kit / "state.safetensors").unlink(), (), DAMAGED),
-    "other state": (edit("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]")), (), "state.safetensors is the "
+    "no manifest": (edit("kit.json", lambda b: b"[]"), 0, MANIFEST),
+    "manifest without inputs": (edit("kit.json", lambda b: b.replace(b'"inputs"', b'"puts"')), 0, MANIFEST),
+    "manifest of nulls": (edit("kit.json", lambda b: b.replace(b'"dtype": "int64"', b'"dtype": null')), 0, MANIFEST),
+    "files elsewhere": (edit("kit.json", lambda b: b.replace(b"step-16", b"../step")), 0, MANIFEST),
+    "other step": (edit("step-16.onnx", lambda b: b.replace(b"y_target", b"z_target")), 0,
+                   "step-16.onnx is damaged: its inputs and outputs are not those of kit.json."),
+    "cut state": (edit("state.safetensors", lambda b: b[:-3]), 0, DAMAGED),
+    "flipped bit": (edit("state.safetensors", lambda b: b[:-9] + bytes([b[-9] ^ 4]) + b[-8:]), 0, DAMAGED),
+    "empty state": (edit("state.safetensors", lambda b: b""), 0, DAMAGED),
+    "no such state": (lambda kit: (kit / "state.safetensors").unlink(), 0, DAMAGED),
+    "other state": (edit("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]")), 0, "state.safetensors is the "
                     "state of another kit: its tensors are not those of kit.json."),
-    "operator": (edit("step-16.onnx", lambda b: UNKNOWN), (), "onnxruntime 1.17.0 cannot run step-16.onnx: "),
-    "batch": (None, (1, 20), "The kit has steps for batches of 16 or 32 rows, not of 20."),
-    "rows": (replace_data(x=make_data("linear", 10)["x"], y_target=np.zeros(10, np.int64)), (), "The data have 10 "
+    "operator": (edit("step-16.onnx", lambda b: UNKNOWN), 0, "onnxruntime 1.17.0 cannot run step-16.onnx: "),
+    "batch": (None, 20, "The kit has steps for batches of 16 or 32 rows, not of 20."),
+    "rows": (replace_data(x=make_data("linear", 10)["x"], y_target=np.zeros(10, np.int64)), 0, "The data have 10 "
              "rows, fewer than a batch of 16."),
-    "lacks": (replace_data(y_target=None), (), "The data lack the input 'y_target'."),
-    "shape": (replace_data(x=np.zeros((300, 63), np.float32)), (), "Input 'x' has the shape [300, 63], where [N, 64] "
+    "lacks": (replace_data(y_target=None), 0, "The data lack the input 'y_target'."),
+    "shape": (replace_data(x=np.zeros((300, 63), np.float32)), 0, "Input 'x' has the shape [300, 63], where [N, 64] "
               "is expected."),
-    "dtype": (replace_data(x=np.zeros((300, 64))), (), "Input 'x' is float64, where float32 is expected."),
-    "labels": (replace_data(y_target=LABELS), (), "Input 'y_target' has values from 0 to 12, where 0 to 9 are "
+    "dtype": (replace_data(x=np.zeros((300, 64))), 0, "Input 'x' is float64, where float32 is expected."),
+    "labels": (replace_data(y_target=LABELS), 0, "Input 'y_target' has values from 0 to 12, where 0 to 9 are "
                "expected, or -100 for what does not count."),
-    "counts": (replace_data(y_target=LABELS[:99] % 10), (), "The inputs have different numbers of rows: 'x' has 300, "
+    "counts": (replace_data(y_target=LABELS[:99] % 10), 0, "The inputs have different numbers of rows: 'x' has 300, "
                "'y_target' has 99."),
-    "not finite": (replace_data(x=np.full((300, 64), np.nan, np.float32)), (), "The loss of step 1 is not finite: the "
+    "not finite": (replace_data(x=np.full((300, 64), np.nan, np.float32)), 0, "The loss of step 1 is not finite: the "
                    "kit needs a smaller step size, or the data hold numbers that are none."),
-    "no data": (edit("data.safetensors", lambda b: b[:50]), (),
+    "no data": (edit("data.safetensors", lambda b: b[:50]), 0,
                 "data.safetensors is no safetensors file, or a damaged one."),
-    "usage": (None, ("many",), "Usage: Train KIT DATA [STEPS=100] [BATCH=batch_size of kit.json] [SEED=0]"),
 }
 
 
-def test_bad_input_ends_in_one_sentence(tmp_path, start):
+def test_bad_input_ends_in_one_sentence(tmp_path, launch):
     good = write_kit_and_data(tmp_path / "good", "linear", "sgd", batch_sizes=(16, 32)).folder
-
-    def try_one(case):
-        name, (change, arguments, _) = case
+    kits = {}
+    for name, (change, batch, _) in BAD.items():
         kit = Path(shutil.copytree(good, tmp_path / name))
         if change is not None:
             change(kit)
-        before = {p.name: p.read_bytes() for p in kit.iterdir()}
-        done = start(kit, *arguments)
+        kits[kit] = batch, {p.name: p.read_bytes() for p in kit.iterdir()}
+    done = launch("TryKits", *(argument for kit, (batch, _) in kits.items() for argument in (kit, batch)))
+    assert (done.returncode, done.stderr) == (0, "")
+    for (kit, (_, before)), sentence, line in zip(
+            kits.items(), [sentence for *_, sentence in BAD.values()], done.stdout.splitlines(), strict=True):
+        assert line.startswith(sentence) if sentence.endswith(" ") else line == sentence, kit.name
         assert {p.name: p.read_bytes() for p in kit.iterdir()} == before
-        return name, (done.returncode, done.stdout, done.stderr)
 
-    with ThreadPoolExecutor(2) as pool:
-        results = dict(pool.map(try_one, BAD.items()))
-    for name, (_, _, sentence) in BAD.items():
-        status, out, error = results[name]
-        assert (status, out, error.count("\n")) == (1, "", 1), name
-        assert error.startswith(sentence) if sentence.endswith(" ") else error == f"{sentence}\n", (name, error)
+
+def test_a_program_that_fails_says_so(tmp_path, launch, start):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd").folder
+    set_version(kit)
+    done = start(kit)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", BAD["newer"][2] + "\n")
+    done = launch("Train", kit)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Usage: Train KIT DATA [STEPS=100] [BATCH=batch_size of kit.json] [SEED=0]\n"

@@ -7,12 +7,18 @@ import java.util.stream.*;
 
 /** The manifest of a training kit. A step reads the inputs, and then the tensors of the state, in this order. */
 record Kit(@JsonProperty("batch_size") int rows, List<Step> steps, List<Binding> inputs, State state) {
-    record Step(String file, @JsonProperty("batch_size") Integer rows) {}
+    record Step(String file, @JsonProperty("batch_size") Integer rows) {
+        Step {
+            if (!Path.of(file).equals(Path.of(file).getFileName())) throw new IllegalArgumentException(file);
+        }
+    }
 
     record State(List<Binding> tensors) {}
 
     /** What a step reads; a size in the shape that is a name stands for any number. */
     record Binding(String name, String dtype, List<Object> shape, Long low, Long high, Long ignored) {
+        Binding { Stream.of(name, dtype, shape).forEach(Objects::requireNonNull); }
+
         void check(Tensor tensor) throws BadInput {
             if (tensor == null) throw new BadInput("The data lack the input '%s'.", name);
             if (!tensor.dtype().name.equals(dtype))
@@ -31,13 +37,6 @@ record Kit(@JsonProperty("batch_size") int rows, List<Step> steps, List<Binding>
         }
     }
 
-    /** Says in one sentence what is wrong. */
-    static class BadInput extends Exception {
-        BadInput(String sentence, Object... values) {
-            super(sentence.formatted(values));
-        }
-    }
-
     static Kit read(Path path) throws BadInput {
         ObjectMapper mapper = new ObjectMapper().disable(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES);
         try {
@@ -48,7 +47,8 @@ record Kit(@JsonProperty("batch_size") int rows, List<Step> steps, List<Binding>
                 throw new BadInput("kit.json is of version %s, and this runner reads version 1: take the runner that "
                     + "was exported with the kit.", version);
             Kit kit = mapper.treeToValue(json, Kit.class);
-            Stream.of(kit.steps, kit.inputs, kit.state.tensors).forEach(Objects::requireNonNull);
+            for (List<?> list : List.of(kit.steps, kit.inputs, kit.state.tensors))
+                if (kit.rows < 1 || list.isEmpty() || list.contains(null)) throw new IOException();
             return kit;
         } catch (IOException | RuntimeException e) {
             throw new BadInput("kit.json is no manifest of a training kit.");

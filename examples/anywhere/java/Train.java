@@ -3,7 +3,7 @@ import java.io.IOException;
 import java.nio.*;
 import java.nio.file.*;
 import java.util.*;
-import java.util.stream.IntStream;
+import java.util.stream.*;
 
 /** Trains a training kit: java -cp 'lib/*:.' Train KIT DATA [STEPS=100] [BATCH=batch_size of kit.json] [SEED=0] */
 class Train {
@@ -16,7 +16,7 @@ class Train {
             int batch = args.length > 3 ? Integer.parseInt(args[3]) : 0; // 0: that of the kit
             int seed = args.length > 4 ? Integer.parseUnsignedInt(args[4]) : 0;
             train(kit, data, steps, batch, seed);
-        } catch (Kit.BadInput | IOException e) {
+        } catch (BadInput | IOException e) {
             System.err.println(e.getMessage());
             System.exit(1);
         } catch (IndexOutOfBoundsException | NumberFormatException e) {
@@ -25,7 +25,7 @@ class Train {
         }
     }
 
-    static void train(Path folder, Path dataPath, int steps, int rows, int seed) throws Kit.BadInput, IOException {
+    static void train(Path folder, Path dataPath, int steps, int rows, int seed) throws BadInput, IOException {
         Kit kit = Kit.read(folder.resolve("kit.json"));
         Path statePath = folder.resolve("state.safetensors");
         TensorFile state = kit.readState(statePath);
@@ -34,18 +34,22 @@ class Train {
         try (OrtSession session = ORT.createSession(folder.resolve(step).toString())) {
             takeSteps(session, kit, state, kit.readData(dataPath, batch), batch, steps, seed);
         } catch (OrtException e) {
-            throw new Kit.BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step, e.getMessage());
+            throw new BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step,
+                e.getMessage().split("\n")[0]);
         }
         state.save(statePath, state.steps() + steps);
     }
 
     /** Takes steps, and writes the last state over the first one, in memory. */
     static void takeSteps(OrtSession session, Kit kit, TensorFile state, List<Tensor> data, int batch,
-                          int steps, int seed) throws Kit.BadInput, OrtException {
+                          int steps, int seed) throws BadInput, OrtException {
         List<Tensor> weights = kit.state().tensors().stream().map(t -> state.tensors.get(t.name())).toList();
         List<Tensor> batches = new ArrayList<>(); // their memory is written anew for each step
         for (Tensor tensor : data) batches.add(tensor.allocate(batch));
-        List<String> names = List.copyOf(session.getInputNames()); // in the order of the graph
+        List<String> names = Stream.of(kit.inputs(), kit.state().tensors()).flatMap(List::stream).map(Kit.Binding::name)
+            .toList();
+        if (!names.equals(List.copyOf(session.getInputNames())))
+            throw new BadInput("%s is damaged: its inputs and outputs are not those of kit.json.", kit.findStep(batch));
         Map<String, OnnxTensor> feeds = new HashMap<>();
         for (Tensor tensor : batches) feeds.put(names.get(feeds.size()), tensor.share(ORT));
         for (Tensor tensor : weights) feeds.put(names.get(feeds.size()), tensor.copy().share(ORT));
@@ -59,7 +63,7 @@ class Train {
             OrtSession.Result results = session.run(feeds);
             Number loss = (Number) results.get(0).getValue();
             if (!Double.isFinite(loss.doubleValue()))
-                throw new Kit.BadInput("The loss of step %s is not finite: the kit needs a smaller step size, or the "
+                throw new BadInput("The loss of step %s is not finite: the kit needs a smaller step size, or the "
                     + "data hold numbers that are none.", k + 1);
             if ((k + 1) % 10 == 0 || k + 1 == end) System.out.println("step " + (k + 1) + ": loss " + loss);
             int outputs = results.size() - weights.size();
