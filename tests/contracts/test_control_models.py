@@ -28,7 +28,8 @@ def choose(condition, first, second, x):
     """A branch in what is exported; torch.cond (2.13.0) writes the graphs of both branches anew in every step."""
     if torch.compiler.is_exporting():
         return torch.cond(condition, first, second, (x,))
-    return first(x) if condition else second(x)
+    taken, other = (first, second) if condition else (second, first)
+    return taken(x) + 0 * other(x)  # weights of the other branch have a gradient, which is zero
 
 
 class Branches(nn.Module):
