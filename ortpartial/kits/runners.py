@@ -9,7 +9,7 @@ from ortpartial.exceptions import SettingError
 
 __all__ = ["TARGETS", "read_runners"]
 
-_MODULES = ("javascript/kit.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs")
+_MODULES = ("javascript/kit.mjs", "javascript/manifest.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs")
 
 #: The files of a runner by target.
 TARGETS = {

@@ -2,6 +2,7 @@
 //   const kit = await TrainingKit.open(ort, async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer()));
 //   await kit.train(readTensors(bytes), { steps: 100, onStep: (step, loss) => console.log(step, loss) });
 
+import { readManifest } from "./manifest.mjs";
 import { checkRows, drawBatches, takeRows } from "./rows.mjs";
 import { ensure, overwrite, readState, writeState } from "./safetensors.mjs";
 
@@ -10,12 +11,7 @@ export class TrainingKit {
 
   /** Opens a kit: `read(name)` returns the bytes of a file of it, or a promise; `options` are those of its sessions. */
   static async open(ort, read, options = {}) {
-    const manifest = await new Response(await read("kit.json")).json().catch(() => null);
-    const isKit = manifest?.format === "ortpartial.kit";
-    ensure(!(isKit && manifest.version > 1), `kit.json is of version ${manifest?.version}, and this runner reads ` +
-      "version 1: take the runner that was exported with the kit.");
-    const isComplete = ["steps", "inputs", "outputs", "state", "model"].every((key) => manifest?.[key]);
-    ensure(isKit && isComplete && manifest.version === 1, "kit.json is no manifest of a training kit.");
+    const manifest = readManifest(await read("kit.json"));
     const kit = new TrainingKit();
     [kit.#ort, kit.#read, kit.#options, kit.manifest, kit.inputs] = [ort, read, options, manifest, manifest.inputs];
     kit.loadState(await read(manifest.state.file));
@@ -92,9 +88,13 @@ export class TrainingKit {
     ensure(index >= 0, `The kit has steps for batches of ${sizes.join(" or ")} rows, not of ${rows}.`);
     const { file } = this.manifest.steps[index];
     const create = async () => this.#ort.InferenceSession.create(await this.#read(file), this.#options);
-    return (this.#sessions[file] ??= await create().catch(({ message }) => {
+    const session = (this.#sessions[file] ??= await create().catch(({ message }) => {
       const { node, web } = this.#ort.env.versions;
       throw new Error(`onnxruntime ${node ?? web} cannot run ${file}: ${message}`);
     }));
+    const names = [...this.inputs, ...this.manifest.state.tensors].map(({ name }) => name);
+    ensure(`${session.inputNames}` === `${names}`,
+      `${file} is damaged: its inputs and outputs are not those of kit.json.`);
+    return session;
   }
 }
