@@ -172,9 +172,11 @@ def test_bad_input_ends_in_one_sentence(tmp_path, launch):
 
 def test_a_program_that_fails_says_so(tmp_path, launch, start):
     kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd").folder
+    before = (kit / "state.safetensors").read_bytes()
+    usage = "Usage: Train KIT DATA [STEPS=100] [BATCH=batch_size of kit.json] [SEED=0]\n"
+    for done in (launch("Train", kit), start(kit, -5), start(kit, 5, "all")):
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", usage)
     set_version(kit)
     done = start(kit)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", BAD["newer"][2] + "\n")
-    done = launch("Train", kit)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Usage: Train KIT DATA [STEPS=100] [BATCH=batch_size of kit.json] [SEED=0]\n"
+    assert (kit / "state.safetensors").read_bytes() == before

@@ -15,8 +15,9 @@ class Train {
             int steps = args.length > 2 ? Integer.parseInt(args[2]) : 100;
             int batch = args.length > 3 ? Integer.parseInt(args[3]) : 0; // 0: that of the kit
             int seed = args.length > 4 ? Integer.parseUnsignedInt(args[4]) : 0;
+            if (steps < 0 || batch < 0) throw new NumberFormatException("A number is negative.");
             train(kit, data, steps, batch, seed);
-        } catch (BadInput | IOException e) {
+        } catch (BadInput e) {
             System.err.println(e.getMessage());
             System.exit(1);
         } catch (IndexOutOfBoundsException | NumberFormatException e) {
@@ -25,7 +26,7 @@ class Train {
         }
     }
 
-    static void train(Path folder, Path dataPath, int steps, int rows, int seed) throws BadInput, IOException {
+    static void train(Path folder, Path dataPath, int steps, int rows, int seed) throws BadInput {
         Kit kit = Kit.read(folder.resolve("kit.json"));
         Path statePath = folder.resolve("state.safetensors");
         TensorFile state = kit.readState(statePath);
@@ -37,7 +38,11 @@ class Train {
             throw new BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step,
                 e.getMessage().split("\n")[0]);
         }
-        state.save(statePath, state.steps() + steps);
+        try {
+            state.save(statePath, state.steps() + steps);
+        } catch (IOException e) {
+            throw new BadInput("%s cannot be written.", statePath.getFileName());
+        }
     }
 
     /** Takes steps, and writes the last state over the first one, in memory. */
