@@ -916,6 +916,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         if self.use_average:
             raise SettingError("use_average=True is not written into a kit, whose model takes the weights that are "
                                "trained; set it to False first.")
+        if self._spec.planned_rate != self._spec.rate and 0 < self._batches <= self._engine.iteration:
+            raise SettingError(f"{self.learning_rate.schedule!r} has come to its end with the training that fit was "
+                               f"asked for; give the schedule the number of batches, n.")
         proto = self.get_training_onnx("lowered", init="model", weighted=weighted)
         rows = [v.shape[0] for v in self._spec.model.inputs.values() if v.shape]
         if batch_size is None and not batch_sizes and not any(isinstance(size, int) for size in rows):

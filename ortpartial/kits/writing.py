@@ -162,7 +162,8 @@ def _compose(session: TrainingSession, shapes: Mapping[str, Sequence[Any]], rows
     sizes = None if rows is None else {n: (rows, *shape[1:]) for n, shape in shapes.items()}
     inputs, outputs, new = compose_step(proto, 0, sizes, [o.name for o in proto.training_info[0].algorithm.output])
     returned = {n: v for n, v in outputs.items() if n not in new}
-    loss = next((n for n, v in returned.items() if v.is_float and v.shape == ()), None)
+    scalars = [n for n, v in returned.items() if v.is_float and v.shape == ()]
+    loss = "loss" if "loss" in scalars else next(iter(scalars), None)
     if loss is None:
         raise ModelError(f"A kit needs a step that returns its loss, a number; this one returns "
                          f"{', '.join(f'{n!r} {v.type_name}' for n, v in returned.items()) or 'nothing'}.")

@@ -151,6 +151,9 @@ def to_training_info(
     if not training.batches and training.planned_rate != training.rate:
         raise SettingError(f"{training.rate.schedule!r} lasts as long as the training that fit is asked for, and there "
                            f"has been none; call fit first, or give the schedule the number of batches, n.")
+    if not training.batches and training.planned_averaging != training.averaging:
+        raise SettingError(f"{training.averaging!r} starts after a share of the training that fit is asked for, and "
+                           f"there has been none; call fit first, or give it the number of updates, start.")
     return _export(training, state or TrainingSnapshot.first(training), style, init == "random", weighted)
 
 

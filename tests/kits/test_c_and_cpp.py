@@ -1,5 +1,6 @@
 """Training kits in C and C++, by the library of the onnxruntime that this Python has."""
 
+import json
 import resource
 import shutil
 import subprocess
@@ -118,7 +119,9 @@ FILES = [
         lambda b: b[:200], lambda b: b"null", lambda b: b"[1]", lambda b: b"", lambda b: b'{"format": 3, "version": 1}',
         lambda b: b'{"format": "ortpartial.kit", "version": 1}', lambda b: b.replace(b'"steps"', b'"stops"'),
         lambda b: b.replace(b"ortpartial.kit", b"other.kit"), lambda b: b.replace(b'"version": 1', b'"version": "1"'),
-        lambda b: b.replace(b'"inputs": [', b'"inputs": [], "other": ['))],
+        lambda b: b.replace(b'"inputs": [', b'"inputs": [], "other": ['),
+        lambda b: b.replace(b'"batch_size": 32', b'"batch_size": 0'),
+        lambda b: b.replace(b'"batch_size": 32', b'"batch_size": 4294967296'))],
     ("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]"),
      "state.safetensors is the state of another kit: its tensors are not those of kit.json."),
     ("kit.json", lambda b: b.replace(b'"coef"', b'"other"'),
@@ -198,6 +201,36 @@ def test_labels_that_do_not_count(runners, tmp_path):
         assert start(program, kit.folder, 10).returncode == 0
     kit.train(data, 20)
     assert_state_close(TrainingKit(kit.folder), kit.state, 1e-5)
+
+
+def test_labels_of_every_dtype(runners, tmp_path):
+    dtypes = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")
+    labels = {n: np.array([0, 1, 100 if n == "int8" else 200], n) for n in dtypes}
+    w = np.zeros(2, np.float32)
+    inputs = {**{n: variable(n, a.dtype, ["N"]) for n, a in labels.items()}, "w": variable("w", "float32", [2])}
+    outputs = {"loss": op.ReduceMean(inputs["w"], keepdims=0), "w_new": op.Identity(inputs["w"])}
+    tensors = [Tensor(n, n, ("N",), 0, int(a.max())) for n, a in labels.items()]
+    manifest = Manifest(3, {None: "step.onnx"}, tuple(tensors), (Tensor("loss", "float32", ()),),
+                        (Tensor("w", "float32", (2,)),), {})
+    for name, data in {"step.onnx": build(inputs, outputs).SerializeToString(), "model.onnx": b"",
+                       "kit.json": manifest.to_json().encode(), "state.safetensors": pack_state({"w": w}, 0)}.items():
+        (tmp_path / name).write_bytes(data)
+    write_tensors(labels, tmp_path / "data.safetensors")
+    for program in runners.values():
+        done = start(program, tmp_path, 1)
+        assert (done.returncode, done.stderr) == (0, "")
+    write_tensors({**labels, "uint8": labels["uint8"] + np.uint8(55)}, tmp_path / "data.safetensors")
+    assert_refused(runners, tmp_path, "Input 'uint8' has values from 55 to 255, where 0 to 200 are expected.")
+
+
+def test_tensors_that_are_swapped_do_not_train(runners, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "momentum").folder
+    manifest = json.loads((kit / "kit.json").read_text())
+    tensors = manifest["state"]["tensors"]
+    i, j = next((i, j) for j, b in enumerate(tensors) for i, a in enumerate(tensors[:j]) if a["shape"] == b["shape"])
+    tensors[i], tensors[j] = tensors[j], tensors[i]
+    (kit / "kit.json").write_text(json.dumps(manifest))
+    assert_refused(runners, kit, "step.onnx is damaged: its inputs and outputs are not those of kit.json.")
 
 
 def test_a_state_that_cannot_be_written_remains(runners, tmp_path):

@@ -174,7 +174,7 @@ def test_a_program_that_fails_says_so(tmp_path, launch, start):
     kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd").folder
     before = (kit / "state.safetensors").read_bytes()
     usage = "Usage: Train KIT DATA [STEPS=100] [BATCH=batch_size of kit.json] [SEED=0]\n"
-    for done in (launch("Train", kit), start(kit, -5), start(kit, 5, "all")):
+    for done in (launch("Train", kit), start(kit, -5), start(kit, 5, "all"), start(kit, 5, 0), start(kit, 5, 32, 0, 1)):
         assert (done.returncode, done.stdout, done.stderr) == (1, "", usage)
     set_version(kit)
     done = start(kit)

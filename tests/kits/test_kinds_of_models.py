@@ -5,10 +5,10 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, OrtGradientOptimizer, TrainingKit
+from ortpartial import OrtGradientForwardBackwardOptimizer, OrtGradientOptimizer, TrainingKit, nn, op
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.kits.order import draw_order
-from ortpartial.learning import ElasticLearningPenalty, SoftmaxCrossEntropyLearningLoss
+from ortpartial.learning import CosineSchedule, ElasticLearningPenalty, LearningRateSGD, SoftmaxCrossEntropyLearningLoss
 from ortpartial.runtime import Session
 
 RNG = np.random.default_rng(0)
@@ -144,6 +144,7 @@ def test_a_graph_with_a_loss_of_its_own(tmp_path):
 
 @pytest.mark.parametrize(("settings", "error", "message"), [
     ({"averaging": "ema", "use_average": True}, SettingError, "use_average=True is not written into a kit"),
+    ({"averaging": "swa"}, SettingError, "starts after a share of the training that fit is asked for"),
     ({"precision": "float16"}, SettingError, "precision='float16' is not written into a model"),
     ({"name": "__metadata__"}, ModelError, "a tensor '__metadata__', a name that safetensors files cannot hold"),
 ])
@@ -152,3 +153,40 @@ def test_what_no_kit_can_say(tmp_path, settings, error, message):
     with pytest.raises(error, match=message):
         OrtGradientForwardBackwardOptimizer(model, **settings).export_step(tmp_path / "kit", targets=())
     assert not (tmp_path / "kit").exists()
+
+
+def test_a_schedule_that_is_over_is_no_kit(tmp_path):
+    rate = LearningRateSGD(0.1, schedule="cosine")
+    optimizer = OrtGradientForwardBackwardOptimizer(product(), learning_rate=rate, max_iter=2).fit(X, Y)
+    with pytest.raises(SettingError, match="has come to its end with the training that fit was asked for; give"):
+        optimizer.export_step(tmp_path / "kit", targets=())
+    optimizer.set_params(learning_rate__schedule=CosineSchedule(n=100)).export_step(tmp_path / "kit", targets=())
+    kit = TrainingKit(tmp_path / "kit")
+    before = kit.state["w"]
+    kit.train({"x": X, "y_target": Y}, 1, batch_size=10)
+    assert not np.array_equal(kit.state["w"], before)
+
+
+def test_the_loss_of_a_module_is_the_one_of_that_name(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.linear(x)
+
+        def train_one_batch(self, x, y):
+            error = self(x) - y
+            loss = op.ReduceMean(error * error, keepdims=0)
+            self.optimizer(loss)
+            return op.ReduceMax(op.Abs(error), keepdims=0), loss
+
+    net = Net()
+    net.set_optimizer("sgd")
+    net.compile([X], is_train=True, use_graph=True)
+    _, expected = net.train_one_batch(X, Y)
+    net.export_step(tmp_path / "kit", targets=())
+    kit = TrainingKit(tmp_path / "kit")
+    assert [t.name for t in kit.manifest.outputs] == ["loss", "step_output"]
+    assert kit.step({"x": X, "y": Y})["loss"] < expected

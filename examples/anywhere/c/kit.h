@@ -10,7 +10,8 @@ static File read_manifest(void) {
     if (version > 1)
         FAIL("kit.json is of version %g, and this runner reads version 1: take the runner that was exported with the "
              "kit.", version);
-    if (!(number(kit.json, "batch_size") >= 1)) refuse(&kit);
+    double rows = number(kit.json, "batch_size");
+    if (!(rows >= 1 && rows <= UINT32_MAX)) refuse(&kit);
     for (const char **key = (const char *[]){"steps", "inputs", "outputs", "state", NULL}; *key; key++)
         if (!cJSON_GetArraySize(get(kit.json, *key))) refuse(&kit);
     return kit;
@@ -46,7 +47,9 @@ static int sign(const File *state) {
 static File read_state(uint64_t *steps) {
     File state = read_file("state.safetensors", "is damaged: restore a copy of it, or export the kit again.", 8);
     if (!sign(&state)) refuse(&state);
-    *steps = strtoull(find_digits(&state, "\"steps\":\""), NULL, 10);
+    const char *digits = find_digits(&state, "\"steps\":\"");
+    if (strspn(digits, "0123456789") != 12) refuse(&state);
+    *steps = strtoull(digits, NULL, 10);
     return state;
 }
 

@@ -13,7 +13,7 @@ static void check_range(const Tensor *tensor, const cJSON *input) {
     const cJSON *ignored = get(input, "ignored");
     double low = number(input, "low"), high = number(input, "high");
     int64_t least = INT64_MAX, greatest = INT64_MIN;
-    size_t size = dtypes[tensor->type].size, unused = 64 - 8 * size;
+    size_t size = dtypes[tensor->type].size, unused = *dtypes[tensor->type].name == 'i' ? 64 - 8 * size : 0;
     for (const char *at = tensor->data; at < tensor->data + tensor->size; at += size) {
         uint64_t bits = 0;
         memcpy(&bits, at, size);

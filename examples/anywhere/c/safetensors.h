@@ -63,8 +63,9 @@ static Tensor find_tensor(const File *file, const char *name) {
     double size = dtypes[tensor.type].size;
     if (!size || cJSON_GetArraySize(get(entry, "shape")) > MAX_RANK) refuse(file);
     cJSON_ArrayForEach(length, get(entry, "shape")) {
-        tensor.shape[tensor.rank++] = (int64_t)length->valuedouble;
-        size *= length->valuedouble;
+        double count = cJSON_GetNumberValue(length);
+        if (!(count >= 0 && count < 1e15)) refuse(file);
+        size *= tensor.shape[tensor.rank++] = (int64_t)count;
     }
     if (!(begin >= 0 && end <= file->bytes + file->size - file->data && end - begin == size)) refuse(file);
     tensor.data = file->data + (size_t)begin;

@@ -40,14 +40,20 @@ int main(int argc, char **argv) {
     const cJSON *inputs = get(kit.json, "inputs"), *described = get(get(kit.json, "state"), "tensors");
     size_t n_inputs = cJSON_GetArraySize(inputs), n_outputs = cJSON_GetArraySize(get(kit.json, "outputs"));
     size_t n_tensors = cJSON_GetArraySize(described);
+    Tensor sources[n_inputs], batch[n_inputs], tensors[n_tensors];
+    find_state(&state, described, tensors);
     Session session = open_session(find_step(kit.json, size));
-    if (session.inputs.count != n_inputs + n_tensors || session.outputs.count != n_outputs + n_tensors)
+    int fits = session.inputs.count == n_inputs + n_tensors && session.outputs.count == n_outputs + n_tensors;
+    for (size_t i = 0; fits && i < session.inputs.count; i++) {
+        const cJSON *tensor = i < n_inputs ? cJSON_GetArrayItem(inputs, i) :
+                                             cJSON_GetArrayItem(described, i - n_inputs);
+        fits = !strcmp(session.inputs.names[i], text(tensor, "name"));
+    }
+    if (!fits)
         FAIL("%s is damaged: its inputs and outputs are not those of kit.json.", find_step(kit.json, size));
 
-    Tensor sources[n_inputs], batch[n_inputs], tensors[n_tensors];
     uint32_t rows = find_inputs(&data, inputs, sources), batches = rows / size, *order = malloc(rows * sizeof *order);
     if (rows < size) FAIL("The data have %u rows, fewer than a batch of %u.", rows, size);
-    find_state(&state, described, tensors);
     for (size_t i = 0; i < n_inputs; i++) {
         batch[i] = make_batch(sources[i], size);
         bind(&session, i, &batch[i]);

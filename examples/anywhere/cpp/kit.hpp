@@ -11,6 +11,8 @@ inline json read_manifest(const fs::path &folder) {
     if (kit.at("version") > 1)
         fail("kit.json is of version ", kit.at("version"), ", and this runner reads version 1: ",
              "take the runner that was exported with the kit.");
+    if (!(kit.at("batch_size") >= 1 && kit.at("batch_size") <= UINT32_MAX))
+        fail("kit.json is no manifest of a training kit.");
     for (const char *list : {"steps", "inputs", "outputs"}) kit.at(list).at(0);  // it has one, and is not empty
     return kit;
 }
@@ -32,7 +34,8 @@ public:
         : TensorFile(path, " is damaged: restore a copy of it, or export the kit again."), path(path) {
         const std::string former = bytes;
         sign();
-        if (bytes != former) throw Error(flaw);
+        const size_t digits = find_digits("steps");
+        if (bytes != former || bytes.find_first_not_of("0123456789", digits) != digits + 12) throw Error(flaw);
     }
 
     uint64_t steps() const { return std::strtoull(&bytes[find_digits("steps")], nullptr, 10); }

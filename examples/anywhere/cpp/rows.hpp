@@ -15,7 +15,7 @@ inline std::string quote_name(const json &input) { return "'" + input.at("name")
 
 // Labels and indices are whole numbers of any size.
 inline std::vector<int64_t> read_whole_numbers(const Tensor &tensor) {
-    const size_t size = tensor.dtype.size, unused = 64 - 8 * size;
+    const size_t size = tensor.dtype.size, unused = tensor.dtype.name[0] == 'i' ? 64 - 8 * size : 0;
     std::vector<int64_t> numbers;
     for (size_t at = 0; at < tensor.size; at += size) {
         uint64_t bits = 0;

@@ -1,13 +1,11 @@
 // Files of safetensors.
 #pragma once
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <onnxruntime_c_api.h>
 #include <sstream>
 #include <stdexcept>
@@ -77,10 +75,12 @@ public:
     Tensor find(const std::string &name) {
         try {
             const json &entry = header.at(name);
-            const auto [begin, end] = entry.at("data_offsets").get<std::array<size_t, 2>>();
+            const json &offsets = entry.at("data_offsets");
+            const size_t begin = read_size(offsets.at(0)), end = read_size(offsets.at(1));
             const Dtype &dtype = dtypes.at(entry.at("dtype"));
-            const std::vector<int64_t> shape = entry.at("shape");
-            const double size = std::accumulate(shape.begin(), shape.end(), double(dtype.size), std::multiplies());
+            std::vector<int64_t> shape;
+            double size = dtype.size;
+            for (const json &length : entry.at("shape")) size *= shape.emplace_back(read_size(length));
             if (begin <= end && end <= bytes.size() - start && end - begin == size)
                 return {dtype, shape, &bytes[start] + begin, end - begin};
         } catch (const std::exception &) {  // the entry lacks something, or has another type
@@ -92,4 +92,7 @@ protected:
     std::string bytes, flaw;
     size_t start;
     json header;
+
+private:
+    static size_t read_size(const json &number) { return number.get_ref<const json::number_unsigned_t &>(); }
 };

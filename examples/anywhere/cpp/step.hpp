@@ -13,8 +13,8 @@ public:
             output_names.push_back(names.emplace_back(session.GetOutputNameAllocated(i, allocator)).get());
     }
 
-    size_t inputs() const { return input_names.size(); }
-    size_t outputs() const { return output_names.size(); }
+    std::vector<std::string> inputs() const { return {input_names.begin(), input_names.end()}; }
+    std::vector<std::string> outputs() const { return {output_names.begin(), output_names.end()}; }
 
     // A tensor for a batch, of the shape of an input but for the number of rows.
     Ort::Value make_batch(const Tensor &input, uint32_t rows) {

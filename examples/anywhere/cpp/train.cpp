@@ -2,6 +2,7 @@
 #include "kit.hpp"
 #include "rows.hpp"
 #include "step.hpp"
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <iostream>
@@ -42,8 +43,10 @@ void run(const fs::path &folder, const fs::path &data_file, uint32_t steps, uint
     if (!OrtGetApiBase()->GetApi(ORT_API_VERSION)) fail("onnxruntime is older than its header.");
     try {
         Step step(folder / file);
-        const size_t outputs = kit.at("outputs").size();
-        if (step.inputs() != inputs.size() + tensors.size() || step.outputs() != outputs + tensors.size())
+        std::vector<std::string> names;
+        for (const json &bindings : {kit.at("inputs"), kit.at("state").at("tensors")})
+            for (const json &binding : bindings) names.push_back(binding.at("name"));
+        if (step.inputs() != names || step.outputs().size() != kit.at("outputs").size() + tensors.size())
             fail(file, " is damaged: its inputs and outputs are not those of kit.json.");
         train(step, inputs, tensors, state.steps(), state.steps() + steps, size, seed);
     } catch (const Ort::Exception &error) {

@@ -12,10 +12,12 @@ class Train {
     public static void main(String[] args) {
         try {
             Path kit = Path.of(args[0]), data = Path.of(args[1]);
+            boolean areNumbers = Stream.of(args).skip(2).allMatch(number -> number.matches("[0-9]+"));
+            if (!areNumbers || args.length > 5 || (args.length > 3 && args[3].matches("0+")))
+                throw new NumberFormatException();
             int steps = args.length > 2 ? Integer.parseInt(args[2]) : 100;
             int batch = args.length > 3 ? Integer.parseInt(args[3]) : 0; // 0: that of the kit
             int seed = args.length > 4 ? Integer.parseUnsignedInt(args[4]) : 0;
-            if (steps < 0 || batch < 0) throw new NumberFormatException("A number is negative.");
             train(kit, data, steps, batch, seed);
         } catch (BadInput e) {
             System.err.println(e.getMessage());
