@@ -23,8 +23,11 @@ __all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find
 #: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
 WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
 
-#: By operator, how many of its inputs are features or weights; behind them are statistics, or labels and class weights.
-_LEARNING = {"BatchNormalization": 3, "NegativeLogLikelihoodLoss": 1, "SoftmaxCrossEntropyLoss": 1}
+#: By operator, the inputs that are statistics, labels, class weights, tables of angles, or numbers of a quantization.
+_KEPT = {("", "BatchNormalization"): {3, 4}, ("", "NegativeLogLikelihoodLoss"): {1, 2},
+         ("", "SoftmaxCrossEntropyLoss"): {1, 2}, ("com.microsoft", "GatherBlockQuantized"): {2, 3},
+         ("com.microsoft", "GroupQueryAttention"): {7, 8}, ("com.microsoft", "MatMulNBits"): {2, 3},
+         ("com.microsoft", "RotaryEmbedding"): {2, 3}}
 
 #: From here on, numbers that are added to scores hide them from Softmax.
 _HIDING = -1e4
@@ -43,7 +46,7 @@ def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> 
 def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
     """Constants of real numbers on a differentiable path to the outputs, and the nodes there that read them.
 
-    Running statistics of BatchNormalization and class weights of losses are left out.
+    What no training changes by itself is left out: see `_KEPT`.
     """
     readers: dict[Value, list[Node]] = {}
     seen: set[int] = set()
@@ -55,7 +58,8 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
         if v.node is None or id(v.node) in seen or is_constant(v.node):
             continue
         seen.add(id(v.node))
-        inputs = v.node.inputs[:_LEARNING[v.node.op_type]] if v.node.op_type in _LEARNING else gradient_reads(v.node)
+        kept = _KEPT.get(v.node.key)
+        inputs = gradient_reads(v.node) if kept is None else [x for i, x in enumerate(v.node.inputs) if i not in kept]
         stack.extend((x, v.node) for x in inputs if x is not None and _carries(x))
         stack.extend((y, None) for body in v.node.bodies for y in body.outputs if y.is_float)
     return readers

@@ -157,12 +157,14 @@ class _Names:
 def _needs_all_outputs(node: Node) -> bool:
     """Whether onnxruntime refuses a node that lacks one of its outputs, although the schema calls them optional.
 
-    Attention that reads a cache of keys, in 1.31.1, is one.
+    Attention that reads a cache of keys, in 1.31.1, is one, and GroupQueryAttention, in 1.19.2.
     """
     if node.op_type == "Attention" and not node.domain:
         return len(node.inputs) > 4 and node.inputs[4] is not None
     if node.op_type == "BatchNormalization":
         return bool(node.attributes.get("training_mode"))
+    if node.key == ("com.microsoft", "GroupQueryAttention"):
+        return True
     return node.op_type == "EmbedLayerNormalization" and node.attributes.get("mask_index_type") != 0
 
 

@@ -1,4 +1,4 @@
-"""Declarations of quantized operators of com.microsoft: schemas, and types that follow from what they stand for."""
+"""Declarations of operators of com.microsoft: schemas, and for quantized ones the types of what they stand for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ortpartial.graph import Value, attribute_value
 
 from .straight_through import Formula, stands_for
 
-__all__ = ["declare"]
+__all__ = ["declare", "declare_schema"]
 
 DOMAIN = "com.microsoft"
 _OPTION = defs.OpSchema.FormalParameterOption
 _OPTIONS = {"?": _OPTION.Optional, "*": _OPTION.Variadic}
 _KINDS: dict[Any, int] = {float: AttributeProto.FLOAT, int: AttributeProto.INT, list: AttributeProto.INTS,
-                          tuple: AttributeProto.STRINGS}
+                          str: AttributeProto.STRING, tuple: AttributeProto.STRINGS}
 _TYPES = sorted(defs.get_schema("Identity", 13).inputs[0].types)
 
 
@@ -47,19 +47,36 @@ def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",
     """
 
     def register(formula: Formula) -> Formula:
-        if not defs.has(name, DOMAIN):  # another package may have declared it
-            names = inputs.split()
-            schema = defs.OpSchema(
-                name, DOMAIN, 1, inputs=[_formal(n) for n in names], outputs=[_formal(n) for n in outputs.split()],
-                attributes=[_declared(n, default) for n, default in attributes.items()],
-                type_constraints=[(f"T_{n.rstrip('?*')}", _TYPES, "") for n in f"{inputs} {outputs}".split()])
-            place = [n.rstrip("?*") for n in names].index(like) if like else None
-            default = TensorProto.UINT8 if name == "QuantizeLinear" else TensorProto.FLOAT
-            schema.set_type_and_shape_inference_function(partial(_infer, formula, place, default, attributes))
-            defs.register_schema(schema)
+        place = [n.rstrip("?*") for n in inputs.split()].index(like) if like else None
+        default = TensorProto.UINT8 if name == "QuantizeLinear" else TensorProto.FLOAT
+        declare_schema(name, inputs, outputs, partial(_infer, formula, place, default, attributes), **attributes)
         return stands_for(name, domain=DOMAIN)(formula)
 
     return register
+
+
+def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[Any], None], **attributes: Any) -> None:
+    """Declare the schema of an operator, whose inputs and outputs have a type of their own each.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    inputs, outputs : str
+        The names of its inputs and outputs, optional ones with a question mark, variadic ones with an asterisk.
+    infer : callable
+        Its type inference, a function of the context of onnx's.
+    **attributes : object
+        The defaults of its attributes, or their types.
+    """
+    if defs.has(name, DOMAIN):
+        return  # Another package may have declared it.
+    schema = defs.OpSchema(
+        name, DOMAIN, 1, inputs=[_formal(n) for n in inputs.split()], outputs=[_formal(n) for n in outputs.split()],
+        attributes=[_declared(n, default) for n, default in attributes.items()],
+        type_constraints=[(f"T_{n.rstrip('?*')}", _TYPES, "") for n in f"{inputs} {outputs}".split()])
+    schema.set_type_and_shape_inference_function(infer)
+    defs.register_schema(schema)
 
 
 def _formal(name: str) -> defs.OpSchema.FormalParameter:

@@ -5,12 +5,14 @@ from . import (
     control,
     einsum,
     elementwise,
+    grouped_attention,
     indexing,
     linear,
     losses,
     microsoft,
     ml,
     normalize,
+    packed_weights,
     quantization,
     recurrent,
     reduction,
@@ -22,6 +24,6 @@ from . import (
     window,
 )
 
-__all__ = ["channels", "control", "einsum", "elementwise", "indexing", "linear", "losses", "microsoft", "ml",
-           "normalize", "quantization", "recurrent", "reduction", "regions", "resize", "sampling", "shape", "spectral",
-           "window"]
+__all__ = ["channels", "control", "einsum", "elementwise", "grouped_attention", "indexing", "linear", "losses",
+           "microsoft", "ml", "normalize", "packed_weights", "quantization", "recurrent", "reduction", "regions",
+           "resize", "sampling", "shape", "spectral", "window"]

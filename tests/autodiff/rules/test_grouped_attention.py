@@ -1,0 +1,250 @@
+"""Gradients of GroupQueryAttention and RotaryEmbedding of com.microsoft are those of torch, written out row by row."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from ortpartial import build, constant, grad, op, variable
+from ortpartial.autodiff.trainable import find_default_weights
+from ortpartial.exceptions import NoGradientError
+from ortpartial.graph.ops import Operators
+from ortpartial.model import load
+from ortpartial.runtime.session import Session
+
+ms = Operators("com.microsoft")
+IS_OLD = onnxruntime.__version__.startswith("1.19.")
+
+#: Attributes and inputs that onnxruntime 1.19.2 lacks.
+LATER = {"softcap", "smooth_softmax", "bias", "sink", "position_ids"}
+
+# Per case: the last key of each row, the number of queries, heads, heads of keys, the size of a head, and what else.
+CASES = {
+    "heads of their own": ([3, 3], 4, 2, 2, 8, {}),
+    "shared heads": ([3, 3], 4, 4, 2, 8, {"scale": 0.3}),
+    "shared by all": ([3, 3], 4, 3, 1, 8, {}),
+    "packed": ([3, 3], 4, 4, 2, 8, {"packed": True}),
+    "rows of different lengths": ([3, 1], 4, 4, 2, 16, {"packed": True, "turn": 8}),
+    "an empty past": ([3, 1], 4, 4, 2, 16, {"packed": True, "turn": 8, "past": 0}),
+    "angles": ([3, 3], 4, 2, 1, 16, {"turn": 8}),
+    "interleaved angles": ([3, 3], 4, 2, 1, 16, {"turn": 8, "interleaved": 1}),
+    "angles of a part": ([3, 2], 4, 2, 1, 32, {"turn": 8, "packed": True}),
+    "a token after a past": ([4, 2], 1, 4, 2, 16, {"past": 4, "turn": 8}),
+    "a token after a long buffer": ([3, 2], 1, 2, 1, 16, {"past": 6, "turn": 8}),
+    "tokens after a past": ([4], 2, 4, 2, 16, {"past": 3, "turn": 8, "packed": True}),
+    "a window": ([4, 3], 5, 2, 1, 8, {"window": 2}),
+    "a window of a past": ([6], 1, 2, 1, 8, {"window": 3, "past": 6}),
+    "a softcap": ([3, 3], 4, 4, 2, 8, {"softcap": 0.7}),
+    "a smooth softmax": ([3, 2], 4, 4, 2, 8, {"smooth_softmax": 1}),
+    "sinks": ([3, 2], 4, 4, 2, 8, {"sink": True}),
+    "a bias": ([3, 2], 4, 4, 2, 8, {"bias": (2, 4)}),
+    "a bias of all heads": ([3, 2], 4, 4, 2, 8, {"bias": (1, 1), "softcap": 2.0}),
+    "positions": ([3, 3], 4, 2, 1, 16, {"turn": 8, "position_ids": [[5, 6, 7, 8], [5, 6, 7, 8]]}),
+    "positions of a token": ([4, 2], 1, 2, 1, 16, {"turn": 8, "past": 4, "position_ids": [[7], [1]]}),
+}
+
+
+def skip_what_is_missing(case):
+    """Skip a case that the installed onnxruntime does not compute."""
+    _, s, *_, more = CASES[case]
+    if IS_OLD and LATER & set(more):
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} has no {sorted(LATER & set(more))[0]} in "
+                    f"GroupQueryAttention.")
+    if IS_OLD and more.get("past") and s > 1:
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} ignores a past before several tokens.")
+
+
+def draw(case):
+    """The inputs of a case by name, and the attributes."""
+    last, s, n, m, h, more = CASES[case]
+    rng = np.random.default_rng(0)
+    b, past = len(last), more.get("past")
+
+    def normal(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    arrays = {"query": normal(b, s, (n + 2 * m) * h)} if more.get("packed") else {
+        "query": normal(b, s, n * h), "key": normal(b, s, m * h), "value": normal(b, s, m * h)}
+    if past is not None:
+        arrays |= {"past_key": normal(b, m, past, h), "past_value": normal(b, m, past, h)}
+    arrays |= {"last": np.asarray(last, np.int32), "total": np.asarray(max(last) + 1, np.int32)}
+    if "turn" in more:
+        angles = rng.uniform(0, 3, (16, more["turn"]))
+        arrays |= {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+    if "position_ids" in more:
+        arrays["position_ids"] = np.asarray(more["position_ids"])
+    if "bias" in more:
+        arrays["bias"] = normal(*more["bias"], s, max(last) + 1)
+    if "sink" in more:
+        arrays["sink"] = normal(n)
+    attributes = {"num_heads": n, "kv_num_heads": m, "local_window_size": more.get("window"),
+                  "do_rotary": 1 if "turn" in more else None, "rotary_interleaved": more.get("interleaved"),
+                  **{k: more[k] for k in ("scale", "softcap", "smooth_softmax") if k in more}}
+    return arrays, attributes
+
+
+NAMES = ("query", "key", "value", "past_key", "past_value", "last", "total", "cos", "sin", "position_ids", "bias",
+         "sink")
+DIFFERENTIABLE = ("query", "key", "value", "past_key", "past_value", "bias", "sink")
+
+
+def turn(x, places, cos, sin, interleaved):
+    """(tokens, heads, size) turned by the angles of their places."""
+    r = 2 * cos.shape[1]
+    c, s = cos[places][:, None], sin[places][:, None]
+    first, second = (x[..., 0:r:2], x[..., 1:r:2]) if interleaved else (x[..., : r // 2], x[..., r // 2 : r])
+    one, two = first * c - second * s, first * s + second * c
+    both = torch.stack([one, two], -1).flatten(-2) if interleaved else torch.cat([one, two], -1)
+    return torch.cat([both, x[..., r:]], -1)
+
+
+def attend(t, a):
+    """Attention row by row and query by query, and the keys and values that it returns."""
+    n, m, s = a["num_heads"], a["kv_num_heads"], t["query"].shape[1]
+    window = a["local_window_size"] or 10**6
+    window += IS_OLD  # which counts a window without the query's own key
+    ys, keys, values = [], [], []
+    for b, last in enumerate(t["last"].tolist()):
+        parts = (t["query"][b],) if "key" not in t else (t["query"][b], t["key"][b], t["value"][b])
+        tokens = torch.cat(parts, -1).view(s, n + 2 * m, -1)
+        q, k, v = tokens.split([n, m, m], 1)
+        past = max(last + 1 - s, 0)
+        places = t["position_ids"][b] if "position_ids" in t else past + torch.arange(s)
+        if "cos" in t:
+            q, k = (turn(x, places, t["cos"], t["sin"], a["rotary_interleaved"]) for x in (q, k))
+        if "past_key" in t:
+            k, v = (torch.cat([t[p][b, :, :past].transpose(0, 1), x]) for p, x in (("past_key", k), ("past_value", v)))
+        keys.append(k.transpose(0, 1))
+        values.append(v.transpose(0, 1))
+        rows = []
+        for i in range(s):
+            end = min(past + i, last) + 1
+            seen = slice(max(past + i + 1 - window, 0), end)
+            for head in range(n):
+                kv = head // (n // m)
+                scores = k[seen, kv] @ q[i, head] * (a.get("scale") or q.shape[-1] ** -0.5)
+                if a.get("softcap"):
+                    scores = a["softcap"] * torch.tanh(scores / a["softcap"])
+                if "bias" in t:
+                    bias = t["bias"].expand(len(t["last"]), n, -1, -1)
+                    scores = scores + bias[b, head, i, seen]
+                if "sink" in t or a.get("smooth_softmax"):
+                    sink = t["sink"][head : head + 1] if "sink" in t else torch.zeros(1)
+                    p = torch.cat([scores, sink]).softmax(0)[:-1]
+                else:
+                    p = scores.softmax(0)
+                rows.append(p @ v[seen, kv])
+        ys.append(torch.cat(rows).view(s, -1))
+    return torch.stack(ys), keys, values
+
+
+def graph(arrays, attributes, symbolic):
+    """Inputs and outputs of a node; batch, tokens and past are symbolic or known."""
+    def shape_of(name, shape):
+        names = {"query": "bs", "key": "bs", "value": "bs", "past_key": "b p", "past_value": "b p", "last": "b",
+                 "position_ids": "bs"}.get(name, "") if symbolic else ""
+        return [c if c.strip() else d for c, d in zip(names.ljust(len(shape)), shape, strict=True)]
+
+    inputs = {k: variable(k, v.dtype, shape_of(k, v.shape)) for k, v in arrays.items() if k not in ("cos", "sin")}
+    inputs_and_tables = inputs | {k: constant(arrays[k]) for k in ("cos", "sin") if k in arrays}
+    ys = ms.GroupQueryAttention(*map(inputs_and_tables.get, NAMES), n_outputs=3, **attributes)
+    return inputs, ys
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_attention(case, symbolic):
+    skip_what_is_missing(case)
+    arrays, attributes = draw(case)
+    inputs, (y, *present) = graph(arrays, attributes, symbolic)
+    wrt = [n for n in DIFFERENTIABLE if n in inputs]
+    dy = variable("dy", "float32", y.shape)
+    outputs = {f"{n}_grad": d for n, d in zip(wrt, grad(y, [inputs[n] for n in wrt], [dy]), strict=True)}
+    model = build([*inputs.values(), dy], {"y": y, "k": present[0], "v": present[1], **outputs})
+    tensors = {k: torch.tensor(v, requires_grad=k in wrt) for k, v in arrays.items()}
+    expected, keys, values = attend(tensors, attributes)
+    d = np.random.default_rng(1).normal(size=expected.shape).astype(np.float32)
+    counted = np.ones(d.shape[:2], bool)
+    if IS_OLD:  # It reads memory that nothing wrote for queries behind the end of a row.
+        counted = np.arange(d.shape[1]) <= arrays["last"][:, None]
+        d *= counted[..., None]
+    found = Session(model).run({k: v for k, v in arrays.items() if k in inputs} | {"dy": d})
+    np.testing.assert_allclose(found["y"][counted], expected.detach()[counted], rtol=1e-4, atol=1e-5)
+    for name, lists in (("k", keys), ("v", values)):
+        for row, rows in zip(found[name], lists, strict=True):
+            np.testing.assert_allclose(row[:, : rows.shape[1]], rows.detach(), rtol=1e-4, atol=1e-5)
+    grads = torch.autograd.grad(expected, [tensors[n] for n in wrt], torch.tensor(d), allow_unused=True)
+    for n, g in zip(wrt, grads, strict=True):
+        if tensors[n].numel():
+            g = torch.zeros_like(tensors[n]) if g is None else g
+            np.testing.assert_allclose(found[f"{n}_grad"], g, atol=1e-5 * max(1, float(g.abs().max())), err_msg=n)
+
+
+def test_gradient_through_the_present():
+    """Keys and values that the node returns are outputs like the first."""
+    arrays, attributes = draw("a token after a past")
+    inputs, ys = graph(arrays, attributes, True)
+    wrt = ["query", "key", "value", "past_key", "past_value"]
+    total = sum((op.ReduceSum(op.Sin(y), keepdims=0) for y in ys[1:]), op.ReduceSum(ys[0], keepdims=0))
+    grads = grad(total, [inputs[n] for n in wrt])
+    model = build(inputs.values(), {f"{n}_grad": d for n, d in zip(wrt, grads, strict=True)})
+    tensors = {k: torch.tensor(v, requires_grad=k in wrt) for k, v in arrays.items()}
+    y, keys, values = attend(tensors, attributes)
+    expected = torch.autograd.grad(y.sum() + sum(x.sin().sum() for x in keys + values), [tensors[n] for n in wrt])
+    found = Session(model).run({k: v for k, v in arrays.items() if k in inputs})
+    for n, g in zip(wrt, expected, strict=True):
+        np.testing.assert_allclose(found[f"{n}_grad"], g, atol=1e-5, err_msg=n)
+
+
+def test_layers_share_what_follows_from_lengths():
+    """A second layer adds the products of attention, and computes the mask and the places no second time."""
+    arrays, attributes = draw("rows of different lengths")
+    x = variable("query", "float32", ["b", "s", 128])
+    last, total = (variable(n, "int32", arrays[n].shape) for n in ("last", "total"))
+    tables = [constant(arrays[n]) for n in ("cos", "sin")]
+    weight, counts, y = constant(np.ones((64, 128), np.float32)), [], x
+    for _ in range(3):
+        y = ms.GroupQueryAttention(y, None, None, None, None, last, total, *tables, n_outputs=3, **attributes)[0]
+        y = y @ weight
+        model = build([x, last, total], grad(op.ReduceSum(y), [x]))
+        counts.append([node.op_type for node in model.graph.node])
+    more = counts[2].copy()
+    for name in counts[1]:
+        more.remove(name)
+    assert more.count("Softmax") == 1
+    assert not {"Range", "Greater", "Less", "Min", "Max"} & set(more)
+    assert len(more) <= 50, more
+
+
+def test_tables_are_no_weights_by_default():
+    arrays, attributes = draw("angles")
+    w = constant(np.eye(32, dtype=np.float32), hint="w")
+    x, key, value = (variable(n, "float32", arrays[n].shape) for n in ("query", "key", "value"))
+    last, total = (variable(n, "int32", arrays[n].shape) for n in ("last", "total"))
+    tables = [constant(arrays[n], hint=n) for n in ("cos", "sin")]
+    y, *_ = ms.GroupQueryAttention(x @ w, key, value, None, None, last, total, *tables, n_outputs=3, **attributes)
+    model = load(build([x, key, value, last, total], {"y": y}))
+    assert {v.hint for v in find_default_weights(model, ["y"])} == {"w"}
+    with pytest.raises(NoGradientError, match="GroupQueryAttention with trained tables of angles has no gradient"):
+        grad(y, [tables[0]])
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize(("heads", "turned"), [(0, 0), (2, 8)])
+def test_rotary_embedding(heads, turned, interleaved):
+    rng = np.random.default_rng(0)
+    width = 2 * 16 if heads else 16
+    x, d = rng.normal(size=(2, 2, 3, width)).astype(np.float32)
+    angles = rng.uniform(0, 3, (6, turned // 2 or 8))
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    places = np.array([[0, 1, 2], [3, 5, 4]])
+    v, dy = (variable(n, "float32", ["b", "s", width]) for n in ("x", "dy"))
+    y = ms.RotaryEmbedding(v, constant(places), constant(cos), constant(sin), num_heads=heads,
+                           rotary_embedding_dim=turned, interleaved=interleaved)
+    found = Session(build([v, dy], {"y": y, "dx": grad(y, [v], [dy])[0]})).run({"x": x, "dy": d})
+    t = torch.tensor(x, requires_grad=True)
+    rows = [turn(row.view(3, heads or 1, 16), torch.tensor(p), torch.tensor(cos), torch.tensor(sin), interleaved)
+            for row, p in zip(t, places, strict=True)]
+    expected = torch.stack(rows).view(2, 3, width)
+    np.testing.assert_allclose(found["y"], expected.detach(), atol=1e-6)
+    np.testing.assert_allclose(found["dx"], torch.autograd.grad(expected, t, torch.tensor(d))[0], atol=1e-6)
