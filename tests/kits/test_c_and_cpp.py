@@ -120,8 +120,10 @@ FILES = [
         lambda b: b'{"format": "ortpartial.kit", "version": 1}', lambda b: b.replace(b'"steps"', b'"stops"'),
         lambda b: b.replace(b"ortpartial.kit", b"other.kit"), lambda b: b.replace(b'"version": 1', b'"version": "1"'),
         lambda b: b.replace(b'"inputs": [', b'"inputs": [], "other": ['),
-        lambda b: b.replace(b'"batch_size": 32', b'"batch_size": 0'),
-        lambda b: b.replace(b'"batch_size": 32', b'"batch_size": 4294967296'))],
+        *[lambda b, size=size: b.replace(b'"batch_size": 32', b'"batch_size": ' + size)
+          for size in (b"-1", b"0", b"4294967296")],
+        lambda b: b.replace(b'"batch_size": null', b'"batch_size": "32"'), lambda b: b.replace(b"step.", b"../step."),
+        lambda b: b.replace(b'"dtype": "int64"', b'"dtype": null'), lambda b: b.replace(b"[64, 10]", b"null"))],
     ("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]"),
      "state.safetensors is the state of another kit: its tensors are not those of kit.json."),
     ("kit.json", lambda b: b.replace(b'"coef"', b'"other"'),
@@ -132,6 +134,8 @@ FILES = [
     *[("step.onnx", change, CANNOT_RUN) for change in (
         lambda b: b[:100], lambda b: b.replace(b"Gemm", b"Germ"), lambda b: b"")],
     ("step.onnx", lambda _: make_other_step(),
+     "step.onnx is damaged: its inputs and outputs are not those of kit.json."),
+    ("step.onnx", lambda b: b.replace(b"y_target", b"z_target"),
      "step.onnx is damaged: its inputs and outputs are not those of kit.json."),
     *[("data.safetensors", change, NO_DATA) for change in (
         lambda b: b[:-1], lambda b: b[:7], lambda b: b"not a file of tensors", lambda b: b"",

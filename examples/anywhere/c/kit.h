@@ -3,6 +3,16 @@
 #include "safetensors.h"
 #include <zlib.h>
 
+static int is_file(const cJSON *step) { return *text(step, "file") && !strpbrk(text(step, "file"), "/\\"); }
+
+static int has_size(const cJSON *step) {
+    return cJSON_IsNull(get(step, "batch_size")) || number(step, "batch_size") >= 1;
+}
+
+static int is_tensor(const cJSON *item) {
+    return cJSON_IsString(get(item, "name")) && cJSON_IsString(get(item, "dtype")) && cJSON_IsArray(get(item, "shape"));
+}
+
 static File read_manifest(void) {
     File kit = read_file("kit.json", "is no manifest of a training kit.", 0);
     double version = number(kit.json, "version");
@@ -10,10 +20,16 @@ static File read_manifest(void) {
     if (version > 1)
         FAIL("kit.json is of version %g, and this runner reads version 1: take the runner that was exported with the "
              "kit.", version);
+    const cJSON *steps = get(kit.json, "steps"), *tensors = get(get(kit.json, "state"), "tensors"), *item;
+    const cJSON *lists[] = {get(kit.json, "inputs"), get(kit.json, "outputs"), tensors};
     double rows = number(kit.json, "batch_size");
-    if (!(rows >= 1 && rows <= UINT32_MAX)) refuse(&kit);
-    for (const char **key = (const char *[]){"steps", "inputs", "outputs", "state", NULL}; *key; key++)
-        if (!cJSON_GetArraySize(get(kit.json, *key))) refuse(&kit);
+    int sound = rows >= 1 && rows <= UINT32_MAX && cJSON_GetArraySize(steps);
+    cJSON_ArrayForEach(item, steps) sound &= is_file(item) && has_size(item);
+    for (int i = 0; i < 3; i++) {
+        sound &= cJSON_GetArraySize(lists[i]) > 0;
+        cJSON_ArrayForEach(item, lists[i]) sound &= is_tensor(item);
+    }
+    if (!sound) refuse(&kit);
     return kit;
 }
 

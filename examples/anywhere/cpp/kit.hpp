@@ -11,9 +11,19 @@ inline json read_manifest(const fs::path &folder) {
     if (kit.at("version") > 1)
         fail("kit.json is of version ", kit.at("version"), ", and this runner reads version 1: ",
              "take the runner that was exported with the kit.");
-    if (!(kit.at("batch_size") >= 1 && kit.at("batch_size") <= UINT32_MAX))
-        fail("kit.json is no manifest of a training kit.");
-    for (const char *list : {"steps", "inputs", "outputs"}) kit.at(list).at(0);  // it has one, and is not empty
+    const auto is_size = [](const json &n) { return n.is_number_unsigned() && n > 0 && n <= UINT32_MAX; };
+    bool sound = is_size(kit.at("batch_size")) && !kit.at("steps").empty();
+    for (const json &step : kit.at("steps")) {
+        const std::string file = step.at("file");
+        sound &= !file.empty() && file.find_first_of("/\\") == std::string::npos;
+        sound &= step.at("batch_size").is_null() || is_size(step.at("batch_size"));
+    }
+    for (const json *tensors : {&kit.at("inputs"), &kit.at("outputs"), &kit.at("state").at("tensors")}) {
+        sound &= !tensors->empty();
+        for (const json &tensor : *tensors)
+            sound &= tensor.at("name").is_string() && tensor.at("dtype").is_string() && tensor.at("shape").is_array();
+    }
+    if (!sound) fail("kit.json is no manifest of a training kit.");
     return kit;
 }
 
