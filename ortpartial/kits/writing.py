@@ -17,7 +17,7 @@ from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession, compose_step
 
 from .checks import check_whole
-from .manifest import Manifest, Tensor
+from .manifest import Manifest, Tensor, read_manifest
 from .opset import lower_opset
 from .runners import read_runners
 from .state_file import pack_state
@@ -49,7 +49,7 @@ def write_kit(
         saves; the training goes on from its state.
     folder : path
         The folder. It is complete or not there, even if the process is interrupted; in one that is there, all files
-        are written before the first takes the place of a former one.
+        are written before the first takes the place of a former one; steps of a former kit are removed.
     targets : str or iterable of str
         Whose runners to add: ``"web"``, ``"node"``, ``"c"``, ``"cpp"``, ``"java"``.
     batch_size : int, optional
@@ -95,9 +95,21 @@ def write_kit(
     first = sizes[0] or 32 if batch_size is None else check_whole("batch_size", batch_size, 1)
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
-    return write_files({
+    stale = _list_steps(Path(folder)).difference(files.values())
+    written = write_files({
         **{files[size]: step.to_bytes() for size, step in steps.items()}, Manifest.MODEL: data,
         Manifest.STATE: pack_state(session.state, 0), **runners, Manifest.NAME: manifest.to_json().encode()}, folder)
+    for name in stale:
+        (Path(folder) / name).unlink(missing_ok=True)
+    return written
+
+
+def _list_steps(folder: Path) -> set[str]:
+    """The steps of the kit that a folder holds, if it holds one."""
+    try:
+        return {file for file in read_manifest(folder).steps.values() if Path(file).match("step*.onnx")}
+    except (OSError, ModelError):
+        return set()
 
 
 def _share_rows(declared: Mapping[str, Sequence[Any] | None]) -> dict[str, tuple[int | str, ...]]:

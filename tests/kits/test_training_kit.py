@@ -214,3 +214,16 @@ def test_a_kit_of_a_step_that_has_none(tmp_path):
     assert TrainingKit(tmp_path / "kit").manifest.steps == {4: "step-4.onnx"}
     write_tensors({"x": np.ones((9, 3), np.float32), "y_target": np.ones((9, 1), np.float32)}, tmp_path / "data")
     assert len(run_kit(tmp_path / "kit", tmp_path / "data", 5)) == 5
+
+
+def test_a_kit_takes_the_place_of_a_former_one(tmp_path):
+    optimizer = make_optimizer("linear", "sgd")
+    optimizer.export_step(tmp_path, targets=("c",), batch_sizes=(16, 32))
+    run_kit(tmp_path, make_data("linear"), 7)
+    (tmp_path / "step-64.onnx").write_bytes(b"of a person")
+    optimizer.export_step(tmp_path, targets=())
+    assert sorted(path.name for path in tmp_path.glob("step*")) == ["step-64.onnx", "step.onnx"]
+    assert (tmp_path / "train.c").is_file()
+    kit = TrainingKit(tmp_path)
+    assert kit.steps_taken == 0
+    assert kit.model() == optimizer.get_trained_onnx()
