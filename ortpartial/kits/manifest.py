@@ -50,7 +50,10 @@ class Tensor:
         if array.ndim != len(self.shape) or any(isinstance(size, int) and n != size for n, size in
                                                 zip(array.shape[1:], self.shape[1:], strict=True)):
             expected = ", ".join(map(str, self.shape))
-            raise DataError(f"Input {self.name!r} has the shape {list(array.shape)}, where [{expected}] is expected.")
+            are_labels = array.ndim == 1 and len(self.shape) == 2 and self.shape[1] != 1
+            hint = "; where these are labels of classes, export the kit with the loss 'softmax_cross_entropy'"
+            raise DataError(f"Input {self.name!r} has the shape {list(array.shape)}, where [{expected}] is expected"
+                            f"{hint if are_labels else ''}.")
         counted = array if self.ignored is None else array[array != self.ignored]
         if self.low is None or self.high is None or not counted.size:
             return

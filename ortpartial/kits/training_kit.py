@@ -11,6 +11,7 @@ import numpy as np
 from onnx import ModelProto, load_model_from_string
 
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
+from ortpartial.graph import to_dtype
 from ortpartial.model import match_names, read_tensors, replace_file
 from ortpartial.runtime import Session, runtime_version
 
@@ -74,7 +75,8 @@ class TrainingKit:
         Parameters
         ----------
         feeds : dict of str to array_like
-            By the names of the inputs, in the dtypes and shapes of the manifest.
+            By the names of the inputs, in the shapes of the manifest. Other dtypes than its own are converted, where
+            these hold the values.
 
         Returns
         -------
@@ -105,7 +107,7 @@ class TrainingKit:
         Parameters
         ----------
         data : dict of str to array_like, or path
-            All rows by the names of the inputs, or a safetensors file with them.
+            All rows by the names of the inputs, or a safetensors file with them; as for `step`.
         steps : int
             How many.
         batch_size : int, optional
@@ -210,7 +212,8 @@ class TrainingKit:
         for tensor in self.manifest.inputs:
             if tensor.name not in check_mapping(feeds):
                 raise DataError(f"The data lack the input {tensor.name!r}.")
-            arrays[tensor.name] = to_array(tensor.name, feeds[tensor.name])
+            array = to_array(tensor.name, feeds[tensor.name])
+            arrays[tensor.name] = to_dtype(array, tensor.dtype, f"Input {tensor.name!r}")
             tensor.check(arrays[tensor.name])
         match_names(list(arrays), list(feeds))
         rows = {n: len(a) for n, a in arrays.items()}

@@ -132,7 +132,9 @@ BAD = {
     "cut state": (edit("state.safetensors", lambda b: b[:-3]), 0, DAMAGED),
     "flipped bit": (edit("state.safetensors", lambda b: b[:-9] + bytes([b[-9] ^ 4]) + b[-8:]), 0, DAMAGED),
     "empty state": (edit("state.safetensors", lambda b: b""), 0, DAMAGED),
-    "no such state": (lambda kit: (kit / "state.safetensors").unlink(), 0, DAMAGED),
+    "no such state": (lambda kit: (kit / "state.safetensors").unlink(), 0, "{kit}/state.safetensors cannot be read."),
+    "no such data": (lambda kit: (kit / "data.safetensors").unlink(), 0, "{kit}/data.safetensors cannot be read."),
+    "no kit": (lambda kit: (kit / "kit.json").unlink(), 0, "{kit}/kit.json cannot be read."),
     "other state": (edit("kit.json", lambda b: b.replace(b"[64, 10]", b"[10, 64]")), 0, "state.safetensors is the "
                     "state of another kit: its tensors are not those of kit.json."),
     "operator": (edit("step-16.onnx", lambda b: UNKNOWN), 0, "onnxruntime 1.17.0 cannot run step-16.onnx: "),
@@ -166,7 +168,7 @@ def test_bad_input_ends_in_one_sentence(tmp_path, launch):
     assert (done.returncode, done.stderr) == (0, "")
     for (kit, (_, before)), sentence, line in zip(
             kits.items(), [sentence for *_, sentence in BAD.values()], done.stdout.splitlines(), strict=True):
-        assert line.startswith(sentence) if sentence.endswith(" ") else line == sentence, kit.name
+        assert line.startswith(sentence) if sentence.endswith(" ") else line == sentence.format(kit=kit), kit.name
         assert {p.name: p.read_bytes() for p in kit.iterdir()} == before
 
 

@@ -133,7 +133,8 @@ def test_the_order_of_rows_is_that_of_the_format():
 @pytest.mark.parametrize(("change", "message"), [
     (lambda d: d.pop("y_target"), r"The data lack the input 'y_target'\."),
     (lambda d: d.update(x=d["x"][:, :63]), r"Input 'x' has the shape \[300, 63\], where \[N, 64\] is expected\."),
-    (lambda d: d.update(x=d["x"].astype(np.float64)), r"Input 'x' is float64, where float32 is expected\."),
+    (lambda d: d.update(x=d["x"].astype(str)), r"Input 'x' is <U32, where float32 was expected\."),
+    (lambda d: d.update(y_target=d["y_target"] + 0.5), r"Input 'y_target' holds \d\.5, a fraction, where int64 was"),
     (lambda d: d.update(y_target=d["y_target"] + 3),
      r"Input 'y_target' has values from 3 to 12, where 0 to 9 are expected, or -100 for what does not count\."),
     (lambda d: d.update(x=d["x"][:20]), "The inputs have different numbers of rows"),
@@ -146,6 +147,21 @@ def test_data_that_do_not_fit(kit, change, message):
     with pytest.raises(DataError, match=message):
         run_kit(kit.folder, data)
     assert TrainingKit(kit.folder).steps_taken == 0
+
+
+def test_data_of_other_dtypes_are_converted(kit):
+    data = make_data("linear")
+    expected = TrainingKit(kit.folder).train(data, 3)
+    for x, y in ((np.float64, np.int32), (object, np.float32), (np.float64, np.uint8)):
+        converted = {"x": data["x"].astype(x), "y_target": data["y_target"].astype(y)}
+        np.testing.assert_array_equal(TrainingKit(kit.folder).train(converted, 3), expected)
+
+
+def test_labels_of_classes_need_a_loss_of_labels(tmp_path):
+    optimizer = OrtGradientForwardBackwardOptimizer(linear(64, 10))
+    optimizer.export_step(tmp_path / "kit", targets=())
+    with pytest.raises(DataError, match=r"where these are labels of classes, export the kit with the loss 'softmax_c"):
+        run_kit(tmp_path / "kit", make_data("linear"))
 
 
 def test_settings_that_are_out_of_range(kit):

@@ -1,6 +1,7 @@
 // A training kit: its manifest, and its state, which a training replaces.
 #pragma once
 #include "safetensors.h"
+#include <unistd.h>
 #include <zlib.h>
 
 static int is_file(const cJSON *step) { return *text(step, "file") && !strpbrk(text(step, "file"), "/\\"); }
@@ -86,7 +87,8 @@ static void save_state(const File *state, uint64_t steps) {
     char *digits = find_digits(state, "\"steps\":\"");
     digits[sprintf(digits, "%012" PRIu64, steps)] = '"';
     sign(state);
-    const char *temporary = "state.safetensors.tmp";
+    char temporary[64];
+    sprintf(temporary, "%s.%d.tmp", state->name, (int)getpid());
     FILE *stream = fopen(temporary, "wb");
     if (stream && fwrite(state->bytes, 1, state->size, stream) == state->size && !fclose(stream) &&
         !rename(temporary, state->name)) return;

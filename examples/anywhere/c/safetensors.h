@@ -34,7 +34,8 @@ static File read_file(const char *path, const char *flaw, size_t prefix) {
     const char *slash = strrchr(path, '/');
     File file = {.name = slash ? slash + 1 : path, .flaw = flaw};
     FILE *stream = fopen(path, "rb");
-    if (!stream || fseek(stream, 0, SEEK_END)) refuse(&file);
+    if (!stream) FAIL("%s cannot be read.", path);
+    if (fseek(stream, 0, SEEK_END)) refuse(&file);
     uint64_t length = file.size = ftell(stream);
     rewind(stream);
     file.bytes = calloc(file.size + 9, 1);  // with zeros at the end: even an empty file has a prefix, and any text ends

@@ -3,13 +3,12 @@
 #include "rows.h"
 #include "session.h"
 #include <math.h>
-#include <unistd.h>
 
 #define USAGE "Usage: train KIT DATA [STEPS=100] [BATCH=batch_size of the kit] [SEED=0]"
 
 static uint32_t read_number(const char *argument, uint32_t least) {
     unsigned long long number = strtoull(argument, NULL, 10);
-    if (argument[strspn(argument, "0123456789")] || number < least || number > UINT32_MAX) FAIL(USAGE);
+    if (!*argument || argument[strspn(argument, "0123456789")] || number < least || number > UINT32_MAX) FAIL(USAGE);
     return number;
 }
 

@@ -1,10 +1,12 @@
 // A training kit: its manifest, and its state, which a training replaces.
 #pragma once
 #include "safetensors.hpp"
+#include <random>
 #include <zlib.h>
 
 inline json read_manifest(const fs::path &folder) {
     std::ifstream stream(folder / "kit.json");
+    if (!stream) fail((folder / "kit.json").string(), " cannot be read.");
     json kit = json::parse(stream, nullptr, false);
     if (!kit.is_object() || kit.value("format", "") != "ortpartial.kit" || kit.value("version", 0) < 1)
         fail("kit.json is no manifest of a training kit.");
@@ -68,7 +70,7 @@ public:
         const std::string digits = std::to_string(steps);
         bytes.replace(find_digits("steps") + 12 - digits.size(), digits.size(), digits);
         sign();
-        const fs::path temporary = path.string() + ".tmp";
+        const fs::path temporary = path.string() + "." + std::to_string(std::random_device()()) + ".tmp";
         std::ofstream stream(temporary, std::ios::binary);
         stream << bytes;
         stream.close();

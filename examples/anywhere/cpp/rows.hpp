@@ -49,8 +49,8 @@ inline Tensor find_input(TensorFile &data, const json &input) {
     if (tensor.dtype.name != dtype)
         fail("Input ", name, " is ", tensor.dtype.name, ", where ", dtype, " is expected.");
     const auto fits = [](int64_t size, const json &axis) { return axis.is_string() || axis == size; };
-    const std::vector<int64_t> &shape = tensor.shape;
-    if (shape.empty() || !std::equal(shape.begin(), shape.end(), expected.begin(), expected.end(), fits))
+    const std::vector<int64_t> &shape = tensor.shape;  // of any number of rows
+    if (shape.empty() || !std::equal(shape.begin() + 1, shape.end(), expected.begin() + 1, expected.end(), fits))
         fail("Input ", name, " has the shape ", to_text(shape), ", where ", to_text(expected), " is expected.");
     if (input.contains("low")) check_range(tensor, input);
     return tensor;

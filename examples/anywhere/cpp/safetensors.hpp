@@ -60,6 +60,7 @@ class TensorFile {
 public:
     TensorFile(const fs::path &path, const std::string &what) : flaw(path.filename().string() + what) {
         std::ifstream stream(path, std::ios::binary);
+        if (!stream || fs::is_directory(path)) fail(path.string(), " cannot be read.");
         bytes.assign(std::istreambuf_iterator<char>(stream), {});
         uint64_t length = 0;
         std::memcpy(&length, bytes.data(), std::min<size_t>(bytes.size(), 8));

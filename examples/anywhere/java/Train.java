@@ -29,16 +29,17 @@ class Train {
     }
 
     static void train(Path folder, Path dataPath, int steps, int rows, int seed) throws BadInput {
-        Kit kit = Kit.read(folder.resolve("kit.json"));
-        Path statePath = folder.resolve("state.safetensors");
+        Path manifestPath = folder.resolve("kit.json"), statePath = folder.resolve("state.safetensors");
+        for (Path path : List.of(manifestPath, statePath, dataPath))
+            if (!Files.isReadable(path)) throw new BadInput("%s cannot be read.", path);
+        Kit kit = Kit.read(manifestPath);
         TensorFile state = kit.readState(statePath);
         int batch = rows > 0 ? rows : kit.rows();
         String step = kit.findStep(batch);
         try (OrtSession session = ORT.createSession(folder.resolve(step).toString())) {
             takeSteps(session, kit, state, kit.readData(dataPath, batch), batch, steps, seed);
         } catch (OrtException e) {
-            throw new BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step,
-                e.getMessage().split("\n")[0]);
+            throw new BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step, e.getMessage().split("\n")[0]);
         }
         try {
             state.save(statePath, state.steps() + steps);
