@@ -135,7 +135,11 @@ const methods = {
 
   /** Goes on from a file that was downloaded: a model or a state. */
   async load(bytes, name) {
-    await (name.endsWith(".onnx") ? kit.loadModel(bytes) : kit.loadState(bytes));
+    try {
+      await (name.endsWith(".onnx") ? kit.loadModel(bytes) : kit.loadState(bytes));
+    } catch {
+      throw new Error(`${name} is no model or state of this page, or a damaged one.`);
+    }
     await begin();
   },
 

@@ -183,7 +183,7 @@ def check_sentences(errors):
         "newer": "kit.json is of version 2, and this runner reads version 1: take the runner that was exported with "
                  "the kit.",
         "damaged": "state.safetensors is damaged: restore a copy of it, or export the kit again.",
-        "file": "state.safetensors is damaged: restore a copy of it, or export the kit again.",
+        "file": "state.safetensors is no model or state of this page, or a damaged one.",
         "labels": "Input 'scores_target' has values from 1 to 12, where 0 to 9 are expected, or -100 for what does not "
                   "count.",
         "sizes": "The kit has steps for batches of 16 or 32 rows, not of 20.",

@@ -1,6 +1,5 @@
 import ai.onnxruntime.*;
 import java.io.IOException;
-import java.nio.*;
 import java.nio.file.*;
 import java.util.*;
 import java.util.stream.*;
@@ -39,7 +38,8 @@ class Train {
         try (OrtSession session = ORT.createSession(folder.resolve(step).toString())) {
             takeSteps(session, kit, state, kit.readData(dataPath, batch), batch, steps, seed);
         } catch (OrtException e) {
-            throw new BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step, e.getMessage().split("\n")[0]);
+            throw new BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step,
+                e.getMessage().split("\n")[0]);
         }
         try {
             state.save(statePath, state.steps() + steps);
