@@ -55,7 +55,7 @@ def add_export_command(commands: Any) -> None:
                           description=_DESCRIPTION, examples=_EXAMPLES)
     add_output_option(command)
     command.add_argument("--kit", action="store_true", help="write a training kit into the folder FILE")
-    command.add_argument("--target", nargs="+", metavar="WHERE", default=("web",),
+    command.add_argument("--target", nargs="+", metavar="WHERE",
                          help=f"whose runners a kit has: {', '.join(TARGETS)}; default: web")
     command.add_argument("--batch-size", nargs="+", type=int, metavar="N",
                          help="rows of a batch of a kit; several numbers: a graph for each; default: any, and 32")
@@ -67,13 +67,15 @@ def add_export_command(commands: Any) -> None:
     command.add_argument("--rate", default="SGD", help="the optimizer, as for train; default: SGD")
     command.add_argument("--eta0", type=float, help="the first step size; default: that of --rate")
     command.add_argument("--init", choices=("random", "model"), default="random",
-                         help="initial weights: random, or those of the model; default: random")
+                         help="initial weights: random, or those of the model, as a kit has them; default: random")
     command.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in train mode")
     add_json_option(command)
 
 
 def run_export(args: argparse.Namespace) -> int:
     """Write a model with its training as `training_info`, or a kit."""
+    if not args.kit and (args.target or args.batch_size):
+        raise SettingError("--target and --batch-size are for a training kit; add --kit.")
     if args.kit and read(args.model).training_info:
         return _write_kit(args, read(args.model))
     source = load(args.model, straight_through=args.straight_through)
@@ -95,7 +97,8 @@ def _write_kit(args: argparse.Namespace, training: ModelProto) -> int:
     if args.output.suffix == ".onnx":
         raise SettingError(f"A kit is a folder, and {str(args.output)!r} is named like a file.")
     size, *others = args.batch_size or (None,)
-    write_kit(training, args.output, args.target, batch_size=size, batch_sizes=args.batch_size if others else None)
+    write_kit(training, args.output, args.target or ("web",), batch_size=size,
+              batch_sizes=args.batch_size if others else None)
     kit = TrainingKit(args.output)
     _report(args, *([t.name for t in tensors] for tensors in (
         kit.manifest.inputs, kit.manifest.outputs, kit.manifest.state)))

@@ -65,3 +65,10 @@ def test_kits_that_cannot_be_written(at, capsys, words, message):
     assert main(["export", "mlp.onnx", "--kit", *words.split()]) == 2
     assert message in capsys.readouterr().err
     assert not (at / "kit").exists()
+
+
+@pytest.mark.parametrize("words", ["--target c", "--batch-size 8"])
+def test_options_of_a_kit_need_one(at, capsys, words):
+    assert main(["export", "mlp.onnx", "-o", "out.onnx", *words.split()]) == 2
+    assert "--target and --batch-size are for a training kit; add --kit." in capsys.readouterr().err
+    assert not (at / "out.onnx").exists()
