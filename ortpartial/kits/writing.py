@@ -96,9 +96,9 @@ def write_kit(
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
     stale = _list_steps(Path(folder)).difference(files.values())
-    written = write_files({
-        **{files[size]: step.to_bytes() for size, step in steps.items()}, Manifest.MODEL: data,
-        Manifest.STATE: pack_state(session.state, 0), **runners, Manifest.NAME: manifest.to_json().encode()}, folder)
+    written = write_files({  # The manifest comes first, so that it is the last to take the place of a former one.
+        Manifest.NAME: manifest.to_json().encode(), Manifest.MODEL: data, Manifest.STATE: pack_state(session.state, 0),
+        **{files[size]: step.to_bytes() for size, step in steps.items()}, **runners}, folder)
     for name in stale:
         (Path(folder) / name).unlink(missing_ok=True)
     return written
