@@ -104,8 +104,10 @@ def attend_vjp(heads: Heads, rows: Rows, q: Value, ys: Sequence[Value], dy: Valu
     scores, slope = heads.cap(q @ swap_last_axes(k))
     if bias is not None:
         scores = scores + heads.repeat_bias(bias)
-    scores = scores + rows.hide(heads, scores)
-    p, missed = heads.normalize_scores(scores, sink)
+    is_hidden = rows.hide(heads, scores)
+    p, missed = heads.normalize_scores(scores + is_hidden * least_number(scores), sink)
+    if heads.window >= 0:  # A query behind the end of its row may see nothing, and is 0 then.
+        p = p * (1 - is_hidden)
     dp = dy @ swap_last_axes(v)
     mean = op.ReduceSum(p * dp, [-1])
     ds = p * (dp - mean)
@@ -135,6 +137,7 @@ class Heads:
             raise NoGradientError(f"{node!r} has no gradient: the size of its heads is not known.")
         self.size = size
         self.factor = node.attribute("scale") or size**-0.5
+        self.window = node.attribute("local_window_size")
 
     def split(self, query: Value, key: Value | None, value: Value | None) -> Sequence[Value]:
         """Queries, keys and values, which may be packed."""
@@ -254,13 +257,13 @@ class Rows:
         return op.Where(op.Equal(self.queries, self.total), counted, position_ids)
 
     def hide(self, heads: Heads, scores: Value) -> Value:
-        """A large negative number where a query does not see a key, beside the scores of heads, else 0."""
+        """1 where a query does not see a key, else 0, beside the scores of heads."""
         keys = count(op.Max(self.past, self.total) if self.has_past else self.total)
         end = op.Unsqueeze(op.Min(self.places, self.last), [1, 3])
         hidden = keys > end
-        if (window := heads.node.attribute("local_window_size")) >= 0:
-            hidden = op.Or(hidden, op.Not(keys > op.Unsqueeze(self.places, [1, 3]) - find_window(window)))
-        mask = cast(hidden, scores) * float(np.finfo(np.float16 if scores.dtype == np.float16 else np.float32).min)
+        if heads.window >= 0:
+            hidden = op.Or(hidden, op.Not(keys > op.Unsqueeze(self.places, [1, 3]) - find_window(heads.window)))
+        mask = cast(hidden, scores)
         return op.Tile(mask, [1, 1, heads.each, 1]) if heads.each > 1 else mask
 
     def take_new(self, d: Value, x: Value) -> Value:
@@ -274,6 +277,11 @@ class Rows:
         """The cotangents of the keys or values of the past."""
         is_old = op.Unsqueeze(count(self.past) < self.first, [1, 3])
         return op.Slice(d, [0], self.past, [2]) * cast(is_old, d)
+
+
+def least_number(x: Value) -> float:
+    """A number that hides scores like x from Softmax."""
+    return float(np.finfo(np.float16 if x.dtype == np.float16 else np.float32).min)
 
 
 def count(n: Value) -> Value:

@@ -33,6 +33,7 @@ CASES = {
     "a token after a long buffer": ([3, 2], 1, 2, 1, 16, {"past": 6, "turn": 8}),
     "tokens after a past": ([4], 2, 4, 2, 16, {"past": 3, "turn": 8, "packed": True}),
     "a window": ([4, 3], 5, 2, 1, 8, {"window": 2}),
+    "a window behind the end of a row": ([5, 1], 6, 2, 1, 8, {"window": 2}),
     "a window of a past": ([6], 1, 2, 1, 8, {"window": 3, "past": 6}),
     "a softcap": ([3, 3], 4, 4, 2, 8, {"softcap": 0.7}),
     "a smooth softmax": ([3, 2], 4, 4, 2, 8, {"smooth_softmax": 1}),
