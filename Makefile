@@ -14,7 +14,7 @@ PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 
 # pip leaves compiling to the first import, and dozens of processes import torch: where images of containers forbid
-# Python to keep what it compiled, each compiles anew, which takes one minute and a half of the tests.
+# Python to keep what it compiled, each compiles anew, which takes about one minute of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -95,11 +95,10 @@ $(CPU)/.installed-test: pyproject.toml
 	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# What cannot be had from a registry may be installed in another way, or not at all: its tests are then skipped.
 $(JAVA)/.installed: tools/install_java_runtime.py
-	$(PYTHON) -m tools.install_java_runtime $(@D)
-	@touch $@
+	-$(PYTHON) -m tools.install_java_runtime $(@D) && touch $@
 
-# What cannot be had from a mirror of Debian may be installed in another way, or not at all.
 $(HEADERS)/.installed: tools/fetch_onnxruntime_headers.sh
 	-$< $(@D) && touch $@
 
