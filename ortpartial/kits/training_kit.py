@@ -199,7 +199,9 @@ class TrainingKit:
             try:
                 session = Session((self.folder / file).read_bytes(), device=self._device)
             except ModelError as e:
-                raise ModelError(f"onnxruntime {runtime_version()} cannot run {file}: {e}") from None
+                runtime = f"onnxruntime {runtime_version()}"
+                reason = str(e).removeprefix(f"{runtime} does not load the graph: ")
+                raise ModelError(f"{runtime} cannot run {file}: {reason}") from None
             if session.inputs != [*(t.name for t in self.manifest.inputs), *self.state] or len(session.outputs) != len(
                     self.manifest.outputs) + len(self.state):
                 raise ModelError(f"{file} is damaged: its inputs and outputs are not those of kit.json.")
@@ -231,8 +233,8 @@ class TrainingKit:
         if not np.isfinite(results[0]):
             raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a smaller "
                                    f"step size, or the data hold numbers that are none.")
-        self.state = dict(zip(self.state, results[returned:], strict=True))
-        self.steps_taken += 1
+        state = dict(zip(self.state, results[returned:], strict=True))
+        self.state, self.steps_taken = state, self.steps_taken + 1  # With no call between them, for Ctrl-C to come in.
         return outputs
 
     def __repr__(self) -> str:
@@ -243,7 +245,7 @@ class TrainingKit:
 
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: str = "cpu") -> np.ndarray:
-    """Train a kit and save its state, as the runners of other languages do.
+    """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 
     Parameters
     ----------
@@ -279,7 +281,12 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.P
     3
     """
     kit = TrainingKit(folder, device=device)
-    losses = kit.train(data, steps, batch_size=batch_size, seed=seed)
+    try:
+        losses = kit.train(data, steps, batch_size=batch_size, seed=seed)
+    except KeyboardInterrupt:
+        if save:
+            kit.save()
+        raise
     if save:
         kit.save()
     return losses

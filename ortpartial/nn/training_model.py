@@ -64,6 +64,7 @@ def write_model(name: str, inference: Writing, parameters: Mapping[str, Paramete
     proto.ir_version = max(proto.ir_version, 7)  # training information came with version 7 of the format
     return proto
 
+
 def initial_values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
     """The first values of parameters, as they have been drawn.
 

@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from kits import ALL, SAMPLED, assert_state_close, make_data, write_kit_and_data
+from kits import PAIRS, assert_state_close, assert_trained_as_in_python, make_data, write_kit_and_data
 from paths import ROOT
 
-from ortpartial import TrainingKit, build, op, run_kit, variable
+from ortpartial import TrainingKit, build, op, variable
 from ortpartial.kits.manifest import Manifest, Tensor
 from ortpartial.kits.state_file import pack_state
 from ortpartial.model import write_tensors
@@ -66,8 +66,7 @@ def copy(kit: TrainingKit, folder: Path) -> Path:
     return Path(shutil.copytree(kit.folder, folder))
 
 
-@pytest.mark.parametrize(("model", "rate"), [
-    pytest.param(*case, marks=() if case in SAMPLED else pytest.mark.slow) for case in ALL])
+@pytest.mark.parametrize(("model", "rate"), PAIRS)
 def test_a_kit_trains_as_in_python(model, rate, runners, tmp_path):
     kit = write_kit_and_data(tmp_path / "kit", model, rate)
     states = []
@@ -79,11 +78,7 @@ def test_a_kit_trains_as_in_python(model, rate, runners, tmp_path):
             assert start(program, parts, 50).returncode == 0
         states += [(folder / "state.safetensors").read_bytes() for folder in (whole, parts)]
     assert states == states[:1] * 4
-    losses = run_kit(kit.folder, kit.folder / "data.safetensors", 100)
-    assert_state_close(TrainingKit(whole), TrainingKit(kit.folder).state, 1e-5)
-    printed = [line.split(": loss ") for line in done.stdout.splitlines()]
-    assert [step for step, _ in printed] == [f"step {k}" for k in range(10, 101, 10)]
-    np.testing.assert_allclose([float(loss) for _, loss in printed], losses[9::10], rtol=1e-5)
+    assert_trained_as_in_python(kit, whole, done.stdout, rtol=1e-5)
 
 
 def test_batches_of_several_sizes(runners, tmp_path):

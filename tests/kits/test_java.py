@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from kits import ALL, SAMPLED, assert_state_close, make_data, write_kit_and_data
+from kits import PAIRS, assert_state_close, assert_trained_as_in_python, make_data, write_kit_and_data
 from onnx import parser
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, constant, run_kit, variable
@@ -58,8 +58,7 @@ def start(launch):
     return lambda kit, *arguments: launch("Train", kit, kit / "data.safetensors", *arguments)
 
 
-@pytest.mark.parametrize(("model", "rate"), [
-    pytest.param(*case, marks=() if case in SAMPLED else pytest.mark.slow) for case in ALL])
+@pytest.mark.parametrize(("model", "rate"), PAIRS)
 def test_a_kit_trains_in_java_as_in_python(model, rate, tmp_path, start):
     kit = write_kit_and_data(tmp_path / "kit", model, rate)
     whole, parts = (Path(shutil.copytree(kit.folder, tmp_path / n)) for n in ("whole", "parts"))
@@ -68,11 +67,7 @@ def test_a_kit_trains_in_java_as_in_python(model, rate, tmp_path, start):
     for _ in range(2):
         assert start(parts, 50).returncode == 0
     assert (parts / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
-    losses = run_kit(kit.folder, kit.folder / "data.safetensors", 100)
-    assert_state_close(TrainingKit(whole), TrainingKit(kit.folder).state, 1e-5)
-    printed = [line.split(": loss ") for line in done.stdout.splitlines()]
-    assert [step for step, _ in printed] == [f"step {k}" for k in range(10, 101, 10)]
-    np.testing.assert_allclose([float(loss) for _, loss in printed], losses[9::10], rtol=1e-4)
+    assert_trained_as_in_python(kit, whole, done.stdout)
 
 
 @pytest.mark.parametrize(("sizes", "batch"), [(None, 7), ((16, 20), 20)])

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-from kits import ALL, SAMPLED, assert_state_close, make_data, make_optimizer, write_kit_and_data
+from kits import PAIRS, assert_state_close, make_data, make_optimizer, write_kit_and_data
 from models import linear
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, constant, nn, op, run_kit, variable
@@ -16,17 +16,13 @@ from ortpartial.model import write_tensors
 from ortpartial.runtime import Session
 
 
-def cases():
-    return [pytest.param(*case, marks=() if case in SAMPLED else pytest.mark.slow) for case in ALL]
-
-
 @pytest.fixture
 def kit(tmp_path):
     """A small kit."""
     return write_kit_and_data(tmp_path / "kit", "linear", "sgd")
 
 
-@pytest.mark.parametrize(("model", "rate"), cases())
+@pytest.mark.parametrize(("model", "rate"), PAIRS)
 def test_a_kit_trains_as_the_optimizer_does(model, rate, tmp_path):
     kit = write_kit_and_data(tmp_path / "kit", model, rate)
     data, optimizer = make_data(model), make_optimizer(model, rate)
@@ -41,7 +37,7 @@ def test_a_kit_trains_as_the_optimizer_does(model, rate, tmp_path):
     np.testing.assert_allclose(trained, optimizer.predict(data["x"][:5]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("model", "rate"), cases())
+@pytest.mark.parametrize(("model", "rate"), PAIRS)
 def test_a_kit_goes_on_where_it_was_saved(model, rate, tmp_path):
     whole = write_kit_and_data(tmp_path / "whole", model, rate)
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
@@ -179,6 +175,26 @@ def test_a_loss_that_is_not_finite_ends_the_training(kit):
     assert all(np.isfinite(a).all() for a in kit.state.values())
 
 
+def test_ctrl_c_saves_the_steps_taken(kit, monkeypatch):
+    data, take = make_data("linear"), TrainingKit._step
+
+    def interrupt(self, arrays, session):
+        if self.steps_taken == 7:
+            raise KeyboardInterrupt
+        return take(self, arrays, session)
+
+    monkeypatch.setattr(TrainingKit, "_step", interrupt)
+    for save, steps in ((False, 0), (True, 7)):
+        with pytest.raises(KeyboardInterrupt):
+            run_kit(kit.folder, data, 20, save=save)
+        assert TrainingKit(kit.folder).steps_taken == steps
+    monkeypatch.undo()
+    kit.train(data, 20)
+    run_kit(kit.folder, data, 13)
+    for name, a in TrainingKit(kit.folder).state.items():
+        np.testing.assert_array_equal(a, kit.state[name])
+
+
 def test_kits_that_are_damaged(kit):
     def rewrite(file, change):
         data = (kit.folder / file).read_bytes()
@@ -203,7 +219,9 @@ def test_kits_that_are_damaged(kit):
     assert "cannot run step.onnx: " in rewrite("step.onnx", lambda data: data[:100])
     unknown = onnx.load(kit.folder / "step.onnx")
     unknown.graph.node[0].op_type = "Nonsense"
-    assert "Nonsense" in rewrite("step.onnx", lambda data: unknown.SerializeToString())
+    sentence = rewrite("step.onnx", lambda data: unknown.SerializeToString())
+    assert "Nonsense" in sentence
+    assert sentence.count("onnxruntime") == 1
 
 
 def test_the_manifest_is_read_by_people_and_programs(kit):

@@ -6,13 +6,14 @@ from functools import cache
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from models import linear, mlp
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.onnx import TrainingMode
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit
+from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, run_kit
 from ortpartial.learning import CosineSchedule, LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 from ortpartial.model import write_tensors
 
@@ -22,9 +23,10 @@ RATES = {
     "adam": LearningRateAdam(2e-3, schedule=CosineSchedule(n=200)),
 }
 MODELS = ("linear", "mlp", "cnn", "transformer")
-#: Pairs that `make test` runs; the others are slow.
+#: What `make test` runs; the other pairs are slow.
 SAMPLED = [("linear", "sgd"), ("mlp", "momentum"), ("cnn", "adam"), ("transformer", "adam")]
-ALL = [(model, rate) for model in MODELS for rate in RATES]
+PAIRS = [pytest.param(model, rate, marks=() if (model, rate) in SAMPLED else pytest.mark.slow)
+         for model in MODELS for rate in RATES]
 
 
 class Transformer(nn.Module):
@@ -85,3 +87,12 @@ def assert_state_close(kit: TrainingKit, expected, tolerance: float) -> None:
     for name, a in expected.items():
         error = abs(kit.state[name].astype(np.float64) - a).max() if a.size else 0
         assert error <= tolerance * max(abs(a.astype(np.float64)).max(initial=0), 1e-30), (name, error)
+
+
+def assert_trained_as_in_python(kit: TrainingKit, folder, printed: str, rtol: float = 1e-4) -> None:
+    """Compare a copy of a kit that a program has trained, and the losses that it printed, with those of `run_kit`."""
+    losses = run_kit(kit.folder, kit.folder / "data.safetensors", 100)
+    assert_state_close(TrainingKit(folder), TrainingKit(kit.folder).state, 1e-5)
+    lines = [line.split(": loss ") for line in printed.splitlines()]
+    assert [step for step, _ in lines] == [f"step {k}" for k in range(10, 101, 10)]
+    np.testing.assert_allclose([float(loss) for _, loss in lines], losses[9::10], rtol=rtol)
