@@ -1,62 +1,14 @@
 """Language models that onnxruntime-genai's builder writes have the gradients of the models of transformers."""
 
-import subprocess
-import sys
-
 import numpy as np
-import onnx
 import pytest
 import torch
+from decoders import KINDS, SIZES, build_decoder, make_transformer, read_repaired
 from onnx import helper, numpy_helper
 
 from ortpartial import build, grad, load, op, variable
 from ortpartial.autodiff.trainable import find_default_weights
 from ortpartial.runtime.session import Session
-
-# It is no requirement of the tests, as it needs the newest onnxruntime and takes its place.
-pytest.importorskip("onnxruntime_genai", reason="The builder of onnxruntime-genai 0.18 or later writes the models.")
-transformers = pytest.importorskip("transformers", reason="transformers 5 computes the gradients to compare with.")
-tokenizers = pytest.importorskip("tokenizers", reason="transformers has it.")
-
-SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-         "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 64, "bos_token_id": 1,
-         "eos_token_id": 2, "pad_token_id": 0}
-KINDS = {
-    "Llama": {}, "Qwen2": {}, "Qwen3": {}, "Mistral": {"sliding_window": 8}, "Gemma": {}, "Granite": {}, "SmolLM3": {},
-    # A half of each head turns, and onnxruntime 1.32.0 takes tables of multiples of 8 only.
-    "Phi": {"hidden_size": 128, "head_dim": 32, "layer_norm_eps": 1e-6},
-}
-
-
-def write_model(kind, precision, folder):
-    """A small model of random weights, and the file that the builder writes of it."""
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SIZES | KINDS[kind], attn_implementation="eager")
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    for name, p in model.named_parameters():
-        if name.endswith("bias") or "norm" in name:
-            torch.nn.init.normal_(p, float("norm.w" in name), 0.1)
-    model.save_pretrained(folder / "hf")
-    words = {f"w{i}": i for i in range(SIZES["vocab_size"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "w0"))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="w1", eos_token="w2", pad_token="w0",
-                                         unk_token="w0").save_pretrained(folder / "hf")
-    subprocess.run([sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", "hf", "-o", "out", "-p", precision,
-                    "-e", "cpu", "-c", "cache"], cwd=folder, check=True, capture_output=True)
-    file = onnx.load(folder / "out" / "model.onnx")
-    for node in file.graph.node:
-        for a in node.attribute:
-            if a.name == "accuracy_level":
-                a.i = 1
-            if a.name == "local_window_size" and kind == "Mistral":
-                a.i = 8  # which the builder of 0.18.0 leaves out
-    if kind == "Phi":  # The head reads the first normalization there, and not the last one.
-        heads = [node for node in file.graph.node if node.name.startswith("/lm_head")]
-        heads[0].input[0] = next(node.output[0] for node in file.graph.node if "final_norm" in node.name)
-        for node in heads:
-            file.graph.node.remove(node)
-            file.graph.node.append(node)
-    return model, file
 
 
 def find_parameters(name, parameters):
@@ -88,7 +40,7 @@ def dequantize_into(file, parameters):
 @pytest.mark.parametrize("precision", ["fp32", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_transformers(kind, precision, tmp_path):
-    theirs, file = write_model(kind, precision, tmp_path)
+    theirs, file = make_transformer(kind), read_repaired(build_decoder(kind, precision, tmp_path) / "model.onnx", kind)
     parameters = dict(theirs.named_parameters())
     dequantize_into(file, parameters)
     ids = np.random.default_rng(0).integers(3, SIZES["vocab_size"], (2, 12))
