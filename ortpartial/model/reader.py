@@ -45,8 +45,8 @@ from .walk import bodies, walk_graphs
 
 __all__ = ["Reader", "register_expansion", "with_inferred_shape"]
 
-#: From inputs, attributes and which outputs are wanted to the outputs.
-Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[Value | None]"]
+#: From inputs, attributes and which outputs are wanted to the outputs; to None for a node that is read as it is.
+Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[Value | None] | None"]
 
 #: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
 EXPANSIONS: dict[tuple[str, str], Expansion] = {}
@@ -65,7 +65,8 @@ def register_expansion(op_type: str, domain: str, expansion: Expansion) -> None:
     op_type, domain : str
         Name and domain of the operator, which may be custom and have no schema.
     expansion : callable
-        From its inputs, its attributes and which of its outputs are wanted to the outputs.
+        From its inputs, its attributes and which of its outputs are wanted to the outputs; to None for a node that is
+        read as it is.
 
     Examples
     --------
@@ -133,8 +134,8 @@ class Reader:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
             content = read_constant(attributes)
             return [Value(content.type, array=content.array, hint="" if self.is_function else node.output[0])]
-        if (node.domain, node.op_type) in EXPANSIONS:
-            return self._expand(node, inputs, attributes)
+        if (expanded := self._expand(node, inputs, attributes)) is not None:
+            return expanded
         if _is_opaque(node):
             return self._read_opaque(node, inputs, where)
         schema = self._schema(node)
@@ -186,8 +187,10 @@ class Reader:
         return schema_of(node.op_type, domain, self.opsets.get(node.domain, OPSET))
 
     def _expand(self, node: NodeProto, inputs: Sequence[Value | None],
-                attributes: Mapping[str, Any]) -> list[Value | None]:
+                attributes: Mapping[str, Any]) -> list[Value | None] | None:
         """What an operator of `EXPANSIONS` computes, once it has what its schema, if there is one, asks for."""
+        if (node.domain, node.op_type) not in EXPANSIONS:
+            return None
         if defs.has(node.op_type, node.domain):
             schema = self._schema(node)
             attributes = {**defaults(schema), **attributes}
@@ -197,9 +200,10 @@ class Reader:
                 raise GraphError(f"{schema.name} {problem} attribute {wrong[0]!r}.")
             if len(inputs) < schema.min_input:
                 raise GraphError(f"{schema.name} takes {schema.min_input} or more inputs, {len(inputs)} given.")
+        inputs = _guard(node, inputs, attributes)
         with _naming_misfits(node):
             outputs = EXPANSIONS[node.domain, node.op_type](inputs, attributes, [bool(o) for o in node.output])
-        if len(node.output) > len(outputs):
+        if outputs is not None and len(node.output) > len(outputs):
             raise GraphError(f"{node.op_type} has {len(outputs)} outputs and not {len(node.output)}.")
         return outputs
 

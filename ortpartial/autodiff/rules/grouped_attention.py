@@ -6,7 +6,7 @@ computes the probabilities again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,13 +14,13 @@ import numpy as np
 from onnx import TensorProto, TypeProto, helper
 
 from ortpartial.exceptions import NoGradientError
-from ortpartial.graph import Node, Operators, Value, cast, constant, op, zeros_like
-from ortpartial.model import declare_schema
+from ortpartial.graph import Node, Operators, Value, cast, constant, defaults, op, schema_of, zeros_like
+from ortpartial.model import declare_schema, register_expansion
 
 from ..grad import backpropagate
 from ..registry import vjp
 from .linear import swap_last_axes
-from .microsoft import refuse
+from .microsoft import normalize_by_squares, refuse
 from .shape import concat_sizes, slice_shape
 
 DOMAIN = "com.microsoft"
@@ -53,40 +53,50 @@ def _(x, places, cos, sin, *, dy, wanted, node):
 
 
 def _infer_attention(context: Any) -> None:
-    """Types: keys and values as heads, behind those of the past."""
+    """Types: keys and values as heads, behind those of the past, whose type is that of the cache."""
     query = context.get_input_type(0).tensor_type
+    past = context.get_input_type(3).tensor_type if context.get_num_inputs() > 3 and context.has_input(3) else query
     n, m = (context.get_attribute(name) for name in ("num_heads", "kv_num_heads"))
-    types = [TypeProto(tensor_type=TypeProto.Tensor(elem_type=query.elem_type))] * 3
+    kinds = [query.elem_type, past.elem_type, past.elem_type]
+    types = [TypeProto(tensor_type=TypeProto.Tensor(elem_type=kind)) for kind in kinds]
     sizes = Value(TypeProto(tensor_type=query)).shape
     if sizes is not None and len(sizes) == 3 and n is not None and m is not None and n.i > 0:
         is_packed = context.get_num_inputs() < 2 or not context.has_input(1)
         heads = n.i + 2 * m.i if is_packed else n.i
         width = sizes[2] // heads if isinstance(sizes[2], int) else None
-        shapes = [[*sizes[:2], None if width is None else n.i * width], *[[sizes[0], m.i, None, width]] * 2]
-        types = [helper.make_tensor_type_proto(query.elem_type, shape) for shape in shapes]
+        stored = width if width is None or past.elem_type != TensorProto.UINT8 else width // 2
+        shapes = [[*sizes[:2], None if width is None else n.i * width], *[[sizes[0], m.i, None, stored]] * 2]
+        types = [helper.make_tensor_type_proto(*pair) for pair in zip(kinds, shapes, strict=True)]
     for i, kind in enumerate(types[: context.get_num_outputs()]):
         if context.has_output(i):
             context.set_output_type(i, kind)
 
 
 declare_schema("GroupQueryAttention", "query key? value? past_key? past_value? seqlens_k total_sequence_length "
-               "cos_cache? sin_cache? position_ids? attention_bias? head_sink?", "output present_key? present_value?",
+               "cos_cache? sin_cache? position_ids? attention_bias? head_sink? k_scale? v_scale? q_norm_weight? "
+               "k_norm_weight? query_seqlens?", "output present_key? present_value?",
                _infer_attention, num_heads=int, kv_num_heads=int, scale=float, softcap=0.0, local_window_size=-1,
-               do_rotary=0, rotary_interleaved=0, smooth_softmax=0, sliding_window_cache=0)
+               do_rotary=0, rotary_interleaved=0, smooth_softmax=-1, sliding_window_cache=0, causal=1,
+               k_quant_type="NONE", v_quant_type="NONE", kv_cache_bit_width=int, qk_norm_epsilon=1e-6,
+               q_norm_epsilon=float, k_norm_epsilon=float)
 
 
 @vjp("GroupQueryAttention", DOMAIN)
 def _(query, key=None, value=None, past_key=None, past_value=None, last=None, total=None, cos=None, sin=None,
-      position_ids=None, bias=None, sink=None, *, ys, dys, wanted, node):
+      position_ids=None, bias=None, sink=None, k_scale=None, v_scale=None, q_norm=None, k_norm=None, counts=None, *,
+      ys, dys, wanted, node):
+    refuse("GroupQueryAttention", {
+        "sliding_window_cache": node.attribute("sliding_window_cache"), "trained tables of angles": any(wanted[7:9]),
+        "norms of its own": q_norm is not None or k_norm is not None, "query_seqlens": counts is not None,
+        "trained scales of its cache": any(wanted[12:14])})
     heads, rows = Heads(node, ys[1]), Rows(query, last, total, past_key)
-    refuse("GroupQueryAttention", {"sliding_window_cache": node.attribute("sliding_window_cache"),
-                                   "trained tables of angles": any(wanted[7:9])})
     # From these back to the inputs, the cotangents follow from the rules of the operators that compute them.
     q, k, v = heads.split(query, key, value)
     q, k = (heads.turn(x, n, rows.turns(position_ids), cos, sin)
             for x, n in ((q, heads.shared * heads.each), (k, heads.shared)))
     dy = zeros_like(ys[0]) if dys[0] is None else dys[0]
-    dq, dk, dv, d_bias, d_sink = attend_vjp(heads, rows, q, ys, dy, bias, sink)
+    keys, values = (heads.read(x, scale, q) for x, scale in zip(ys[1:], (k_scale, v_scale), strict=True))
+    dq, dk, dv, d_bias, d_sink = attend_vjp(heads, rows, q, keys, values, dy, bias, sink)
     dk, dv = (d if other is None else d + other for d, other in zip((dk, dv), dys[1:], strict=True))
     d_past = [rows.take_old(d) if w else None for d, w in zip((dk, dv), [*wanted, False, False][3:5], strict=True)]
     inputs = [query, key, value]
@@ -96,10 +106,88 @@ def _(query, key=None, value=None, past_key=None, past_value=None, last=None, to
     return *(None if x is None else ds.pop(x, None) for x in inputs), *d_past, *[None] * 5, d_bias, d_sink
 
 
-def attend_vjp(heads: Heads, rows: Rows, q: Value, ys: Sequence[Value], dy: Value, bias: Value | None,
+def read_attention(inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: Sequence[bool]) -> list[Any] | None:
+    """GroupQueryAttention with a cache of a window, or with norms of its own, which no processor computes."""
+    windowed = attributes["sliding_window_cache"]
+    inputs = [*inputs, *[None] * (17 - len(inputs))]
+    q_norm, k_norm = inputs[14:16]
+    bias, counts = inputs[10], inputs[16]
+    is_plain = not windowed and q_norm is None and k_norm is None
+    if is_plain or (windowed and (bias is not None or counts is not None)):
+        return None  # Of a bias or query_seqlens beside a window there is no gradient.
+    usual = defaults(schema_of("GroupQueryAttention", DOMAIN, 1))
+    more = {n: a for n, a in attributes.items()
+            if a != usual.get(n) and n != "sliding_window_cache" and not n.endswith("epsilon")}
+    if q_norm is not None and k_norm is not None:
+        inputs[:3], inputs[14:16] = norm_heads(inputs, attributes), [None, None]
+    rows = Rows(inputs[0], inputs[5], inputs[6], inputs[3])
+    if not windowed or not rows.has_past:
+        return list(ms.GroupQueryAttention(*inputs, n_outputs=3, **more))[: len(wanted)]
+    cache = WindowCache(rows, attributes["local_window_size"])
+    inputs[3:5] = [op.Slice(x, [0], cache.held, [2]) for x in inputs[3:5]]
+    inputs[5], inputs[6] = cache.last, cache.total
+    if attributes["do_rotary"] and inputs[9] is None:
+        inputs[9] = rows.places
+    y, *present = ms.GroupQueryAttention(*inputs, n_outputs=3, **more)
+    return [y, *map(cache.keep, present)][: len(wanted)]
+
+
+register_expansion("GroupQueryAttention", DOMAIN, read_attention)
+
+
+def norm_heads(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[Value]:
+    """Queries and keys, each head divided by its root mean square, and values."""
+    query, key, value, *_ = inputs
+    n, m = attributes["num_heads"], attributes["kv_num_heads"]
+    size = inputs[14].shape[0]
+    if key is None:
+        query, key, value = op.Split(query, [n * size, m * size, m * size], axis=2, n_outputs=3)
+    normed = []
+    for x, heads, scale, name in ((query, n, inputs[14], "q"), (key, m, inputs[15], "k")):
+        epsilon = attributes.get(f"{name}_norm_epsilon", attributes["qk_norm_epsilon"])
+        y, _ = normalize_by_squares(op.Reshape(x, [0, 0, heads, size]), scale, epsilon)
+        normed.append(op.Reshape(y, [0, 0, heads * size]).stated(x.shape))
+    return [*normed, value]
+
+
+class WindowCache:
+    """A cache of a window: keys are counted from the first one that it holds.
+
+    As onnxruntime 1.32.0 says: of T keys of a row, a cache of C for a window of W holds the last T - G ⌈(T - C) / G⌉,
+    where G = C - W + 1, and all where T ≤ C.
+
+    Parameters
+    ----------
+    rows : Rows
+        The rows of a batch, counted from their first key, which the cache may not hold.
+    window : int
+        The size of the window.
+    """
+
+    def __init__(self, rows: Rows, window: int) -> None:
+        self.rows, self.size = rows, rows.past
+        self.step = op.Max(self.size - window + 1, 1)
+        dropped = self.drop(rows.first)
+        self.last = op.Cast(op.Squeeze(rows.last - dropped, [1]), to=TensorProto.INT32)
+        longest = op.Max(op.ReduceMax(rows.last - dropped, keepdims=0) + 1, rows.queries)
+        self.total = op.Cast(op.Squeeze(longest, [0]), to=TensorProto.INT32)
+        self.held = longest - rows.queries  # how many rows of the past there are
+
+    def drop(self, keys: Value) -> Value:
+        """How many of so many keys the cache holds no more."""
+        return op.Div(op.Max(keys - self.size, 0) + self.step - 1, self.step) * self.step
+
+    def keep(self, x: Value) -> Value:
+        """Of all keys or values those that the cache holds, from its first row on; what is behind them is undefined."""
+        first = self.drop(self.rows.last + 1) - self.drop(self.rows.first)
+        rows = op.Min(first + count(self.size), slice_shape(x, 2, 3) - 1)
+        kept = op.GatherND(op.Transpose(x, perm=[0, 2, 1, 3]), op.Unsqueeze(rows, [2]), batch_dims=1)
+        return op.Transpose(kept, perm=[0, 2, 1, 3])
+
+
+def attend_vjp(heads: Heads, rows: Rows, q: Value, k: Value, v: Value, dy: Value, bias: Value | None,
                sink: Value | None) -> tuple[Value, Value, Value, Value | None, Value | None]:
     """The cotangents of queries, and of the keys and values that the node returns, all as heads; bias and sinks."""
-    _, k, v = ys
     q, dy = heads.group(q) * heads.factor, heads.group(dy)
     scores, slope = heads.cap(q @ swap_last_axes(k))
     if bias is not None:
@@ -135,9 +223,10 @@ class Heads:
         size = None if k.shape is None else k.shape[-1]
         if not isinstance(size, int):
             raise NoGradientError(f"{node!r} has no gradient: the size of its heads is not known.")
-        self.size = size
-        self.factor = node.attribute("scale") or size**-0.5
+        self.size = size * (2 if k.type.tensor_type.elem_type == TensorProto.UINT8 else 1)
+        self.factor = node.attribute("scale") or self.size**-0.5
         self.window = node.attribute("local_window_size")
+        self.is_causal = node.attribute("causal")
 
     def split(self, query: Value, key: Value | None, value: Value | None) -> Sequence[Value]:
         """Queries, keys and values, which may be packed."""
@@ -145,6 +234,17 @@ class Heads:
             return query, key, value
         widths = [n * self.size for n in (self.shared * self.each, self.shared, self.shared)]
         return op.Split(query, widths, axis=2, n_outputs=3)
+
+    def read(self, x: Value, scale: Value | None, like: Value) -> Value:
+        """Keys or values from the cache, where they may be rounded to numbers of 4 or 8 bits."""
+        if x.is_float or scale is None:
+            return x
+        if x.type.tensor_type.elem_type == TensorProto.UINT8:
+            parts = [op.BitwiseAnd(x, np.uint8(15)), op.BitShift(x, np.uint8(4), direction="RIGHT")]
+            pairs = op.Concat(*(op.Unsqueeze(part, [4]) for part in parts), axis=4)
+            x = op.Cast(op.Reshape(pairs, [0, 0, 0, -1]), to=TensorProto.INT32) - 8
+        by_channel = scale if scale.rank < 4 else op.Reshape(scale, [1, self.shared, 1, self.size])
+        return cast(x, like) * cast(by_channel, like)
 
     def turn(self, x: Value, heads: int, places: Value, cos: Value | None, sin: Value | None) -> Value:
         """Some heads turned by the angles of their places."""
@@ -259,12 +359,12 @@ class Rows:
     def hide(self, heads: Heads, scores: Value) -> Value:
         """1 where a query does not see a key, else 0, beside the scores of heads."""
         keys = count(op.Max(self.past, self.total) if self.has_past else self.total)
-        end = op.Unsqueeze(op.Min(self.places, self.last), [1, 3])
+        end = op.Unsqueeze(op.Min(self.places, self.last) if heads.is_causal else self.last, [1, 3])
         hidden = keys > end
         if heads.window >= 0:
             hidden = op.Or(hidden, op.Not(keys > op.Unsqueeze(self.places, [1, 3]) - find_window(heads.window)))
         mask = cast(hidden, scores)
-        return op.Tile(mask, [1, 1, heads.each, 1]) if heads.each > 1 else mask
+        return op.Tile(mask, [1, 1, heads.each, 1]) if heads.each > 1 and heads.is_causal else mask
 
     def take_new(self, d: Value, x: Value) -> Value:
         """The cotangents of the new keys or values, of the shape of x."""

@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from ortpartial import build, constant, grad, op, variable
+from ortpartial import build, constant, grad, gradient_model, op, variable
 from ortpartial.autodiff.trainable import find_default_weights
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph.ops import Operators
@@ -16,7 +16,7 @@ ms = Operators("com.microsoft")
 IS_OLD = onnxruntime.__version__.startswith("1.19.")
 
 #: Attributes and inputs that onnxruntime 1.19.2 lacks.
-LATER = {"softcap", "smooth_softmax", "bias", "sink", "position_ids"}
+LATER = {"softcap", "smooth_softmax", "bias", "sink", "position_ids", "causal"}
 
 # Per case: the last key of each row, the number of queries, heads, heads of keys, the size of a head, and what else.
 CASES = {
@@ -40,6 +40,8 @@ CASES = {
     "sinks": ([3, 2], 4, 4, 2, 8, {"sink": True}),
     "a bias": ([3, 2], 4, 4, 2, 8, {"bias": (2, 4)}),
     "a bias of all heads": ([3, 2], 4, 4, 2, 8, {"bias": (1, 1), "softcap": 2.0}),
+    "all keys": ([3, 1], 4, 4, 2, 16, {"causal": 0, "turn": 8, "packed": True}),
+    "all keys of a past": ([5], 2, 2, 1, 16, {"causal": 0, "past": 4, "turn": 8}),
     "positions": ([3, 3], 4, 2, 1, 16, {"turn": 8, "position_ids": [[5, 6, 7, 8], [5, 6, 7, 8]]}),
     "positions of a token": ([4, 2], 1, 2, 1, 16, {"turn": 8, "past": 4, "position_ids": [[7], [1]]}),
 }
@@ -80,7 +82,7 @@ def draw(case):
         arrays["sink"] = normal(n)
     attributes = {"num_heads": n, "kv_num_heads": m, "local_window_size": more.get("window"),
                   "do_rotary": 1 if "turn" in more else None, "rotary_interleaved": more.get("interleaved"),
-                  **{k: more[k] for k in ("scale", "softcap", "smooth_softmax") if k in more}}
+                  **{k: more[k] for k in ("scale", "softcap", "smooth_softmax", "causal") if k in more}}
     return arrays, attributes
 
 
@@ -99,8 +101,11 @@ def turn(x, places, cos, sin, interleaved):
     return torch.cat([both, x[..., r:]], -1)
 
 
-def attend(t, a):
-    """Attention row by row and query by query, and the keys and values that it returns."""
+def attend(t, a, cache=()):
+    """Attention row by row and query by query, and the keys and values that it returns.
+
+    `cache` has the keys and values that it reads, rounded, where gradients pass straight through.
+    """
     n, m, s = a["num_heads"], a["kv_num_heads"], t["query"].shape[1]
     window = a["local_window_size"] or 10**6
     window += IS_OLD  # which counts a window without the query's own key
@@ -117,9 +122,11 @@ def attend(t, a):
             k, v = (torch.cat([t[p][b, :, :past].transpose(0, 1), x]) for p, x in (("past_key", k), ("past_value", v)))
         keys.append(k.transpose(0, 1))
         values.append(v.transpose(0, 1))
+        if cache:
+            k, v = (x + (c[b, :, : len(x)].transpose(0, 1) - x).detach() for x, c in zip((k, v), cache, strict=True))
         rows = []
         for i in range(s):
-            end = min(past + i, last) + 1
+            end = min(past + i, last) + 1 if a.get("causal", 1) else last + 1
             seen = slice(max(past + i + 1 - window, 0), end)
             for head in range(n):
                 kv = head // (n // m)
@@ -249,3 +256,130 @@ def test_rotary_embedding(heads, turned, interleaved):
     expected = torch.stack(rows).view(2, 3, width)
     np.testing.assert_allclose(found["y"], expected.detach(), atol=1e-6)
     np.testing.assert_allclose(found["dx"], torch.autograd.grad(expected, t, torch.tensor(d))[0], atol=1e-6)
+
+
+@pytest.mark.skipif(IS_OLD, reason="onnxruntime 1.19.2 has no cache of 4 or 8 bits.")
+@pytest.mark.parametrize("case", ["a token after a past", "an empty past"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("mode", ["PER_TENSOR", "PER_CHANNEL"])
+def test_cache_of_few_bits(mode, bits, case):
+    """Gradients are those of attention on the rounded keys and values, and pass straight through the rounding."""
+    arrays, attributes = draw(case)
+    rng = np.random.default_rng(1)
+    b, m, past, h = arrays["past_key"].shape
+    stored, dtype, unit = (h, np.int8, 1) if bits == 8 else (h // 2, np.uint8, 20)
+    scales = {n: unit * rng.uniform(0.01, 0.02, (1,) if mode == "PER_TENSOR" else (1, m, 1, h)).astype(np.float32)
+              for n in ("k_scale", "v_scale")}
+    arrays |= {n: rng.integers(0, 100, (b, m, past, stored)).astype(dtype) for n in ("past_key", "past_value")} | scales
+    inputs = {n: constant(a) if n in ("cos", "sin", *scales) else variable(n, a.dtype, a.shape)
+              for n, a in arrays.items()}
+    y, *present = ms.GroupQueryAttention(*map(inputs.get, (*NAMES, *scales)), n_outputs=3, **attributes,
+                                         k_quant_type=mode, v_quant_type=mode, kv_cache_bit_width=bits)
+    assert [v.dtype for v in present] == [dtype] * 2
+    wrt = [n for n in ("query", "key", "value") if n in inputs]
+    grads = grad(op.ReduceSum(op.Sin(y), keepdims=0), [inputs[n] for n in wrt])
+    given = {n: v for n, v in inputs.items() if v.array is None}
+    model = build(given.values(), {"y": y, "k": present[0], "v": present[1],
+                                   **{f"{n}_grad": d for n, d in zip(wrt, grads, strict=True)}})
+    found = Session(model).run({n: arrays[n] for n in given})
+    tensors = {k: torch.tensor(v, requires_grad=k in wrt) for k, v in arrays.items()}
+    cache = [torch.tensor(unpack(found[n], bits) * scales[f"{n}_scale"]) for n in "kv"]
+    pasts = {f"past_{n}": torch.tensor(unpack(arrays[f"past_{n}"], bits) * scales[f"{n[0]}_scale"])
+             for n in ("key", "value")}
+    expected, *_ = attend(tensors | pasts, attributes, cache)
+    np.testing.assert_allclose(found["y"], expected.detach(), atol=1e-5)
+    for n, g in zip(wrt, torch.autograd.grad(expected.sin().sum(), [tensors[n] for n in wrt]), strict=True):
+        np.testing.assert_allclose(found[f"{n}_grad"], g, atol=1e-5, err_msg=n)
+
+
+def unpack(stored, bits):
+    """The numbers of a cache."""
+    if bits == 8:
+        return stored.astype(np.float32)
+    pairs = np.stack([stored & 15, stored >> 4], -1).astype(np.float32)
+    return pairs.reshape(*stored.shape[:3], 2 * stored.shape[3]) - 8
+
+
+def read_back(arrays, names, **attributes):
+    """A model of one node, as it is in a file, with all inputs but tables of angles."""
+    values = {n: constant(a, hint=n) if n in ("cos", "sin", "q_norm", "k_norm") else variable(
+        n, a.dtype, ["p" if n.startswith("past") and i == 2 else d for i, d in enumerate(a.shape)])
+        for n, a in arrays.items()}
+    y, *present = ms.GroupQueryAttention(*map(values.get, names), n_outputs=3, **attributes)
+    given = [v for v in values.values() if v.array is None]
+    return build(given, {"y": y, "k": present[0], "v": present[1]}), {v.hint: arrays[v.hint] for v in given}
+
+
+@pytest.mark.parametrize(("capacity", "last", "queries"), [
+    (3, [3, 3], 4), (3, [9, 6], 1), (5, [5, 3], 1), (6, [9], 3), (3, [12], 5), (8, [3, 3], 4)])
+def test_cache_of_a_window(capacity, last, queries):
+    """What is read in place of it computes the same, and trains with any past, the empty one included."""
+    if IS_OLD:
+        pytest.skip("onnxruntime 1.19.2 has no sliding_window_cache.")
+    rng = np.random.default_rng(0)
+    b, n, m, h, window = len(last), 4, 2, 16, 3
+    angles = rng.uniform(0, 3, (16, 8)).astype(np.float32)
+    arrays = {"query": rng.normal(size=(b, queries, (n + 2 * m) * h)).astype(np.float32),
+              **{k: rng.normal(size=(b, m, capacity, h)).astype(np.float32) for k in ("past_key", "past_value")},
+              "last": np.asarray(last, np.int32), "total": np.asarray(max(max(last) + 1, queries), np.int32),
+              "cos": np.cos(angles), "sin": np.sin(angles)}
+    model, feeds = read_back(arrays, NAMES, num_heads=n, kv_num_heads=m, local_window_size=window, do_rotary=1,
+                             sliding_window_cache=1)
+    loaded = load(model)
+    found, expected = Session(build(loaded.inputs, loaded.outputs)).run(feeds), Session(model).run(feeds)
+    np.testing.assert_allclose(found["y"], expected["y"], atol=1e-5)
+    step = capacity - window + 1
+    for row, t in enumerate(np.add(last, 1)):
+        kept = t - step * -(-max(t - capacity, 0) // step)
+        for k in "kv":
+            np.testing.assert_allclose(found[k][row, :, :kept], expected[k][row, :, :kept], atol=1e-5)
+
+
+def test_an_empty_cache_of_a_window_trains():
+    """A file with a cache of a window trains like one with a plain window."""
+    arrays, attributes = draw("an empty past")
+    attributes["local_window_size"], grads = 2, []
+    for more in ({}, {"sliding_window_cache": 1}):
+        model, feeds = read_back(arrays, NAMES, **attributes, **more)
+        if more and IS_OLD:
+            return
+        g = gradient_model(model, ["query"], ["y"], cotangents="ones")
+        grads.append(Session(g).run(feeds)["query_grad"])
+    np.testing.assert_allclose(*grads, atol=1e-6)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_norms_of_queries_and_keys(packed):
+    """onnxruntime computes them on GPUs alone; here they are read as operators of their own."""
+    arrays, attributes = draw("rows of different lengths" if packed else "shared heads")
+    rng = np.random.default_rng(2)
+    size = 16 if packed else 8
+    norms = {f"{n}_norm": rng.uniform(0.5, 2, size).astype(np.float32) for n in "qk"}
+    model, feeds = read_back(arrays | norms, (*NAMES, "", "", *norms), **attributes, q_norm_epsilon=0.1,
+                             qk_norm_epsilon=0.2)
+    wrt = ["query", *norms] if packed else ["query", "key", *norms]
+    found = Session(gradient_model(model, wrt, ["y"], cotangents="ones")).run(feeds | norms)
+    tensors = {k: torch.tensor(v, requires_grad=k in wrt) for k, v in (arrays | norms).items()}
+    n, m = attributes["num_heads"], attributes["kv_num_heads"]
+    parts = tensors["query"].split([n * size, m * size, m * size], -1) if packed else [tensors[k] for k in (
+        "query", "key", "value")]
+    q, k = (torch.nn.functional.rms_norm(x.unflatten(-1, (-1, size)), (size,), tensors[f"{name}_norm"], epsilon)
+            .flatten(-2) for x, name, epsilon in ((parts[0], "q", 0.1), (parts[1], "k", 0.2)))
+    expected, *_ = attend(tensors | {"query": q, "key": k, "value": parts[2]}, attributes)
+    counted = torch.tensor(np.arange(4) <= arrays["last"][:, None])[..., None] if IS_OLD else 1
+    for name, g in zip(wrt, torch.autograd.grad((expected * counted).sum(), [tensors[k] for k in wrt]), strict=True):
+        if not IS_OLD or not packed:
+            np.testing.assert_allclose(found[f"{name}_grad"], g, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(("attributes", "more", "message"), [
+    ({"sliding_window_cache": 1, "local_window_size": 2}, {}, "with sliding_window_cache has no gradient"),
+    ({}, {"query_seqlens": np.ones(2, np.int32)}, "with query_seqlens has no gradient"),
+])
+def test_what_is_refused(attributes, more, message):
+    arrays, settings = draw("a token after a past")
+    values = {n: variable(n, a.dtype, a.shape) for n, a in (arrays | more).items()}
+    y, *_ = ms.GroupQueryAttention(*map(values.get, (*NAMES, "", "", "", "", "query_seqlens")), n_outputs=3,
+                                   **settings | attributes)
+    with pytest.raises(NoGradientError, match=message):
+        grad(y, [values["query"]])
