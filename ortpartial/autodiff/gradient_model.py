@@ -13,6 +13,7 @@ from ortpartial.model import Model, load, specialize
 
 from .grad import grad
 from .trainable import resolve_weights
+from .weight_names import list_adapter
 
 __all__ = ["gradient_model"]
 
@@ -39,8 +40,9 @@ def gradient_model(
         The model; it is not written to.
     wrt : sequence of str, optional
         Names of inputs, initializers (or their aliases) or intermediate tensors of the main graph, of a floating-point
-        type. By default the float initializers of rank one or more on a differentiable path to the outputs, except
-        BatchNormalization's mean and variance, and the numbers that exporters write.
+        type; ``"adapter"`` for the weights of an adapter. By default the float initializers of rank one or more on a
+        differentiable path to the outputs, except BatchNormalization's mean and variance, and the numbers that
+        exporters write.
     outputs : sequence of str, optional
         Names of the outputs to differentiate; by default all of a floating-point type.
     cotangents : str
@@ -112,7 +114,8 @@ def _choose_floats(
     """The given names, checked to be candidates of floating-point type without repetition; all such by default."""
     if names is None:
         return [n for n in candidates if model.values[n].is_float]
-    chosen = [model.find_initializer(n) for n in ([names] if isinstance(names, str) else names)]
+    listed = [names] if isinstance(names, str) else names
+    chosen = [n for item in listed for n in list_adapter(model, item) or [model.find_initializer(item)]]
     for n in chosen:
         if n not in candidates:
             raise ModelError(_describe_unknown(model, n, what, candidates))

@@ -15,7 +15,7 @@ from ortpartial.model import Model, is_generated_name, is_quantized, list_prepro
 from .grad import _carries, nodes_between
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings
-from .weight_names import check_weight, find_frozen, is_pattern, list_some, match_names
+from .weight_names import check_weight, find_frozen, is_pattern, list_adapter, list_some, match_names
 
 __all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find_reached_weights", "find_trainable",
            "resolve_weights", "warn_of_rounding"]
@@ -141,10 +141,11 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     model : Model
         The model.
     weights : str, sequence of str, or callable, optional
-        Names, aliases and patterns of `fnmatch`, such as ``"encoder.layer.5.*"``, in any order; or a function of a
-        name, a shape and a node that reads the weight, which says whether to train it. Patterns and functions choose
-        among what a gradient reaches, except running statistics and the numbers that exporters write. By default the
-        float initializers of rank one or more among these, except statistics of the data.
+        Names, aliases and patterns of `fnmatch`, such as ``"encoder.layer.5.*"``, in any order, and ``"adapter"`` for
+        the weights of an adapter; or a function of a name, a shape and a node that reads the weight, which says whether
+        to train it. Patterns and functions choose among what a gradient reaches, except running statistics and the
+        numbers that exporters write. By default the float initializers of rank one or more among these, except
+        statistics of the data.
     outputs : sequence of str
         The outputs to train.
     freeze : str or sequence of str
@@ -183,7 +184,9 @@ def _select_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         if not isinstance(item, str):
             raise ModelError(f"A weight is named by a string, not by {item!r}.")
         name = model.find_initializer(item)
-        if name in model.initializers or not is_pattern(item):
+        if (adapter := list_adapter(model, item)) is not None:
+            names += [n for n in adapter if n not in names]
+        elif name in model.initializers or not is_pattern(item):
             check_weight(model, item, name)
             if name in names:
                 raise ModelError(f"The weight {item!r} is given twice.")

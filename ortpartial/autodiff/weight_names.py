@@ -8,9 +8,12 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model import Model
+from ortpartial.model import Model, read_adapter
 
-__all__ = ["check_weight", "find_frozen", "find_named", "is_pattern", "list_some", "match_names"]
+__all__ = ["check_weight", "find_frozen", "find_named", "is_pattern", "list_adapter", "list_some", "match_names"]
+
+#: What stands for all weights of the adapter that a model holds, as far as it is no name.
+_ADAPTER = "adapter"
 
 
 def is_pattern(item: str) -> bool:
@@ -18,8 +21,24 @@ def is_pattern(item: str) -> bool:
     return any(c in item for c in "*?[")
 
 
+def list_adapter(model: Model, item: str) -> list[str] | None:
+    """The weights of the adapter that a model holds, where ``"adapter"`` stands for them; None for other names.
+
+    Raises
+    ------
+    ModelError
+        The model holds no adapter.
+    """
+    if item != _ADAPTER or model.find_initializer(item) in model.initializers:
+        return None
+    adapter = read_adapter(model.proto)
+    if adapter is None:
+        raise ModelError("The model holds no adapter, whose weights 'adapter' stands for; add one, as by `add_lora`.")
+    return adapter.weights
+
+
 def find_named(model: Model, item: str) -> set[str]:
-    """The initializers that a name, an alias or a pattern stands for.
+    """The initializers that a name, an alias or a pattern stands for, or ``"adapter"`` for those of an adapter.
 
     Parameters
     ----------
@@ -47,6 +66,8 @@ def find_named(model: Model, item: str) -> set[str]:
     """
     if not isinstance(item, str):
         raise ModelError(f"A weight is named by a string, not by {item!r}.")
+    if (weights := list_adapter(model, item)) is not None:
+        return set(weights)
     name = model.find_initializer(item)
     if name in model.initializers or not is_pattern(item):
         check_weight(model, item, name)

@@ -108,11 +108,11 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
         The model, of any opset; it is never written to.
     weights_to_train : str, sequence of str, or callable, optional
-        Initializers to train, in any order: names, aliases (see `load`), and patterns such as
-        ``"encoder.layer.5.*"``; or a function of a name, a shape and a `Node` that reads the weight, which returns
-        whether to train it. By default the float initializers of rank one or more on a differentiable path to a trained
-        output, except BatchNormalization's mean and variance, and the numbers that exporters write, such as the scale
-        of attention.
+        Initializers to train, in any order: names, aliases (see `load`), and patterns such as ``"encoder.layer.5.*"``;
+        ``"adapter"`` for the weights of the adapter that `add_lora` and its kin added; or a function of a name, a shape
+        and a `Node` that reads the weight, which returns whether to train it. By default the float initializers of rank
+        one or more on a differentiable path to a trained output, except BatchNormalization's mean and variance, and the
+        numbers that exporters write, such as the scale of attention.
     learning_loss : str, BaseLearningLoss, callable, or dict of str to them
         The loss: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
         ``"softmax_cross_entropy"``, an object, a function of prediction and target such as ``lambda y, t: abs(y - t)``,

@@ -85,8 +85,9 @@ class OnnxLayer(torch.nn.Module):
     model : onnx.ModelProto, bytes, path or Model
         The graph; it is not written to. Of a `Model`, the layer keeps ``straight_through``.
     trainable : str, sequence of str, or callable, optional
-        The initializers that become parameters, which may be scalars: names, aliases and patterns, or a function of a
-        name, a shape and a `Node`, as in `OrtGradientForwardBackwardOptimizer`; an empty sequence for none.
+        The initializers that become parameters, which may be scalars: names, aliases, patterns and ``"adapter"``, or a
+        function of a name, a shape and a `Node`, as in `OrtGradientForwardBackwardOptimizer`; an empty sequence for
+        none.
     engine : str
         ``"step"`` (our own gradient, of any order, on any onnxruntime), ``"agent"`` (onnxruntime-training's
         TrainingAgent, of the first order) or ``"auto"``, the agent where it is installed and right about every operator

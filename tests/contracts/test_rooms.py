@@ -21,7 +21,7 @@ ORDER = (
     "runtime",
     "training",
     "training_info torch plots",
-    "kits",
+    "kits adapters",
     "estimator",
     "nn",
     "cli testing",

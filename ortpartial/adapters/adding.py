@@ -1,0 +1,134 @@
+"""Adding adapters to models: what users choose, checked, and the weights that a training begins with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto, helper
+
+from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.model import Adapter, Model, Target, read_adapter
+
+from . import lora
+from .insertion import insert, read_copy
+from .products import Part, Product, find_products
+from .targets import choose_parts
+
+__all__ = ["add_lora"]
+
+#: What a model can be given as.
+Source = Model | ModelProto | bytes | str | os.PathLike[str]
+
+#: What targets can be given as.
+Targets = str | Sequence[str]
+
+
+def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: float = 16, dropout: float = 0.0,
+             random_state: int | np.random.Generator | None = None) -> ModelProto:
+    """Add a LoRA adapter to a model: small matrices A and B beside frozen weights [1]_.
+
+    For each target, ``y = W(x) + alpha / rank * (dropout(x) @ A) @ B``. Before training the model computes what it did.
+    The weights that it has are not trained by ``weights_to_train="adapter"``, and packed weights stay packed.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
+        The model; it is not written to. A path needs the least memory.
+    targets : str or sequence of str
+        Patterns of `fnmatch` over the names of modules, nodes and weights, such as ``"*q_proj*"``; the end of the name
+        of a module, such as ``"q_proj"``; ``"linear"`` for all linear layers but the head of a language model;
+        ``"attention"`` for those inside of attention. They are products with constant weights: MatMul, Gemm, Conv
+        without groups, Gather of rows, and MatMulNBits, FusedMatMul and GatherBlockQuantized of onnxruntime. Where one
+        product computes queries, keys and values, these are three targets: ``"q_proj"``, ``"k_proj"`` and ``"v_proj"``.
+    rank : int
+        The columns of A and rows of B.
+    alpha : float
+        The numerator of the scale.
+    dropout : float
+        The share of the inputs of A that a training drops. Rows of a table are never dropped.
+    random_state : int or numpy.random.Generator, optional
+        Draws A; B is zero. Of a table, A is zero.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model with the adapter's weights as initializers: ``<module>.lora_A.weight`` of shape (inputs, rank) and
+        ``<module>.lora_B.weight`` of shape (rank, outputs), in the dtype that the target computes; of a convolution
+        (rank, inputs, *kernel) and (outputs, rank, 1, ...). Inputs, outputs and all else are those of the model.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or holds an adapter.
+    SettingError
+        A target matches nothing, or a number is out of range.
+
+    References
+    ----------
+    .. [1] E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 4]), constant([[1.0, 2.0]] * 4, hint="fc.weight")
+    >>> adapted = add_lora(build([x], {"y": x @ w}), "fc", rank=2, random_state=0)
+    >>> [(t.name, list(t.dims)) for t in adapted.graph.initializer]
+    [('fc.weight', [4, 2]), ('fc.lora_A.weight', [4, 2]), ('fc.lora_B.weight', [2, 2])]
+    """
+    _check_rank(rank)
+    if not 0 < alpha < np.inf:
+        raise SettingError(f"alpha is a positive number, not {alpha!r}.")
+    if not 0 <= dropout < 1:
+        raise SettingError(f"dropout is a share of inputs, at least 0 and less than 1, not {dropout!r}.")
+    generator = _make_generator(random_state)
+    frame = Adapter("lora", int(rank), float(alpha), float(dropout), ())
+
+    def draw(product: Product, part: Part) -> dict[str, np.ndarray]:
+        return lora.draw(product, part, rank, generator)
+
+    return _add(model, targets, frame, draw, lora.NAMES)
+
+
+def _add(model: Source, targets: Targets, frame: Adapter, draw: Callable[[Product, Part], dict[str, np.ndarray]],
+         names: Mapping[str, str], feedforward: Callable[[Product, Part], bool] = lambda product, part: False,
+         ) -> ModelProto:
+    """A model with an adapter, whose first weights are drawn."""
+    proto = read_copy(model)
+    if read_adapter(proto) is not None:
+        raise ModelError("The model holds an adapter already; give it without one, as `remove_adapter` returns it, or "
+                         "merged, as `merge` does.")
+    chosen: list[Target] = []
+    arrays: dict[str, np.ndarray] = {}
+    taken = {t.name for t in proto.graph.initializer}
+    for product, parts in choose_parts(find_products(proto.graph), targets):
+        for part in parts:
+            weights = draw(product, part)
+            named = {role: _name(f"{part.name}.{names[role]}", taken) for role in weights}
+            dtype = helper.tensor_dtype_to_np_dtype(product.dtype)
+            arrays |= {named[role]: a.astype(dtype) for role, a in weights.items()}
+            scale = frame.alpha / frame.rank if frame.rank else 1.0
+            chosen.append(Target(part.name, product.node_name, product.node.op_type, product.weight, product.inputs,
+                                 product.outputs, part.start, part.stop, scale, feedforward(product, part), named))
+    insert(proto, Adapter(frame.method, frame.rank, frame.alpha, frame.dropout, tuple(chosen)), arrays)
+    return proto
+
+
+def _name(name: str, taken: set[str]) -> str:
+    """A name that no initializer has."""
+    unique = next(n for i in range(len(taken) + 1) if (n := f"{name}_{i}" if i else name) not in taken)
+    taken.add(unique)
+    return unique
+
+
+def _check_rank(rank: int) -> None:
+    if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or rank < 1:
+        raise SettingError(f"rank is a whole number, at least 1, not {rank!r}.")
+
+
+def _make_generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError):
+        raise SettingError(f"random_state is None, a seed from 0 on or a Generator, not {random_state!r}.") from None

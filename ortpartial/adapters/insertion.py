@@ -1,0 +1,142 @@
+"""Insertion: the nodes and weights of an adapter in the graph of a model, and the model without them again.
+
+What a node computed, ``y``, is called ``<module>/adapter/base``, and the last inserted node computes ``y``, so that
+nothing else in the file changes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from ortpartial.model import Adapter, Model, Target, note_adapter, read, read_adapter
+
+from . import ia3, lora
+from .nodes import MARK, Nodes
+from .products import Product, find_products
+
+__all__ = ["insert", "read_copy", "remove_adapter"]
+
+#: What each method computes, from what a product reads and what it computes.
+_METHODS = {"lora": lora.adapt, "ia3": ia3.adapt}
+
+
+def read_copy(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
+    """A model that may be written to: what is read from a file, or a copy of what the caller has."""
+    proto = read(model)
+    if isinstance(model, (Model, ModelProto)) and proto in (model, getattr(model, "proto", None)):
+        copy = ModelProto()
+        copy.CopyFrom(proto)
+        return copy
+    return proto
+
+
+def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> None:
+    """Insert an adapter into a model, which is written to.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model.
+    adapter : Adapter
+        What is inserted, and recorded.
+    arrays : dict of str to numpy.ndarray
+        The weights of the adapter.
+    """
+    products = {product.node_name: product for product in find_products(proto.graph)}
+    opset = next(o.version for o in proto.opset_import if o.domain in ("", "ai.onnx"))
+    targets: dict[str, list[Target]] = defaultdict(list)
+    for target in adapter.targets:
+        targets[target.node].append(target)
+    before: dict[str, list[NodeProto]] = {}
+    behind: dict[str, list[NodeProto]] = {}
+    for name, beside in targets.items():
+        product = products[name]
+        nodes = Nodes(beside[0].name, product.dtype, opset)
+        if beside[0].feedforward:
+            before[product.node.output[0]] = ia3.scale_input(nodes, product, beside[0])
+        else:
+            end = product.bias if adapter.method == "ia3" and product.bias is not None else product.node
+            behind[_replace_output(end, adapter, product, beside, nodes)] = nodes.nodes
+    ordered = [n for node in proto.graph.node
+               for n in (*before.get(node.output[0], ()), node, *behind.get(node.output[0], ()))]
+    _replace(proto.graph.node, ordered)
+    proto.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(arrays[n]), n) for n in adapter.weights)
+    proto.ir_version = max(proto.ir_version, 4)  # from which on initializers need not be inputs
+    note_adapter(proto, adapter)
+
+
+def _replace_output(end: NodeProto, adapter: Adapter, product: Product, targets: Sequence[Target],
+                    nodes: Nodes) -> str:
+    """Let inserted nodes compute what a node did; returns what the node's own output is called now."""
+    adapt = _METHODS[adapter.method]
+    output, base = end.output[0], f"{nodes.module}{MARK}base"
+    end.output[0] = base
+    if len(product.parts) == 1:
+        adapt(nodes, adapter, product, targets[0], base)
+    else:
+        by_part = {t.start: t for t in targets}
+        parts = nodes.split(base, [part.stop - part.start for part in product.parts])
+        for i, part in enumerate(product.parts):
+            if part.start in by_part:
+                target = by_part[part.start]
+                nodes.module = target.name
+                parts[i] = adapt(nodes, adapter, product, target, parts[i])
+        nodes.module = targets[0].name
+        nodes.compute("Concat", *parts, axis=-1)
+    nodes.nodes[-1].output[0] = output
+    return base
+
+
+def remove_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
+    """The model that an adapter was added to, as it was before.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path or Model
+        The model; it is not written to. One without an adapter is returned as it is.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Examples
+    --------
+    >>> from ortpartial.adapters import add_lora
+    >>> from ortpartial.graph import build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="fc.weight")
+    >>> model = build([x], {"y": x @ w})
+    >>> remove_adapter(add_lora(model, "fc")) == model
+    True
+    """
+    proto = read_copy(model)
+    adapter = read_adapter(proto)
+    if adapter is None:
+        return proto
+    prefixes = tuple(f"{t.name}{MARK}" for t in adapter.targets)
+    inserted = [node for node in proto.graph.node if node.name.startswith(prefixes)]
+    outputs = {node.name.partition(MARK)[0]: o for node in inserted for o in node.output if not o.startswith(prefixes)}
+    scaled = {node.output[0]: node.input[0] for node in inserted if node.output[0].startswith(prefixes) and node.input}
+    kept = [node for node in proto.graph.node if not node.name.startswith(prefixes)]
+    for node in kept:
+        node.output[:] = [outputs[o.partition(MARK)[0]] if o.startswith(prefixes) else o for o in node.output]
+        node.input[:] = [scaled.get(i, i) for i in node.input]
+    weights = set(adapter.weights)
+    _replace(proto.graph.node, kept)
+    _replace(proto.graph.initializer, [t for t in proto.graph.initializer if t.name not in weights])
+    _replace(proto.graph.input, [i for i in proto.graph.input if i.name not in weights])
+    note_adapter(proto, None)
+    return proto
+
+
+def _replace(field: Any, messages: Sequence[Any]) -> None:
+    """Let a repeated field hold some of its messages, or others."""
+    if len(messages) != len(field):
+        kept = list(messages)
+        del field[:]
+        field.extend(kept)

@@ -1,0 +1,260 @@
+"""Products of a model that adapters are added to: which nodes they are, what they are called, and their parts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from ortpartial.model import is_generated_name, read_scope
+
+__all__ = ["Part", "Product", "find_products", "read_attributes"]
+
+#: By operator, the input that is the weight.
+_WEIGHTS = {("", "MatMul"): 1, ("", "Gemm"): 1, ("", "Conv"): 1, ("", "Gather"): 0,
+            ("com.microsoft", "MatMulNBits"): 1, ("com.microsoft", "FusedMatMul"): 1,
+            ("com.microsoft", "GatherBlockQuantized"): 0}
+
+#: Operators through which a weight is read: it is stored transposed, in another dtype or quantized.
+_THROUGH = frozenset({"Cast", "DequantizeLinear", "Identity", "Transpose"})
+
+#: What stands behind the module in the name of a weight: that of torch, and those of onnxruntime-genai's builder.
+_WEIGHT_SUFFIX = re.compile(r"(\.MatMul)?\.(weight|qweight|weight_Q4|weight_Q8|weight_quant\w*)(_[A-Za-z0-9]+)?$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns of a product with a name of their own: those of the queries in a product for queries, keys and values.
+
+    Parameters
+    ----------
+    name : str
+        The module.
+    start, stop : int
+        The columns.
+    """
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """A node that multiplies what it reads by a weight, or looks rows of it up.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    name : str
+        The module, unique in the model.
+    weight : str
+        The initializer.
+    inputs, outputs : int
+        Features that go in, or rows of the table, and features that come out.
+    dtype : int
+        The type of what it computes, a ``TensorProto.DataType``.
+    parts : tuple of Part
+        The projections that it computes at once; one, where it is none but itself.
+    bias : onnx.NodeProto, optional
+        The Add behind it.
+    kernel : tuple of int
+        The size of the kernel of a convolution.
+    """
+
+    node: NodeProto
+    name: str
+    weight: str
+    inputs: int
+    outputs: int
+    dtype: int
+    parts: tuple[Part, ...]
+    bias: NodeProto | None = None
+    kernel: tuple[int, ...] = ()
+
+    @property
+    def node_name(self) -> str:
+        """What tells the node from others: its name, or its output."""
+        return self.node.name or self.node.output[0]
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it computes the logits of a language model."""
+        return self.name.rpartition(".")[2] == "lm_head"
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear layer: no convolution, and no table."""
+        return not self.kernel and not self.is_table
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it looks rows up."""
+        return self.node.op_type in ("Gather", "GatherBlockQuantized")
+
+
+@dataclass
+class _Weights:
+    """The tensors of a graph as products read them: constants, through nodes that change their form."""
+
+    graph: GraphProto
+    makers: dict[str, NodeProto] = field(init=False)
+    readers: dict[str, list[NodeProto]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.makers = {o: node for node in self.graph.node for o in node.output}
+        self.readers = defaultdict(list)
+        for node in self.graph.node:
+            for name in node.input:
+                self.readers[name].append(node)
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorProto]:
+        """The initializers, and the constants that nodes hold."""
+        constants = {node.output[0]: a.t for node in self.graph.node if node.op_type == "Constant"
+                     for a in node.attribute if a.name == "value"}
+        return constants | {t.name: t for t in self.graph.initializer}
+
+    def trace(self, name: str) -> tuple[str, tuple[int, ...], int] | None:
+        """The initializer that a product reads by some name, with the shape and the dtype that it has there."""
+        if name in self.tensors:
+            t = self.tensors[name]
+            return name, tuple(t.dims), t.data_type
+        node = self.makers.get(name)
+        if node is None or node.op_type not in _THROUGH or (traced := self.trace(node.input[0])) is None:
+            return None
+        origin, shape, dtype = traced
+        if node.op_type == "Transpose":
+            perm = read_attributes(node).get("perm", range(len(shape))[::-1])
+            shape = tuple(shape[i] for i in perm)
+        elif node.op_type == "Cast":
+            dtype = read_attributes(node)["to"]
+        elif node.op_type == "DequantizeLinear":
+            scale = self.trace(node.input[1])
+            dtype = TensorProto.FLOAT if scale is None else scale[2]
+        return origin, shape, dtype
+
+    def find_array(self, name: str) -> list[int] | None:
+        """The whole numbers of a small constant."""
+        t = self.tensors.get(name)
+        return None if t is None else [int(n) for n in numpy_helper.to_array(t).ravel()]
+
+
+def find_products(graph: GraphProto) -> list[Product]:
+    """The products of a graph, in its order.
+
+    They are MatMul, Gemm, Conv without groups, Gather of rows, and FusedMatMul, MatMulNBits and GatherBlockQuantized of
+    onnxruntime, with a constant weight: an initializer as it is, transposed, cast or dequantized. Products inside of
+    branches, loops and functions are none of them.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph.
+
+    Returns
+    -------
+    list of Product
+    """
+    weights = _Weights(graph)
+    taken: Counter[str] = Counter()
+    return [product for node in graph.node if (product := _read(node, weights, taken)) is not None]
+
+
+def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | None:
+    """The product that a node is, if it is one."""
+    index = _WEIGHTS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    traced = None if index is None or len(node.input) <= index else weights.trace(node.input[index])
+    sizes = None if traced is None else _find_sizes(node, *traced[1:])
+    if traced is None or sizes is None:
+        return None
+    origin, shape, dtype = traced
+    if node.op_type in ("MatMulNBits", "GatherBlockQuantized"):
+        scales = weights.trace(node.input[2])
+        if scales is None:
+            return None
+        dtype = scales[2]
+    if dtype not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE):
+        return None
+    name = _name(node, origin, taken)
+    bias = _find_bias(node, weights)
+    parts = _find_parts(node, name, sizes[1], bias, weights)
+    return Product(node, name, origin, *sizes, dtype, parts, bias, tuple(shape[2:]) if node.op_type == "Conv" else ())
+
+
+def _find_sizes(node: NodeProto, shape: Sequence[int], dtype: int) -> tuple[int, int] | None:
+    """Features that go into a product and come out of it; None where it is none that an adapter stands beside."""
+    attributes = read_attributes(node)
+    match node.op_type:
+        case "MatMulNBits":
+            return attributes["K"], attributes["N"]
+        case "GatherBlockQuantized":
+            if len(shape) != 2 or attributes.get("gather_axis", 0) != 0:
+                return None
+            numbers = 8 // attributes.get("bits", 4) if dtype == TensorProto.UINT8 else 1  # a byte
+            return shape[0], shape[1] * numbers
+        case "Gather":
+            return (shape[0], shape[1]) if len(shape) == 2 and attributes.get("axis", 0) == 0 else None
+        case "Conv":
+            return (shape[1], shape[0]) if attributes.get("group", 1) == 1 else None
+        case _:
+            turned = {"transA", "transBatchA", "transBatchB"} & {n for n, v in attributes.items() if v}
+            if len(shape) != 2 or turned:
+                return None
+            return (shape[1], shape[0]) if attributes.get("transB", 0) else (shape[0], shape[1])
+
+
+def _name(node: NodeProto, weight: str, taken: Counter[str]) -> str:
+    """The module of a product: from the name of its weight, the scope of its node, or any other name that it has."""
+    module = _WEIGHT_SUFFIX.sub("", weight)
+    is_named = module != weight and not is_generated_name(weight)
+    names = [module if is_named else None, read_scope(node), weight, node.name, node.output[0]]
+    name = next((n for n in names if n and n not in taken), node.output[0])
+    taken[name] += 1
+    return name if taken[name] == 1 else f"{name}_{taken[name] - 1}"
+
+
+def _find_bias(node: NodeProto, weights: _Weights) -> NodeProto | None:
+    """The Add of a constant that alone reads what a node computes."""
+    readers = weights.readers[node.output[0]]
+    if len(readers) != 1 or readers[0].op_type != "Add":
+        return None
+    others = [n for n in readers[0].input if n != node.output[0]]
+    traced = weights.trace(others[0]) if others else None
+    return readers[0] if traced is not None and len(traced[1]) == 1 else None
+
+
+def _find_parts(node: NodeProto, name: str, columns: int, bias: NodeProto | None,
+                weights: _Weights) -> tuple[Part, ...]:
+    """The projections for queries, keys and values that a product named qkv_proj computes at once, else itself."""
+    if name.rpartition(".")[2] == "qkv_proj":
+        readers = weights.readers[(bias or node).output[0]]
+        sizes = next((s for r in readers if (s := _read_sizes(r, columns, weights)) is not None), None)
+        if sizes is not None and len(sizes) == 3 and sum(sizes) == columns:
+            ends = [sum(sizes[:i]) for i in range(4)]
+            module = name.removesuffix("qkv_proj")
+            return tuple(Part(f"{module}{p}_proj", ends[i], ends[i + 1]) for i, p in enumerate("qkv"))
+    return (Part(name, 0, columns),)
+
+
+def _read_sizes(reader: NodeProto, columns: int, weights: _Weights) -> list[int] | None:
+    """The widths of queries, keys and values, where a node takes them apart."""
+    attributes = read_attributes(reader)
+    if reader.op_type == "GroupQueryAttention" and not any(reader.input[1:3]):
+        heads, shared = attributes["num_heads"], attributes["kv_num_heads"]
+        width = columns // (heads + 2 * shared)
+        return [heads * width, shared * width, shared * width]
+    if reader.op_type == "Split" and len(reader.input) > 1:
+        return weights.find_array(reader.input[1])
+    return None
+
+
+def read_attributes(node: NodeProto) -> dict[str, Any]:
+    """The attributes of a node by name."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}

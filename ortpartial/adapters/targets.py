@@ -1,0 +1,84 @@
+"""Targets: which products of a model patterns stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from ortpartial.exceptions import SettingError
+
+from .products import Part, Product
+
+__all__ = ["choose_parts"]
+
+#: What parts of names say that a module belongs to attention.
+_ATTENTION = re.compile(r"attn|attention|attend|^[qkvo]_proj$|^qkv(_proj)?$|^out_proj$", re.IGNORECASE)
+
+
+def choose_parts(products: Sequence[Product], targets: str | Sequence[str]) -> list[tuple[Product, list[Part]]]:
+    """The products that targets stand for, and the parts of each.
+
+    Parameters
+    ----------
+    products : sequence of Product
+        All products of a model.
+    targets : str or sequence of str
+        ``"linear"``, ``"attention"``, or patterns of `fnmatch` over the names of modules, nodes and weights; a name may
+        stand for the end of a module's, as ``"q_proj"`` does.
+
+    Returns
+    -------
+    list of tuple of Product and list of Part
+
+    Raises
+    ------
+    SettingError
+        One of the targets matches nothing.
+    """
+    patterns = [targets] if isinstance(targets, str) else list(targets)
+    chosen: dict[tuple[str, str], None] = {}
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise SettingError(f"A target is a pattern over names of modules, nodes and weights, not {pattern!r}.")
+        matching = [(product.name, part.name) for product in products for part in _match(product, pattern)]
+        if not matching:
+            raise SettingError(_explain_nothing(products, pattern))
+        chosen.update(dict.fromkeys(matching))
+    if not chosen:
+        raise SettingError("targets is empty; name at least one pattern, such as 'linear' or '*q_proj*'.")
+    return [(product, parts) for product in products
+            if (parts := [part for part in product.parts if (product.name, part.name) in chosen])]
+
+
+def _match(product: Product, pattern: str) -> Sequence[Part]:
+    """The parts of a product that a pattern stands for: those named, or else all, where it is named."""
+    if pattern == "linear":
+        return product.parts if product.is_linear and not product.is_head else ()
+    if pattern == "attention":
+        is_attention = any(_ATTENTION.search(s) for s in product.name.split("."))
+        return product.parts if product.is_linear and is_attention else ()
+    if named := [part for part in product.parts if _names(pattern, part.name)]:
+        return named
+    if _names(pattern, product.name) or fnmatchcase(product.weight, pattern) or fnmatchcase(product.node_name, pattern):
+        return product.parts
+    return ()
+
+
+def _names(pattern: str, module: str) -> bool:
+    """Whether a pattern stands for a module: by its name, or by the end of it."""
+    return fnmatchcase(module, pattern) or f".{module}".endswith(f".{pattern}")
+
+
+def _explain_nothing(products: Sequence[Product], pattern: str) -> str:
+    """Why a pattern matches nothing, with names that are near to it or some of all."""
+    names = list(dict.fromkeys(part.name for product in products for part in product.parts))
+    if not names:
+        return ("The model has no product for an adapter to be added to: no MatMul, Gemm, Conv, Gather or MatMulNBits "
+                "with a constant weight.")
+    lasts = [n.rpartition(".")[2] for n in names]
+    if near := get_close_matches(pattern.strip("*"), dict.fromkeys([*lasts, *names]), n=2, cutoff=0.6):
+        return f"The target {pattern!r} matches nothing; did you mean {' or '.join(repr(f'*{n}*') for n in near)}?"
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return f"The target {pattern!r} matches none of {', '.join(map(repr, names[:6]))}{more}."

@@ -1,0 +1,141 @@
+"""The record of an adapter in a model's metadata: its method, and the products that it was added to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from onnx import ModelProto
+
+from ortpartial.exceptions import ModelError
+
+__all__ = ["Adapter", "Target", "note_adapter", "read_adapter"]
+
+#: The key of the metadata.
+_KEY = "ortpartial.adapter"
+
+#: The format that is written, and the newest that is read.
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Target:
+    """A product that an adapter was added to, or a part of its columns.
+
+    Parameters
+    ----------
+    name : str
+        The module in the names of the file, such as ``"model.layers.0.attn.q_proj"``.
+    node : str
+        The name of the node, or of its first output where it has none.
+    kind : str
+        Its operator.
+    weight : str
+        The initializer that it reads.
+    inputs, outputs : int
+        Features that go in, and that come out.
+    start, stop : int
+        The columns of the product that are this target, where several projections are one product.
+    scale : float
+        What the adapter's own product is multiplied by: alpha / rank.
+    feedforward : bool
+        Whether IA3 scales what goes in, and not what comes out.
+    weights : dict of str to str
+        The adapter's initializers: of ``"lora_A"``, ``"lora_B"``, ``"magnitude"`` and ``"ia3_l"`` those that there are.
+    """
+
+    name: str
+    node: str
+    kind: str
+    weight: str
+    inputs: int
+    outputs: int
+    start: int
+    stop: int
+    scale: float
+    feedforward: bool
+    weights: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter: small trained weights beside the frozen ones of a model.
+
+    Parameters
+    ----------
+    method : str
+        ``"lora"``, ``"dora"`` or ``"ia3"``.
+    rank : int
+        The rank of the products A @ B, where a target has no other; 0 for IA3.
+    alpha : float
+        The numerator of their scale.
+    dropout : float
+        The share of the inputs that a training drops.
+    targets : tuple of Target
+        Where it was added.
+    """
+
+    method: str
+    rank: int
+    alpha: float
+    dropout: float
+    targets: tuple[Target, ...]
+
+    @property
+    def weights(self) -> list[str]:
+        """The initializers that it trains, in order."""
+        return [n for t in self.targets for n in t.weights.values()]
+
+
+def note_adapter(proto: ModelProto, adapter: Adapter | None) -> None:
+    """Write the record of an adapter into a model's metadata, or remove it."""
+    kept = [p for p in proto.metadata_props if p.key != _KEY]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+    if adapter is not None:
+        proto.metadata_props.add(key=_KEY, value=json.dumps({"format": _FORMAT, **asdict(adapter)}))
+
+
+def read_adapter(proto: ModelProto) -> Adapter | None:
+    """The record of the adapter that a model holds, if it holds one.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model.
+
+    Returns
+    -------
+    Adapter or None
+
+    Raises
+    ------
+    ModelError
+        The record is of a newer format or damaged, or the model lacks a weight that it names.
+
+    Examples
+    --------
+    >>> read_adapter(ModelProto()) is None
+    True
+    """
+    text = next((p.value for p in proto.metadata_props if p.key == _KEY), None)
+    if text is None:
+        return None
+    try:
+        record = json.loads(text)
+        version = int(record.pop("format"))
+        if version <= _FORMAT:
+            record["targets"] = tuple(Target(**t) for t in record["targets"])
+            adapter = Adapter(**record)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ModelError(f"The model's record of its adapter, {_KEY!r} in its metadata, is damaged ({e}); add the "
+                         f"adapter to the base again.") from None
+    if version > _FORMAT:
+        raise ModelError(f"The model's adapter is recorded in format {version}, and this version of ortpartial reads "
+                         f"formats up to {_FORMAT}; update it.")
+    names = {t.name for t in proto.graph.initializer}
+    if missing := [n for n in adapter.weights if n not in names]:
+        raise ModelError(f"The model's record of its adapter names the weight {missing[0]!r}, which the model does not "
+                         f"have; add the adapter again.")
+    return adapter
