@@ -11,12 +11,12 @@ from onnx import ModelProto, helper
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import Adapter, Model, Target, read_adapter
 
-from . import lora
+from . import ia3, lora
 from .insertion import insert, read_copy
 from .products import Part, Product, find_products
-from .targets import choose_parts
+from .targets import choose_parts, match_parts
 
-__all__ = ["add_lora"]
+__all__ = ["add_ia3", "add_lora"]
 
 #: What a model can be given as.
 Source = Model | ModelProto | bytes | str | os.PathLike[str]
@@ -91,18 +91,77 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     return _add(model, targets, frame, draw, lora.NAMES)
 
 
+def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
+            feedforward: Targets = ("down_proj",)) -> ModelProto:
+    """Add an IA3 adapter to a model: factors of what frozen products compute or, in feedforward layers, read [1]_.
+
+    ``y = l ∘ W(x)``, or ``y = W(l ∘ x)`` for `feedforward`. The factors begin as ones, so that the model computes what
+    it did.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
+        The model; it is not written to.
+    targets : str or sequence of str
+        As for `add_lora`, but for tables.
+    feedforward : str or sequence of str
+        Those of the targets that have factors of what they read.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model with the factors ``<module>.ia3_l`` as initializers, of shape (outputs,) or (inputs,), and of a
+        convolution (outputs, 1, ...) or (inputs, 1, ...).
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or holds an adapter.
+    SettingError
+        A target matches nothing, or the factors of what a product reads would be those of a part of it alone.
+
+    References
+    ----------
+    .. [1] H. Liu et al., "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning",
+       NeurIPS 2022.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 4]), constant([[1.0, 2.0]] * 4, hint="fc.weight")
+    >>> adapted = add_ia3(build([x], {"y": x @ w}), "fc", feedforward=())
+    >>> [(t.name, list(t.dims)) for t in adapted.graph.initializer]
+    [('fc.weight', [4, 2]), ('fc.ia3_l', [2])]
+    """
+
+    def is_feedforward(product: Product, part: Part) -> bool:
+        patterns = [feedforward] if isinstance(feedforward, str) else feedforward
+        if not any(part in match_parts(product, pattern) for pattern in patterns):
+            return False
+        if len(product.parts) > 1:
+            raise SettingError(f"feedforward names {part.name!r}, a part of {product.name!r}, whose parts all read "
+                               f"the same; leave it out.")
+        return True
+
+    def draw(product: Product, part: Part) -> dict[str, np.ndarray]:
+        return ia3.draw(product, part, is_feedforward(product, part))
+
+    return _add(model, targets, Adapter("ia3", 0, 0.0, 0.0, ()), draw, ia3.NAMES, is_feedforward)
+
+
 def _add(model: Source, targets: Targets, frame: Adapter, draw: Callable[[Product, Part], dict[str, np.ndarray]],
          names: Mapping[str, str], feedforward: Callable[[Product, Part], bool] = lambda product, part: False,
          ) -> ModelProto:
     """A model with an adapter, whose first weights are drawn."""
     proto = read_copy(model)
+    products = [p for p in find_products(proto.graph) if frame.method == "lora" or not p.is_table]
     if read_adapter(proto) is not None:
         raise ModelError("The model holds an adapter already; give it without one, as `remove_adapter` returns it, or "
                          "merged, as `merge` does.")
     chosen: list[Target] = []
     arrays: dict[str, np.ndarray] = {}
     taken = {t.name for t in proto.graph.initializer}
-    for product, parts in choose_parts(find_products(proto.graph), targets):
+    for product, parts in choose_parts(products, targets):
         for part in parts:
             weights = draw(product, part)
             named = {role: _name(f"{part.name}.{names[role]}", taken) for role in weights}

@@ -11,7 +11,7 @@ from ortpartial.exceptions import SettingError
 
 from .products import Part, Product
 
-__all__ = ["choose_parts"]
+__all__ = ["choose_parts", "match_parts"]
 
 #: What parts of names say that a module belongs to attention.
 _ATTENTION = re.compile(r"attn|attention|attend|^[qkvo]_proj$|^qkv(_proj)?$|^out_proj$", re.IGNORECASE)
@@ -42,7 +42,7 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str]) -> l
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise SettingError(f"A target is a pattern over names of modules, nodes and weights, not {pattern!r}.")
-        matching = [(product.name, part.name) for product in products for part in _match(product, pattern)]
+        matching = [(product.name, part.name) for product in products for part in match_parts(product, pattern)]
         if not matching:
             raise SettingError(_explain_nothing(products, pattern))
         chosen.update(dict.fromkeys(matching))
@@ -52,7 +52,7 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str]) -> l
             if (parts := [part for part in product.parts if (product.name, part.name) in chosen])]
 
 
-def _match(product: Product, pattern: str) -> Sequence[Part]:
+def match_parts(product: Product, pattern: str) -> Sequence[Part]:
     """The parts of a product that a pattern stands for: those named, or else all, where it is named."""
     if pattern == "linear":
         return product.parts if product.is_linear and not product.is_head else ()

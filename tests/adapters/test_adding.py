@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, load, op, variable
-from ortpartial.adapters import add_lora, remove_adapter, trainable_parameters
+from ortpartial.adapters import add_ia3, add_lora, remove_adapter, trainable_parameters
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import read_adapter
 from ortpartial.runtime.session import Session
@@ -177,3 +177,26 @@ def test_what_is_trained_is_printed(capsys):
         f"trainable params: 66 || all params: {total + 66} || trainable%: {6600 / (total + 66):.4f}"]
     trainable_parameters(model, "fc.weight")
     assert capsys.readouterr().out.startswith("fc.weight  (8, 15)  120\ntrainable params: 120 || all params: ")
+
+
+def test_factors_are_those_of_the_paper():
+    model = make_network()
+    adapted = add_ia3(model, ["conv", "mix", "fc"], feedforward="fc")
+    assert [t.feedforward for t in read_adapter(adapted).targets] == [False, False, True]
+    onnx.checker.check_model(adapted, full_check=True)
+    np.testing.assert_array_equal(run(adapted), run(model))
+    assert remove_adapter(adapted) == model
+    arrays = {t.name: numpy_helper.to_array(t) for t in randomize(adapted).graph.initializer}
+    conv, mix, fc = (arrays[f"{n}.ia3_l"] for n in ("conv", "mix", "fc"))
+    changed = {"conv.weight": arrays["conv.weight"] * conv[:, None], "conv.bias": arrays["conv.bias"] * conv[:, 0],
+               "mix.weight": arrays["mix.weight"] * mix, "mix.bias": arrays["mix.bias"] * mix,
+               "fc.weight": arrays["fc.weight"] * fc}
+    for t in model.graph.initializer:
+        if t.name in changed:
+            t.CopyFrom(numpy_helper.from_array(changed[t.name], t.name))
+    np.testing.assert_allclose(run(adapted), run(model), rtol=2e-5, atol=2e-5)
+
+
+def test_factors_of_what_is_read_are_no_part_s():
+    with pytest.raises(SettingError, match=r"feedforward names 'layers.0.attn.v_proj', a part of 'layers.0.attn.qkv"):
+        add_ia3(make_attention("Split"), "v_proj", feedforward="v_proj")
