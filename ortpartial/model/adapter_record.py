@@ -43,6 +43,8 @@ class Target:
         Whether IA3 scales what goes in, and not what comes out.
     weights : dict of str to str
         The adapter's initializers: of ``"lora_A"``, ``"lora_B"``, ``"magnitude"`` and ``"ia3_l"`` those that there are.
+    module : str, optional
+        What the file that it was read from calls the module, of which it may be a part.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Target:
     scale: float
     feedforward: bool
     weights: Mapping[str, str]
+    module: str = ""
 
 
 @dataclass(frozen=True)
