@@ -77,7 +77,7 @@ class BatchReader:
     target = "y"
 
     def __init__(self, data: DataAdapter):
-        self.inputs, self.outputs = list(data.inputs), list(data.spec.losses)
+        self.inputs, self.outputs = data.ordered, list(data.spec.losses)
         self.declared = list(data.spec.model.inputs)
 
     def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:

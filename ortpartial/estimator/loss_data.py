@@ -91,7 +91,7 @@ class LossDataAdapter(DataAdapter):
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
         """The arrays of a step as X, y and sample_weight."""
-        return ({n: arrays[n] for n in self.inputs}, {n: arrays[n] for n in self.labels},
+        return ({n: arrays[n] for n in self.inputs if n in arrays}, {n: arrays[n] for n in self.labels},
                 arrays.get(self.loss.row_weights or ""))
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:

@@ -495,7 +495,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             (X, y), (X, y, sample_weight), or a dict that holds the inputs by name, the target as "labels", "y" or by
             the name of its output, and "sample_weight"; other entries are ignored. For several inputs, X may be a tuple
             or list in their order, and the inputs and targets may stand beside each other, as in (a, b, y). Such a dict
-            of whole arrays is taken as well.
+            of whole arrays is taken as well. Of a language model, ``input_ids`` are enough, alone or in a dict: the
+            graph computes an ``attention_mask`` of ones, ``position_ids`` and an empty key-value cache, unless X has
+            them.
         y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,) or of the shape of `y`, or dict of str to them, optional

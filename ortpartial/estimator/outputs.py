@@ -10,7 +10,7 @@ from typing import Any
 from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.graph import Node, Value
 from ortpartial.learning import BaseLearningLoss, is_normalization, resolve_loss
-from ortpartial.model import Model
+from ortpartial.model import Model, is_cache
 
 __all__ = ["ends_in_probabilities", "explain_output", "resolve_losses", "warn_of_activations"]
 
@@ -24,6 +24,8 @@ _CHOICES = frozenset({"ArgMax", "ArgMin", "TopK"})
 
 def resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLoss]:
     """The loss of every trained output by name; a single loss belongs to the only output of real numbers.
+
+    The key-value cache of a language model is none of these, and of several others, "logits" is the one that is meant.
 
     Parameters
     ----------
@@ -56,6 +58,9 @@ def resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLo
     if not floats:
         reasons = " ".join(explain_output(model, n) for n in model.outputs)
         raise SettingError(f"The model has no output of real numbers that could be trained. {reasons}")
+    computed = [n for n in floats if not is_cache(n, model.outputs[n])]  # A decoder returns its cache, too.
+    if len(computed) == 1 or (len(computed) < len(floats) and "logits" in computed):
+        return {"logits" if "logits" in computed else computed[0]: loss}
     if len(floats) > 1:
         raise SettingError(f"The model has the outputs {outputs}, {len(floats)} of them of real numbers; say which "
                            f"to train by a dict, {{output: loss}}, such as {{{floats[0]!r}: {learning_loss!r}}}.")

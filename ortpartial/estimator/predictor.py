@@ -47,12 +47,12 @@ class Predictor:
     reader : BatchReader
         Finds the parts of batches.
     sessions : dict
-        The sessions in use by the name of the graph and the number of threads.
+        The sessions in use by the name of the graph, the number of threads and the inputs that it computes.
     """
 
     def __init__(self, spec: TrainingSpec, engine: Engine, data: DataAdapter):
         self.spec, self.engine, self.data, self.reader = spec, engine, data, BatchReader(data)
-        self.sessions: dict[tuple[str, int | None], Session] = {}
+        self.sessions: dict[tuple[str, int | None, tuple[str, ...]], Session] = {}
         self._threads: dict[int, int | None] = {}  # by the number of rows
 
     def predict(self, X: Any) -> Any:
@@ -139,7 +139,7 @@ class Predictor:
         rows = len(next(iter(feeds.values())))
         size = self.data.fixed_batch or size or rows
         with self.engine.turn.lock:
-            session = self._open(graph, size)
+            session = self._open(graph, size, tuple([n for n in self.spec.computed.shapes if n not in feeds]))
             weights = {n: self.engine.get_used(n) for n in self.spec.moving if n in session.inputs}
         batches = []
         for start in range(0, rows, size):
@@ -147,19 +147,19 @@ class Predictor:
             batches.append(session.run({**batch, **weights}, self.engine.local.options))
         return _concatenate(batches)
 
-    def _open(self, graph: str, rows: int) -> Session:
-        """The session of a graph, with the number of threads that suits so many rows."""
+    def _open(self, graph: str, rows: int, absent: tuple[str, ...]) -> Session:
+        """The session of a graph without some inputs, with the number of threads that suits so many rows."""
         spec = self.spec
         if rows not in self._threads:
             self._threads[rows] = choose_threads(list(spec.outputs.values()), rows)
-        key = graph, self._threads[rows]
+        key = graph, self._threads[rows], absent
         if key not in self.sessions:
             self.sessions[key] = shared_sessions.get(self.engine.identity, key, lambda: self._compile(*key))
         return self.sessions[key]
 
-    def _compile(self, graph: str, threads: int | None) -> Session:
-        """A session of a graph."""
-        spec = self.spec
+    def _compile(self, graph: str, threads: int | None, absent: tuple[str, ...]) -> Session:
+        """A session of a graph that computes the inputs that are absent."""
+        spec = self.spec.for_inputs([n for n in self.spec.model.inputs if n not in absent])
         if graph == "predict":
             proto = forward_graph(spec.model, list(spec.moving), spec.predictions, used_only=True)
         else:

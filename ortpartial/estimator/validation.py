@@ -57,6 +57,7 @@ class DataAdapter:
         self.spec = spec
         outputs = list(spec.outputs.values())
         self.inputs = find_inputs(outputs, spec.model.inputs)
+        self._computed = spec.computed
         if not self.inputs:
             raise ModelError(f"The outputs {self._outputs} depend on no input of the model.")
         for v, loss in zip(outputs, spec.losses.values(), strict=True):
@@ -66,7 +67,7 @@ class DataAdapter:
         self._indices = find_indices(self.inputs, outputs)
         self._nullable = find_nullable(outputs, self.inputs)
         self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
-        sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
+        sizes = [v.shape[0] for n, v in self.inputs.items() if v.shape and n not in self._computed.shapes]
         self.fixed_batch = next((size for size in sizes if isinstance(size, int)), None)
 
     @property
@@ -74,18 +75,32 @@ class DataAdapter:
         """The names of the trained outputs, for errors."""
         return ", ".join(map(repr, self.spec.losses))
 
+    @property
+    def ordered(self) -> list[str]:
+        """The inputs that arrays beside each other are, in this order; without what a decoder with a cache computes."""
+        computed = self._computed.shapes if self._computed.caches else ()
+        return [n for n in self.inputs if n not in computed]
+
     def to_inputs(self, X: Any) -> tuple[dict[str, np.ndarray], int]:
         """Arrays of the inputs that are read, and their number of rows."""
         if isinstance(X, Mapping):
             X = {n: a for n, a in X.items() if n in self.inputs or n not in self.spec.model.inputs}
-        arrays, rows = check_inputs(self.inputs, X, self._indices, self._nullable)
-        check_indices(self._ranges, arrays)
-        for name, v in self.inputs.items():
+        inputs = self._choose_inputs(X) if self._computed.shapes else self.inputs
+        arrays, rows = check_inputs(inputs, X, self._indices, self._nullable)
+        check_indices({n: r for n, r in self._ranges.items() if n in arrays}, arrays)
+        if self._computed.caches:
+            self._computed.check(arrays)
+        for name, v in inputs.items():
             size = v.shape[0] if v.shape else None
             if isinstance(size, int) and rows % size:
                 raise DataError(f"Input {name!r} has a fixed batch dimension of {size} and there are {rows} rows; "
                                 f"export it with a dynamic one, or give a multiple of {size} rows.")
         return arrays, rows
+
+    def _choose_inputs(self, X: Any) -> Mapping[str, Value]:
+        """The inputs that X is to hold: not those that can be computed, unless it names them."""
+        named = self._computed.choose(X) if isinstance(X, Mapping) else ()
+        return {n: v for n, v in self.inputs.items() if n in named or n not in self._computed.shapes}
 
     def to_targets(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
                    ) -> dict[str, np.ndarray]:

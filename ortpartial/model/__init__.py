@@ -3,6 +3,7 @@
 from .adapter_record import Adapter, Target, note_adapter, read_adapter
 from .aliases import Alias, AliasDict, find_aliases, is_generated_name
 from .atomic import replace_file, write_files
+from .computed_inputs import ComputedInputs, find_computed_inputs, is_cache
 from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
 from .declaration import declare, declare_schema
 from .display import draw_card, format_bytes, format_flops
@@ -27,14 +28,14 @@ from .validation import available_memory
 from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
 
-__all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict", "Leaf", "Model", "Range",
-           "Target", "available_memory", "bodies", "by_row", "can_pass_straight_through", "change_weights",
-           "check_empty", "check_finite", "check_indices", "compute_ml", "count_modules", "declare", "declare_schema",
-           "dequantize", "draw_card", "draw_tree", "evaluate", "expand_body", "expand_ml", "find_aliases",
-           "find_indices", "find_libraries", "format_bytes", "format_flops", "index_ranges", "is_generated_name",
-           "is_quantized", "list_preprocessing", "load", "mark_straight_through", "match_names", "note_adapter",
-           "offload_weights", "place_initializers", "prepare", "prune_outputs", "read", "read_adapter",
-           "read_ml_weights", "read_scope", "read_tensors", "register_expansion", "register_libraries",
-           "register_upgrade_check", "remove_unused", "replace_file", "replace_weights", "resolve_libraries",
-           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_files",
-           "write_folder", "write_tensors"]
+__all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict", "ComputedInputs", "Leaf",
+           "Model", "Range", "Target", "available_memory", "bodies", "by_row", "can_pass_straight_through",
+           "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml", "count_modules", "declare",
+           "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate", "expand_body", "expand_ml",
+           "find_aliases", "find_computed_inputs", "find_indices", "find_libraries", "format_bytes", "format_flops",
+           "index_ranges", "is_cache", "is_generated_name", "is_quantized", "list_preprocessing", "load",
+           "mark_straight_through", "match_names", "note_adapter", "offload_weights", "place_initializers", "prepare",
+           "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope", "read_tensors",
+           "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused", "replace_file",
+           "replace_weights", "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real",
+           "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]

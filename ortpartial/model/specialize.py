@@ -15,7 +15,7 @@ from .prepare import infer_types, set_sizes
 from .reader import with_inferred_shape
 from .validation import check_size
 
-__all__ = ["specialize"]
+__all__ = ["replace_inputs", "specialize"]
 
 
 def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None = None,
@@ -86,6 +86,24 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
         return typed
 
     return _rewritten(model, {**new, **{model.inputs[n]: v for n, v in inputs.items()}}, retype)
+
+
+def replace_inputs(model: Model, values: Mapping[str, Value]) -> Model:
+    """The model with values in place of some inputs, which it no longer has.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    values : dict of str to Value
+        By the names of inputs.
+
+    Returns
+    -------
+    Model
+    """
+    rewritten = _rewritten(model, {model.inputs[n]: v for n, v in values.items()})
+    return replace(rewritten, inputs={n: v for n, v in rewritten.inputs.items() if n not in values})
 
 
 def _rewritten(model: Model, new: Mapping[Value, Value], formula: Any = None) -> Model:

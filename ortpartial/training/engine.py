@@ -472,7 +472,7 @@ class Engine(ABC):
     def _spec_for(self, shapes: Shapes) -> TrainingSpec:
         """The training with the sizes of a batch, or with symbolic sizes."""
         if is_symbolic(shapes):
-            return self._symbolic_spec()[0]
+            return self._symbolic_spec(shapes)[0]
         try:
             if shapes not in self._static:  # The policy asks for it just before it is compiled.
                 sizes = {n: shape for n, shape in shapes if n in self.spec.model.inputs}
@@ -481,22 +481,24 @@ class Engine(ABC):
         except GraphError as e:
             raise DataError(f"The model does not take inputs of these shapes: {e}") from None
 
-    def _symbolic_spec(self) -> tuple[TrainingSpec, int | None]:
-        """The training with symbolic sizes, and its threads, whose number follows from the first shapes.
+    def _symbolic_spec(self, shapes: Shapes) -> tuple[TrainingSpec, int | None]:
+        """The training on the inputs of a batch, with symbolic sizes, and its threads.
 
-        These are part of the state of the policy, so that a training that goes on uses the same number.
+        Their number follows from the first shapes, which are part of the state of the policy, so that a training that
+        goes on uses the same.
         """
         first = self._policy.first
-        if first not in self._symbolic:
+        names = tuple([n for n, _ in shapes])
+        if (first, names) not in self._symbolic:
             pairs = [(v.shape or (), shape) for n, shape in first if (v := self.spec.model.inputs.get(n)) is not None]
             axes = [axis for pair in pairs for axis in zip(*pair, strict=False)]
-            spec = replace(self.spec, sizes={d: n for d, n in axes if isinstance(d, str)})
-            self._symbolic = {first: (spec, spec.threads())}
-        return self._symbolic[first]
+            spec = replace(self.spec.for_inputs(names), sizes={d: n for d, n in axes if isinstance(d, str)})
+            self._symbolic = {(first, names): (spec, spec.threads())}
+        return self._symbolic[first, names]
 
     def _program(self, kind: str, shapes: Shapes, rows: int, thread: int | None = None) -> Any:
         """The program of a kind for these shapes, which is kept; it reads batches of so many rows from now on."""
-        key = kind, shapes, thread, self._symbolic_spec()[1] if shapes[0][1][0] < 0 else None
+        key = kind, shapes, thread, self._symbolic_spec(shapes)[1] if shapes[0][1][0] < 0 else None
         if key not in self._programs:  # Found by a tuple, as a `ProgramKey` takes two calls more.
             self._make_room()
             with compiling(f"the {kind} for {'batches of any shape' if is_symbolic(shapes) else f'{rows} rows'}"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -22,7 +22,7 @@ from ortpartial.learning import (
     NoLearningPenalty,
     WeightAverage,
 )
-from ortpartial.model import Model, specialize
+from ortpartial.model import ComputedInputs, Model, find_computed_inputs, specialize
 from ortpartial.rewrites import Precision, rewrite_model
 from ortpartial.runtime import Device, choose_threads
 
@@ -107,12 +107,28 @@ class TrainingSpec:
     branches: bool = True
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
-        """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name."""
-        return replace(self, model=specialize(self.model, batch=sizes, variables=self.moving))
+        """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name.
+
+        Inputs of a language model that have none are computed from the others.
+        """
+        if isinstance(sizes, int):
+            return replace(self, model=specialize(self.model, batch=sizes, variables=self.moving))
+        model = specialize(self.model, batch={**self.computed.measure(sizes), **sizes}, variables=self.moving)
+        return replace(self, model=self.computed.compute(model, sizes))
+
+    def for_inputs(self, given: Collection[str]) -> TrainingSpec:
+        """The same training for data that have these inputs: those of a language model that follow are computed."""
+        model = self.computed.compute(self.model, given)
+        return self if model is self.model else replace(self, model=model)
 
     def counting_all(self) -> TrainingSpec:
         """The same training for labels that all count, among which no `ignore_index` is looked for."""
         return replace(self, losses={output: loss.counting_all() for output, loss in self.losses.items()})
+
+    @cached_property
+    def computed(self) -> ComputedInputs:
+        """The inputs of a language model that data may leave out."""
+        return find_computed_inputs(self.model)
 
     @cached_property
     def rewritten(self) -> Model:

@@ -1,0 +1,132 @@
+"""Inputs of language models that data leave out are recognized, and computed as transformers computes them."""
+
+import numpy as np
+import pytest
+
+from ortpartial import build, constant, load, op, variable
+from ortpartial.exceptions import DataError
+from ortpartial.model.computed_inputs import find_computed_inputs
+from ortpartial.runtime.session import Session
+from tests.support.tiny_decoders import make_decoder, past_of
+
+IDS = np.array([[3, 4, 5, 6], [7, 8, 9, 0]])
+MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
+LAYOUTS = {
+    "past_key_values.0.key": (["rows", 2, "past", 16], ("rows", 2, 0, 16)),
+    "past_key_values.0.decoder.value": (["rows", 2, "past", 16], ("rows", 2, 0, 16)),
+    "past_key_0": (["rows", 2, None, 16], ("rows", 2, 0, 16)),
+    "past_0": ([2, "rows", 4, "past", 8], (2, "rows", 4, 0, 8)),
+    "past_key_values_key_cache_0": (["rows", 1, "past", 8], ("rows", 1, 0, 8)),
+    "model.layers.0.v_cache": (["rows", "past", 1, 8], ("rows", 0, 1, 8)),
+    "value_cache_1": (["rows", 1, "past", "size"], ("rows", 1, 0, 8)),
+}
+
+
+def make_model(inputs, tokens="input_ids", dtype="int64"):
+    """A model with inputs of these names, dtypes and shapes, each of which is an output."""
+    rank = 2 if dtype == "int64" else 3
+    every = [variable(tokens, dtype, ["rows", "tokens", 4][:rank])]
+    every += [variable(n, kind, shape) for n, kind, shape in inputs]
+    return load(build(every, {f"y_{v.hint}": op.Identity(v) for v in every}))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_caches_are_recognized_by_name_rank_and_type(name):
+    declared, shape = LAYOUTS[name]
+    ids, past = variable("input_ids", "int64", ["rows", "tokens"]), variable(name, "float32", declared)
+    new = constant(np.zeros((1, 1, 1, 8), np.float32))
+    longer = op.Concat(past, new, axis=2) if "size" in declared else past * 2  # The size follows from the former.
+    computed = find_computed_inputs(load(build([ids, past], {"y": op.Identity(ids), "present": longer})))
+    assert dict(computed.shapes) == {name: shape}
+    assert computed.caches == (name,)
+
+
+@pytest.mark.parametrize(("name", "kind", "shape"), [
+    ("past_key_values.0.encoder.key", "float32", ["rows", 2, "past", 16]),  # An encoder has written it.
+    ("past_key_cross_0", "float32", ["rows", 2, "past", 16]),
+    ("past_key_values.0.key", "float32", ["rows", 2, 128, 16]),  # It has a fixed length.
+    ("past_key_values.0.key", "float32", ["rows", 2, "past", "size"]),  # Nothing says how large it is.
+    ("past_values", "float32", ["rows", "tokens"]),  # The values of a time series.
+    ("attention_mask", "float32", ["rows", 1, "tokens", "tokens"]),
+    ("attention_mask_2", "int64", ["rows", "tokens"]),
+    ("token_type_ids", "int64", ["rows", "tokens"]),
+])
+def test_other_inputs_are_to_be_given(name, kind, shape):
+    assert not find_computed_inputs(make_model([(name, kind, shape)])).shapes
+
+
+def test_models_without_tokens_have_no_such_inputs():
+    x = variable("x", "int64", ["rows", "tokens"])
+    mask = variable("attention_mask", "int64", ["rows", "tokens"])
+    assert not find_computed_inputs(load(build([x, mask], {"y": x * mask}))).shapes
+
+
+@pytest.mark.parametrize("tokens", ["input_ids", "inputs_embeds"])
+def test_masks_and_positions_are_those_of_transformers(tokens):
+    dtype = "int64" if tokens == "input_ids" else "float32"
+    model = make_model([("attention_mask", "int32", ["rows", "all"]), ("position_ids", "int64", ["rows", "tokens"]),
+                        ("cache_position", "int64", ["tokens"]), ("use_cache_branch", "bool", [1]),
+                        ("num_logits_to_keep", "int64", [])], tokens, dtype)
+    X = np.zeros((2, 4, 4)[: 2 if dtype == "int64" else 3], dtype)
+    computed = find_computed_inputs(model)
+
+    def run(**given):
+        feeds = {tokens: X, **given}
+        outputs = computed.compute(model, feeds)
+        assert list(outputs.inputs) == list(feeds)
+        found = Session(build(outputs.inputs, outputs.outputs)).run(feeds)
+        shapes = computed.measure({n: a.shape for n, a in feeds.items()})
+        assert all(found[f"y_{n}"].shape == shapes[n] for n in shapes)
+        return found
+
+    found = run()
+    assert found["y_attention_mask"].tolist() == [[1] * 4] * 2
+    assert found["y_position_ids"].tolist() == [[0, 1, 2, 3]] * 2
+    assert found["y_cache_position"].tolist() == [0, 1, 2, 3]
+    assert not found["y_use_cache_branch"][0]
+    assert found["y_num_logits_to_keep"] == 0
+    assert found["y_attention_mask"].dtype == np.int32
+    padded = np.array([[0, 0, 1, 1], [1, 1, 1, 0]], np.int32)  # at the left, and at the right
+    assert run(attention_mask=padded)["y_position_ids"].tolist() == [[0, 0, 0, 1], [0, 1, 2, 2]]
+
+
+def test_positions_go_on_behind_a_cache():
+    model = make_model([("attention_mask", "int64", ["rows", "all"]), ("position_ids", "int64", ["rows", "tokens"]),
+                        ("cache_position", "int64", ["tokens"]), ("past_0", "float32", [2, "rows", 1, "past", 8])])
+    computed, feeds = find_computed_inputs(model), {"input_ids": IDS, "past_0": np.zeros((2, 2, 1, 3, 8), np.float32)}
+    outputs = computed.compute(model, feeds)
+    found = Session(build(outputs.inputs, outputs.outputs)).run(feeds)
+    assert found["y_attention_mask"].shape == (2, 7)
+    assert found["y_position_ids"].tolist() == [[3, 4, 5, 6]] * 2
+    assert found["y_cache_position"].tolist() == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("has_positions", [False, True])
+def test_a_decoder_computes_what_it_computes_from_all_inputs(has_positions):
+    proto = make_decoder(layers=2, has_positions=has_positions)
+    model = load(proto)
+    computed = find_computed_inputs(model)
+    assert computed.caches == tuple(n for n in model.inputs if n.startswith("past"))
+    every = {"input_ids": IDS, "attention_mask": MASK, **past_of(proto, 2)}
+    if has_positions:
+        every["position_ids"] = np.arange(4)[None].repeat(2, 0)
+    expected = Session(proto).run(every)["logits"]
+    assert (np.abs(expected) > 0.1).any()
+    for given in (["input_ids", "attention_mask"], list(every)):
+        shorter = computed.compute(model, given)
+        logits = Session(build(shorter.inputs, {"logits": shorter.outputs["logits"]})).run({n: every[n] for n in given})
+        np.testing.assert_allclose(logits["logits"][MASK == 1], expected[MASK == 1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("arrays", "message"), [
+    ({"attention_mask": np.ones((2, 5), int)}, r"'attention_mask' has shape \(2, 5\), where \(2, 4\) was expected"),
+    ({"attention_mask": MASK[:, ::-1]}, "Row 1 of 'attention_mask' has tokens behind padding"),
+    ({"attention_mask": MASK, **past_of(make_decoder(), 2)}, None),
+])
+def test_masks_of_other_tokens_are_refused(arrays, message):
+    computed = find_computed_inputs(load(make_decoder()))
+    if message is None:
+        computed.check({"input_ids": IDS, **arrays})
+        return
+    with pytest.raises(DataError, match=message):
+        computed.check({"input_ids": IDS, **arrays})
