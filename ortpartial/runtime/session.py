@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from ortpartial.exceptions import DeviceError
 from ortpartial.logs import compiling
-from ortpartial.model import match_names, split_external_data
+from ortpartial.model import match_names, split_external_data, walk_graphs
 from ortpartial.rewrites import downgrade_opset, lower, lower_quantized
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
@@ -29,6 +29,22 @@ _FAILING_FUSIONS = {
     "Attempt to replace the existing tensor": "MatMulAddFusion",
     "output_dtype INT8 does not match": "QDQS8ToU8Transformer",  # 1.31.1 turns int8 into uint8 but for an attribute
 }
+
+
+def _unwanted_optimizers(model: ModelProto | bytes) -> list[str]:
+    """The optimizers of onnxruntime that fail on a graph, or would make it worse."""
+    # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
+    names = ["GemmSumFusion"]
+    graphs = walk_graphs(model.graph) if isinstance(model, ModelProto) else []
+    if any(_dequantizes_blocks(node) for graph in graphs for node in graph.node):
+        # They would store packed weights again, in the form that a gradient reads.
+        names += ["ConstantFolding", "TransposeOptimizer"]
+    return names
+
+
+def _dequantizes_blocks(node: NodeProto) -> bool:
+    """Whether a node has a scale for each block, as it has in the gradient of a product with a packed weight."""
+    return node.op_type == "DequantizeLinear" and any(a.name == "block_size" and a.i for a in node.attribute)
 
 
 class _UnsupportedOpset(Exception):
@@ -121,8 +137,7 @@ class Session:
         else:
             data = bytes(model)
         try:
-            # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
-            return self._open(data, options, ["GemmSumFusion"])
+            return self._open(data, options, _unwanted_optimizers(model))
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
             if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
                 return self._load(lower_quantized(model), options)
