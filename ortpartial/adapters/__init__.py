@@ -1,7 +1,7 @@
 """Adapters: small weights beside the frozen ones of a model, added, trained, saved, loaded and merged."""
 
-from .adding import add_ia3, add_lora
+from .adding import add_dora, add_ia3, add_lora
 from .insertion import remove_adapter
 from .parameters import trainable_parameters
 
-__all__ = ["add_ia3", "add_lora", "remove_adapter", "trainable_parameters"]
+__all__ = ["add_dora", "add_ia3", "add_lora", "remove_adapter", "trainable_parameters"]

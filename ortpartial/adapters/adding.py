@@ -11,12 +11,12 @@ from onnx import ModelProto, helper
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import Adapter, Model, Target, read_adapter
 
-from . import ia3, lora
+from . import dora, ia3, lora
 from .insertion import insert, read_copy
 from .products import Part, Product, find_products
 from .targets import choose_parts, match_parts
 
-__all__ = ["add_ia3", "add_lora"]
+__all__ = ["add_dora", "add_ia3", "add_lora"]
 
 #: What a model can be given as.
 Source = Model | ModelProto | bytes | str | os.PathLike[str]
@@ -77,18 +77,61 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     >>> [(t.name, list(t.dims)) for t in adapted.graph.initializer]
     [('fc.weight', [4, 2]), ('fc.lora_A.weight', [4, 2]), ('fc.lora_B.weight', [2, 2])]
     """
-    _check_rank(rank)
-    if not 0 < alpha < np.inf:
-        raise SettingError(f"alpha is a positive number, not {alpha!r}.")
-    if not 0 <= dropout < 1:
-        raise SettingError(f"dropout is a share of inputs, at least 0 and less than 1, not {dropout!r}.")
-    generator = _make_generator(random_state)
-    frame = Adapter("lora", int(rank), float(alpha), float(dropout), ())
+    frame, generator = _check("lora", rank, alpha, dropout, random_state)
 
     def draw(product: Product, part: Part) -> dict[str, np.ndarray]:
         return lora.draw(product, part, rank, generator)
 
     return _add(model, targets, frame, draw, lora.NAMES)
+
+
+def add_dora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: float = 16, dropout: float = 0.0,
+             random_state: int | np.random.Generator | None = None) -> ModelProto:
+    """Add a DoRA adapter to a model: LoRA, and a trained length of each column of the sum of W and A @ B [1]_.
+
+    ``y = m / ‖W + s A B‖ ∘ (W(x) + s (dropout(x) @ A) @ B)`` with ``s = alpha / rank`` and the norm of each column,
+    which is a constant of the gradient. Before training the model computes what it did, but for rounding.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
+        The model; it is not written to.
+    targets : str or sequence of str
+        As for `add_lora`, but MatMul, Gemm and MatMulNBits alone, of weights that they read as they are.
+    rank, alpha, dropout, random_state
+        As for `add_lora`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model with the weights of `add_lora`, and ``<module>.lora_magnitude_vector`` of shape (outputs,).
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or holds an adapter.
+    SettingError
+        A target matches nothing or another kind of product, or a number is out of range.
+
+    References
+    ----------
+    .. [1] S.-Y. Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", ICML 2024.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 4]), constant([[1.0, 2.0]] * 4, hint="fc.weight")
+    >>> adapted = add_dora(build([x], {"y": x @ w}), "fc", rank=2, random_state=0)
+    >>> adapted.graph.initializer[-1].name
+    'fc.lora_magnitude_vector'
+    """
+    frame, generator = _check("dora", rank, alpha, dropout, random_state)
+
+    def draw(product: Product, part: Part) -> dict[str, np.ndarray]:
+        dora.check(product)
+        return dora.draw(product, part, rank, generator)
+
+    return _add(model, targets, frame, draw, dora.NAMES)
 
 
 def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
@@ -181,13 +224,17 @@ def _name(name: str, taken: set[str]) -> str:
     return unique
 
 
-def _check_rank(rank: int) -> None:
+def _check(method: str, rank: int, alpha: float, dropout: float,
+           random_state: int | np.random.Generator | None) -> tuple[Adapter, np.random.Generator]:
+    """An adapter without targets yet, and the generator that draws its weights."""
     if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or rank < 1:
         raise SettingError(f"rank is a whole number, at least 1, not {rank!r}.")
-
-
-def _make_generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
+    if not 0 < alpha < np.inf:
+        raise SettingError(f"alpha is a positive number, not {alpha!r}.")
+    if not 0 <= dropout < 1:
+        raise SettingError(f"dropout is a share of inputs, at least 0 and less than 1, not {dropout!r}.")
     try:
-        return np.random.default_rng(random_state)
+        generator = np.random.default_rng(random_state)
     except (TypeError, ValueError):
         raise SettingError(f"random_state is None, a seed from 0 on or a Generator, not {random_state!r}.") from None
+    return Adapter(method, int(rank), float(alpha), float(dropout), ()), generator

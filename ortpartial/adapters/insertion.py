@@ -16,14 +16,14 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from ortpartial.model import Adapter, Model, Target, note_adapter, read, read_adapter
 
-from . import ia3, lora
+from . import dora, ia3, lora
 from .nodes import MARK, Nodes
 from .products import Product, find_products
 
 __all__ = ["insert", "read_copy", "remove_adapter"]
 
 #: What each method computes, from what a product reads and what it computes.
-_METHODS = {"lora": lora.adapt, "ia3": ia3.adapt}
+_METHODS = {"lora": lora.adapt, "dora": dora.adapt, "ia3": ia3.adapt}
 
 
 def read_copy(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from ortpartial.graph import mark_gradient_stop
+
 __all__ = ["MARK", "Nodes"]
 
 #: What stands behind a module in the names of nodes and tensors that are inserted.
@@ -27,12 +29,14 @@ class Nodes:
         The type of what it computes.
     opset : int
         The opset of the model.
+    nodes : list of onnx.NodeProto
+        The nodes.
     """
 
     module: str
     dtype: int
     opset: int
-    nodes: list[NodeProto] = field(default_factory=list, init=False)
+    nodes: list[NodeProto] = field(default_factory=list)
 
     def add(self, op_type: str, inputs: Sequence[str], outputs: int = 1, domain: str = "",
             **attributes: Any) -> list[str]:
@@ -52,6 +56,22 @@ class Nodes:
         """A constant: of the type of the module, where no other is given."""
         array = np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(self.dtype if dtype is None else dtype))
         return self.compute("Constant", value=numpy_helper.from_array(array))
+
+    def stop_gradient(self, x: str) -> str:
+        """The same, of which no gradient goes on."""
+        stopped = self.compute("Identity", x)
+        mark_gradient_stop(self.nodes[-1])
+        return stopped
+
+    def sum_rows(self, x: str) -> str:
+        """The sum over the first axis, which is dropped."""
+        if self.opset < 13:
+            return self.compute("ReduceSum", x, axes=[0], keepdims=0)
+        return self.compute("ReduceSum", x, self.constant([0], TensorProto.INT64), keepdims=0)
+
+    def cast(self, x: str, dtype: int) -> str:
+        """What is of another type, in that of the module."""
+        return x if dtype == self.dtype else self.compute("Cast", x, to=self.dtype)
 
     def scale(self, x: str, factor: float) -> str:
         """A product with a number, where it changes anything."""

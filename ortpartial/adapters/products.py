@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ortpartial.model import is_generated_name, read_scope
@@ -66,6 +67,8 @@ class Product:
         The Add behind it.
     kernel : tuple of int
         The size of the kernel of a convolution.
+    tensors : dict of str to onnx.TensorProto
+        The constants of the graph.
     """
 
     node: NodeProto
@@ -77,6 +80,12 @@ class Product:
     parts: tuple[Part, ...]
     bias: NodeProto | None = None
     kernel: tuple[int, ...] = ()
+    tensors: Mapping[str, TensorProto] = field(default_factory=dict, repr=False, compare=False)
+
+    def read_tensor(self, index: int) -> np.ndarray | None:
+        """The content of an input, where it is a constant."""
+        t = self.tensors.get(self.node.input[index]) if len(self.node.input) > index else None
+        return None if t is None else numpy_helper.to_array(t)
 
     @property
     def node_name(self) -> str:
@@ -185,7 +194,8 @@ def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | 
     name = _name(node, origin, taken)
     bias = _find_bias(node, weights)
     parts = _find_parts(node, name, sizes[1], bias, weights)
-    return Product(node, name, origin, *sizes, dtype, parts, bias, tuple(shape[2:]) if node.op_type == "Conv" else ())
+    kernel = tuple(shape[2:]) if node.op_type == "Conv" else ()
+    return Product(node, name, origin, *sizes, dtype, parts, bias, kernel, weights.tensors)
 
 
 def _find_sizes(node: NodeProto, shape: Sequence[int], dtype: int) -> tuple[int, int] | None:

@@ -8,7 +8,14 @@ from .casting import describe_misfit, to_dtype
 from .control_flow import cond, loop, scan, widen_body
 from .eager import evaluating, find_numbers, register_evaluator, with_numbers
 from .flops import count_flops
-from .gradient_stop import drop_straight_through, gradient_reads, is_gradient_stop, replace_gradient, stop_gradient
+from .gradient_stop import (
+    drop_straight_through,
+    gradient_reads,
+    is_gradient_stop,
+    mark_gradient_stop,
+    replace_gradient,
+    stop_gradient,
+)
 from .opaque import OpaqueSchema, describe_opaque, register_type_finder
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
 from .pickling import NodeList
@@ -25,8 +32,8 @@ __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "P
            "Value", "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond",
            "constant", "count_flops", "counter", "defaults", "describe_misfit", "describe_opaque",
            "drop_straight_through", "evaluating", "find_boundary", "find_inputs", "find_numbers", "find_reached",
-           "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node",
-           "make_rewriter", "ones_like", "onnx_type", "op", "parameter", "register_evaluator", "register_type_finder",
-           "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype",
-           "topological", "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "with_numbers",
-           "zeros_like"]
+           "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node", "make_rewriter",
+           "mark_gradient_stop", "ones_like", "onnx_type", "op", "parameter", "register_evaluator",
+           "register_type_finder", "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of",
+           "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back", "walk_nodes",
+           "widen_body", "with_numbers", "zeros_like"]

@@ -16,8 +16,8 @@ from .schemas import schema_of
 from .values import Node, Value
 from .walk import topological
 
-__all__ = ["drop_straight_through", "gradient_reads", "is_gradient_stop", "replace_gradient", "stop_gradient",
-           "write_gradient_change"]
+__all__ = ["drop_straight_through", "gradient_reads", "is_gradient_stop", "mark_gradient_stop", "replace_gradient",
+           "stop_gradient", "write_gradient_change"]
 
 #: The domain of operators that every runtime knows by another name.
 DOMAIN = "ortpartial"
@@ -123,9 +123,14 @@ def drop_straight_through(values: Sequence[Value], cut: Collection[Value] = ()) 
 def write_gradient_change(proto: NodeProto) -> None:
     """Turn a StopGradient of a graph that is being built into an Identity with a mark, a StraightThrough into one."""
     if proto.op_type == "StopGradient":
-        proto.metadata_props.add(key=_MARK, value="1")
+        mark_gradient_stop(proto)
     proto.op_type, proto.domain = "Identity", ""
     del proto.input[1:]
+
+
+def mark_gradient_stop(proto: NodeProto) -> None:
+    """Let an Identity of a stored graph stop the gradient."""
+    proto.metadata_props.add(key=_MARK, value="1")
 
 
 def is_gradient_stop(proto: NodeProto) -> bool:

@@ -3,10 +3,11 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, load, op, variable
-from ortpartial.adapters import add_ia3, add_lora, remove_adapter, trainable_parameters
+from ortpartial.adapters import add_dora, add_ia3, add_lora, remove_adapter, trainable_parameters
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import read_adapter
 from ortpartial.runtime.session import Session
@@ -200,3 +201,59 @@ def test_factors_are_those_of_the_paper():
 def test_factors_of_what_is_read_are_no_part_s():
     with pytest.raises(SettingError, match=r"feedforward names 'layers.0.attn.v_proj', a part of 'layers.0.attn.qkv"):
         add_ia3(make_attention("Split"), "v_proj", feedforward="v_proj")
+
+
+def make_packed(n, k, bits=4, block=16):
+    """A product of packed weights, and the matrix that they stand for."""
+    blocks = k // block
+    packed = DRAW.integers(0, 256, (n, blocks, block * bits // 8)).astype(np.uint8)
+    scales = DRAW.uniform(0.1, 0.3, (n, blocks)).astype(np.float32)
+    numbers = np.stack([(packed >> s) & (2**bits - 1) for s in range(0, 8, bits)], -1).reshape(n, blocks, block)
+    node = helper.make_node("MatMulNBits", ["x", "fc.weight_Q4", "fc.scales"], ["y"], domain="com.microsoft", N=n, K=k,
+                            bits=bits, block_size=block)
+    model = helper.make_model(helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", k])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", n])],
+        [numpy_helper.from_array(packed, "fc.weight_Q4"), numpy_helper.from_array(scales, "fc.scales")]),
+        opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
+    return model, ((numbers - 2.0 ** (bits - 1)) * scales[..., None]).reshape(n, k).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["MatMul", "Gemm", "MatMulNBits"])
+def test_lengths_of_columns_are_those_of_the_paper(kind):
+    x, x_in = draw(5, 32), variable("x", "float32", ["N", 32])
+    w, bias = draw(8, 32), draw(8) * (kind == "Gemm")
+    if kind == "MatMulNBits":
+        model, w = make_packed(8, 32)
+    elif kind == "Gemm":
+        model = build([x_in], {"y": op.Gemm(x_in, constant(w, hint="fc.weight"), constant(bias, hint="b"), transB=1)})
+    else:
+        model = build([x_in], {"y": x_in @ constant(w.T, hint="fc.weight")})
+    adapted = add_dora(model, "fc", rank=2, random_state=0)
+    onnx.checker.check_model(adapted)
+    np.testing.assert_allclose(Session(adapted).run({"x": x})["y"], x @ w.T + bias, rtol=1e-5, atol=1e-5)
+    assert remove_adapter(adapted) == model
+
+    a, b, m = (torch.tensor(numpy_helper.to_array(t), requires_grad=True)
+               for t in randomize(adapted).graph.initializer[-3:])
+    columns = torch.tensor(w.T) + 8 * a @ b
+    y = m / columns.norm(dim=0).detach() * (torch.tensor(x) @ columns) + torch.tensor(bias)
+    np.testing.assert_allclose(Session(adapted).run({"x": x})["y"], y.detach(), rtol=2e-4, atol=2e-4)
+    y.backward(g := torch.tensor(draw(5, 8)))
+    gradients = Session(gradient_model(adapted, "adapter")).run({
+        "x": x, **{t.name: numpy_helper.to_array(t) for t in adapted.graph.initializer[-3:]}, "y_grad": g.numpy()})
+    for got, expected in zip(gradients.values(), (a.grad, b.grad, m.grad), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3 * abs(expected).max())
+
+
+def test_the_length_of_a_part_is_that_of_its_columns():
+    model = make_attention("Split")
+    adapted = add_dora(model, "k_proj", rank=2)
+    x = draw(3, 4, 8)
+    np.testing.assert_allclose(Session(adapted).run({"x": x})["q"], Session(model).run({"x": x})["q"], rtol=1e-5)
+    assert adapted.graph.initializer[-1].dims == [8]
+
+
+def test_lengths_are_of_products_alone():
+    with pytest.raises(SettingError, match="DoRA is for MatMul, Gemm and MatMulNBits, and 'conv' is another product"):
+        add_dora(make_network(), "conv")
