@@ -6,26 +6,29 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ortpartial.estimator import (
-    Checkpoint,
-    EarlyStopping,
-    OrtGradientForwardBackwardOptimizer,
-    list_checkpoints,
-    resolve_losses,
-)
+from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
 from ortpartial.model import Model, load, write
 from ortpartial.plots import plot_losses, save_figure
 
-from .console import paint, print_error, print_json, print_line
+from .console import paint, print_json, print_line
+from .fitting import (
+    LOSSES,
+    check_folder,
+    find_folder,
+    format_losses,
+    has_bar,
+    make_callbacks,
+    print_interruption,
+    remove_checkpoints,
+)
 from .interruption import Interruption
 from .losses import choose_losses
 from .options import (
@@ -42,12 +45,6 @@ from .pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty
 from .roles import Columns, Roles, load_roles, read_columns, store_roles
 
 __all__ = ["add_train_command"]
-
-#: Seconds from one checkpoint to the next that nobody has asked for.
-_PERIOD = 60
-
-#: The losses of an epoch, by their names in `history_`.
-_LOSSES = ("loss", "validation_loss")
 
 _DESCRIPTION = """\
 Columns called like inputs of the model feed them; all others of numbers, in
@@ -159,8 +156,8 @@ def run_train(args: argparse.Namespace) -> int:
     """Train a model, and write it."""
     check_output(args.output, args.force, "the trained model")
     _check_options(args)
-    folder = args.checkpoint or args.output.with_name(f"{args.output.name}.checkpoints")
-    _check_folder(folder, args)
+    folder = find_folder(args)
+    check_folder(folder, args)
     task = _read_task(args)
     optimizer = _make_optimizer(args, task, folder)
     start = perf_counter()
@@ -168,17 +165,17 @@ def run_train(args: argparse.Namespace) -> int:
         optimizer.fit(task.X, task.y, task.sample_weight, X_val=task.X_val, y_val=task.y_val,
                       resume=folder if args.resume else None)
     except KeyboardInterrupt:
-        _print_interruption(args, optimizer, folder)
+        print_interruption(args, optimizer, folder)
         return 130
     except ConvergenceError:
-        _remove_checkpoints(folder, args)
+        remove_checkpoints(folder, args)
         raise
     with Interruption() as interruption:  # What follows is finished even after Ctrl-C.
         interruption.is_raised = False
         _write(optimizer, task.roles, args.output)
         if args.plot is not None:
             save_figure(plot_losses(optimizer), args.plot)
-        _remove_checkpoints(folder, args)
+        remove_checkpoints(folder, args)
         _print_end(args, optimizer, perf_counter() - start)
     return 0
 
@@ -197,26 +194,6 @@ def _check_options(args: argparse.Namespace) -> None:
         raise SettingError(f"--plot is to end in .png, .svg or .pdf, not {args.plot.suffix!r}.")
     if find_spec("matplotlib") is None:
         raise RuntimeMissingError("--plot needs matplotlib; install it, as by pip install 'ortpartial[cli]'.")
-
-
-def _check_folder(folder: Path, args: argparse.Namespace) -> None:
-    """Refuse to lose the checkpoints of another training."""
-    if folder.exists() and not folder.is_dir():
-        raise SettingError(f"{str(folder)!r} is no folder; name one for the checkpoints by --checkpoint.")
-    if args.resume and not list_checkpoints(folder):
-        print_line(f"no checkpoint in {str(folder)!r} to go on from; training from the beginning", sys.stderr)
-    if list_checkpoints(folder) and not args.resume and not args.force:
-        raise SettingError(f"{str(folder)!r} holds checkpoints of a training; go on with it by --resume, or say "
-                           f"--force to begin anew.")
-
-
-def _remove_checkpoints(folder: Path, args: argparse.Namespace) -> None:
-    """Remove checkpoints that nobody has asked for, once a training is over."""
-    if args.checkpoint is None:
-        for path in list_checkpoints(folder):
-            path.unlink()
-        with suppress(OSError):  # It holds what others have put there, or was never made.
-            folder.rmdir()
 
 
 def _read_task(args: argparse.Namespace) -> Task:
@@ -265,35 +242,16 @@ def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tu
 
 def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGradientForwardBackwardOptimizer:
     """The optimizer of the options."""
-    has_bar = sys.stderr.isatty() and not args.quiet
-    shown = [] if args.quiet or (has_bar and not args.json) else [_print_json if args.json else _print_line]
     stopping = [EarlyStopping(patience=args.early_stopping)] if args.early_stopping else []
-    checkpoint = Checkpoint(folder) if args.checkpoint else Checkpoint(folder, keep=1, every=None, seconds=_PERIOD)
     return OrtGradientForwardBackwardOptimizer(
         task.model, args.weights, learning_loss=task.losses, learning_rate=parse_rate(args.rate),
         learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
         precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
-        callbacks=[*shown, *stopping, checkpoint], verbose=int(has_bar),
+        callbacks=make_callbacks(args, folder, *stopping), verbose=int(has_bar(args)),
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
         freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
-
-
-def _print_line(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
-    """Print an epoch as a line."""
-    last = optimizer.training_view().losses
-    print_line(f"epoch {last['epoch']}/{optimizer.max_iter}: {_format_losses(last)}, {last['seconds']:.3f} s")
-
-
-def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
-    """Print an epoch as JSON."""
-    print_json({"event": "epoch", **optimizer.training_view().losses})
-
-
-def _format_losses(record: Mapping[str, Any]) -> str:
-    """The losses of an epoch in words."""
-    return ", ".join(f"{n.replace('_', ' ')} {record[n]:.4g}" for n in _LOSSES if n in record)
 
 
 def _find_best(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, Any]:
@@ -309,27 +267,16 @@ def _write(optimizer: OrtGradientForwardBackwardOptimizer, roles: Roles, path: P
     write(model, path)
 
 
-def _print_interruption(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, folder: Path
-                        ) -> None:
-    """Print how to go on after Ctrl-C."""
-    words = [*args.words, *([] if args.resume else ["--resume"])]
-    command = shlex.join(["ortpartial", *words])
-    if args.json:
-        print_json({"event": "interrupted", "epochs": optimizer.n_iter_, "checkpoints": folder, "resume": command})
-    print_error(f"interrupted after {optimizer.n_iter_} of {args.epochs} epochs; go on with:")
-    print_line(f"  {command}", sys.stderr)
-
-
 def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, seconds: float) -> None:
     """Print where the model is, and what to do with it."""
     best = _find_best(optimizer)
     if args.json:
-        losses = {n: best[n] for n in _LOSSES if n in best}
+        losses = {n: best[n] for n in LOSSES if n in best}
         print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, "epoch": best["epoch"], **losses,
                     "seconds": seconds, **({"plot": args.plot} if args.plot else {})})
     elif not args.quiet:
         when = f" of epoch {best['epoch']}, the best of {optimizer.n_iter_}" if args.early_stopping else ""
-        print_line(f"{paint(str(args.output), 'bold')}: the trained model{when}, {_format_losses(best)}")
+        print_line(f"{paint(str(args.output), 'bold')}: the trained model{when}, {format_losses(best)}")
         if args.plot is not None:
             print_line(f"{paint(str(args.plot), 'bold')}: the losses")
         print_line(f"next: {shlex.join(['ortpartial', 'evaluate', str(args.output), str(args.data)])}")

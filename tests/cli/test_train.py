@@ -323,7 +323,7 @@ def test_ctrl_c_as_the_model_is_written(rows, ctrl_c, capsys, monkeypatch):
 
 
 def test_interruption_in_json(rows, ctrl_c, capsys, monkeypatch):
-    module = sys.modules["ortpartial.cli.train"]
+    module = sys.modules["ortpartial.cli.fitting"]
     monkeypatch.setattr(module, "_print_json", interrupt_at(2, module._print_json))
     assert train("mlp.onnx data.npz --epochs 9 --json -o a.onnx") == 130
     last = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -1,0 +1,89 @@
+"""What commands have in common that train: checkpoints, a line for each epoch, and how to go on after Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints
+from ortpartial.exceptions import SettingError
+
+from .console import print_error, print_json, print_line
+
+__all__ = ["LOSSES", "check_folder", "find_folder", "format_losses", "has_bar", "make_callbacks", "print_interruption",
+           "remove_checkpoints"]
+
+#: Seconds from one checkpoint to the next that nobody has asked for.
+_PERIOD = 60
+
+#: The losses of an epoch, by their names in `history_`.
+LOSSES = ("loss", "validation_loss")
+
+
+def find_folder(args: argparse.Namespace) -> Path:
+    """The folder of the checkpoints: the one asked for, or one beside the output."""
+    folder: Path = args.checkpoint or args.output.with_name(f"{args.output.name}.checkpoints")
+    return folder
+
+
+def check_folder(folder: Path, args: argparse.Namespace) -> None:
+    """Refuse to lose the checkpoints of another training."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"{str(folder)!r} is no folder; name one for the checkpoints by --checkpoint.")
+    if args.resume and not list_checkpoints(folder):
+        print_line(f"no checkpoint in {str(folder)!r} to go on from; training from the beginning", sys.stderr)
+    if list_checkpoints(folder) and not args.resume and not args.force:
+        raise SettingError(f"{str(folder)!r} holds checkpoints of a training; go on with it by --resume, or say "
+                           f"--force to begin anew.")
+
+
+def remove_checkpoints(folder: Path, args: argparse.Namespace) -> None:
+    """Remove checkpoints that nobody has asked for, once a training is over."""
+    if args.checkpoint is None:
+        for path in list_checkpoints(folder):
+            path.unlink()
+        with suppress(OSError):  # It holds what others have put there, or was never made.
+            folder.rmdir()
+
+
+def has_bar(args: argparse.Namespace) -> bool:
+    """Whether a bar shows how far the training is, in place of lines: on a terminal."""
+    return sys.stderr.isatty() and not args.quiet
+
+
+def make_callbacks(args: argparse.Namespace, folder: Path, *others: Any) -> list[Any]:
+    """What prints epochs, others, and what writes checkpoints."""
+    shown = [] if args.quiet or (has_bar(args) and not args.json) else [_print_json if args.json else _print_line]
+    every = Checkpoint(folder) if args.checkpoint else Checkpoint(folder, keep=1, every=None, seconds=_PERIOD)
+    return [*shown, *others, every]
+
+
+def _print_line(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
+    """Print an epoch as a line."""
+    last = optimizer.training_view().losses
+    print_line(f"epoch {last['epoch']}/{optimizer.max_iter}: {format_losses(last)}, {last['seconds']:.3f} s")
+
+
+def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
+    """Print an epoch as JSON."""
+    print_json({"event": "epoch", **optimizer.training_view().losses})
+
+
+def format_losses(record: Mapping[str, Any]) -> str:
+    """The losses of an epoch in words."""
+    return ", ".join(f"{n.replace('_', ' ')} {record[n]:.4g}" for n in LOSSES if n in record)
+
+
+def print_interruption(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, folder: Path) -> None:
+    """Print how to go on after Ctrl-C."""
+    words = [*args.words, *([] if args.resume else ["--resume"])]
+    command = shlex.join(["ortpartial", *words])
+    if args.json:
+        print_json({"event": "interrupted", "epochs": optimizer.n_iter_, "checkpoints": folder, "resume": command})
+    print_error(f"interrupted after {optimizer.n_iter_} of {args.epochs} epochs; go on with:")
+    print_line(f"  {command}", sys.stderr)
