@@ -3,5 +3,6 @@
 from .adding import add_dora, add_ia3, add_lora
 from .insertion import remove_adapter
 from .parameters import trainable_parameters
+from .saving import load_adapter, save_adapter
 
-__all__ = ["add_dora", "add_ia3", "add_lora", "remove_adapter", "trainable_parameters"]
+__all__ = ["add_dora", "add_ia3", "add_lora", "load_adapter", "remove_adapter", "save_adapter", "trainable_parameters"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,10 +71,13 @@ def write_adapter_file(arrays: Mapping[str, np.ndarray], path: str | os.PathLike
     adapter.set_adapter_version(1)
     adapter.set_model_version(model_version)
     adapter.set_parameters({n: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(a)) for n, a in arrays.items()})
-    with tempfile.TemporaryDirectory() as folder:  # onnxruntime writes to a path alone, and not at once.
-        adapter.export_adapter(os.path.join(folder, "adapter"))
-        with replace_file(Path(path)) as file:
-            file.write(Path(folder, "adapter").read_bytes())
+    with replace_file(Path(path)) as file:
+        try:
+            adapter.export_adapter(f"/dev/fd/{file.fileno()}")  # onnxruntime writes to a path alone, and not at once.
+        except RuntimeError:  # which does not say why; the same from Python does.
+            file.write(bytes(sum(a.nbytes + 1024 for a in arrays.values())))
+            file.flush()
+            raise
 
 
 def read_adapter_file(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], int]:

@@ -17,10 +17,12 @@ from models import data, mlp
 from paths import ROOT
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession, nn
+from ortpartial.adapters import add_lora, save_adapter
 from ortpartial.cli import main
 from ortpartial.estimator.checkpoint import read_checkpoint
 from ortpartial.model import external_data, read, read_tensors, write
 from ortpartial.plots import plot_losses, save_figure
+from ortpartial.runtime import has_adapter_files, read_adapter_file
 
 matplotlib.use("Agg")
 X, Y, _ = data(20)
@@ -59,6 +61,11 @@ def draw(seed):
     return lambda path: save_figure(ax, path)
 
 
+def adapter(seed):
+    adapted = add_lora(mlp(), ["W1"], random_state=seed)
+    return lambda path: save_adapter(adapted, path)
+
+
 #: By name, how to make of a seed what writes a path.
 WRITERS = {
     "write": write_model,
@@ -71,6 +78,7 @@ WRITERS = {
     "save_states": lambda seed: module(seed).save_states,
     "Module.save": lambda seed: module(seed).save,
     "save_figure": draw,
+    **({"save_adapter": adapter} if has_adapter_files() else {}),
 }
 
 
@@ -83,6 +91,8 @@ def content(path):
         return str(read_checkpoint(path, read_tensors(path)[1]["format"].removeprefix("ortpartial ")))
     if path.suffix == ".png":
         return str(pyplot.imread(path).tobytes())
+    if path.suffix == ".onnx_adapter":
+        return str(read_adapter_file(path))
     return {p.name: read(p).SerializeToString() for p in files}
 
 
@@ -99,7 +109,7 @@ def writer(request, tmp_path, monkeypatch):
         monkeypatch.setattr(external_data, "BIG", 64)
     (tmp_path / "folder").mkdir()
     names = {"save_onnx_graph": "graphs", "save_checkpoint": "last.safetensors",
-             "save_states": "last.safetensors", "save_figure": "losses.png"}
+             "save_states": "last.safetensors", "save_figure": "losses.png", "save_adapter": "my.onnx_adapter"}
     path = tmp_path / "folder" / names.get(request.param, "model.onnx")
     functions, contents = [], []
     for seed in (1, 2):
