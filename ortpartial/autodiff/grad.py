@@ -28,7 +28,10 @@ class Composition(Rule):
         values = {"y": node.outputs[0], "node": node}
         keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
         ys = self.function(*node.inputs, **keywords)
-        return _through(node, [ys] if isinstance(ys, Value) else ys, dys)
+        ys = [ys] if isinstance(ys, Value) else ys
+        if any(y is None and d is not None for y, d in zip(ys, dys, strict=False)):
+            raise NoGradientError(f"{node!r}: the gradient of an output that is read is not known.")
+        return _through(node, ys, dys)
 
 
 def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -22,7 +22,7 @@ _OPTION = defs.OpSchema.FormalParameterOption
 _OPTIONS = {"?": _OPTION.Optional, "*": _OPTION.Variadic}
 _KINDS: dict[Any, int] = {float: AttributeProto.FLOAT, int: AttributeProto.INT, list: AttributeProto.INTS,
                           str: AttributeProto.STRING, tuple: AttributeProto.STRINGS}
-_TYPES = sorted(defs.get_schema("Identity", 13).inputs[0].types)
+_TYPES = sorted(defs.get_schema("Identity").inputs[0].types)
 
 
 def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",

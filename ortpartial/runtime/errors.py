@@ -43,8 +43,9 @@ def run_error(e: Exception) -> Exception:
 def load_error(e: Exception, data: bytes) -> ModelError:
     """The error for a graph that does not load; for a missing kernel, with operator, node and dtypes."""
     if unknown := re.search(r"(\S+):(\w+)\(-?\d+\) is not a registered function/op", str(e)):
-        return ModelError(f"onnxruntime {runtime_version()} has no operator {unknown[1]}.{unknown[2]}; if a library of "
-                          f"custom operators has it, give its path by load(model, custom_ops_library=path).")
+        advice = ("a newer onnxruntime may have it" if unknown[1] == "com.microsoft" else "if a library of custom "
+                  "operators has it, give its path by load(model, custom_ops_library=path)")
+        return ModelError(f"onnxruntime {runtime_version()} has no operator {unknown[1]}.{unknown[2]}; {advice}.")
     missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '(.*?)'", str(e))
     if missing is None:
         return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {clean_message(e)}")

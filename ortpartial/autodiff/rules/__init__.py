@@ -8,8 +8,10 @@ from . import (
     grouped_attention,
     indexing,
     linear,
+    linear_attention,
     losses,
     microsoft,
+    mixture,
     ml,
     normalize,
     packed_weights,
@@ -24,6 +26,6 @@ from . import (
     window,
 )
 
-__all__ = ["channels", "control", "einsum", "elementwise", "grouped_attention", "indexing", "linear", "losses",
-           "microsoft", "ml", "normalize", "packed_weights", "quantization", "recurrent", "reduction", "regions",
-           "resize", "sampling", "shape", "spectral", "window"]
+__all__ = ["channels", "control", "einsum", "elementwise", "grouped_attention", "indexing", "linear",
+           "linear_attention", "losses", "microsoft", "mixture", "ml", "normalize", "packed_weights", "quantization",
+           "recurrent", "reduction", "regions", "resize", "sampling", "shape", "spectral", "window"]

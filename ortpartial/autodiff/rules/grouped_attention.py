@@ -31,22 +31,29 @@ ms = Operators(DOMAIN)
 # Rotary embedding.
 
 
-def _infer_like_first(context: Any) -> None:
+def infer_like_first(context: Any) -> None:
     """The output is of the type of the first input."""
     context.set_output_type(0, context.get_input_type(0))
 
 
-declare_schema("RotaryEmbedding", "input position_ids cos_cache sin_cache", "output", _infer_like_first, num_heads=0,
+declare_schema("RotaryEmbedding", "input position_ids cos_cache sin_cache", "output", infer_like_first, num_heads=0,
                rotary_embedding_dim=0, interleaved=0, is_packed_batching=0, scale=1.0)
 
 
+declare_schema("MRotaryEmbedding", "input position_ids cos_cache sin_cache", "output", infer_like_first,
+               mrope_section=list, mrope_layout=0, num_heads=0, rotary_embedding_dim=0, interleaved=0,
+               is_packed_batching=0, scale=1.0)
+
+
 @vjp("RotaryEmbedding", DOMAIN)
+@vjp("MRotaryEmbedding", DOMAIN)
 def _(x, places, cos, sin, *, dy, wanted, node):
+    name = node.key[1]
     if any(wanted[2:]):
-        raise NoGradientError("com.microsoft.RotaryEmbedding has no gradient by its tables of angles; leave them out "
-                              "of weights_to_train.")
+        raise NoGradientError(f"com.microsoft.{name} has no gradient by its tables of angles; leave them out of "
+                              f"weights_to_train.")
     # A rotation back.
-    return ms.RotaryEmbedding(dy, places, cos, -sin, **node.attributes)
+    return getattr(ms, name)(dy, places, cos, -sin, **node.attributes)
 
 
 # Attention.

@@ -7,15 +7,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from onnx import TypeProto, helper
+from onnx import TensorProto, TypeProto, helper
 
 from ortpartial.exceptions import NoGradientError
-from ortpartial.graph import Value, constant, op, reshape_like
+from ortpartial.graph import Value, cast, constant, op, reshape_like
 from ortpartial.model import declare_schema
 
+from ..grad import composed
 from ..registry import vjp
 from .linear import flatten_rows
 from .microsoft import refuse
+from .shape import sizes_of
 
 DOMAIN = "com.microsoft"
 
@@ -50,6 +52,51 @@ def _(a, b, scales, zero_points=None, g_idx=None, bias=None, *, dy, wanted, K, N
     rows = flatten_rows(dy)
     d_scales, d_zero = weight.pull_back(flatten_rows(a), rows) if any(wanted[2:4]) else (None, None)
     return reshape_like(weight.multiply(rows), a), None, d_scales, d_zero, None, dy
+
+
+def _infer_rows(context: Any) -> None:
+    """Rows of the table, as many numbers as were packed, of the type of the scales."""
+    data, indices, scales = (context.get_input_type(i).tensor_type for i in range(3))
+    kind = TypeProto(tensor_type=TypeProto.Tensor(elem_type=scales.elem_type))
+    sizes, picked = (Value(TypeProto(tensor_type=t)).shape for t in (data, indices))
+    axis, bits = (context.get_attribute(name) for name in ("gather_axis", "bits"))
+    if sizes is not None and picked is not None:
+        each = 8 // (bits.i if bits else 4) if data.elem_type == TensorProto.UINT8 else 1
+        sizes = (*sizes[:-1], sizes[-1] * each if isinstance(sizes[-1], int) else None)
+        i = (axis.i if axis else 0) % len(sizes)
+        kind = helper.make_tensor_type_proto(scales.elem_type, [*sizes[:i], *picked, *sizes[i + 1 :]])
+    context.set_output_type(0, kind)
+
+
+declare_schema("GatherBlockQuantized", "data indices scales zero_points?", "output", _infer_rows, bits=4,
+               block_size=128, gather_axis=0, quantize_axis=1)
+
+
+@composed("GatherBlockQuantized", DOMAIN)
+def _(data, indices, scales, zero_points=None, *, bits, block_size, gather_axis, quantize_axis):
+    is_packed = data.type.tensor_type.elem_type == TensorProto.UINT8
+    gather, blocks = (axis % data.rank for axis in (gather_axis, quantize_axis))
+    refuse("GatherBlockQuantized", {"numbers that are computed": data.array is None,
+                                    "numbers of float8 or float4": data.is_float,
+                                    "one axis of both rows and blocks": gather == blocks})
+
+    def pick(v: Value) -> Value:
+        """Rows of numbers or zero points, less the zero point that is meant without one."""
+        whole: Any = v.array
+        if is_packed:
+            whole = (unpack(whole, bits) - np.uint8(2 ** (bits - 1))).view(np.int8)  # It wraps around.
+        return op.Cast(op.Gather(constant(whole.astype(np.int8)), indices, axis=gather), to=TensorProto.FLOAT)
+
+    def spread(v: Value) -> Value:
+        """A number of each block for each number of it."""
+        return op.Gather(v, of_block, axis=along)
+
+    numbers, rows = pick(data), op.Gather(scales, indices, axis=gather)
+    along = blocks + (indices.rank - 1 if gather < blocks else 0)
+    of_block = constant(np.arange(sizes_of(numbers)[along]) // block_size)
+    if zero_points is not None:
+        numbers = numbers - spread(pick(zero_points))
+    return cast(numbers, rows) * spread(rows)
 
 
 @dataclass(frozen=True)
@@ -190,3 +237,9 @@ def _read(v: Value, what: str) -> np.ndarray:
         raise NoGradientError(f"com.microsoft.MatMulNBits with a {what} that is computed has no gradient; make it an "
                               f"initializer.")
     return v.array
+
+
+def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers of rows of bytes, the first one in the lowest bits, each in a byte of its own."""
+    parts = (packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8(2**bits - 1)
+    return parts.reshape(*packed.shape[:-1], -1)

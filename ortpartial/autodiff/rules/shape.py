@@ -1,5 +1,7 @@
 """Gradients of data movement: operators that move, repeat or drop elements and compute nothing."""
 
+from typing import Any
+
 import numpy as np
 from onnx import TensorProto
 
@@ -62,6 +64,11 @@ def slice_shape(x: Value, start: int, end: int | None) -> Value:
     """The sizes of x along the axes from start to end: constant if all are known."""
     sizes = (None,) if x.shape is None else x.shape[start:end]
     return constant(sizes, np.int64) if all(isinstance(n, int) for n in sizes) else op.Shape(x, start=start, end=end)
+
+
+def sizes_of(x: Value) -> tuple[Any, ...]:
+    """The sizes of x, none where its rank is not known: that of an initializer is."""
+    return x.shape or ()
 
 
 @vjp("Concat")

@@ -258,6 +258,30 @@ def test_rotary_embedding(heads, turned, interleaved):
     np.testing.assert_allclose(found["dx"], torch.autograd.grad(expected, t, torch.tensor(d))[0], atol=1e-6)
 
 
+@pytest.mark.skipif(IS_OLD, reason="onnxruntime 1.19.2 has no MRotaryEmbedding.")
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_rotary_embedding_of_three_positions(layout, interleaved):
+    rng = np.random.default_rng(0)
+    x, d = rng.normal(size=(2, 2, 3, 2 * 16)).astype(np.float32)
+    angles = rng.uniform(0, 3, (6, 8))
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    places, section = rng.integers(0, 6, (3, 2, 3)), [4, 2, 2]
+    v, dy = (variable(n, "float32", ["b", "s", 32]) for n in ("x", "dy"))
+    y = ms.MRotaryEmbedding(v, constant(places), constant(cos), constant(sin), num_heads=2, rotary_embedding_dim=16,
+                            mrope_section=section, mrope_layout=layout, interleaved=interleaved)
+    found = Session(build([v, dy], {"y": y, "dx": grad(y, [v], [dy])[0]})).run({"x": x, "dy": d})
+    stream = np.repeat([0, 1, 2], section) if layout == 0 else np.array([0, 1, 2, 0, 1, 2, 0, 0])
+    t = torch.tensor(x, requires_grad=True)
+    rows = []
+    for b in range(2):
+        of_token = [torch.tensor(table)[places[:, b].T[:, stream], np.arange(8)] for table in (cos, sin)]
+        rows.append(turn(t[b].view(3, 2, 16), torch.arange(3), *of_token, interleaved))
+    expected = torch.stack(rows).view(2, 3, 32)
+    np.testing.assert_allclose(found["y"], expected.detach(), atol=1e-6)
+    np.testing.assert_allclose(found["dx"], torch.autograd.grad(expected, t, torch.tensor(d))[0], atol=1e-6)
+
+
 @pytest.mark.skipif(IS_OLD, reason="onnxruntime 1.19.2 has no cache of 4 or 8 bits.")
 @pytest.mark.parametrize("case", ["a token after a past", "an empty past"])
 @pytest.mark.parametrize("bits", [4, 8])

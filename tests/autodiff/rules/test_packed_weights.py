@@ -1,5 +1,6 @@
 """Gradients through weights of 2 to 8 bits: those of the product with the dequantized weight, which stays packed."""
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -178,3 +179,47 @@ def test_what_has_no_gradient_says_so():
                        bits=3, block_size=16)
     with pytest.raises(NoGradientError, match="MatMulNBits of 3 bits has no gradient; 2, 4 and 8 have"):
         grad(op.ReduceSum(y), [x])
+
+
+# The type of the table, bits, the axis of the rows and that of the blocks, and whether there are zero points.
+TABLES = {"4 bits": ("uint8", 4, 0, 1, False), "4 bits and zero points": ("uint8", 4, 0, 1, True),
+          "8 bits": ("uint8", 8, 0, 1, True), "2 bits": ("uint8", 2, 0, 1, False),
+          "int4": ("int4", 4, 0, 1, True), "uint4": ("uint4", 4, 1, 0, False)}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_rows_of_a_packed_table(case):
+    """Embeddings in few bits: a gradient by their scales, and by what is behind them."""
+    kind, bits, axis, blocks, has_zero = TABLES[case]
+    if IS_OLD:
+        pytest.skip("onnxruntime 1.19.2 has no GatherBlockQuantized.")
+    rng = np.random.default_rng(0)
+    shape = [7, 7]
+    shape[blocks] = 32
+    few = [n // 16 if i == blocks else n for i, n in enumerate(shape)]
+    low, high = (-8, 8) if kind == "int4" else (0, 2**bits)
+    numbers, zero = (rng.integers(low, high, s) for s in (shape, few))
+    scales = rng.uniform(0.1, 1, few).astype(np.float32)
+    usual = 2 ** (bits - 1) if kind == "uint8" else 0
+    centered = numbers - np.repeat(zero if has_zero else np.full(few, usual), 16, blocks)
+
+    def store(v):
+        return pack(v, bits) if kind == "uint8" else v.astype(getattr(ml_dtypes, kind))
+
+    ids = variable("ids", "int64", ["b", "s"])
+    s = constant(scales, hint="scales")
+    stored = constant(store(zero)) if has_zero else None
+    y = ms.GatherBlockQuantized(constant(store(numbers)), ids, s, stored, bits=bits, block_size=16, gather_axis=axis,
+                                quantize_axis=blocks)
+    assert [n for n in y.shape if isinstance(n, int)] == [n for i, n in enumerate(shape) if i != axis]
+    dy = variable("dy", "float32", y.shape)
+    rows = np.array([[1, 4, 1], [6, 0, 2]])
+    table = centered * np.repeat(scales, 16, blocks)
+    expected = np.take(table, rows, axis)
+    d = rng.normal(size=expected.shape).astype(np.float32)
+    found = Session(build([ids, dy], {"y": y, "ds": grad(y, [s], [dy])[0]})).run({"ids": rows, "dy": d})
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-5)
+    d_table = np.zeros(shape)
+    np.add.at(d_table if axis == 0 else d_table.T, rows, d if axis == 0 else np.moveaxis(d, 0, -1))
+    sums = (d_table * centered).reshape([*few[:blocks], -1, 16, *few[blocks + 1 :]]).sum(blocks + 1)
+    np.testing.assert_allclose(found["ds"], sums, rtol=1e-4, atol=1e-4)
