@@ -10,6 +10,7 @@ from .loss_graph import add_loss_output
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
 from .outputs import ends_in_probabilities, explain_output, resolve_losses
+from .padded_rows import PaddedBatches, pad_rows
 from .validation import check_inputs
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from .sklearn import OnnxRegressor as OnnxRegressor
 
 __all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
-           "add_loss_output", "check_inputs", "decode", "encode", "ends_in_probabilities", "explain_output",
-           "find_nullable", "list_checkpoints", "read_checkpoint", "resolve_losses", "write_checkpoint"]
+           "PaddedBatches", "add_loss_output", "check_inputs", "decode", "encode", "ends_in_probabilities",
+           "explain_output", "find_nullable", "list_checkpoints", "pad_rows", "read_checkpoint", "resolve_losses",
+           "write_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:

@@ -385,6 +385,8 @@ class FitLoop:
 
     def _train_batches(self, batches: Iterable[Any], place: Place, tasks: FitTasks | None = None) -> str | None:
         """Train on every batch once, each in a turn; return a message if the loss diverged."""
+        if (set_epoch := getattr(batches, "set_epoch", None)) is not None:
+            set_epoch(self.n_iter)
         mean = self._mean = place.mean = place.mean or WeightedMean()
         each = islice(self.predictor.reader.read_batches(batches), place.batches, None)
         for X, y, w in each if tasks is None else tasks.follow(each, place.batches):

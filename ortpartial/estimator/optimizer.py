@@ -491,13 +491,14 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             Inputs; for a model with several, a dict or a table with a column for each. Arrays of numpy, memory maps
             and tensors of the input's dtype are read in place; tables of pandas, polars or pyarrow are copied column by
             column. Without `y`, an iterable of batches, such as a DataLoader: it is iterated over once an epoch, a
-            thread fetches the next batches during a step, and `batch_size` and `shuffle` do not apply. A batch is
+            thread fetches the next batches during a step, and `batch_size` and `shuffle` do not apply; where it has a
+            method `set_epoch`, this is told the number of epochs trained, before each. A batch is
             (X, y), (X, y, sample_weight), or a dict that holds the inputs by name, the target as "labels", "y" or by
             the name of its output, and "sample_weight"; other entries are ignored. For several inputs, X may be a tuple
             or list in their order, and the inputs and targets may stand beside each other, as in (a, b, y). Such a dict
             of whole arrays is taken as well. Of a language model, ``input_ids`` are enough, alone or in a dict: the
             graph computes an ``attention_mask`` of ones, ``position_ids`` and an empty key-value cache, unless X has
-            them.
+            them; `pad_rows` and `PaddedBatches` make arrays of rows of different lengths.
         y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,) or of the shape of `y`, or dict of str to them, optional
