@@ -35,16 +35,20 @@ def _unwanted_optimizers(model: ModelProto | bytes) -> list[str]:
     """The optimizers of onnxruntime that fail on a graph, or would make it worse."""
     # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
     names = ["GemmSumFusion"]
-    graphs = walk_graphs(model.graph) if isinstance(model, ModelProto) else []
-    if any(_dequantizes_blocks(node) for graph in graphs for node in graph.node):
+    graphs = list(walk_graphs(model.graph)) if isinstance(model, ModelProto) else []
+    quantized = [n for graph in graphs for n in graph.node if n.op_type == "DequantizeLinear"]
+    if quantized and len(graphs) > 1:
+        # It aborts in 1.19.2 where the body of a node reads what is reshaped after a dequantization.
+        names.append("QDQPropagationTransformer")
+    if any(map(_has_blocks, quantized)):
         # They would store packed weights again, in the form that a gradient reads.
         names += ["ConstantFolding", "TransposeOptimizer"]
     return names
 
 
-def _dequantizes_blocks(node: NodeProto) -> bool:
+def _has_blocks(node: NodeProto) -> bool:
     """Whether a node has a scale for each block, as it has in the gradient of a product with a packed weight."""
-    return node.op_type == "DequantizeLinear" and any(a.name == "block_size" and a.i for a in node.attribute)
+    return any(a.name == "block_size" and a.i for a in node.attribute)
 
 
 class _UnsupportedOpset(Exception):

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from ortpartial.exceptions import DataError
 from ortpartial.graph.build import build
@@ -215,3 +216,15 @@ def test_names_that_an_optimizer_has_given_before():
     y = op.Reshape(op.Gemm(op.Reshape(x @ w + b, rows), w, b), steps) @ w + b
     model = build([x], {"y": y, "z": op.Reshape(x @ w @ w + b, rows)})
     assert Session(model).run({"x": rng.normal(size=(2, 3, 4)).astype(np.float32)})["y"].shape == (2, 3, 4)
+
+
+def test_dequantized_numbers_that_a_body_reads():
+    """onnxruntime 1.19.2 would end the process when it moves the dequantization behind the transposition."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 19]>
+    g (float[N, 2] x) => (float[N, 3] y) <int8[3, 2] w = {3, -5, 1, 0, 2, 7}, float s = {0.5}, int8 z = {0}> {
+      d = DequantizeLinear (w, s, z)
+      t = Transpose (d)
+      y = Scan <num_scan_inputs = 1, body = b (float[2] row) => (float[3] product) { product = MatMul (row, t) }> (x)
+    }""")
+    x = np.ones((2, 2), np.float32)
+    np.testing.assert_array_equal(Session(model).run({"x": x})["y"], [[-1, 0.5, 4.5]] * 2)
