@@ -55,7 +55,7 @@ checkpoint, and prints the command that goes on with it, to the same weights.
 
 Losses, optimizers and penalties are a name, and settings after colons:
   --loss     square, absolute, huber:delta=2, log_loss, cross_entropy,
-             cross_entropy:class_weight=balanced
+             cross_entropy:class_weight=balanced, next_token
   --rate     sgd:0.1, adam, adam:1e-3, adam:1e-3:cosine, rmsprop:1e-3:alpha=0.9
   --penalty  l2:1e-4, l1:1e-5, elastic:l1=1e-5:l2=1e-4"""
 

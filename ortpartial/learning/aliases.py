@@ -25,6 +25,8 @@ CHOICES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("bce", "binarycrossentropy", "bcewithlogits", "logistic", "logit", "sigmoid", "deviance"),
                         "'log_loss'"),
         **dict.fromkeys(("binaryfocalcrossentropy", "sigmoidfocal"), "'focal'"),
+        **dict.fromkeys(("causal", "causallm", "clm", "forcausallm", "lm", "languagemodel", "nexttokenprediction"),
+                        "'next_token'"),
         "categoricalfocalcrossentropy": "'softmax_focal'",
         "smoothl1": "'huber'", "svm": "'hinge'", "poissonnll": "'poisson'",
     },

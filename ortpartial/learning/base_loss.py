@@ -108,6 +108,21 @@ class BaseLearningLoss(BaseLearningOnnx):
         """
         return None
 
+    def find_ignored(self, t: np.ndarray) -> np.ndarray | None:
+        """Which elements of an array of targets do not count, whatever their weights.
+
+        Parameters
+        ----------
+        t : numpy.ndarray
+            The target.
+
+        Returns
+        -------
+        numpy.ndarray of bool or None
+            None where the loss has no label that does not count.
+        """
+        return None if self.ignore_index is None else t == self.ignore_index
+
     def counting_all(self) -> BaseLearningLoss:
         """The same loss for targets without the label that does not count, which is not looked for.
 

@@ -20,10 +20,12 @@ from .cross_entropy import (
     SoftmaxFocalLearningLoss,
 )
 from .function_loss import FunctionLearningLoss
+from .next_token import NextTokenLearningLoss
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "FocalLearningLoss",
-           "HingeLearningLoss", "HuberLearningLoss", "NegLogLearningLoss", "PoissonLearningLoss",
-           "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "resolve_loss"]
+           "HingeLearningLoss", "HuberLearningLoss", "NegLogLearningLoss", "NextTokenLearningLoss",
+           "PoissonLearningLoss", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss",
+           "resolve_loss"]
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ _NAMES = {
     "log_loss": NegLogLearningLoss, "log": NegLogLearningLoss, "logloss": NegLogLearningLoss,
     "neglog": NegLogLearningLoss, "focal": FocalLearningLoss,
     "softmax_cross_entropy": SoftmaxCrossEntropyLearningLoss, "cross_entropy": SoftmaxCrossEntropyLearningLoss,
-    "softmax_focal": SoftmaxFocalLearningLoss,
+    "softmax_focal": SoftmaxFocalLearningLoss, "next_token": NextTokenLearningLoss,
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_tanh, pad_input, spatial_sizes
-from ortpartial.graph import Node, Value, constant, drop_straight_through, op, rewrite, topological
+from ortpartial.graph import Node, Value, constant, drop_straight_through, op, rewrite, shape_of, topological
 
 __all__ = ["apply_peepholes"]
 
@@ -312,6 +312,43 @@ def _group_axes(shape: Shape, perm: Sequence[int]) -> list[tuple[int, list[int |
     return blocks
 
 
+def _exp_to_softmax(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+    """exp(x - log Σexp(x)) along the last axis as Softmax(x)."""
+    difference = region.node_of(inputs[0])
+    if difference is None or difference.op_type != "Sub":
+        return None
+    x, total = difference.reads
+    reduction = region.node_of(total)
+    if reduction is None or reduction.op_type != "ReduceLogSumExp" or reduction.inputs[0] is not x:
+        return None
+    axes = reduction.inputs[1] if len(reduction.inputs) > 1 else None
+    if axes is None or axes.array is None or axes.array.tolist() not in ([-1], [x.rank - 1]):
+        return None
+    return op.Softmax(x, axis=-1) if reduction.attribute("keepdims") else None
+
+
+def _scatter_in_place(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+    """x·v and -x scattered over zeros, one number a row, as x times v with -1 scattered over it.
+
+    It is the gradient of a cross-entropy by logits, with v their softmax: of the size of the logits, it has no array
+    but one, since onnxruntime scatters in place.
+    """
+    for (scattered, product), old in zip((inputs, inputs[::-1]), node.inputs, strict=True):
+        scatter, multiply = region.node_of(scattered), region.node_of(product)
+        if scatter is None or scatter.op_type != "ScatterElements" or old is None or not region.is_read_once(old):
+            continue
+        zeros, places, negative = scatter.reads
+        axis, negation = scatter.attribute("axis"), region.node_of(negative)
+        if negation is None or negation.op_type != "Neg" or multiply is None or multiply.op_type != "Mul":
+            continue
+        v, x = multiply.reads
+        is_one = places.shape is not None and places.shape == x.shape and places.shape[axis] == 1
+        if x is negation.inputs[0] and is_one and v.shape == zeros.shape and _number(zeros, region) == 0:
+            minus = op.Expand(constant(np.asarray(-1, x.dtype)), shape_of(places)).stated(places.shape)
+            return op.ScatterElements(v, places, minus, axis=axis, reduction="add") * x
+    return None
+
+
 _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
     "Reshape": float, "Squeeze": float, "Unsqueeze": float}
@@ -327,7 +364,7 @@ def _cancel_scale(node: Node, inputs: Sequence[Any], region: Region) -> Value | 
 
 
 _PATTERNS: dict[str, list[Pattern]] = {
-    "Add": [_factor_out, _fuse_bias], "Cast": [_mask_by_hard_sigmoid], "Conv": [_conv_to_gemm], "Div": [_cancel_scale],
-    "Gelu": [_expand_gelu],
+    "Add": [_scatter_in_place, _factor_out, _fuse_bias], "Cast": [_mask_by_hard_sigmoid], "Conv": [_conv_to_gemm],
+    "Div": [_cancel_scale], "Exp": [_exp_to_softmax], "Gelu": [_expand_gelu],
     "Gemm": [_fold_factor, _gemm_by_column], "MatMul": [_fold_factor],
     "ReduceMean": [_mean_of_squares, _mean_of_products], "Sub": [_factor_out], "Transpose": [_move_right]}

@@ -43,6 +43,7 @@ from ortpartial.learning import (
     LearningRateSGD,
     LearningRateSGDNesterov,
     NegLogLearningLoss,
+    NextTokenLearningLoss,
     PoissonLearningLoss,
     PolynomialSchedule,
     Schedule,
@@ -88,7 +89,8 @@ _RATES = (LearningRateSGD(0.0123), LearningRateAdagrad(0.0123, epsilon=0.0017),
 _LOSSES = (SquareLearningLoss(), AbsoluteLearningLoss(), HuberLearningLoss(0.73), ElasticLearningLoss(0.73, 0.69),
            ElasticLearningLoss(0, 0.69), ElasticLearningLoss(0.73, 0), NegLogLearningLoss(), HingeLearningLoss(),
            PoissonLearningLoss(), SoftmaxCrossEntropyLearningLoss(), SoftmaxCrossEntropyLearningLoss(ignore_index=None),
-           FocalLearningLoss(1.73, 0.19), FocalLearningLoss(1.73, None))
+           FocalLearningLoss(1.73, 0.19), FocalLearningLoss(1.73, None), NextTokenLearningLoss(),
+           NextTokenLearningLoss(ignore_index=None))
 _PENALTIES = (ElasticLearningPenalty(l1=0.73), ElasticLearningPenalty(l2=0.69))
 
 
