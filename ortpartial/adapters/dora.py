@@ -13,6 +13,8 @@ so that a packed weight stays packed. Source: S.-Y. Liu et al., "DoRA: Weight-De
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
@@ -24,7 +26,7 @@ from .nodes import Nodes
 from .products import Part, Product, read_attributes
 from .requantize import BlockQuantization
 
-__all__ = ["NAMES", "adapt", "check", "draw"]
+__all__ = ["NAMES", "adapt", "check", "deploy", "draw", "read_bias", "restore"]
 
 #: By role, what stands behind the module in the name of a weight. An adapter that is deployed has the quotient instead
 #: of the length, multiplied into B as well, and what it changes of the bias of a Gemm.
@@ -107,8 +109,38 @@ def check(product: Product) -> None:
                            f"transposed or dequantized by nodes; leave it out of targets, or use LoRA.")
 
 
+def deploy(product: Product, target: Target, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights by role, of which the quotient of length and norm is one; and what A and B are multiplied by is 1."""
+    a, b, magnitude = (weights[role].astype(np.float64) for role in ("lora_A", "lora_B", "magnitude"))
+    factor = magnitude / _measure(product, target, a, target.scale * b)
+    bias = read_bias(product, target)
+    exact = {"lora_A": a, "lora_B": target.scale * b * factor, "factor": factor,
+             **({} if bias is None else {"offset": bias * (1 - factor)})}
+    return {role: w.astype(weights["lora_A"].dtype) for role, w in exact.items()}
+
+
+def restore(product: Product, target: Target, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights by role that a training changes, of those that `deploy` has returned."""
+    a, b, factor = (weights[role].astype(np.float64) for role in ("lora_A", "lora_B", "factor"))
+    b = np.divide(b, factor, out=np.zeros_like(b), where=factor != 0)
+    exact = {"lora_A": a, "lora_B": b, "magnitude": factor * _measure(product, target, a, b)}
+    return {role: w.astype(weights["lora_A"].dtype) for role, w in exact.items()}
+
+
+def _measure(product: Product, target: Target, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The norms of the columns of W + A B."""
+    squares = np.concatenate([np.square(rows + (a @ b[:, columns]).T).sum(axis=1)
+                              for columns, rows in _read_columns(product, target.start, target.stop)])
+    return np.sqrt(np.maximum(squares, _TINY))
+
+
 def _sum_squares(product: Product) -> np.ndarray:
-    """The sum of the squares of each column of a weight, some of which are real numbers at a time."""
+    """The sum of the squares of each column of a weight."""
+    return np.concatenate([np.square(rows).sum(axis=1) for _, rows in _read_columns(product, 0, product.outputs)])
+
+
+def _read_columns(product: Product, first: int, stop: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """Columns of a weight, some of which are real numbers at a time: where they are among those asked for, and they."""
     attributes, arrays = read_attributes(product.node), [product.read_tensor(i) for i in range(1, 5)]
     weight = numpy_helper.to_array(product.tensors[product.weight])
     turned = weight if attributes.get("transB", 0) else weight.T
@@ -116,9 +148,7 @@ def _sum_squares(product: Product) -> np.ndarray:
     if product.node.op_type == "MatMulNBits" and arrays[1] is not None:
         packed = BlockQuantization(weight, arrays[1], arrays[2], (product.outputs, product.inputs),
                                    attributes.get("bits", 4), attributes["block_size"], arrays[3])
-    sums = []
-    for start in range(0, product.outputs, _AT_ONCE):
-        chosen = slice(start, start + _AT_ONCE)
+    for start in range(first, stop, _AT_ONCE):
+        chosen = slice(start, min(start + _AT_ONCE, stop))
         rows = turned[chosen] if packed is None else packed.dequantize(chosen)
-        sums.append(np.square(rows.astype(np.float64)).sum(axis=1))
-    return np.concatenate(sums)
+        yield slice(start - first, chosen.stop - first), rows.astype(np.float64)

@@ -21,20 +21,23 @@ from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.model import Adapter, Target
 from ortpartial.runtime import read_adapter_file, write_adapter_file
 
+from . import dora, ia3, lora
 from .insertion import insert, remove_adapter
 from .products import Part, Product, find_products
 
 __all__ = ["identify", "make_base", "read_onnx_adapter", "write_onnx_adapter"]
 
-#: A weight's module, and its role there.
-_NAME = re.compile(r"(?P<module>.+)\.(?P<role>lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l)")
+#: By what stands behind the module in the name of an input, its role.
+_ROLES = {suffix: role for role, suffix in {**dora.NAMES, **ia3.NAMES}.items() if role != "magnitude"}
 
-#: By what stands behind the module in the name of a weight, its role.
-_ROLES = {"lora_A.weight": "lora_A", "lora_B.weight": "lora_B", "lora_magnitude_vector": "magnitude", "ia3_l": "ia3_l"}
+#: A module, and what stands behind it.
+_NAME = re.compile(rf"(?P<module>.+)\.(?P<suffix>{'|'.join(map(re.escape, _ROLES))})")
 
 #: The roles of each method.
-_METHODS = {frozenset({"lora_A", "lora_B"}): "lora", frozenset({"lora_A", "lora_B", "magnitude"}): "dora",
-            frozenset({"ia3_l"}): "ia3"}
+_METHODS = {frozenset(lora.NAMES): "lora", frozenset({*lora.NAMES, "factor"}): "dora", frozenset(ia3.NAMES): "ia3"}
+
+#: By role, the size that adapters choose where none is active, and the number that is there.
+_DEFAULTS = {"lora_A": (0, 0), "lora_B": (0, 0), "factor": (1, 1), "offset": (1, 0), "ia3_l": (1, 1)}
 
 #: The smallest number of a model, at which other writers of adapters do not begin.
 _FIRST = 2**30
@@ -55,24 +58,35 @@ def write_onnx_adapter(adapter: Adapter, arrays: Mapping[str, np.ndarray], path:
     proto : onnx.ModelProto
         The model that holds it.
     """
-    inputs = {n: a for t in adapter.targets for n, a in _to_inputs(t, arrays).items()}
+    products = {product.node_name: product for product in find_products(remove_adapter(proto).graph)}
+    inputs = {name: a for target in adapter.targets
+              for name, a in _to_inputs(target, products[target.node], arrays).items()}
     write_adapter_file(inputs, path, identify(proto.graph))
 
 
-def _to_inputs(target: Target, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _to_inputs(target: Target, product: Product, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The weights of a target as inputs of the base."""
-    weights = {name: arrays[name] for name in target.weights.values()}
-    if (b := target.weights.get("lora_B")) is not None:
-        weights[b] = weights[b] * weights[b].dtype.type(target.scale)
-    if target.feedforward:  # The axis of size 1 tells factors of what goes in from those of what comes out.
-        weights = {name: a[None] for name, a in weights.items()}
-    return weights
+    weights = {role: arrays[name] for role, name in target.weights.items()}
+    if "magnitude" in weights:
+        weights = dora.deploy(product, target, weights)
+    elif "lora_B" in weights:
+        weights["lora_B"] = weights["lora_B"] * weights["lora_B"].dtype.type(target.scale)
+    elif target.feedforward:  # The axis of size 1 tells factors of what goes in from those of what comes out.
+        weights["ia3_l"] = weights["ia3_l"][None]
+    names = _deploy(target, product).weights
+    return {names[role]: a for role, a in weights.items()}
+
+
+def _deploy(target: Target, product: Product) -> Target:
+    """The target as the base has it: what A and B are multiplied by is 1, and a quotient stands for a length."""
+    if "magnitude" not in target.weights:
+        return replace(target, scale=1.0)
+    roles = ["lora_A", "lora_B", "factor", *([] if dora.read_bias(product, target) is None else ["offset"])]
+    return replace(target, scale=1.0, weights={role: f"{target.name}.{dora.NAMES[role]}" for role in roles})
 
 
 def identify(graph: GraphProto) -> int:
-    """A number for the models whose inputs have the same names and sizes, as those with other weights have.
-
-    """
+    """A number for the models whose inputs have the same names and sizes, as those with other weights have."""
     weights = {t.name for t in graph.initializer}
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph.input if i.name not in weights}
     return _FIRST | zlib.crc32(repr(sorted(shapes.items())).encode()) >> 2
@@ -96,18 +110,18 @@ def make_base(proto: ModelProto, adapter: Adapter) -> ModelProto:
     products = {product.node_name: product for product in find_products(base.graph)}
     inputs: list[ValueInfoProto] = []
     defaults: dict[str, np.ndarray] = {}
-    for target in adapter.targets:
+    targets = [_deploy(target, products[target.node]) for target in adapter.targets]
+    for target in targets:
         product = products[target.node]
         for role, shape in _declare(target, product).items():
-            name, free = target.weights[role], 0 if role in ("lora_A", "lora_B") else 1
-            sizes = [free if isinstance(n, str) else n for n in shape]
-            defaults[name] = np.ones(sizes, helper.tensor_dtype_to_np_dtype(product.dtype))
+            name, (size, fill) = target.weights[role], _DEFAULTS[role]
+            sizes = [size if isinstance(n, str) else n for n in shape]
+            defaults[name] = np.full(sizes, fill, helper.tensor_dtype_to_np_dtype(product.dtype))
             if role == "lora_B" and not product.kernel:
                 # With its size, onnxruntime 1.19.2 makes a Gemm of the product and the sum, and refuses that at rank 0.
                 shape = [shape[0], f"{target.name}.outputs"]
             inputs.append(helper.make_tensor_value_info(name, product.dtype, shape))
-    targets = tuple(replace(t, scale=1.0) for t in adapter.targets)
-    insert(base, replace(adapter, rank=0, alpha=0.0, dropout=0.0, targets=targets), defaults)
+    insert(base, replace(adapter, rank=0, alpha=0.0, dropout=0.0, targets=tuple(targets)), defaults)
     base.graph.input.extend(inputs)
     return base
 
@@ -119,6 +133,7 @@ def _declare(target: Target, product: Product) -> dict[str, list[int | str]]:
     shapes: dict[str, list[int | str]] = {
         "lora_A": [rank, product.inputs, *product.kernel] if product.kernel else [product.inputs, rank],
         "lora_B": [outputs, rank, *ones] if product.kernel else [rank, outputs],
+        "factor": [factors], "offset": [factors],
         "ia3_l": [1, factors, *ones] if target.feedforward else [factors, *ones]}
     return {role: shape for role, shape in shapes.items() if role in target.weights}
 
@@ -162,9 +177,9 @@ def read_onnx_adapter(path: str | os.PathLike[str], proto: ModelProto) -> tuple[
         if match is None or match["module"] not in places:
             raise ModelError(f"{os.fspath(path)!r} is an adapter for another base: it has a weight {name!r}, and the "
                              f"products of the model are {_list(places)}.")
-        modules[match["module"]][_ROLES[match["role"]]] = name
+        modules[match["module"]][_ROLES[match["suffix"]]] = name
     modules = {module: weights for module, weights in modules.items() if weights}
-    methods = {_METHODS.get(frozenset(weights)) for weights in modules.values()}
+    methods = {_METHODS.get(frozenset(weights.keys() - {"offset"})) for weights in modules.values()}
     if len(methods) != 1 or None in methods:
         raise ModelError(f"{os.fspath(path)!r} holds no whole adapter of one method.")
     targets = [_read_target(*places[module], weights, arrays, path) for module, weights in modules.items()]
@@ -193,7 +208,15 @@ def _read_target(product: Product, part: Part, weights: dict[str, str], arrays: 
                              f"{list(shape)}, and the model's {product.name!r} takes [{sizes_text}].")
     if feedforward:
         arrays[weights["ia3_l"]] = arrays[weights["ia3_l"]][0]
-    return target
+    return target if "factor" not in weights else _restore(target, product, arrays)
+
+
+def _restore(target: Target, product: Product, arrays: dict[str, np.ndarray]) -> Target:
+    """The target of DoRA as a training has it, and its weights."""
+    weights = dora.restore(product, target, {role: arrays.pop(name) for role, name in target.weights.items()})
+    names = {role: f"{target.name}.{dora.NAMES[role]}" for role in weights}
+    arrays |= {names[role]: a for role, a in weights.items()}
+    return replace(target, weights=names)
 
 
 def _list(names: Iterable[str]) -> str:

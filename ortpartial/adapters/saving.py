@@ -72,6 +72,9 @@ def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.Path
     if adapter is None:
         raise ModelError("The model holds no adapter; add one by add_lora, add_dora or add_ia3, train the model that "
                          "it returns, and save that.")
+    if adapter.method != "ia3" and not adapter.rank:
+        raise ModelError("The model is a base that `save_adapter` has written, whose adapters are inputs; give the "
+                         "model that was trained.")
     names = set(adapter.weights)
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in names}
     check_finite(arrays, {n: np.zeros(1) for n in arrays}, "get_trained_onnx")

@@ -8,7 +8,7 @@ from onnx import numpy_helper
 from tiny_decoders import make_decoder, past_of
 
 from ortpartial import build, constant, op, variable
-from ortpartial.adapters import add_ia3, add_lora, load_adapter, remove_adapter, save_adapter
+from ortpartial.adapters import add_dora, add_ia3, add_lora, load_adapter, remove_adapter, save_adapter
 from ortpartial.adapters.onnx_adapter import make_base
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.model import read_adapter
@@ -24,13 +24,14 @@ def draw(*shape):
 
 
 def make_network(width=5, inputs="ids"):
-    """A table, a convolution, a Gemm whose weight is transposed, and MatMul with Add of three and two axes."""
+    """A table, a convolution, MatMul with Add of three and two axes, and Gemm, one transposed and one with a bias."""
     ids = variable(inputs, "int64", ["N", 6])
     x = op.Gather(constant(draw(11, 4), hint="embed.weight"), ids)
     x = op.Conv(op.Transpose(x, perm=[0, 2, 1]), constant(draw(width, 4, 3), hint="conv.weight"), strides=[2])
     x = op.Transpose(x, perm=[0, 2, 1]) @ constant(draw(width, 3), hint="mix.weight") + constant(draw(3))
     x = op.Gemm(op.Flatten(op.Tanh(x)), constant(draw(8, 6), hint="fc.weight"), transB=1)
-    return build([ids], {"y": op.Relu(x) @ constant(draw(8, 8), hint="last.weight") + constant(draw(8))})
+    x = op.Relu(x) @ constant(draw(8, 8), hint="last.weight") + constant(draw(8))
+    return build([ids], {"y": op.Gemm(op.Tanh(x), constant(draw(8, 4), hint="bias.weight"), constant(draw(4)))})
 
 
 def randomize(proto):
@@ -60,6 +61,7 @@ def run(session, adapter=None, feeds=None):
 ADDED = {
     **{target: lambda model, target=target: add_lora(model, target, rank=2, dropout=0.5)
        for target in ("embed", "conv", "mix", "fc", "last", "*")},
+    "DoRA": lambda model: add_dora(model, ["mix", "last", "bias"], rank=2, alpha=3, dropout=0.5),
     "IA3": lambda model: add_ia3(model, ["conv", "mix", "fc", "last"], feedforward=()),
     "IA3 of what goes in": lambda model: add_ia3(model, ["conv", "mix", "fc", "last"], feedforward=["*"]),
 }
@@ -106,7 +108,8 @@ def test_every_adapter_is_active_and_is_loaded(tmp_path, name):
     save_adapter(loaded, tmp_path / "again.onnx_adapter")
     before, after = (read_adapter_file(p)[0] for p in (path, tmp_path / "again.onnx_adapter"))
     assert before.keys() == after.keys()
-    assert all((before[n] == after[n]).all() and before[n].shape == after[n].shape for n in before)
+    for n in before:
+        np.testing.assert_allclose(before[n], after[n], rtol=1e-5 if name == "DoRA" else 0, strict=True)
 
 
 @needs_files
@@ -130,12 +133,13 @@ def test_adapters_of_several_ranks_and_alphas_swap_on_one_session(tmp_path):
 
 
 @needs_files
+@pytest.mark.parametrize("add", [add_lora, add_dora])
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_a_decoder(tmp_path, is_packed):
+def test_a_decoder(tmp_path, is_packed, add):
     """Queries, keys and values are one product there; the runtime fuses operators of the base as it did."""
     model = make_decoder(is_packed=is_packed)
     feeds = {"input_ids": np.array([[3, 5, 7]]), "attention_mask": np.ones((1, 3), np.int64), **past_of(model)}
-    adapted = randomize(add_lora(model, ["linear", "lm_head", "embed_tokens"], rank=2, alpha=1))
+    adapted = randomize(add(model, ["linear", "lm_head", *["embed_tokens"] * (add is add_lora)], rank=2, alpha=1))
     save_adapter(adapted, tmp_path / "my.onnx_adapter", base=tmp_path / "base.onnx")
     session = open_session(tmp_path / "base.onnx")
     np.testing.assert_array_equal(run(session, feeds=feeds), run(open_session(model), feeds=feeds))
@@ -150,7 +154,7 @@ def test_an_adapter_for_another_base(tmp_path):
     message = r"my\.onnx_adapter' is an adapter for another base: its weight 'conv\.lora_B\.weight' has shape "
     with pytest.raises(ModelError, match=message + r"\[5, 2, 1\], and the model's 'conv' takes \[4, 2, 1\]\.$"):
         load_adapter(make_network(width=4), path)
-    message = r"is an adapter for another base: it has a weight 'conv\.lora_A\.weight', and the products of the model "
+    message = r"is an adapter for another base: it has a weight 'bias\.lora_A\.weight', and the products of the model "
     with pytest.raises(ModelError, match=message + r"are 'model\.embed_tokens', 'model.*q_proj', 'm.* \.\.\.\.$"):
         load_adapter(make_decoder(), path)
     with pytest.warns(ModelWarning, match=r"my\.onnx_adapter' was saved for a model with other inputs\.$"):

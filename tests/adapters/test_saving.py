@@ -71,9 +71,12 @@ def test_what_cannot_be_saved(tmp_path, optimizer):
     for name in ("my.onnx", "adapter.bin"):
         with pytest.raises(SettingError, match=rf"{name}' is to end in \.onnx_adapter or \.safetensors, or to name"):
             save_adapter(optimizer, tmp_path / name)
+    save_adapter(optimizer, tmp_path / "my.safetensors", base=tmp_path / "base.onnx")
+    with pytest.raises(ModelError, match="The model is a base that `save_adapter` has written, whose adapters are inp"):
+        save_adapter(tmp_path / "base.onnx", tmp_path / "other.safetensors")
     proto = optimizer.get_trained_onnx()
     broken = next(t for t in proto.graph.initializer if t.name == read_adapter(proto).weights[0])
     broken.CopyFrom(onnx.numpy_helper.from_array(np.full(list(broken.dims), np.nan, np.float32), broken.name))
     with pytest.raises(ConvergenceError, match=f"'{broken.name}' is no longer finite, and nothing is written"):
-        save_adapter(proto, tmp_path / "my.safetensors")
-    assert not list(tmp_path.iterdir())
+        save_adapter(proto, tmp_path / "other.safetensors")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["base.onnx", "my.safetensors"]
