@@ -87,7 +87,7 @@ $(TRAINING)/.installed-bench: pyproject.toml
 	@touch $@
 
 $(CPU)/.installed-test: pyproject.toml
-	$(call install,$(CPU),cpu$(,)oldest$(,)sklearn$(,)plot$(,)test,99)
+	$(call install,$(CPU),cpu$(,)oldest$(,)sklearn$(,)plot$(,)test$(,)genai,99)
 	@touch $@
 
 # Takes seconds; scripts of packages are not run.
