@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import callbacks, learning_loss, learning_penalty, learning_rate, precision, schedule, subgraph  # noqa: F401 - public paths
-from .adapters import add_dora, add_ia3, add_lora, load_adapter, save_adapter, trainable_parameters
+from .adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter, trainable_parameters
 from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
 from .estimator import (
     OrtGradientForwardBackwardOptimizer,
@@ -117,8 +117,8 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "Timer", "TrainingKit", "TrainingSession", "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay",
            "add_dora", "add_ia3", "add_lora", "add_loss_output", "build", "check_training_info", "composed", "constant",
            "elementwise", "find_learning_rate", "grad", "gradient_model", "load", "load_adapter",
-           "lower_training_operators", "lowered_step", "no_gradient", "op", "pad_rows", "plot_graph", "plot_histograms",
-           "plot_learning_rate_finder", "plot_losses", "run_kit", "save_adapter", "stop_gradient",
+           "lower_training_operators", "lowered_step", "merge", "no_gradient", "op", "pad_rows", "plot_graph",
+           "plot_histograms", "plot_learning_rate_finder", "plot_losses", "run_kit", "save_adapter", "stop_gradient",
            "strip_training_info", "to_training_info", "trainable_parameters", "variable", "vjp", "write_kit"]
 
 

@@ -16,6 +16,7 @@ from onnx import helper
 from ortpartial.exceptions import ModelError
 from ortpartial.model import Adapter, Target, read_tensors, write_files, write_tensors
 
+from .dora import check
 from .peft_modules import PeftModule, collect_modules, distribute
 from .peft_names import find_places
 from .products import Product
@@ -72,6 +73,8 @@ def read_peft(path: str | os.PathLike[str], products: Sequence[Product]) -> tupl
     ------
     ModelError
         The files are none of PEFT, use what is not supported, or are for another model.
+    SettingError
+        DoRA is on a product that it cannot be added to here.
     OSError
         They cannot be read.
     """
@@ -83,6 +86,8 @@ def read_peft(path: str | os.PathLike[str], products: Sequence[Product]) -> tupl
     arrays: dict[str, np.ndarray] = {}
     for module in modules:
         for product, part, weights in distribute(module, places[module.name]):
+            if method == "dora":
+                check(product)
             names = {role: f"{part.name}.{_ROLES[role]}" for role in weights}
             dtype = helper.tensor_dtype_to_np_dtype(product.dtype)
             arrays |= {names[role]: np.ascontiguousarray(a, dtype) for role, a in weights.items()}

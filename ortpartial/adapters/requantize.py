@@ -135,8 +135,9 @@ class BlockQuantization:
     def change(self, change: Callable[[np.ndarray, slice], np.ndarray]) -> Requantized:
         """Change the matrix, some rows at a time, and quantize it again.
 
-        A block keeps its scale and its zero point, or has those that its least and its greatest number ask for, what
-        is nearer: so the result is never further from the matrix that is wanted than the former one was.
+        The scale of a block fits its former numbers, or its least and its greatest number as in onnxruntime's
+        quantizer, what is nearer: a block that is multiplied keeps its numbers, and the result is never farther from
+        the matrix that is wanted than the former one was.
 
         Parameters
         ----------
@@ -158,8 +159,9 @@ class BlockQuantization:
     def _change_rows(self, rows: slice, change: Callable[[np.ndarray, slice], np.ndarray]) -> tuple[np.ndarray, ...]:
         """The bytes, scales and zero points of changed rows, and sums of squares of error, change and rows."""
         former = self.dequantize(rows)
-        w = change(former, rows)
-        scales, zeros = self._read_scales(rows), self._read_zeros(rows)
+        w = change(former, rows).astype(np.float32, copy=False)
+        zeros = self._read_zeros(rows)
+        scales = self._fit_numbers(w, former, self._read_scales(rows))
         numbers, error = self._round(w, scales, zeros)
         wide_scales, wide_zeros = self._fit_range(w, zeros)
         wide_numbers, wide_error = self._round(w, wide_scales, wide_zeros)
@@ -208,6 +210,15 @@ class BlockQuantization:
         result[:, groups] = ufunc.reduceat(w[:, np.argsort(self.groups, kind="stable")], starts, axis=1)
         return result
 
+    def _fit_numbers(self, w: np.ndarray, former: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """The scales by which the former numbers are nearest to the matrix."""
+        along, size = self._reduce(np.add, w * former), self._reduce(np.add, former * former)
+        return self._store(scales * np.divide(along, size, out=np.ones_like(size), where=size > 0))
+
+    def _store(self, scales: np.ndarray) -> np.ndarray:
+        """Scales as the file can have them, in float32."""
+        return scales.astype(self.scales.dtype).astype(np.float32)
+
     def _fit_range(self, w: np.ndarray, zeros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scales, and zero points if the file has some, by the range of each block, as onnxruntime's quantizer does."""
         low, high = self._reduce(np.minimum, w), self._reduce(np.maximum, w)
@@ -220,7 +231,7 @@ class BlockQuantization:
             zeros = np.divide(-low, scales, out=np.zeros_like(low), where=scales > 0)
             if self.zeros.dtype == np.uint8:
                 zeros = np.clip(np.rint(zeros), 0, highest)
-        return scales.astype(self.scales.dtype).astype(np.float32), zeros
+        return self._store(scales), zeros
 
     def _round(self, w: np.ndarray, scales: np.ndarray, zeros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The nearest numbers, and the sum of the squares of what they lack, by block."""
