@@ -26,7 +26,8 @@ WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], A
 #: By operator, the inputs that are statistics, labels, class weights, tables of angles, or numbers of a quantization.
 _KEPT = {("", "BatchNormalization"): {3, 4}, ("", "NegativeLogLikelihoodLoss"): {1, 2},
          ("", "SoftmaxCrossEntropyLoss"): {1, 2}, ("com.microsoft", "GatherBlockQuantized"): {2, 3},
-         ("com.microsoft", "GroupQueryAttention"): {7, 8}, ("com.microsoft", "MatMulNBits"): {2, 3},
+         ("com.microsoft", "GroupQueryAttention"): {7, 8, 12, 13}, ("com.microsoft", "MatMulNBits"): {2, 3},
+         ("com.microsoft", "MRotaryEmbedding"): {2, 3}, ("com.microsoft", "QMoE"): {3, 6, 9},
          ("com.microsoft", "RotaryEmbedding"): {2, 3}}
 
 #: From here on, numbers that are added to scores hide them from Softmax.

@@ -145,7 +145,8 @@ def _is_small_whole(a: np.ndarray) -> bool:
 def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
     """Refuse a long Range: the inference of onnx 1.23.2 writes one of constants out, number by number."""
     with np.errstate(all="ignore"):
-        first, last, step = (float(a.min()) if a.size else 1.0 for a in limits)
+        # That of com.microsoft may leave the step out, which is 1 then.
+        first, last, step = (*(float(a.min()) if a.size else 1.0 for a in limits), 1.0)[:3]
         count = (last - first) / step if step else 0.0
     if not count <= SMALL**2 * 16:
         raise ModelError(f"Node {node.name or '(unnamed)'} (Range, output {node.output[0]!r}) counts from {first} to "

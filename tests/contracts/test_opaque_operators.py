@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -16,6 +17,7 @@ from ortpartial import OnnxLayer, OrtGradientForwardBackwardOptimizer, build, co
 from ortpartial.autodiff.registry import RULES
 from ortpartial.cli import main
 from ortpartial.exceptions import ModelError, NoGradientError
+from ortpartial.graph.gradient_stop import mark_gradient_stop
 from ortpartial.runtime import Session, has_training
 from ortpartial.training_info import TrainingSession, to_training_info
 
@@ -23,6 +25,7 @@ from ortpartial.training_info import TrainingSession, to_training_info
 EXTENSIONS = importlib.util.find_spec("onnxruntime_extensions")
 needs_library = pytest.mark.skipif(EXTENSIONS is None, reason="onnxruntime-extensions, a library of custom operators, "
                                                               "is not installed")
+IS_OLD = onnxruntime.__version__.startswith("1.19.")
 ROWS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
 TARGETS = np.random.default_rng(1).normal(size=(20, 2)).astype(np.float32)
 
@@ -183,7 +186,7 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize("opset", [14, 21])
+@pytest.mark.parametrize("opset", [13, 17, 21, *[22] * (not IS_OLD)])
 @pytest.mark.parametrize("where", INSIDE)
 def test_inside(where, opset):
     body, function = INSIDE[where]
@@ -204,6 +207,89 @@ def test_inside(where, opset):
         return run(moved, x).sum(dtype=np.float64)
 
     assert (analytic * d).sum() == pytest.approx((total(1e-2) - total(-1e-2)) / 2e-2, rel=1e-2)
+
+
+#: What computes z = f(x) by operators that have no rule, without the weights.
+FOREIGN = {
+    "of real numbers": "z = com.microsoft.Inverse(x)",
+    "of several outputs": "f = Reshape(x, flat)  u, i, c = com.microsoft.Unique(f)  j = Reshape(i, square)  "
+                          "m = Cast <to = 1> (j)  k = com.microsoft.CDist <metric = \"sqeuclidean\"> (x, x)  "
+                          "z = Add(k, m)",
+    "of whole numbers": "i = Cast <to = 6> (x)  h = com.microsoft.MurmurHash3(i)  f = Cast <to = 1> (h)  "
+                        "g = Sigmoid(f)  z = Mul(g, x)",
+    "of indices": "o = Constant <value = int64[1] {0}> ()  i = com.microsoft.Range(a, b)  e = Cast <to = 7> (i)  "
+                  "z = Gather(x, e)",
+    "of strings": "t = Cast <to = 8> (x)  r = com.microsoft.Tokenizer <mark = 0, pad_value = \"0\", mincharnum = 1, "
+                  "separators = [\" \"]> (t)  s = Cast <to = 1> (r)  z = Squeeze(s, two)",
+    "of a quantization": "s = Constant <value = float {0.1}> ()  o = Constant <value = uint8 {128}> ()  "
+                         "q = com.microsoft.QuantizeLinear(x, s, o)  "
+                         "p = com.microsoft.QLinearMul(q, s, o, q, s, o, s, o)  z = com.microsoft.DequantizeLinear(p, s, o)",
+}
+
+
+@pytest.mark.parametrize("opset", [13, 17, *[22] * (not IS_OLD)])
+@pytest.mark.parametrize("what", FOREIGN)
+def test_in_front_of_the_weight(what, opset):
+    """Operators without a rule never keep a graph from being trained where no gradient goes through them."""
+    model = parsed(FOREIGN[what], opset)
+    model.graph.initializer.extend([numpy_helper.from_array(np.array(a, d), n) for n, a, d in (
+        ("a", 0, np.int32), ("b", 4, np.int32), ("two", [2], np.int64), ("flat", [-1], np.int64),
+        ("square", [4, 4], np.int64))])
+    used = {i for node in model.graph.node for i in node.input}
+    for t in [t for t in model.graph.initializer if t.name not in used]:
+        model.graph.initializer.remove(t)
+    x = ROWS[:4]
+    z = run(with_output(model, "z"), x)
+    gradient = gradient_model(model, ["W1"], cotangents="ones")
+    w = numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == "W1"))
+    found = Session(gradient).run({"x": x, "W1": w})["W1_grad"]
+    np.testing.assert_allclose(found, z.T @ np.ones((4, 2), np.float32), rtol=1e-4)
+    optimizer = OrtGradientForwardBackwardOptimizer(model, max_iter=1, batch_size=4, learning_rate=1e-3).fit(x, x[:, :2])
+    assert optimizer.weights_to_train == ["W1"]
+
+
+def with_output(model, name):
+    """A model with an inner tensor as its first output."""
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    other.graph.output.insert(0, onnx.ValueInfoProto(name=name))
+    return other
+
+
+def test_behind_a_stop():
+    """What is behind the end of a gradient may be computed by any operator."""
+    stop = helper.make_node("Identity", ["h"], ["s"])
+    mark_gradient_stop(stop)
+    nodes = [stop, helper.make_node("CDist", ["s", "s"], ["d"], domain="com.microsoft", metric="euclidean"),
+             helper.make_node("ReduceMean", ["d"], ["m"], keepdims=0), helper.make_node("Mul", ["h", "m"], ["z"])]
+    model = between(*nodes)
+    gradient = gradient_model(model, ["W0"], cotangents="ones")
+    w0, w1 = (numpy_helper.to_array(t) for t in model.graph.initializer)
+    h = ROWS @ w0
+    mean = np.sqrt(((h[:, None] - h) ** 2).sum(-1)).mean()
+    found = Session(gradient).run({"x": ROWS, "W0": w0})["W0_grad"]
+    np.testing.assert_allclose(found, mean * ROWS.T @ np.ones((20, 2), np.float32) @ w1.T, rtol=1e-3)
+    del stop.metadata_props[:]
+    with pytest.raises(NoGradientError, match="CDist> has no gradient"):
+        gradient_model(between(*nodes), ["W0"])
+
+
+def test_an_operator_of_a_newer_runtime():
+    """One sentence says what the installed onnxruntime lacks."""
+    node = helper.make_node("Futuristic", ["h"], ["z"], domain="com.microsoft")
+    with pytest.raises(ModelError, match=r"Neither ONNX nor the installed onnxruntime has an operator com\.microsoft\."):
+        load(between(node))
+    model = between(node, declared=[helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 4])])
+    with pytest.raises(ModelError, match=r"^onnxruntime \S+ has no operator com.microsoft.Futuristic; a newer onnxruntime "
+                                         r"may have it\.$"):
+        OrtGradientForwardBackwardOptimizer(load(model), ["W1"]).predict(ROWS)
+
+
+@pytest.mark.skipif(not IS_OLD, reason="Only onnxruntime 1.19.2 lacks them.")
+def test_operators_that_the_old_runtime_lacks():
+    node = helper.make_node("GatedRMSNorm", ["h", "g", "h"], ["z"], domain="com.microsoft")
+    with pytest.raises(ModelError, match=r"^onnxruntime 1.19.2 has no operator com.microsoft.GatedRMSNorm; a newer "
+                                         r"onnxruntime may have it\.$"):
+        OrtGradientForwardBackwardOptimizer(between(node, initializers=[weight("g", 4)])).predict(ROWS)
 
 
 def test_whole_numbers_end_a_gradient():
