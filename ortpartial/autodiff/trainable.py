@@ -30,6 +30,9 @@ _KEPT = {("", "BatchNormalization"): {3, 4}, ("", "NegativeLogLikelihoodLoss"): 
          ("com.microsoft", "MRotaryEmbedding"): {2, 3}, ("com.microsoft", "QMoE"): {3, 6, 9},
          ("com.microsoft", "RotaryEmbedding"): {2, 3}}
 
+#: Operators that read a packed weight, its scales and its zero points.
+_PACKED = frozenset({("com.microsoft", "GatherBlockQuantized"), ("com.microsoft", "MatMulNBits")})
+
 #: From here on, numbers that are added to scores hide them from Softmax.
 _HIDING = -1e4
 
@@ -92,7 +95,9 @@ def find_scales(outputs: Sequence[Value]) -> set[Value]:
     """The scales of the quantizations that outputs depend on, which were calibrated."""
     scales: set[Value] = set()
     for node in topological(outputs):
-        if is_quantized(node):
+        if node.key in _PACKED:
+            scales.update(x for x in node.inputs[2:4] if x is not None)
+        elif is_quantized(node):
             scales.update(x for i, x in enumerate(node.inputs)
                           if x is not None and "scale" in parameter(node.schema, i).name)
         elif node.op_type == "Mul" and any(map(_is_dynamic_scale, node.reads)):

@@ -14,7 +14,7 @@ from .index_ranges import Range, check_empty, check_indices, find_indices, index
 from .load import Model, load, read, register_upgrade_check
 from .ml import ML_OPERATORS, compute_ml, expand_ml, list_preprocessing, read_ml_weights
 from .names import match_names
-from .prepare import prepare
+from .prepare import is_misplaced, prepare
 from .prune import prune_outputs
 from .quantized_operators import by_row, dequantize
 from .reader import register_expansion
@@ -33,9 +33,9 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "Al
            "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml", "count_modules", "declare",
            "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate", "expand_body", "expand_ml",
            "find_aliases", "find_computed_inputs", "find_indices", "find_libraries", "format_bytes", "format_flops",
-           "index_ranges", "is_cache", "is_generated_name", "is_quantized", "list_preprocessing", "load",
-           "mark_straight_through", "match_names", "note_adapter", "offload_weights", "place_initializers", "prepare",
-           "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope", "read_tensors",
+           "index_ranges", "is_cache", "is_generated_name", "is_misplaced", "is_quantized", "list_preprocessing",
+           "load", "mark_straight_through", "match_names", "note_adapter", "offload_weights", "place_initializers",
+           "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope", "read_tensors",
            "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused", "replace_file",
            "replace_weights", "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real",
            "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]

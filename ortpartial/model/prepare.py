@@ -21,7 +21,7 @@ from .upgrade import STANDARD, mark_opset, upgrade
 from .validation import check_proto
 from .walk import bodies, walk_graphs, walk_protos
 
-__all__ = ["check_graph", "infer_types", "prepare", "set_sizes"]
+__all__ = ["check_graph", "infer_types", "is_misplaced", "prepare", "set_sizes"]
 
 
 def prepare(
@@ -86,12 +86,16 @@ def _inline(model: ModelProto) -> ModelProto:
 def _name_domains(model: ModelProto) -> None:
     """Put operators of onnxruntime that it writes into the domain of ONNX, which has none of the name, into its own."""
     misplaced = [node for container in (model.graph, *model.functions) for node in walk_protos(container)
-                 if ("com.microsoft", node.op_type) in EXPANSIONS and node.domain in STANDARD
-                 and not defs.has(node.op_type)]
+                 if is_misplaced(node)]
     for node in misplaced:
         node.domain = "com.microsoft"
     if misplaced and not any(o.domain == "com.microsoft" for o in model.opset_import):
         model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+
+def is_misplaced(node: onnx.NodeProto) -> bool:
+    """Whether a node is an operator of onnxruntime, written into the domain of ONNX, which has none of the name."""
+    return ("com.microsoft", node.op_type) in EXPANSIONS and node.domain in STANDARD and not defs.has(node.op_type)
 
 
 def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:

@@ -20,7 +20,7 @@ from onnx import (
 
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import Value
-from ortpartial.model import ONNX_DOMAINS, Model, load, read, walk_graphs
+from ortpartial.model import ONNX_DOMAINS, Model, is_misplaced, load, read, walk_graphs
 
 from .graphs import build_step, combine_graphs, mutable, pairs
 
@@ -145,7 +145,7 @@ def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) 
         if domain not in opsets:
             raise ModelError(f"{where}: node {node.name or '(unnamed)'} is a {name}, and the model does not import the "
                              f"domain {domain!r}.")
-        if domain in ONNX_DOMAINS and not defs.has(node.op_type, opsets[domain], domain):
+        if domain in ONNX_DOMAINS and not (defs.has(node.op_type, opsets[domain], domain) or is_misplaced(node)):
             raise ModelError(f"{where}: node {node.name or '(unnamed)'} is a {name}, which is no operator of ONNX at "
                              f"version {opsets[domain]} of its domain, nor a function of the model.")
 
