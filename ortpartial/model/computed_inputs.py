@@ -211,7 +211,10 @@ def _shape_cache(v: Value, nodes: Sequence[Node]) -> tuple[int | str, ...] | Non
     if is_set[past]:
         return None
     shape: list[Any] = [{rows: _ROWS, past: 0}.get(i, n) for i, n in enumerate(sizes)]
-    for y in (y for node in nodes if v in node.inputs and _CACHING.search(node.op_type) for y in node.outputs):
+    # Of a cache of a window, attention reads the rows that hold something.
+    read = [v, *(node.outputs[0] for node in nodes if node.op_type == "Slice" and node.inputs[0] is v)]
+    for y in (y for node in nodes if _CACHING.search(node.op_type) and any(x in node.inputs for x in read)
+              for y in node.outputs):
         if y.rank == v.rank:
             pairs = zip(shape, y.shape or (), strict=True)
             shape = [n if isinstance(n, int) or i == rows else m for i, (n, m) in enumerate(pairs)]

@@ -47,6 +47,7 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
     """
     rewrites = [
         _fold_shape,
+        _skip_slice_of_nothing,
         _reshape_before_transpose,
         _gathers_to_split(model),
         _relu_after_pool(model),
@@ -72,6 +73,15 @@ def _fold_shape(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
     if node.op_type == "Size":
         return [constant(sizes.prod())]
     return [constant(sizes[node.attribute("start") : node.attribute("end")])]
+
+
+def _skip_slice_of_nothing(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    """The input of a Slice along axes that have no elements, such as those of an empty cache."""
+    if node.op_type != "Slice" or len(inputs) < 4 or inputs[3] is None or inputs[3].array is None:
+        return None
+    x, axes = inputs[0], inputs[3].array
+    is_empty = x.shape is not None and all(x.shape[axis] == 0 for axis in axes)
+    return [x] if is_empty else None
 
 
 def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:

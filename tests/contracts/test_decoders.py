@@ -1,10 +1,13 @@
 """Decoders as onnxruntime-genai's model builder writes them are trained on token ids alone."""
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, load, op
 from ortpartial.exceptions import DataError, SettingError
+from ortpartial.graph import topological
 from ortpartial.learning_loss import SoftmaxCrossEntropyLearningLoss
 from ortpartial.model import find_computed_inputs, read
 from tests.support.tiny_decoders import make_decoder, past_of
@@ -44,6 +47,26 @@ def test_ids_alone_train_as_all_inputs_do(has_positions, engine):
     np.testing.assert_allclose(short.losses(IDS, y), long.losses(every, y), rtol=1e-5)
     assert short.score({"input_ids": IDS}, y) == long.score(every, y)
     assert [i.name for i in short.get_trained_onnx().graph.input] == list(load(model).inputs)
+
+
+@pytest.mark.skipif(onnxruntime.__version__.startswith("1.19."), reason="onnxruntime 1.19.2 has no cache of a window.")
+def test_a_cache_of_a_window_is_empty_as_any():
+    """The builder writes one for sliding windows; a cache of less than the window is none to onnxruntime."""
+    trained = []
+    for more in ({}, {"sliding_window_cache": 1}):
+        model = read(make_decoder())
+        for node in (node for node in model.graph.node if node.op_type == "GroupQueryAttention"):
+            settings = {a.name: helper.get_attribute_value(a) for a in node.attribute} | {"local_window_size": 3} | more
+            del node.attribute[:]
+            node.attribute.extend(helper.make_attribute(*pair) for pair in settings.items())
+        optimizer = make_optimizer(model).fit({"input_ids": IDS}, NEXT)
+        engine = optimizer._engine
+        ran = engine._spec_for(engine._shapes[2]).rewritten
+        attention = [n for n in topological(list(ran.outputs.values())) if n.op_type == "GroupQueryAttention"]
+        assert all(past.array is not None for node in attention for past in node.inputs[3:5])
+        trained.append((optimizer.trained_coef_, optimizer.predict({"input_ids": IDS})))
+    assert_close(trained[0][0], trained[1][0])
+    np.testing.assert_allclose(trained[0][1], trained[1][1], atol=1e-6)
 
 
 def test_padding_changes_nothing_that_counts():

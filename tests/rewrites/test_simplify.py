@@ -10,6 +10,8 @@ from ortpartial.model.load import load
 from ortpartial.rewrites.simplify import simplify
 from ortpartial.runtime.session import Session
 
+NOTHING = constant(np.zeros((2, 0, 4), np.float32))
+
 
 def x_of(*shape):
     return variable("x", "float32", shape)
@@ -72,6 +74,8 @@ CASES = {
     "some sizes": (
         lambda x: op.Reshape(x, op.Concat(op.Shape(x, start=-2, end=2), [-1], axis=0)), [2, 3, 4], ["Reshape"]),
     "unknown sizes": (lambda x: op.Reshape(x, op.Shape(x)), ["N", 3, 4], ["Shape", "Reshape"]),
+    "a slice of nothing": (lambda x: op.Concat(x, op.Slice(NOTHING, [0], op.Cast(x[0, 0, :1], to=7), [1]), axis=1),
+                           [2, 3, 4], ["Concat"]),
     "idle Dropout": (lambda x: op.Exp(op.Dropout(x)), ["N", 3, 4], ["Exp"]),
     "a Relu under a pool": (lambda x: pooled(op.Relu(x)), [2, 3, 4], ["MaxPool", "Relu"]),
     "a Relu that something else reads, too": (
