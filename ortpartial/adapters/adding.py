@@ -13,7 +13,7 @@ from ortpartial.model import Adapter, Model, Target, read_adapter
 
 from . import dora, ia3, lora
 from .insertion import insert, read_copy
-from .products import Part, Product, find_products
+from .products import Part, Product, find_closed, find_products
 from .targets import choose_parts, match_parts
 
 __all__ = ["add_dora", "add_ia3", "add_lora"]
@@ -40,8 +40,10 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
         Patterns of `fnmatch` over the names of modules, nodes and weights, such as ``"*q_proj*"``; the end of the name
         of a module, such as ``"q_proj"``; ``"linear"`` for all linear layers but the head of a language model;
         ``"attention"`` for those inside of attention. They are products with constant weights: MatMul, Gemm, Conv
-        without groups, Gather of rows, and MatMulNBits, FusedMatMul and GatherBlockQuantized of onnxruntime. Where one
-        product computes queries, keys and values, these are three targets: ``"q_proj"``, ``"k_proj"`` and ``"v_proj"``.
+        without groups, Gather of rows, and MatMulNBits, FusedMatMul, GatherBlockQuantized and Attention of onnxruntime,
+        and what its dynamic quantization makes of MatMul. Where one product computes queries, keys and values, these
+        are three targets: ``"q_proj"``, ``"k_proj"`` and ``"v_proj"``, or in BERT ``"query"``, ``"key"`` and
+        ``"value"``.
     rank : int
         The columns of A and rows of B.
     alpha : float
@@ -80,6 +82,9 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     frame, generator = _check("lora", rank, alpha, dropout, random_state)
 
     def draw(product: Product, part: Part) -> dict[str, np.ndarray]:
+        if dropout and product.is_inside:
+            raise SettingError(f"dropout drops what a target reads, and {part.name!r} is computed inside of attention, "
+                               f"of all that the node reads; leave dropout at 0, or {part.name!r} out of targets.")
         return lora.draw(product, part, rank, generator)
 
     return _add(model, targets, frame, draw, lora.NAMES)
@@ -184,6 +189,8 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
         if len(product.parts) > 1:
             raise SettingError(f"feedforward names {part.name!r}, a part of {product.name!r}, whose parts all read "
                                f"the same; leave it out.")
+        if product.source:
+            raise SettingError(f"feedforward names {part.name!r}, which reads integers; leave it out.")
         return True
 
     def draw(product: Product, part: Part) -> dict[str, np.ndarray]:
@@ -204,7 +211,7 @@ def _add(model: Source, targets: Targets, frame: Adapter, draw: Callable[[Produc
     chosen: list[Target] = []
     arrays: dict[str, np.ndarray] = {}
     taken = {t.name for t in proto.graph.initializer}
-    for product, parts in choose_parts(products, targets):
+    for product, parts in choose_parts(products, targets, find_closed(proto.graph)):
         for part in parts:
             weights = draw(product, part)
             named = {role: _name(f"{part.name}.{names[role]}", taken) for role in weights}

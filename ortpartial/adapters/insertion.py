@@ -1,7 +1,7 @@
 """Insertion: the nodes and weights of an adapter in the graph of a model, and the model without them again.
 
 What a node computed, ``y``, is called ``<module>/adapter/base``, and the last inserted node computes ``y``, so that
-nothing else in the file changes.
+nothing else in the file changes. A node that computes attention, too, reads another weight.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
         nodes = Nodes(beside[0].name, product.dtype, opset)
         if beside[0].feedforward:
             before[product.node.output[0]] = ia3.scale_input(nodes, product, beside[0])
+        elif product.is_inside:
+            before[product.node.output[0]] = _replace_weight(adapter, product, beside, nodes)
         else:
-            end = product.bias if adapter.method == "ia3" and product.bias is not None else product.node
+            end = product.bias if adapter.method == "ia3" and product.bias is not None else product.end or product.node
             behind[_replace_output(end, adapter, product, beside, nodes)] = nodes.nodes
     ordered = [n for node in proto.graph.node
                for n in (*before.get(node.output[0], ()), node, *behind.get(node.output[0], ()))]
@@ -74,23 +76,35 @@ def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
 def _replace_output(end: NodeProto, adapter: Adapter, product: Product, targets: Sequence[Target],
                     nodes: Nodes) -> str:
     """Let inserted nodes compute what a node did; returns what the node's own output is called now."""
-    adapt = _METHODS[adapter.method]
     output, base = end.output[0], f"{nodes.module}{MARK}base"
     end.output[0] = base
-    if len(product.parts) == 1:
-        adapt(nodes, adapter, product, targets[0], base)
-    else:
-        by_part = {t.start: t for t in targets}
-        parts = nodes.split(base, [part.stop - part.start for part in product.parts])
-        for i, part in enumerate(product.parts):
-            if part.start in by_part:
-                target = by_part[part.start]
-                nodes.module = target.name
-                parts[i] = adapt(nodes, adapter, product, target, parts[i])
-        nodes.module = targets[0].name
-        nodes.compute("Concat", *parts, axis=-1)
+    _adapt(nodes, adapter, product, targets, base)
     nodes.nodes[-1].output[0] = output
     return base
+
+
+def _replace_weight(adapter: Adapter, product: Product, targets: Sequence[Target], nodes: Nodes) -> list[NodeProto]:
+    """Let a node read a weight, and for factors a bias, that inserted nodes compute; returns these nodes."""
+    for index in (1, 2) if adapter.method == "ia3" else (1,):
+        if len(product.node.input) > index and product.node.input[index]:
+            product.node.input[index] = _adapt(nodes, adapter, product, targets, product.node.input[index])
+    return nodes.nodes
+
+
+def _adapt(nodes: Nodes, adapter: Adapter, product: Product, targets: Sequence[Target], base: str) -> str:
+    """Change the columns of some targets."""
+    adapt = _METHODS[adapter.method]
+    if len(product.parts) == 1:
+        return adapt(nodes, adapter, product, targets[0], base)
+    by_part = {t.start: t for t in targets}
+    parts = nodes.split(base, [part.stop - part.start for part in product.parts])
+    for i, part in enumerate(product.parts):
+        if part.start in by_part:
+            target = by_part[part.start]
+            nodes.module = target.name
+            parts[i] = adapt(nodes, adapter, product, target, parts[i])
+    nodes.module = targets[0].name
+    return nodes.compute("Concat", *parts, axis=-1)
 
 
 def remove_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
@@ -125,13 +139,20 @@ def remove_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str]) -
     kept = [node for node in proto.graph.node if not node.name.startswith(prefixes)]
     for node in kept:
         node.output[:] = [outputs[o.partition(MARK)[0]] if o.startswith(prefixes) else o for o in node.output]
-        node.input[:] = [scaled.get(i, i) for i in node.input]
+        node.input[:] = [_trace(i, scaled) for i in node.input]
     weights = set(adapter.weights)
     _replace(proto.graph.node, kept)
     _replace(proto.graph.initializer, [t for t in proto.graph.initializer if t.name not in weights])
     _replace(proto.graph.input, [i for i in proto.graph.input if i.name not in weights])
     note_adapter(proto, None)
     return proto
+
+
+def _trace(name: str, first: Mapping[str, str]) -> str:
+    """What the first of nodes in a row reads, by what each computes and what it reads first."""
+    while name in first:
+        name = first[name]
+    return name
 
 
 def _replace(field: Any, messages: Sequence[Any]) -> None:

@@ -3,7 +3,8 @@
     y = W(x) + alpha / rank * (dropout(x) @ A) @ B
 
 Beside a convolution stand two, the second of which has a kernel of size 1; of a table, rows of A are looked up, and
-multiplied by B. Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+multiplied by B; inside of fused attention, A @ B is added to W. Source: E. Hu et al., "LoRA: Low-Rank Adaptation of
+Large Language Models", ICLR 2022.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ def adapt(nodes: Nodes, adapter: Adapter, product: Product, target: Target, base
 
 
 def multiply(nodes: Nodes, adapter: Adapter, product: Product, target: Target) -> str:
-    """The product of what a product reads with A and B."""
+    """The product of what a product reads with A and B, or of A and B alone, where it is added to the weight."""
     a, b = target.weights["lora_A"], target.weights["lora_B"]
     node = product.node
+    if product.is_inside:
+        return nodes.compute("MatMul", nodes.scale(a, target.scale), b)
     if product.is_table:
         rows = nodes.compute("Gather", a, node.input[1])
         return nodes.compute("MatMul", nodes.scale(rows, target.scale), b)
-    x = nodes.drop(node.input[0], adapter.dropout)
+    x = nodes.drop(product.reads, adapter.dropout)
     if node.op_type == "Conv":
         h = nodes.compute("Conv", x, a, **read_attributes(node))
         return nodes.compute("Conv", nodes.scale(h, target.scale), b, kernel_shape=[1] * len(product.kernel))

@@ -14,12 +14,23 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ortpartial.model import is_generated_name, read_scope
 
-__all__ = ["Part", "Product", "find_products", "read_attributes"]
+__all__ = ["PROJECTIONS", "Part", "Product", "find_closed", "find_products", "read_attributes"]
 
 #: By operator, the input that is the weight.
 _WEIGHTS = {("", "MatMul"): 1, ("", "Gemm"): 1, ("", "Conv"): 1, ("", "Gather"): 0,
             ("com.microsoft", "MatMulNBits"): 1, ("com.microsoft", "FusedMatMul"): 1,
-            ("com.microsoft", "GatherBlockQuantized"): 0}
+            ("com.microsoft", "GatherBlockQuantized"): 0, ("com.microsoft", "Attention"): 1,
+            ("", "MatMulInteger"): 1, ("com.microsoft", "MatMulIntegerToFloat"): 1,
+            ("com.microsoft", "DynamicQuantizeMatMul"): 1}
+
+#: Products of integers that dynamic quantization makes of floats, and in which floats are made of the result.
+_DYNAMIC = frozenset({"DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"})
+
+#: Products of integers that read and compute integers, or attention inside, and have no place for an adapter.
+_CLOSED = frozenset({"ConvInteger", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"})
+
+#: What the projections are called that attention begins with, in BERT and elsewhere.
+PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj")
 
 #: Operators through which a weight is read: it is stored transposed, in another dtype or quantized.
 _THROUGH = frozenset({"Cast", "DequantizeLinear", "Identity", "Transpose"})
@@ -67,6 +78,10 @@ class Product:
         The Add behind it.
     kernel : tuple of int
         The size of the kernel of a convolution.
+    source : str
+        The floats that it multiplies, where the node itself reads integers that were made of them.
+    end : onnx.NodeProto, optional
+        The node that makes floats of what it computes, where that is another.
     tensors : dict of str to onnx.TensorProto
         The constants of the graph.
     """
@@ -80,6 +95,8 @@ class Product:
     parts: tuple[Part, ...]
     bias: NodeProto | None = None
     kernel: tuple[int, ...] = ()
+    source: str = ""
+    end: NodeProto | None = None
     tensors: Mapping[str, TensorProto] = field(default_factory=dict, repr=False, compare=False)
 
     def read_tensor(self, index: int) -> np.ndarray | None:
@@ -91,6 +108,16 @@ class Product:
     def node_name(self) -> str:
         """What tells the node from others: its name, or its output."""
         return self.node.name or self.node.output[0]
+
+    @property
+    def reads(self) -> str:
+        """The floats that it multiplies."""
+        return self.source or self.node.input[0]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether its result is read by attention in the same node: its weight is changed, and not the result."""
+        return self.node.op_type == "Attention"
 
     @property
     def is_head(self) -> bool:
@@ -149,6 +176,11 @@ class _Weights:
             dtype = TensorProto.FLOAT if scale is None else scale[2]
         return origin, shape, dtype
 
+    def find_reader(self, node: NodeProto, op_type: str) -> NodeProto | None:
+        """The node of an operator that alone reads what a node computes."""
+        readers = self.readers[node.output[0]]
+        return readers[0] if len(readers) == 1 and readers[0].op_type == op_type else None
+
     def find_array(self, name: str) -> list[int] | None:
         """The whole numbers of a small constant."""
         t = self.tensors.get(name)
@@ -158,9 +190,10 @@ class _Weights:
 def find_products(graph: GraphProto) -> list[Product]:
     """The products of a graph, in its order.
 
-    They are MatMul, Gemm, Conv without groups, Gather of rows, and FusedMatMul, MatMulNBits and GatherBlockQuantized of
-    onnxruntime, with a constant weight: an initializer as it is, transposed, cast or dequantized. Products inside of
-    branches, loops and functions are none of them.
+    They are MatMul, Gemm, Conv without groups, Gather of rows, and FusedMatMul, MatMulNBits, GatherBlockQuantized and
+    Attention of onnxruntime, with a constant weight: an initializer as it is, transposed, cast or dequantized; and the
+    products of integers that dynamic quantization makes of those of floats. Products inside of branches, loops and
+    functions are none of them.
 
     Parameters
     ----------
@@ -178,10 +211,11 @@ def find_products(graph: GraphProto) -> list[Product]:
 
 def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | None:
     """The product that a node is, if it is one."""
-    index = _WEIGHTS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    index = _WEIGHTS.get(_kind(node))
     traced = None if index is None or len(node.input) <= index else weights.trace(node.input[index])
     sizes = None if traced is None else _find_sizes(node, *traced[1:])
-    if traced is None or sizes is None:
+    floats = _find_floats(node, weights)
+    if traced is None or sizes is None or floats is None:
         return None
     origin, shape, dtype = traced
     if node.op_type in ("MatMulNBits", "GatherBlockQuantized"):
@@ -189,13 +223,57 @@ def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | 
         if scales is None:
             return None
         dtype = scales[2]
+    elif node.op_type in _DYNAMIC:
+        dtype = TensorProto.FLOAT
     if dtype not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE):
         return None
+    source, end = floats
     name = _name(node, origin, taken)
-    bias = _find_bias(node, weights)
+    bias = _find_bias(end or node, weights)
     parts = _find_parts(node, name, sizes[1], bias, weights)
     kernel = tuple(shape[2:]) if node.op_type == "Conv" else ()
-    return Product(node, name, origin, *sizes, dtype, parts, bias, kernel, weights.tensors)
+    return Product(node, name, origin, *sizes, dtype, parts, bias, kernel, source, end, weights.tensors)
+
+
+def _kind(node: NodeProto) -> tuple[str, str]:
+    """The domain and the name of an operator."""
+    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
+
+
+def find_closed(graph: GraphProto) -> list[NodeProto]:
+    """The products that have no place for an adapter: those of integers from integers, and with attention around them.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph.
+
+    Returns
+    -------
+    list of onnx.NodeProto
+    """
+    return [node for node in graph.node if node.op_type in _CLOSED]
+
+
+def _find_floats(node: NodeProto, weights: _Weights) -> tuple[str, NodeProto | None] | None:
+    """The floats that integers were made of, which a product reads, and the node that makes floats of its result.
+
+    They are none where the node reads and computes floats, and nothing is returned where one of them is not found.
+    """
+    if node.op_type not in ("MatMulInteger", "MatMulIntegerToFloat"):
+        return "", None
+    maker = weights.makers.get(node.input[0])
+    if maker is None or maker.op_type not in ("DynamicQuantizeLinear", "QuantizeLinear"):
+        return None
+    end = None
+    if node.op_type == "MatMulInteger":
+        cast = weights.find_reader(node, "Cast")
+        if cast is None or read_attributes(cast)["to"] != TensorProto.FLOAT:
+            return None
+        end = weights.find_reader(cast, "Mul")
+        if end is None:
+            return None
+    return maker.input[0], end
 
 
 def _find_sizes(node: NodeProto, shape: Sequence[int], dtype: int) -> tuple[int, int] | None:
@@ -224,7 +302,10 @@ def _name(node: NodeProto, weight: str, taken: Counter[str]) -> str:
     """The module of a product: from the name of its weight, the scope of its node, or any other name that it has."""
     module = _WEIGHT_SUFFIX.sub("", weight)
     is_named = module != weight and not is_generated_name(weight)
-    names = [module if is_named else None, read_scope(node), weight, node.name, node.output[0]]
+    scope = read_scope(node)
+    if node.op_type == "Attention":  # named by onnxruntime's optimizer, but for what it computes
+        scope, is_named = read_scope(NodeProto(name=node.output[0])), False
+    names = [module if is_named else None, scope, weight, node.name, node.output[0]]
     name = next((n for n in names if n and n not in taken), node.output[0])
     taken[name] += 1
     return name if taken[name] == 1 else f"{name}_{taken[name] - 1}"
@@ -232,17 +313,19 @@ def _name(node: NodeProto, weight: str, taken: Counter[str]) -> str:
 
 def _find_bias(node: NodeProto, weights: _Weights) -> NodeProto | None:
     """The Add of a constant that alone reads what a node computes."""
-    readers = weights.readers[node.output[0]]
-    if len(readers) != 1 or readers[0].op_type != "Add":
-        return None
-    others = [n for n in readers[0].input if n != node.output[0]]
+    reader = weights.find_reader(node, "Add")
+    others = [] if reader is None else [n for n in reader.input if n != node.output[0]]
     traced = weights.trace(others[0]) if others else None
-    return readers[0] if traced is not None and len(traced[1]) == 1 else None
+    return reader if traced is not None and len(traced[1]) == 1 else None
 
 
 def _find_parts(node: NodeProto, name: str, columns: int, bias: NodeProto | None,
                 weights: _Weights) -> tuple[Part, ...]:
     """The projections for queries, keys and values that a product named qkv_proj computes at once, else itself."""
+    if node.op_type == "Attention":
+        sizes = read_attributes(node).get("qkv_hidden_sizes") or [columns // 3] * 3
+        names = PROJECTIONS[:3] if name.endswith(".self") else PROJECTIONS[3:]  # as BERT calls them, and all others
+        return tuple(Part(f"{name}.{n}", sum(sizes[:i]), sum(sizes[: i + 1])) for i, n in enumerate(names))
     if name.rpartition(".")[2] == "qkv_proj":
         readers = weights.readers[(bias or node).output[0]]
         sizes = next((s for r in readers if (s := _read_sizes(r, columns, weights)) is not None), None)

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from ortpartial.exceptions import SettingError
+from onnx import NodeProto
 
-from .products import Part, Product
+from ortpartial.exceptions import SettingError
+from ortpartial.model import read_scope
+
+from .products import PROJECTIONS, Part, Product
 
 __all__ = ["choose_parts", "match_parts"]
 
@@ -17,7 +20,8 @@ __all__ = ["choose_parts", "match_parts"]
 _ATTENTION = re.compile(r"attn|attention|attend|^[qkvo]_proj$|^qkv(_proj)?$|^out_proj$", re.IGNORECASE)
 
 
-def choose_parts(products: Sequence[Product], targets: str | Sequence[str]) -> list[tuple[Product, list[Part]]]:
+def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
+                 closed: Sequence[NodeProto] = ()) -> list[tuple[Product, list[Part]]]:
     """The products that targets stand for, and the parts of each.
 
     Parameters
@@ -27,6 +31,8 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str]) -> l
     targets : str or sequence of str
         ``"linear"``, ``"attention"``, or patterns of `fnmatch` over the names of modules, nodes and weights; a name may
         stand for the end of a module's, as ``"q_proj"`` does.
+    closed : sequence of onnx.NodeProto
+        The products that have no place for an adapter, which the error names where they are meant.
 
     Returns
     -------
@@ -44,7 +50,7 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str]) -> l
             raise SettingError(f"A target is a pattern over names of modules, nodes and weights, not {pattern!r}.")
         matching = [(product.name, part.name) for product in products for part in match_parts(product, pattern)]
         if not matching:
-            raise SettingError(_explain_nothing(products, pattern))
+            raise SettingError(_explain_closed(closed, pattern) or _explain_nothing(products, pattern))
         chosen.update(dict.fromkeys(matching))
     if not chosen:
         raise SettingError("targets is empty; name at least one pattern, such as 'linear' or '*q_proj*'.")
@@ -69,6 +75,18 @@ def match_parts(product: Product, pattern: str) -> Sequence[Part]:
 def _names(pattern: str, module: str) -> bool:
     """Whether a pattern stands for a module: by its name, or by the end of it."""
     return fnmatchcase(module, pattern) or f".{module}".endswith(f".{pattern}")
+
+
+def _explain_closed(closed: Sequence[NodeProto], pattern: str) -> str | None:
+    """Why no adapter stands beside the products that a pattern means, if it means any that have no place for one."""
+    for node in closed:
+        scope = read_scope(node) or read_scope(NodeProto(name=node.output[0])) or ""
+        names = [scope, *(f"{scope}.{name}" for name in PROJECTIONS if node.op_type == "QAttention")]
+        is_meant = {"linear": "Conv" not in node.op_type, "attention": any(map(_ATTENTION.search, scope.split(".")))}
+        if is_meant.get(pattern, fnmatchcase(node.name, pattern) or any(_names(pattern, name) for name in names)):
+            return (f"The target {pattern!r} stands for {node.op_type} {node.name!r}, which has no place for an "
+                    f"adapter; quantize the model in the QDQ format, or without having fused its attention.")
+    return None
 
 
 def _explain_nothing(products: Sequence[Product], pattern: str) -> str:

@@ -20,7 +20,9 @@ from transformer_files import (
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import gradient_model, load
+from ortpartial.adapters import add_lora, remove_adapter
 from ortpartial.learning import LearningRateAdam
+from ortpartial.model import read_adapter
 from ortpartial.runtime.session import Session, runtime_version
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning",
@@ -185,3 +187,26 @@ def test_the_head_of_a_quantized_vit_is_trained(tmp_path):
     # Models are read as of opset 21, for which 1.19.2 has no products of integers, which round in another way.
     plain = run_plainly(trained, {"pixel_values": images}, optimize=not runtime_version().startswith("1.19"))
     np.testing.assert_allclose(plain, optimizer.predict(images), atol=1e-5)
+
+
+@pytest.mark.parametrize("how", [None, pytest.param("dynamic", marks=pytest.mark.slow)])
+def test_an_adapter_of_bert_is_trained(how, tmp_path):
+    """Inside of fused attention and beside all other products, or beside those that are quantized."""
+    net, feeds = make_transformer("bert")
+    source = tmp_path / "bert.onnx"
+    export_transformer(net, feeds, source)
+    X = cast_feeds(onnx.load(source), feeds)
+    if how is None:
+        model = onnx.load(optimize_transformer(source, "bert"))
+        X = cast_feeds(model, feeds)
+    else:
+        model = quantize(source, tmp_path / "quantized.onnx", how, X)
+    adapted = add_lora(model, rank=2, random_state=0)
+    assert len(read_adapter(adapted).targets) == 12
+    optimizer = Optimizer(load(adapted, straight_through=True), "adapter", batch_size=2, max_iter=30,
+                          learning_rate=LearningRateAdam(3e-2), random_state=0)
+    optimizer.fit(X, np.random.default_rng(0).normal(size=(2, 7, 16)).astype(np.float32))
+    assert optimizer.train_losses_[-1] < 0.5 * optimizer.train_losses_[0]
+    trained = optimizer.get_trained_onnx()
+    np.testing.assert_allclose(run_plainly(trained, X), optimizer.predict(X), atol=1e-5)
+    assert remove_adapter(trained) == model
