@@ -37,7 +37,9 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
 
     Weights of floats become what the adapter makes of them, rounded once. Packed weights are quantized again in the
     form that they have, of 2, 4 or 8 bits, some rows at a time, and a warning says how far they are from what the
-    adapter makes of them. An adapter that is deployed beside the base, by `save_adapter`, has no such error.
+    adapter makes of them. What it has learned remains, as numbers are not just rounded to the nearest, which would undo
+    small changes: each output follows its change as a whole. An adapter that is deployed beside the base, by
+    `save_adapter`, has no such error.
 
     Parameters
     ----------

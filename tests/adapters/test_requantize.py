@@ -58,18 +58,34 @@ def test_a_weight_that_does_not_change_keeps_its_bytes(bits, settings):
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("settings", [{}, {"zeros": "packed"}, {"zeros": "real"}, {"groups": True}])
-def test_a_changed_weight_is_near_and_never_farther_than_the_former_one(bits, settings):
+@pytest.mark.parametrize("size", [0.01, 2.0])
+def test_a_changed_weight_is_near_and_every_row_follows_its_change(bits, settings, size):
     w = make_weight(bits, **settings)
-    rng = np.random.default_rng(1)
-    for size, most in ((0.01, 1.000001), (2.0, {2: 0.6, 4: 0.2, 8: 0.02}[bits])):
-        former = w.dequantize()
-        wanted = former + size * former.std() * rng.standard_normal((N, K)).astype("f4")
-        new = w.change(lambda rows, chosen, wanted=wanted: wanted[chosen])
-        merged = BlockQuantization(new.packed, new.scales, new.zeros, w.shape, bits, SIZE, w.groups).dequantize()
-        error = np.square(merged - wanted).sum()
-        assert new.error == pytest.approx(error, rel=1e-4)
-        assert new.size == pytest.approx(np.square(wanted).sum(), rel=1e-5)
-        assert error <= most**2 * new.change
+    former = w.dequantize()
+    change = size * former.std() * np.random.default_rng(1).standard_normal((N, K)).astype("f4")
+    new = w.change(lambda rows, chosen: rows + change[chosen])
+    merged = BlockQuantization(new.packed, new.scales, new.zeros, w.shape, bits, SIZE, w.groups).dequantize()
+    assert new.error == pytest.approx(np.square(merged - former - change).sum(), rel=1e-4)
+    assert new.change == pytest.approx(np.square(change).sum(), rel=1e-3)
+    assert new.size == pytest.approx(np.square(former + change).sum(), rel=1e-5)
+    assert new.error < {2: 0.4, 4: 0.1, 8: 0.01}[bits] ** 2 * new.size + new.change
+    went, was_to = ((a * change).sum(axis=1) for a in (merged - former, change))
+    a_step = abs(np.asarray(new.scales, "f4")).max() * abs(change).max()
+    if bits > 2 or size < 1:  # Numbers of 2 bits end early.
+        np.testing.assert_allclose(went, was_to, rtol=0, atol=a_step)
+
+
+def test_a_change_far_below_a_step_is_no_more_lost():
+    rng = np.random.default_rng(0)
+    packed = rng.integers(0, 256, (64, 16, 8)).astype("u1")
+    w = BlockQuantization(packed, np.ones((64, 16), "f4"), None, (64, 256), 4, 16)
+    a, b, x = (rng.standard_normal(shape).astype("f4") for shape in ((64, 2), (2, 256), (256, 1000)))
+    change = 0.04 * a @ b
+    new = w.change(lambda rows, chosen: rows + change[chosen])
+    merged = BlockQuantization(new.packed, new.scales, None, w.shape, 4, 16).dequantize()
+    went = ((merged - w.dequantize()) @ x * (change @ x)).sum() / np.square(change @ x).sum()
+    assert abs(change).max() < 0.5
+    assert went == pytest.approx(1, abs=0.05)
 
 
 def test_rows_are_changed_some_at_a_time(monkeypatch):
@@ -100,4 +116,4 @@ def test_a_weight_that_changes_as_a_whole_is_quantized_as_by_onnxruntime(is_symm
     np.testing.assert_array_equal(new.scales, scales)
     if not is_symmetric:
         np.testing.assert_array_equal(unpack(new.zeros, 4)[:, :3], unpack(zeros, 4)[:, :3])
-    assert (new.packed == packed).mean() > 0.99  # Halves of a step are rounded either way.
+    assert (new.packed == packed).mean() > 0.9  # A few numbers take one step more.
