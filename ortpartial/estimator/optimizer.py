@@ -139,9 +139,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ``"step"`` and ``"epoch"``. A ModelWarning says where the model has nothing with a training mode.
     precision : str, optional
         Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many numbers,
-        losses, weights and their update stay in the dtype of the model, as do `predict` and the trained model. Engines
-        ``"step"`` and ``"epoch"``. Meant for devices: on the CPU, onnxruntime runs float16 by float32 kernels, whose
-        results it may leave unrounded, and has no bfloat16 kernels.
+        losses, weights and their update stay in the dtype of the model, as do `predict`, the trained model, and
+        operators of other domains, such as products of packed weights. Engines ``"step"`` and ``"epoch"``. Meant for
+        devices: on the CPU, onnxruntime runs float16 by float32 kernels, whose results it may leave unrounded, and has
+        no bfloat16 kernels.
     loss_scale : float or LossScale, optional
         Factor of the loss before differentiation, so that gradients do not vanish in float16. By default a `LossScale`
         for float16, which adapts the factor and skips steps whose gradient overflows; a number is fixed, and skips

@@ -192,6 +192,11 @@ class DataAdapter:
         shape = self.spec.outputs[output].shape
         if shape is not None and all(isinstance(d, int) for d in shape[1:]):
             return shape
+        if (tokens := self._computed.tokens) and shape is not None:
+            # A language model is large: it is not run for what follows from its tokens.
+            sizes = dict(zip(self.inputs[tokens].shape or (), inputs[tokens].shape, strict=True))
+            if all(isinstance(d, int) or (d in sizes and d is not None) for d in shape[1:]):
+                return [sizes.get(d, d) for d in shape]
         key = output, tuple([a.shape[1:] for a in inputs.values()])
         if (known := self._shapes.get(key)) is not None:
             return known

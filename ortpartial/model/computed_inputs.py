@@ -8,8 +8,8 @@ transformers.js, of onnxruntime's conversion scripts and of torch's exporters:
 * The cache: a name with "past", or with "cache" beside "k", "v", "key" or "value", such as ``past_key_values.0.key``,
   ``past_key_values.0.decoder.value``, ``past_key_0``, ``past_0`` and ``key_cache_0``; of shape (rows, heads, tokens,
   size), (rows, tokens, heads, size) or (2, rows, heads, tokens, size), where the number of tokens is open. Other sizes
-  that are open follow from the operator that reads it. A name with "cross" or "encoder" is none: what a decoder knows
-  of an encoder cannot be empty.
+  that are open follow from the attention that reads it, or the output that it becomes. A name with "cross" or
+  "encoder" is none: what a decoder knows of an encoder cannot be empty.
 * ``attention_mask`` and ``position_ids`` of shape (rows, tokens), ``cache_position`` of (tokens,).
 * ``use_cache_branch``, ``logits_to_keep`` and ``num_logits_to_keep``, of one element: False, and 0 for all.
 """
@@ -45,6 +45,9 @@ _POSITIONS: dict[str, tuple[int | str, ...]] = {"position_ids": (_ROWS, _NEW), "
 
 #: Operators that return the cache with further tokens, of as many axes as what they read.
 _CACHING = re.compile("Attention|Concat$")
+
+#: What the names of a cache and of what it becomes differ in.
+_TENSE = re.compile("past(_key_values)?|present(_key_values)?")
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def find_computed_inputs(model: Model) -> ComputedInputs:
             shapes[name] = _POSITIONS[name]
         elif name in _FIXED and v.shape in ((), (1,)):
             shapes[name] = v.shape
-        elif is_cache(name, v) and (shape := _shape_cache(v, nodes)) is not None:
+        elif is_cache(name, v) and (shape := _shape_cache(v, _list_longer(model, name, nodes))) is not None:
             shapes[name] = shape
             caches.append(name)
     return ComputedInputs(tokens, shapes, tuple(caches), any(node.op_type == "GroupQueryAttention" for node in nodes))
@@ -201,7 +204,17 @@ def is_cache(name: str, v: Value) -> bool:
     return v.rank in (4, 5) and bool(_CACHE.search(name)) and not _OF_ENCODER.search(name)
 
 
-def _shape_cache(v: Value, nodes: Sequence[Node]) -> tuple[int | str, ...] | None:
+def _list_longer(model: Model, name: str, nodes: Sequence[Node]) -> list[Value]:
+    """The cache of an input with further tokens: the output of its name, and what the operators return that read it."""
+    v, tail = model.inputs[name], _TENSE.sub("", name)
+    outputs = [y for n, y in model.outputs.items() if n != name and _TENSE.sub("", n) == tail]
+    # Of a cache of a window, attention reads the rows that hold something.
+    read = {v, *(node.outputs[0] for node in nodes if node.op_type == "Slice" and node.inputs[0] is v)}
+    readers = [node for node in nodes if _CACHING.search(node.op_type) and not read.isdisjoint(node.inputs)]
+    return [y for y in [*outputs, *(y for node in readers for y in node.outputs)] if y.rank == v.rank]
+
+
+def _shape_cache(v: Value, longer: Sequence[Value]) -> tuple[int | str, ...] | None:
     """The shape of an empty cache; None where it is not known, or has a fixed length."""
     sizes = v.shape or ()
     rows = len(sizes) - 4
@@ -211,13 +224,9 @@ def _shape_cache(v: Value, nodes: Sequence[Node]) -> tuple[int | str, ...] | Non
     if is_set[past]:
         return None
     shape: list[Any] = [{rows: _ROWS, past: 0}.get(i, n) for i, n in enumerate(sizes)]
-    # Of a cache of a window, attention reads the rows that hold something.
-    read = [v, *(node.outputs[0] for node in nodes if node.op_type == "Slice" and node.inputs[0] is v)]
-    for y in (y for node in nodes if _CACHING.search(node.op_type) and any(x in node.inputs for x in read)
-              for y in node.outputs):
-        if y.rank == v.rank:
-            pairs = zip(shape, y.shape or (), strict=True)
-            shape = [n if isinstance(n, int) or i == rows else m for i, (n, m) in enumerate(pairs)]
+    for y in longer:
+        pairs = zip(shape, y.shape or (), strict=True)
+        shape = [n if isinstance(n, int) or i == rows else m for i, (n, m) in enumerate(pairs)]
     return tuple(shape) if all(isinstance(n, int) or i == rows for i, n in enumerate(shape)) else None
 
 

@@ -1,16 +1,29 @@
 """Decoders as onnxruntime-genai's model builder writes them are trained on token ids alone."""
 
+import pickle
+
 import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, build, load, op
-from ortpartial.exceptions import DataError, SettingError
+from ortpartial import (
+    Checkpoint,
+    CosineSchedule,
+    LearningRateAdamW,
+    OrtGradientForwardBackwardOptimizer,
+    PaddedBatches,
+    add_lora,
+    build,
+    load,
+    op,
+    pad_rows,
+)
+from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import topological
-from ortpartial.learning_loss import SoftmaxCrossEntropyLearningLoss
+from ortpartial.learning_loss import NextTokenLearningLoss, SoftmaxCrossEntropyLearningLoss
 from ortpartial.model import find_computed_inputs, read
-from tests.support.tiny_decoders import make_decoder, past_of
+from tests.support.tiny_decoders import generate, make_decoder, past_of
 
 IDS = np.random.default_rng(0).integers(0, 24, (6, 8))
 NEXT = np.roll(IDS, -1, axis=1)
@@ -134,3 +147,108 @@ def test_models_without_a_cache_take_ids_alone_as_well():
 def test_data_that_do_not_fit_are_refused(X, message):
     with pytest.raises(DataError, match=message):
         make_optimizer().fit(X, NEXT)
+
+
+# -- adapters of a decoder with packed weights ---------------------------------------------------------------------
+
+
+def make_trainer(model=None, **settings):
+    """An optimizer of an adapter of an int4 decoder, by the loss of the next token."""
+    settings = {"learning_rate": 0.05, "max_iter": 3, "batch_size": 2, "shuffle": False, "random_state": 0, **settings}
+    model = add_lora(make_decoder(layers=2), rank=4, random_state=0) if model is None else model
+    return OrtGradientForwardBackwardOptimizer(model, "adapter", learning_loss=NextTokenLearningLoss(), **settings)
+
+
+def fit_adapter(X=IDS, y=IDS, **settings):
+    return make_trainer(**settings).fit(X, y)
+
+
+def read_packed(proto):
+    """The weights of 4 bits, by name."""
+    return {t.name: t.raw_data for t in proto.graph.initializer if t.name.endswith("_Q4")}
+
+
+@pytest.mark.parametrize("checkpointing", ["auto", ["/model/layers.0/post_attention_layernorm/output_3"]])
+def test_checkpointing_changes_no_weight(checkpointing):
+    y = np.where(MASK, IDS, -100)
+    X = {"input_ids": IDS, "attention_mask": MASK.astype(int)}
+    whole, again = fit_adapter(X, y, engine="step"), fit_adapter(X, y, engine="step", checkpointing=checkpointing)
+    assert_close(again.trained_coef_, whole.trained_coef_)
+    assert whole.train_losses_[-1] < whole.train_losses_[0]
+    counts = []
+    for o in (whole, again):
+        graphs = [read(graph) for graph in o.save_onnx_graph(bytes).values()]
+        counts.append(max([n.op_type for n in graph.graph.node].count("GroupQueryAttention") for graph in graphs))
+    assert counts[0] == 2 < counts[1]  # Attention is computed again.
+
+
+def test_accumulation_is_one_batch_of_as_many_tokens():
+    whole, parts = fit_adapter(batch_size=6), fit_adapter(accumulate=3)
+    assert_close(parts.trained_coef_, whole.trained_coef_)
+    np.testing.assert_allclose(parts.train_losses_, whole.train_losses_, rtol=1e-5)
+
+
+def test_accumulation_takes_the_mean_of_means():
+    y = np.where(MASK, IDS, -100)  # The three batches have 11, 9 and 7 tokens that count, 7 of them the first of a row.
+    start = make_trainer().trained_coef_
+    parts = fit_adapter(y=y, accumulate=3, max_iter=1)
+    single = [fit_adapter(IDS[i : i + 2], y[i : i + 2], max_iter=1).trained_coef_ for i in (0, 2, 4)]
+    mean = {n: start[n] + sum(w[n] - start[n] for w in single) / 3 for n in start}
+    assert_close(parts.trained_coef_, mean)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_mixed_precision_leaves_packed_weights_as_they_are(precision):
+    model = add_lora(make_decoder(layers=2), rank=4, random_state=0)
+    try:
+        low = fit_adapter(model=model, precision=precision)
+    except ModelError as e:
+        if precision != "bfloat16" or "no kernel" not in str(e):
+            raise
+        pytest.skip(str(e).partition(";")[0])
+    whole = fit_adapter(model=model)
+    np.testing.assert_allclose(low.train_losses_, whole.train_losses_, rtol=1e-3)
+    assert low.train_losses_[-1] < low.train_losses_[0]
+    assert read_packed(low.get_trained_onnx()) == read_packed(model)
+    assert len(read_packed(model)) == 11
+
+
+def test_dropout_of_an_adapter_follows_from_the_seed():
+    model = add_lora(make_decoder(layers=2), rank=4, dropout=0.3, random_state=0)
+    first, again, other, off = (fit_adapter(model=model, train_mode=on, random_state=seed)
+                                for seed, on in [(0, True), (0, True), (1, True), (0, False)])
+    for n, w in first.trained_coef_.items():
+        np.testing.assert_array_equal(w, again.trained_coef_[n])
+    assert len({o.train_losses_[-1] for o in (first, other, off)}) == 3
+    assert_close(off.trained_coef_, fit_adapter().trained_coef_)
+    assert_close(fit_adapter(model=model, train_mode=True, engine="step", checkpointing="auto").trained_coef_,
+                 first.trained_coef_)
+
+
+def test_an_adapter_learns_sentences_that_the_trained_file_goes_on_with(tmp_path):
+    rng = np.random.default_rng(0)
+    prompts = [[1, a, b] for a in range(3, 7) for b in range(7, 12)]
+    sentences = [[*prompt, *rng.integers(3, 24, rng.integers(2, 7)).tolist(), 2] for prompt in prompts]
+    labels = [[-100] * 3 + sentence[3:] for sentence in sentences]
+    model = add_lora(make_decoder(layers=2), ["*proj*", "lm_head"], rank=8, random_state=0)
+
+    def give():
+        return PaddedBatches(sentences, labels, batch_size=10, multiple_of=4, random_state=0)
+
+    def make(max_iter, **settings):
+        rate = LearningRateAdamW(0.02, schedule=CosineSchedule(n=120))
+        return make_trainer(model, learning_rate=rate, max_iter=max_iter, **settings)
+
+    optimizer = make(60).fit(give())
+    assert optimizer.train_losses_[-1] < 0.01
+    trained = optimizer.get_trained_onnx()
+    session = onnxruntime.InferenceSession(trained.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert [generate(session, model, s[:3], len(s) - 3) for s in sentences] == sentences
+    assert read_packed(trained) == read_packed(model)
+    assert (optimizer.losses(give()) < 0.1).all()
+    assert optimizer.score(*pad_rows(sentences, labels)) == 1
+
+    make(30, callbacks=[Checkpoint(tmp_path)]).fit(give())  # as if it had been cut off
+    for again in (make(60).fit(give(), resume=tmp_path), pickle.loads(pickle.dumps(optimizer))):
+        for n, w in optimizer.trained_coef_.items():
+            np.testing.assert_array_equal(again.trained_coef_[n], w)

@@ -130,3 +130,12 @@ def test_masks_of_other_tokens_are_refused(arrays, message):
         return
     with pytest.raises(DataError, match=message):
         computed.check({"input_ids": IDS, **arrays})
+
+
+def test_open_sizes_of_a_cache_follow_from_what_it_becomes():
+    ids = variable("input_ids", "int64", ["rows", "tokens"])
+    past = {n: variable(n, "float32", ["rows", 2, "past", "size"]) for n in ("past_key_0", "past_key_1")}
+    present = op.Reshape(past["past_key_0"], [0, 2, -1, 16])
+    model = load(build([ids, *past.values()], {"y": op.Identity(ids), "present_key_0": present,
+                                               "present_key_1": past["past_key_1"] * 2}))
+    assert dict(find_computed_inputs(model).shapes) == {"past_key_0": ("rows", 2, 0, 16)}
