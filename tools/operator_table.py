@@ -1,17 +1,23 @@
-"""The table of differentiable operators in README.md, generated from the registered rules by `make readme`."""
+"""The tables of differentiable operators, generated from the registered rules by `make readme`.
+
+That of README.md has all operators, that of the rules' README.md those of language models, and why some have no rule.
+"""
 
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
+import language_operators
 from onnx import defs
 
 from ortpartial.autodiff.registry import CONSTANT, RULES, elementwise
 from ortpartial.graph.ops import OPSET
 from ortpartial.graph.schemas import schema_of
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 BEGIN, END = "<!-- written by `make readme` -->\n", "<!-- until here -->\n"
 
 
@@ -49,10 +55,14 @@ def is_real(schema: defs.OpSchema) -> bool:
     return all(any("tensor(float)" in p.types for p in some) for some in (schema.inputs, schema.outputs))
 
 
-def update(text: str) -> str:
+def update(text: str, make: Callable[[], str] = make_table) -> str:
     """The text of a README with an up-to-date table."""
-    return re.sub(f"(?s)({re.escape(BEGIN)}).*?({re.escape(END)})", lambda m: m[1] + make_table() + m[2], text)
+    return re.sub(f"(?s)({re.escape(BEGIN)}).*?({re.escape(END)})", lambda m: m[1] + make() + m[2], text)
 
+
+#: By file, what makes its table.
+TABLES = {README: make_table, ROOT / "ortpartial/autodiff/rules/README.md": language_operators.make_table}
 
 if __name__ == "__main__":
-    README.write_text(update(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, make in TABLES.items():
+        path.write_text(update(path.read_text(encoding="utf-8"), make), encoding="utf-8")

@@ -57,6 +57,9 @@ class Rule:
 RULES: dict[tuple[str, str], Rule] = {}
 CONSTANT: set[tuple[str, str]] = set()
 
+#: Of operators that have no rule, why, and what to do instead.
+REASONS: dict[tuple[str, str], str] = {}
+
 #: Domains of operators that read and write the layouts of onnxruntime, in which weights have another order.
 LAYOUTS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
@@ -160,6 +163,25 @@ def no_gradient(*op_types: str, domain: str = "") -> None:
     CONSTANT.update((domain, o) for o in op_types)
 
 
+def refuse_gradient(*op_types: str, domain: str = "", reason: str) -> None:
+    """Say why operators have no rule, which a `NoGradientError` repeats.
+
+    Parameters
+    ----------
+    *op_types : str
+        Names of the operators.
+    domain : str
+        Their domain.
+    reason : str
+        Why, and what to do instead: the end of a sentence.
+
+    Examples
+    --------
+    >>> refuse_gradient("Roll", domain="my.domain", reason="it throws dice; export the model without it")
+    """
+    REASONS.update({(domain, o): reason for o in op_types})
+
+
 def has_rule(op_type: str, domain: str = "") -> bool:
     """Whether an operator has a rule or is registered as one without a gradient.
 
@@ -232,6 +254,9 @@ def rule_of(node: Node) -> Rule:
             raise NoGradientError(f"{node!r} has no gradient: onnxruntime has put it into the memory layout of one "
                                   f"machine, as it does at ORT_ENABLE_ALL; save the optimized model at "
                                   f"ORT_ENABLE_EXTENDED instead, or train the original.")
+        if node.key in REASONS:
+            raise NoGradientError(f"{node!r} has no gradient: {REASONS[node.key]}, or leave the weights before this "
+                                  f"node out of weights_to_train.")
         arguments = f"{op_type!r}, {domain!r}" if domain else repr(op_type)
         raise NoGradientError(
             f"{node!r} has no gradient: operator {domain + '.' if domain else ''}{op_type} has neither a rule nor a "

@@ -5,6 +5,7 @@ from . import (
     control,
     einsum,
     elementwise,
+    gpu_operators,
     grouped_attention,
     indexing,
     linear,
@@ -18,6 +19,7 @@ from . import (
     quantization,
     recurrent,
     reduction,
+    refusals,
     regions,
     resize,
     sampling,
@@ -26,6 +28,6 @@ from . import (
     window,
 )
 
-__all__ = ["channels", "control", "einsum", "elementwise", "grouped_attention", "indexing", "linear",
+__all__ = ["channels", "control", "einsum", "elementwise", "gpu_operators", "grouped_attention", "indexing", "linear",
            "linear_attention", "losses", "microsoft", "mixture", "ml", "normalize", "packed_weights", "quantization",
-           "recurrent", "reduction", "regions", "resize", "sampling", "shape", "spectral", "window"]
+           "recurrent", "reduction", "refusals", "regions", "resize", "sampling", "shape", "spectral", "window"]
