@@ -111,9 +111,9 @@ class TrainingState:
 
     def compute_gradients(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The gradient of the objective by each weight, on rows as an engine is given them."""
-        spec, names = replace(self.engine.spec, precision=None), self.spec.names
+        spec, names = replace(self.engine.spec.for_inputs(data), precision=None), self.spec.names
         weighted = find_weighting(spec, data)
-        key = weighted, spec.penalty, spec.losses  # It does not depend on the rate.
+        key = weighted, spec.penalty, spec.losses, tuple(spec.model.inputs)  # It does not depend on the rate.
         if self._gradient is None or self._gradient[0] != key:
             graph = gradient_graph(spec, weighted=weighted)
             self._gradient = key, Session(graph, device=spec.device, threads=spec.threads())

@@ -10,11 +10,15 @@ from onnx import helper
 from ortpartial import (
     Checkpoint,
     CosineSchedule,
+    EarlyStopping,
+    GradientMonitor,
     LearningRateAdamW,
     OrtGradientForwardBackwardOptimizer,
     PaddedBatches,
+    ReduceOnPlateau,
     add_lora,
     build,
+    find_learning_rate,
     load,
     op,
     pad_rows,
@@ -223,6 +227,14 @@ def test_dropout_of_an_adapter_follows_from_the_seed():
     assert_close(off.trained_coef_, fit_adapter().trained_coef_)
     assert_close(fit_adapter(model=model, train_mode=True, engine="step", checkpointing="auto").trained_coef_,
                  first.trained_coef_)
+
+
+def test_callbacks_take_ids_alone():
+    monitor = GradientMonitor()
+    optimizer = make_trainer(callbacks=[monitor, EarlyStopping(), ReduceOnPlateau()], validation_every=1)
+    optimizer.fit({"input_ids": IDS}, IDS, X_val=0.3)
+    assert len(monitor.norms_) == len(optimizer.validation_losses_) == 3
+    assert find_learning_rate(make_trainer(), {"input_ids": IDS}, IDS).rates.size
 
 
 def test_an_adapter_learns_sentences_that_the_trained_file_goes_on_with(tmp_path):
