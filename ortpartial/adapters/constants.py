@@ -51,8 +51,8 @@ class Constants:
         node = self.makers.get(name)
         if node is None or node.op_type not in ("Cast", "Identity", "Transpose"):
             kind = "an input" if node is None else f"computed by {node.op_type}"
-            raise ModelError(f"The weight {name!r} is {kind}, and merge changes constants; deploy the adapter beside "
-                             f"the base instead, by save_adapter.")
+            raise ModelError(f"The weight {name!r} is {kind}, and merge writes constants of floats and of MatMulNBits "
+                             f"and GatherBlockQuantized; deploy the adapter beside the base instead, by save_adapter.")
         a = self.read(node.input[0])
         if node.op_type == "Transpose":
             return a.transpose(read_attributes(node).get("perm"))

@@ -21,7 +21,7 @@ from .saving import load_adapter
 __all__ = ["merge"]
 
 #: By operator, the input that is added to a product.
-_BIASES = {"Gemm": 2, "Conv": 2, "MatMulNBits": 5}
+_BIASES = {"Attention": 2, "Conv": 2, "Gemm": 2, "MatMulNBits": 5}
 
 #: About as many numbers are float64 at a time, whatever the size of the weight.
 _AT_ONCE = 2**22
@@ -114,6 +114,8 @@ def _merge_floats(constants: Constants, product: Product, change: Change) -> Non
     """Change a weight of floats, some rows at a time."""
     index = 0 if product.is_table else 1
     w = constants.read(product.node.input[index])
+    if w.dtype.kind in "iu":
+        raise ModelError(f"The weight of {product.name!r} is one of integers, which merge does not write; {_INSTEAD}.")
     merged = np.empty_like(w)
     is_turned = product.is_linear and not read_attributes(product.node).get("transB", 0)
     rows, merged_rows = (a.T if is_turned else a.reshape(len(a), -1) for a in (w, merged))

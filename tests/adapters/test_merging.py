@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from once import has_training
 from onnx import TensorProto, helper, numpy_helper
+from quantized_products import attention, integers
 from tiny_decoders import make_decoder, past_of
 
 from ortpartial import build, constant, op, variable
@@ -50,7 +51,10 @@ def randomize(proto, size=1.0):
 
 
 def feed(proto):
-    if "ids" in [i.name for i in proto.graph.input]:
+    name = proto.graph.input[0].name
+    if name == "x":
+        return {"x": draw(3, 5, 4)}
+    if name == "ids":
         return {"ids": np.arange(42).reshape(7, 6) % 11}
     ids = np.array([[3, 1, 4, 1, 5]])
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), **past_of(proto)}
@@ -90,6 +94,15 @@ def test_the_parts_of_a_product_get_their_own_columns(method):
     expected = run(adapted)
     np.testing.assert_allclose(run(merged), expected, rtol=0, atol=1e-5 * abs(expected).max())
     assert abs(run(base) - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("method", ["lora", "ia3"])
+def test_projections_inside_of_attention_are_merged(method):
+    base = attention()
+    adapted = randomize(METHODS[method](base, ["query", "value"]))
+    merged = merge(adapted)
+    assert_same_form(merged, base)
+    np.testing.assert_allclose(run(merged), run(adapted), rtol=1e-5, atol=1e-5)
 
 
 def test_an_adapter_of_a_file_is_merged_in_rows(tmp_path, monkeypatch):
@@ -224,6 +237,15 @@ def test_what_cannot_be_merged_is_named(tmp_path):
     save_adapter(add_lora(make_network(), "fc"), tmp_path / "new.safetensors")
     with pytest.raises(ModelError, match="is for the module 'fc', which the model does not have; it is for another"):
         merge(make_decoder(), tmp_path / "new.safetensors")
+
+
+@pytest.mark.parametrize(("style", "message"), [
+    ("MatMulInteger", "The weight of 'fc' is one of integers, which merge does not write; deploy the adapter beside"),
+    ("DequantizeLinear", "The weight 'v' is computed by DequantizeLinear, and merge writes constants of floats and of"),
+])
+def test_weights_of_other_quantizations_are_left_to_deployed_adapters(style, message):
+    with pytest.raises(ModelError, match=message):
+        merge(randomize(add_lora(integers(style))))
 
 
 def test_the_model_is_not_written_to():
