@@ -13,6 +13,7 @@ from ortpartial.model import Adapter, Model, Target, read_adapter
 
 from . import dora, ia3, lora
 from .insertion import insert, read_copy
+from .peft_names import name_modules, read_kind
 from .products import Part, Product, find_closed, find_products
 from .targets import choose_parts, match_parts
 
@@ -211,6 +212,7 @@ def _add(model: Source, targets: Targets, frame: Adapter, draw: Callable[[Produc
     chosen: list[Target] = []
     arrays: dict[str, np.ndarray] = {}
     taken = {t.name for t in proto.graph.initializer}
+    modules = name_modules(products, read_kind(model))
     for product, parts in choose_parts(products, targets, find_closed(proto.graph)):
         for part in parts:
             weights = draw(product, part)
@@ -219,7 +221,8 @@ def _add(model: Source, targets: Targets, frame: Adapter, draw: Callable[[Produc
             arrays |= {named[role]: a.astype(dtype) for role, a in weights.items()}
             scale = frame.alpha / frame.rank if frame.rank else 1.0
             chosen.append(Target(part.name, product.node_name, product.node.op_type, product.weight, product.inputs,
-                                 product.outputs, part.start, part.stop, scale, feedforward(product, part), named))
+                                 product.outputs, part.start, part.stop, scale, feedforward(product, part), named,
+                                 modules[part.name]))
     insert(proto, Adapter(frame.method, frame.rank, frame.alpha, frame.dropout, tuple(chosen)), arrays)
     return proto
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from ortpartial.exceptions import ModelError
 
 from .products import Part, Product
 
-__all__ = ["Place", "find_places", "name_modules"]
+__all__ = ["Place", "find_places", "name_modules", "read_kind"]
 
 #: A part of a product.
 Place = tuple[Product, Part]
@@ -17,6 +20,9 @@ Place = tuple[Product, Part]
 #: Projections that Hugging Face has as one module, and the builder as several: Phi-3's, and ChatGLM's.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "query_key_value": ("q_proj", "k_proj", "v_proj"),
          "gate_up_proj": ("gate_proj", "up_proj"), "dense_h_to_4h": ("gate_proj", "up_proj")}
+
+#: Kinds of models, as genai_config.json calls them, whose projections Hugging Face has as one module.
+_FUSED_KINDS = ("phi3", "phi3v", "phi4mm")
 
 #: Modules around the layers, which one of the two may lack.
 _WRAPPER = re.compile(r"^((base_model|model|transformer|language_model|text_model|module)\.)+")
@@ -109,13 +115,25 @@ def _list(names: Iterable[str]) -> str:
     return f"{', '.join(map(repr, names[:3])) or 'no product that takes an adapter'}{more}"
 
 
-def name_modules(products: Sequence[Product]) -> dict[str, str]:
+def read_kind(model: object) -> str:
+    """The kind of a model, such as ``"phi3"``, if onnxruntime-genai's settings beside its file say it, else ``""``."""
+    if not isinstance(model, (str, os.PathLike)):
+        return ""
+    try:
+        return str(json.loads(Path(model).with_name("genai_config.json").read_text("utf-8"))["model"]["type"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def name_modules(products: Sequence[Product], kind: str = "") -> dict[str, str]:
     """What Hugging Face calls the parts of products.
 
     Parameters
     ----------
     products : sequence of Product
         The products of a graph: names of the builder are translated, those of a torch export are the module's own.
+    kind : str, optional
+        The kind of the model: in some, Hugging Face has one module for several of the builder's.
 
     Returns
     -------
@@ -123,13 +141,16 @@ def name_modules(products: Sequence[Product]) -> dict[str, str]:
         By the name of a part.
     """
     names = {part.name for product in products for part in product.parts}
-    return {part.name: _name(part.name, names) if ".MatMul." in product.weight else part.name
+    return {part.name: _name(part.name, names, kind) if ".MatMul." in product.weight else part.name
             for product in products for part in product.parts}
 
 
-def _name(name: str, names: set[str]) -> str:
+def _name(name: str, names: set[str], kind: str) -> str:
     """What Hugging Face calls a module of the builder."""
     module = _PROJECTIONS.sub(".self_attn.", name)
+    if kind in _FUSED_KINDS:
+        stem, _, last = module.rpartition(".")
+        return next((f"{stem}.{fused}" for fused, parts in FUSED.items() if last in parts), module)
     if module != name and name.endswith(".o_proj"):
         layer = name.removesuffix("attn.o_proj")
         if f"{layer}mlp.fc1" in names:  # Phi's layers have these two names.

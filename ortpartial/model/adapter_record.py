@@ -44,7 +44,7 @@ class Target:
     weights : dict of str to str
         The adapter's initializers: of ``"lora_A"``, ``"lora_B"``, ``"magnitude"`` and ``"ia3_l"`` those that there are.
     module : str, optional
-        What the file that it was read from calls the module, of which it may be a part.
+        What Hugging Face calls the module, of which it may be a part.
     """
 
     name: str

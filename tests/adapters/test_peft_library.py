@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from decoders import KINDS, SIZES, build_decoder, make_transformer, read_repaired
+from decoders import FUSED_KINDS, KINDS, SIZES, build_decoder, make_transformer, read_repaired
 
 from ortpartial.adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter
 from ortpartial.model import read_adapter
@@ -34,8 +34,8 @@ def build(tmp_path_factory):
 
     def build_once(kind):
         if kind not in files:
-            path = tmp_path_factory.mktemp(kind) / "base.onnx"
-            onnx.save(read_repaired(build_decoder(kind, "fp32", path.parent) / "model.onnx", kind), path)
+            path = build_decoder(kind, "fp32", tmp_path_factory.mktemp(kind)) / "base.onnx"
+            onnx.save(read_repaired(path.with_name("model.onnx"), kind), path)
             files[kind] = path
         return files[kind]
 
@@ -56,7 +56,7 @@ def run_theirs(model):
 
 
 def run_ours(proto, kind):
-    config = SIZES | KINDS[kind]
+    config = SIZES | KINDS.get(kind, {})
     cache = np.zeros((len(IDS), config["num_key_value_heads"], 0, config["head_dim"]), "f4")
     feeds = {i.name: cache for i in proto.graph.input if i.name.startswith("past")}
     return Session(proto).run({"input_ids": IDS, "attention_mask": np.ones_like(IDS), **feeds})["logits"]
@@ -67,7 +67,7 @@ def assert_near(ours, theirs):
 
 
 @pytest.mark.parametrize(("kind", "method"), [("Llama", m) for m in CONFIGS] + [("Qwen2", "dora"), ("Qwen2", "ia3")] + [
-    (kind, "lora") for kind in KINDS if kind != "Llama"])
+    (kind, "lora") for kind in KINDS | FUSED_KINDS if kind != "Llama"])
 def test_what_peft_has_trained_is_read_merged_and_written_again(kind, method, build, tmp_path):
     theirs = randomize(peft.get_peft_model(make_transformer(kind), CONFIGS[method]()))
     theirs.save_pretrained(tmp_path / "theirs")
@@ -85,7 +85,8 @@ def test_what_peft_has_trained_is_read_merged_and_written_again(kind, method, bu
 
 
 @pytest.mark.parametrize(("kind", "add"), [("Llama", add_lora), ("Llama", add_dora), ("Llama", add_ia3),
-                                           ("Qwen2", add_ia3), ("Phi", add_lora)])
+                                           ("Qwen2", add_ia3), ("Phi", add_lora), *(
+                                               ("Phi3", add) for add in (add_lora, add_dora, add_ia3))])
 def test_what_is_added_here_is_read_by_peft(kind, add, build, tmp_path):
     adapted = add(build(kind), "linear")
     names = read_adapter(adapted).weights

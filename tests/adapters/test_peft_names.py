@@ -1,12 +1,16 @@
 """Modules of Hugging Face are found among the products of a graph, and products have the names of modules."""
 
+import json
+
 import pytest
-from onnx import NodeProto
+from onnx import NodeProto, save_model
 from tiny_decoders import make_decoder
 
+from ortpartial.adapters import add_lora
 from ortpartial.adapters.peft_names import find_places, name_modules
 from ortpartial.adapters.products import Part, Product, find_products
 from ortpartial.exceptions import ModelError
+from ortpartial.model import read_adapter
 
 
 def make_products(*names, suffix=".MatMul.weight"):
@@ -54,4 +58,18 @@ def test_products_are_called_what_hugging_face_calls_them():
         *(f"self_attn.{c}_proj" for c in "qkvo")}
     phi = name_modules(make_products("model.layers.0.attn.o_proj", "model.layers.0.mlp.fc1"))
     assert phi["model.layers.0.attn.o_proj"] == "model.layers.0.self_attn.dense"
+    fused = name_modules(find_products(make_decoder().graph), "phi3")
+    assert {v.removeprefix("model.layers.0.") for v in fused.values()} == {
+        "model.embed_tokens", "lm_head", "mlp.gate_up_proj", "mlp.down_proj", "self_attn.qkv_proj", "self_attn.o_proj"}
     assert name_modules(make_products("h.0.attn.q_proj", suffix=".weight")) == {"h.0.attn.q_proj": "h.0.attn.q_proj"}
+
+
+@pytest.mark.parametrize(("settings", "module"), [
+    (json.dumps({"model": {"type": "phi3"}}), "model.layers.0.self_attn.qkv_proj"),
+    (json.dumps({"model": {"type": "llama"}}), "model.layers.0.self_attn.q_proj"),
+    (json.dumps({"model": 3}), "model.layers.0.self_attn.q_proj"), ("{", "model.layers.0.self_attn.q_proj")])
+def test_the_kind_of_a_model_stands_beside_its_file(tmp_path, settings, module):
+    save_model(make_decoder(), tmp_path / "model.onnx")
+    (tmp_path / "genai_config.json").write_text(settings)
+    target, = read_adapter(add_lora(tmp_path / "model.onnx", "q_proj")).targets
+    assert target.module == module

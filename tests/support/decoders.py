@@ -30,12 +30,15 @@ KINDS = {
     # A half of each head turns, and onnxruntime 1.32.0 takes tables of multiples of 8 only.
     "Phi": {"hidden_size": 128, "head_dim": 32, "layer_norm_eps": 1e-6},
 }
+#: Kinds whose projections are one module in transformers, which the builder takes apart.
+FUSED_KINDS = {"Phi3": {"rope_parameters": None, "original_max_position_embeddings": 64, "sliding_window": None}}
 
 
 def make_transformer(kind, **sizes):
     """A model of transformers with random weights."""
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SIZES | KINDS[kind] | sizes, attn_implementation="eager")
+    settings = SIZES | (KINDS | FUSED_KINDS)[kind] | sizes
+    config = getattr(transformers, f"{kind}Config")(**settings, attn_implementation="eager")
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     for name, p in model.named_parameters():
         if name.endswith("bias") or "norm" in name:
@@ -57,7 +60,7 @@ def build_decoder(kind="Llama", precision="int4", folder=".", **sizes):
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        One of `KINDS` or `FUSED_KINDS`.
     precision : str
         "fp32" or "int4".
     folder : pathlib.Path
@@ -96,7 +99,7 @@ def read_repaired(path, kind):
                 a.i = 1
             if a.name == "local_window_size" and kind == "Mistral":
                 a.i = KINDS[kind]["sliding_window"]
-    if kind == "Phi":
+    if kind in ("Phi", "Phi3"):
         heads = [node for node in file.graph.node if node.name.startswith("/lm_head")]
         heads[0].input[0] = next(node.output[0] for node in file.graph.node if "final_norm" in node.name)
         for node in heads:
