@@ -21,6 +21,7 @@ from .console import close_output, print_error, show_warning
 from .export import add_export_command
 from .gradient import add_gradient_command
 from .info import add_info_command
+from .lora import add_lora_command
 from .predict import add_evaluate_command, add_predict_command
 from .run import add_run_command
 from .train import add_train_command
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (add_train_command, add_predict_command, add_evaluate_command, add_info_command, add_gradient_command,
-                add_export_command, add_run_command, add_bench_command):
+                add_export_command, add_run_command, add_lora_command, add_bench_command):
         add(commands)
     add_completion_command(commands, parser)
     return parser

@@ -1,7 +1,7 @@
 """Graphs run in onnxruntime, which no other room imports: a model and arrays become arrays."""
 
 from . import kernels, type_finder  # noqa: F401  (they register themselves)
-from .adapter_file import has_adapter_files, read_adapter_file, write_adapter_file
+from .adapter_file import check_adapter_files, has_adapter_files, read_adapter_file, write_adapter_file
 from .agent_support import TRUSTED, find_untrusted
 from .buffer import Buffer, as_numpy
 from .device import CPU, C, Device, cores, has_training, runtime_version
@@ -15,6 +15,6 @@ from .turns import Turn
 from .upgrade_check import compare_with_file
 
 __all__ = ["CPU", "TRUSTED", "Binding", "Buffer", "C", "Device", "Interrupt", "ProcessGroup", "Session",
-           "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "choose_threads", "compare_with_file", "cores",
-           "find_untrusted", "has_adapter_files", "has_training", "read_adapter_file", "runtime_version",
-           "session_options", "write_adapter_file"]
+           "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "check_adapter_files", "choose_threads",
+           "compare_with_file", "cores", "find_untrusted", "has_adapter_files", "has_training", "read_adapter_file",
+           "runtime_version", "session_options", "write_adapter_file"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ortpartial.model import replace_file
 from .device import import_onnxruntime, runtime_version
 from .errors import clean_message
 
-__all__ = ["has_adapter_files", "read_adapter_file", "write_adapter_file"]
+__all__ = ["check_adapter_files", "has_adapter_files", "read_adapter_file", "write_adapter_file"]
 
 #: The dtypes of which onnxruntime 1.32.0 makes a tensor from an array, and an array again.
 _DTYPES = ("float16", "float32", "float64")
@@ -34,6 +33,24 @@ def has_adapter_files() -> bool:
     True
     """
     return hasattr(import_onnxruntime(), "AdapterFormat")
+
+
+def check_adapter_files() -> None:
+    """Refuse to work with adapter files where onnxruntime does not know them.
+
+    Raises
+    ------
+    RuntimeMissingError
+        The installed onnxruntime has no `AdapterFormat`.
+
+    Examples
+    --------
+    >>> if has_adapter_files():
+    ...     check_adapter_files()
+    """
+    if not has_adapter_files():
+        raise RuntimeMissingError(f"onnxruntime {runtime_version()} has no AdapterFormat, which 1.20 brought; give the "
+                                  f"adapter a path that ends in .safetensors, or install a newer onnxruntime.")
 
 
 def write_adapter_file(arrays: Mapping[str, np.ndarray], path: str | os.PathLike[str], model_version: int = 1) -> None:
@@ -62,12 +79,13 @@ def write_adapter_file(arrays: Mapping[str, np.ndarray], path: str | os.PathLike
     >>> if has_adapter_files():
     ...     write_adapter_file({"lora_A": np.ones((4, 2), np.float32)}, "twos.onnx_adapter", 7)
     """
-    adapter = _import_format()()
+    check_adapter_files()
     for name, a in arrays.items():
         if a.dtype.name not in _DTYPES:
             raise ModelError(f"The array {name!r} has dtype {a.dtype}, and an .onnx_adapter file holds "
                              f"{', '.join(_DTYPES)}; save the adapter as safetensors.")
     ort = import_onnxruntime()
+    adapter = ort.AdapterFormat()
     adapter.set_adapter_version(1)
     adapter.set_model_version(model_version)
     adapter.set_parameters({n: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(a)) for n, a in arrays.items()})
@@ -109,11 +127,11 @@ def read_adapter_file(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarra
     ...     write_adapter_file({"lora_A": np.ones((4, 2), np.float32)}, "twos.onnx_adapter", 7)
     ...     assert read_adapter_file("twos.onnx_adapter")[1] == 7
     """
-    kind = _import_format()
+    check_adapter_files()
     with open(path, "rb"):  # The errors of the system, which onnxruntime has no class for.
         pass
     try:
-        adapter = kind.read_adapter(os.fspath(path))
+        adapter = import_onnxruntime().AdapterFormat.read_adapter(os.fspath(path))
         arrays = {n: np.array(value.numpy()) for n, value in adapter.get_parameters().items()}
     except Exception as e:  # onnxruntime's classes of errors have no common base.
         if "format version" in str(e):
@@ -121,12 +139,3 @@ def read_adapter_file(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarra
                              f"install a newer onnxruntime.") from None
         raise ModelError(f"{os.fspath(path)!r} is no whole .onnx_adapter file: {clean_message(e)}") from None
     return arrays, int(adapter.get_model_version())
-
-
-def _import_format() -> Any:
-    """The class `AdapterFormat` of onnxruntime."""
-    if not has_adapter_files():
-        raise RuntimeMissingError(f"onnxruntime {runtime_version()} has no AdapterFormat, which 1.20 brought; give the "
-                                  f"adapter a path that ends in .safetensors, or install a newer onnxruntime.")
-    return import_onnxruntime().AdapterFormat
-

@@ -7,10 +7,12 @@ import numpy as np
 import onnx
 import pytest
 from models import data, mlp
+from tiny_decoders import make_decoder
 
 from ortpartial.cli import main
+from ortpartial.runtime import has_adapter_files
 
-COMMANDS = ("train", "predict", "evaluate", "info", "gradient", "export", "run", "bench")
+COMMANDS = ("train", "predict", "evaluate", "info", "gradient", "export", "run", "lora", "bench")
 
 
 @pytest.fixture
@@ -21,6 +23,9 @@ def files(tmp_path, monkeypatch):
     X, y, _ = data(60)
     onnx.save(mlp(), "model.onnx")
     onnx.save(mlp(outputs=3), "classifier.onnx")
+    (tmp_path / "base").mkdir()
+    onnx.save(make_decoder(), "base/model.onnx")
+    (tmp_path / "data.jsonl").write_text("[3, 4, 5, 6, 7, 8, 9, 3]\n" * 4)
     np.savez("data.npz", x=X, y=y, y_target=y)
     numbers = [",".join(map(str, row)) for row in X]
     for name, target, values in (("data", "y", y[:, 0]), ("animals", "kind", ["cat", "dog", "bird"] * 20)):
@@ -46,6 +51,8 @@ def list_examples(text):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_run(files, capsys, command):
+    if command == "lora" and not has_adapter_files():
+        pytest.skip("onnxruntime has an AdapterFormat from 1.20 on.")
     text = read_help(capsys, command)
     if command in ("predict", "evaluate"):
         assert main(["train", "model.onnx", "data.csv", "-o", "trained.onnx", "-q"]) == 0

@@ -12,11 +12,13 @@ import pytest
 from paths import SUPPORT
 from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
+from tiny_decoders import make_decoder
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
 from ortpartial.learning.losses import ElasticLearningLoss
 from ortpartial.learning.optimizers import LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
+from ortpartial.runtime.adapter_file import has_adapter_files
 from ortpartial.runtime.device import has_training
 from ortpartial.runtime.session import Session
 
@@ -146,6 +148,7 @@ def test_readme(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     (torch_block,) = (block for block in blocks if "import torch" in block)
     blocks.remove(torch_block)
+    blocks.remove(next(block for block in blocks if "save_adapter" in block))
     in_torch = tmp_path / "readme_torch.py"
     in_torch.write_text("\n".join([blocks[0], torch_block, "assert len(trained.graph.initializer) == 2"]))
     run(in_torch, cwd=tmp_path, torch=True)
@@ -170,6 +173,18 @@ def test_readme(tmp_path):
     blocks.insert(fine_tuning, "\n".join(map(str.strip, before.splitlines())))
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, *map(str.strip, after.splitlines())]), encoding="utf-8")
+    run(script, cwd=tmp_path)
+
+
+def test_readme_on_adapters(tmp_path):
+    (block,) = re.findall(r"^```python\n([^`]*save_adapter[^`]*)^```$", README, re.MULTILINE)
+    (tmp_path / "base").mkdir()
+    onnx.save(make_decoder(), tmp_path / "base" / "model.onnx")
+    suffix = "onnx_adapter" if has_adapter_files() else "safetensors"
+    after = f'from ortpartial import load_adapter\nload_adapter("with_adapters.onnx", "my.{suffix}")'
+    script = tmp_path / "readme.py"
+    block = block.replace("onnx_adapter", suffix)
+    script.write_text("\n".join(["rows_of_token_ids = [[3, 4, 5], [5, 6]]", block, after]))
     run(script, cwd=tmp_path)
 
 
