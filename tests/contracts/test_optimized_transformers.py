@@ -52,6 +52,7 @@ CASES = [
     pytest.param("gpt2", 1, {}, {"FastGelu", "SkipLayerNormalization"}, id="gpt2"),
     pytest.param("t5", 0, {}, {"SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization"}, id="t5"),
     pytest.param("vit", 0, HEADS, {"MultiHeadAttention"}, id="vit"),
+    pytest.param("bert", 0, {"attention_mask_format": 2}, {"Attention"}, marks=pytest.mark.slow, id="bert, mask"),
     pytest.param("bert", 0, APPROXIMATE, {"FastGelu"}, marks=pytest.mark.slow, id="bert, approximate"),
     pytest.param("vit", 0, APPROXIMATE, {"FastGelu"}, marks=pytest.mark.slow, id="vit, approximate"),
     *(pytest.param(family, level, options, set(), marks=pytest.mark.slow, id=f"{family}, level {level}, {name}")
@@ -92,13 +93,13 @@ class Calibration(CalibrationDataReader):
         return next(self.batches, None)
 
 
-def quantize(source, target, how, feeds):
+def quantize(source, target, how, feeds, **settings):
     """Quantize a file: dynamically, statically in one of both styles, or as a session stores the former."""
     extra = {"DefaultTensorType": 1}
     if how in ("dynamic", "session"):
-        quantize_dynamic(source, target, weight_type=QuantType.QUInt8, extra_options=extra)
+        quantize_dynamic(source, target, extra_options=extra, **{"weight_type": QuantType.QUInt8} | settings)
     else:
-        quantize_static(source, target, Calibration(feeds), QuantFormat[how], extra_options=extra)
+        quantize_static(source, target, Calibration(feeds), QuantFormat[how], extra_options=extra, **settings)
     if how == "session":
         options = SessionOptions()
         options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -107,30 +108,37 @@ def quantize(source, target, how, feeds):
     return onnx.load(target)
 
 
-#: Family, whether it is optimized, how it is quantized, and operators that the file then has.
+#: Family, whether it is optimized, how it is quantized, by which settings, and operators that the file then has.
+SIGNED = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
 QUANTIZED = [
-    pytest.param("bert", True, "dynamic", {"DynamicQuantizeLinear", "MatMulInteger", "QAttention"}, id="bert dynamic"),
-    pytest.param("vit", False, "QDQ", {"QuantizeLinear", "DequantizeLinear"}, id="vit static"),
-    pytest.param("vit", False, "QOperator", {"QLinearMatMul", "QLinearConv", "QLinearSoftmax", "QLinearAdd",
-                                             "QLinearMul", "QLinearConcat", "QGemm"}, id="vit static integers"),
-    *(pytest.param(family, True, how, operators, marks=pytest.mark.slow, id=f"{family} {how}")
-      for family, how, operators in (
-          ("bert", "session", {"DynamicQuantizeMatMul", "QAttention"}),
-          ("bert", "QDQ", {"QuantizeLinear", "Attention"}), ("bert", "QOperator", {"QLinearMatMul", "Attention"}),
-          ("vit", "dynamic", {"ConvInteger", "QAttention"}), ("gpt2", "dynamic", {"MatMulInteger"}),
-          ("gpt2", "session", {"DynamicQuantizeMatMul"}), ("t5", "dynamic", {"MatMulInteger"}),
-          ("t5", "session", {"MatMulIntegerToFloat"}))),
+    pytest.param("bert", True, "dynamic", {}, {"DynamicQuantizeLinear", "MatMulInteger", "QAttention"},
+                 id="bert dynamic"),
+    pytest.param("vit", False, "QDQ", {}, {"QuantizeLinear", "DequantizeLinear"}, id="vit static"),
+    pytest.param("vit", False, "QOperator", {}, {"QLinearMatMul", "QLinearConv", "QLinearSoftmax", "QLinearAdd",
+                                                 "QLinearMul", "QLinearConcat", "QGemm"}, id="vit static integers"),
+    *(pytest.param(family, optimized, how, settings, operators, marks=pytest.mark.slow,
+                   id=" ".join([family, how, *settings])) for family, optimized, how, settings, operators in (
+        ("bert", True, "session", {}, {"DynamicQuantizeMatMul", "QAttention"}),
+        ("bert", True, "QDQ", {}, {"QuantizeLinear", "Attention"}),
+        ("bert", True, "QOperator", {}, {"QLinearMatMul", "Attention"}),
+        ("bert", False, "dynamic", {"per_channel": True}, {"MatMulInteger"}),
+        ("vit", True, "dynamic", {}, {"ConvInteger", "QAttention"}), ("vit", False, "QDQ", SIGNED, set()),
+        ("vit", False, "QDQ", {"per_channel": True}, {"DequantizeLinear"}),
+        ("vit", False, "QOperator", {"per_channel": True} | SIGNED, {"QLinearConv"}),
+        ("gpt2", True, "dynamic", {}, {"MatMulInteger"}), ("gpt2", True, "session", {}, {"DynamicQuantizeMatMul"}),
+        ("t5", True, "dynamic", {}, {"MatMulInteger"}), ("t5", True, "session", {}, {"MatMulIntegerToFloat"}))),
 ]
 
 
-@pytest.mark.parametrize(("family", "optimized", "how", "operators"), QUANTIZED)
-def test_quantized_files_have_the_gradients_that_pass_straight_through(family, optimized, how, operators, tmp_path):
+@pytest.mark.parametrize(("family", "optimized", "how", "settings", "operators"), QUANTIZED)
+def test_quantized_files_have_the_gradients_that_pass_straight_through(family, optimized, how, settings, operators,
+                                                                       tmp_path):
     net, feeds = make_transformer(family)
     source = tmp_path / f"{family}.onnx"
     export_transformer(net, feeds, source)
     source = optimize_transformer(source, family) if optimized else source
     arrays = cast_feeds(onnx.load(source), feeds)
-    model = quantize(source, tmp_path / "quantized.onnx", how, arrays)
+    model = quantize(source, tmp_path / "quantized.onnx", how, arrays, **settings)
     assert operators <= {n.op_type for n in model.graph.node}
     numbers = weights_of(model) | arrays
     y, leaves = run_straight_through(model, arrays, [n for n, a in numbers.items() if a.dtype == np.float32
