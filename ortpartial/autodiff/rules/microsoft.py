@@ -10,7 +10,7 @@ import numpy as np
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
 
 from ortpartial.exceptions import NoGradientError, OrtPartialError
-from ortpartial.graph import Value, attribute_value, cast, constant, op
+from ortpartial.graph import Value, attribute_value, cast, constant, make_node, op
 from ortpartial.model import declare, dequantize, register_expansion
 
 from ..grad import composed
@@ -265,6 +265,20 @@ def Attention(x, weights, bias=None, mask_index=None, past=None, attention_bias=
     y = attend(q, k, v, mask_index, attention_bias, scale, mask_filter_value, unidirectional)
     same = not qkv_hidden_sizes or qkv_hidden_sizes[1] == qkv_hidden_sizes[2]
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0) if same else None
+
+
+def read_attention(inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+                   outputs: Sequence[bool]) -> list[Value | None] | None:
+    """Attention with a bias of zeros where it has none, without which onnxruntime 1.19.2 crashes."""
+    x, weights, *others = inputs
+    if weights is None or (others and others[0] is not None):
+        return None
+    zeros = op.Expand(constant(np.zeros(1, weights.dtype)), slice_shape(weights, 1, 2))
+    schema = defs.get_schema("Attention", DOMAIN)
+    return [*make_node(schema, [x, weights, zeros, *others[1:]], attributes, n_outputs=len(outputs)).outputs]
+
+
+register_expansion("Attention", DOMAIN, read_attention)
 
 
 @declare("QAttention", "input weight bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? "

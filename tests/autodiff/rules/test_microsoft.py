@@ -4,7 +4,7 @@ import re
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 import torch
 from exports import assert_gradients, exported
@@ -308,6 +308,22 @@ def test_forms_without_a_gradient(operator, shapes, attributes, message):
     model = build([x for x in inputs if x is not None], {"y": outputs(operator, inputs, attributes)[0]})
     with pytest.raises(NoGradientError, match=re.escape(message)):
         gradient_model(model, ["x0"], cotangents="ones")
+
+
+def test_attention_without_a_bias_does_not_end_the_process():
+    """As a file of opset 17, which is compared with what is read from it, and in a session."""
+    rng = np.random.default_rng(0)
+    weights = ", ".join(map(str, rng.normal(size=48)))
+    without, zeros = (onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[N, S, 4] x) => (float[N, S, 4] y) <float[4, 12] w = {{{weights}}}, float[12] b = {{{'0, ' * 11} 0}}> {{
+      y = com.microsoft.Attention <num_heads = 2> (x, w{bias})
+    }}""") for bias in ("", ", b"))
+    feeds = {"x": rng.normal(size=(2, 3, 4)), "w": weights_of(without)["w"], "y_grad": rng.normal(size=(2, 3, 4))}
+    feeds = {n: a.astype(np.float32) for n, a in feeds.items()}
+    assert_close(*(Session(gradient_model(m, ["x", "w"])).run(feeds) for m in (without, zeros)), 1e-6)
+    loaded = load(without)
+    predicted = Session(build(loaded.inputs, loaded.outputs)).run({"x": feeds["x"]})
+    assert_close(predicted, Session(zeros).run({"x": feeds["x"]}), 1e-6)
 
 
 def by_session(model, _):
