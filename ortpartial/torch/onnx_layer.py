@@ -18,6 +18,7 @@ from ortpartial.model import (
     Model,
     check_empty,
     check_indices,
+    find_computed_inputs,
     find_libraries,
     index_ranges,
     load,
@@ -34,6 +35,7 @@ from ortpartial.training import ShapePolicy, choose_state, program_bytes, select
 from .autograd import CompiledLayer, Placement
 from .custom_operator import describe_call, onnx_layer, register_layer
 from .layer_function import make_layer_function
+from .missing_inputs import compute_missing
 from .module_state import (
     as_array,
     as_tensor,
@@ -74,7 +76,8 @@ class OnnxLayer(torch.nn.Module):
 
     Inputs are tensors, positional or by the names of the graph's inputs. A single output is returned as a tensor,
     several as a tuple in the order of the graph. Real inputs must have the dtype of the layer; under autocast they are
-    cast to it, so that the layer computes in its own precision. Only strided tensors are copied.
+    cast to it, so that the layer computes in its own precision. Only strided tensors are copied. Of a language model,
+    ``layer(input_ids)`` computes the attention mask, position ids and an empty key-value cache.
 
     ``torch.compile(fullgraph=True)`` takes the layer as one operator, and ``torch.onnx.export`` writes its graph with
     the weights of now: as nodes with ``dynamo=True``, as a function of the model with ``dynamo=False``. The exporters
@@ -222,7 +225,7 @@ class OnnxLayer(torch.nn.Module):
         if call is None:
             return self._run_apart(self, inputs, named)
         if named or len(inputs) != len(self.input_names):
-            inputs = _order_inputs(self.input_names, inputs, named)
+            inputs = _order_inputs(self, inputs, named)
         leaves = _cast_inputs(self.input_names, inputs, call.dtypes)
         leaves += [self._read(key) for key in call.initializers]
         for sizes, dtype, keep in call.masks:
@@ -366,6 +369,7 @@ class OnnxLayer(torch.nn.Module):
 
     def _reset(self) -> None:
         self._compiled, self._owners = {}, _Owners()
+        self._computed = find_computed_inputs(self._loaded)
         self._ranges = index_ranges(self._loaded.inputs, self._loaded.outputs.values())
         self._handle = register_layer(self)
         register_translations()
@@ -411,7 +415,7 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     fields = layer.__dict__  # A module has a `__getattr__`, which makes each of its attributes take longer.
     names = fields["input_names"]
     if named or len(inputs) != len(names):
-        inputs = _order_inputs(names, inputs, named)
+        inputs = _order_inputs(layer, inputs, named)
     for t in inputs:
         if not isinstance(t, torch.Tensor):
             raise TypeError(_describe_stranger(names, inputs))
@@ -469,15 +473,18 @@ def _cast_inputs(
     return converted
 
 
-def _order_inputs(
-    names: Sequence[str], inputs: Sequence[torch.Tensor], named: Mapping[str, Any]
-) -> tuple[torch.Tensor, ...]:
-    """Put inputs in the order of the graph."""
+def _order_inputs(layer: OnnxLayer, inputs: Sequence[torch.Tensor], named: Mapping[str, Any]
+                  ) -> tuple[torch.Tensor, ...]:
+    """Put inputs in the order of the graph, with those of a language model that follow from its tokens."""
+    names = layer.input_names
     expected = ", ".join(map(repr, names))
     if len(inputs) > len(names):
         raise DataError(f"The graph has {len(names)} inputs, {expected}; {len(inputs)} given.")
     positional = dict(zip(names, inputs, strict=False))
     if twice := [n for n in named if n in positional]:
         raise DataError(f"The input {twice[0]!r} is given twice; the inputs are {expected}.")
-    match_names(names, [*positional, *named])
-    return tuple(positional[n] if n in positional else named[n] for n in names)
+    every = {**positional, **named}
+    if layer._computed.shapes:
+        every |= compute_missing(layer._computed, layer._loaded.inputs, every, layer._probe)
+    match_names(names, every)
+    return tuple(every[n] for n in names)
