@@ -13,6 +13,7 @@ so that a packed weight stays packed. Source: S.-Y. Liu et al., "DoRA: Weight-De
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -77,9 +78,10 @@ def compute_factor(nodes: Nodes, product: Product, target: Target) -> str:
     u, a, b, turned = (exact.cast(x, product.dtype) for x in (u, a, b, turned))
     squared = exact.compute("MatMul", exact.compute("MatMul", turned, a), b)
     sides = exact.compute("Add", exact.scale(u, 2 * target.scale), exact.scale(squared, target.scale**2))
-    frozen = exact.constant(_sum_squares(product)[target.start : target.stop])
-    squares = exact.compute("Add", frozen, exact.sum_rows(exact.compute("Mul", b, sides)))
-    norm = exact.stop_gradient(exact.compute("Sqrt", exact.compute("Max", squares, exact.constant(_TINY))))
+    frozen = _sum_squares(product)[target.start : target.stop]
+    least = np.full(frozen.shape if nodes.opset < 8 else (), _TINY)  # before which Max does not broadcast
+    squares = exact.compute("Add", exact.constant(frozen), exact.sum_rows(exact.compute("Mul", b, sides)))
+    norm = exact.stop_gradient(exact.compute("Sqrt", exact.compute("Max", squares, exact.constant(least))))
     return nodes.cast(exact.compute("Div", exact.cast(magnitude, product.dtype), norm), exact.dtype)
 
 
@@ -88,6 +90,8 @@ def _multiply(nodes: Nodes, product: Product, x: str) -> str:
     node = NodeProto()
     node.CopyFrom(product.node)
     inputs = list(node.input[1 : _BIAS.get(node.op_type, len(node.input))])
+    if node.op_type == "Gemm" and nodes.opset < 11:  # in which it has a bias
+        inputs.append(nodes.constant([0.0]))
     attributes = {n: v for n, v in read_attributes(node).items() if n != "accuracy_level"}
     return nodes.compute(node.op_type, x, *inputs, domain=node.domain, **attributes)
 
@@ -104,9 +108,18 @@ def check(product: Product) -> None:
     if product.node.op_type not in _KINDS or attributes.get("alpha", 1.0) != 1 or attributes.get("beta", 1.0) != 1:
         raise SettingError(f"DoRA is for MatMul, Gemm and MatMulNBits, and {product.name!r} is another product or has "
                            f"a factor; leave it out of targets, or use LoRA.")
-    if product.weight != product.node.input[1]:
+    biases = [n for n in product.node.input[_BIAS.get(product.node.op_type, len(product.node.input)) :] if n]
+    if biases and not _is_row(product.tensors.get(biases[0]), product.outputs):
+        raise SettingError(f"DoRA reads the bias of a product, and {biases[0]!r} of {product.name!r} is computed, or "
+                           f"has several rows; leave it out of targets, or use LoRA.")
+    if product.node.input[1] not in product.tensors:
         raise SettingError(f"DoRA reads the columns of a weight, and {product.weight!r} of {product.name!r} is cast, "
                            f"transposed or dequantized by nodes; leave it out of targets, or use LoRA.")
+
+
+def _is_row(t: TensorProto | None, columns: int) -> bool:
+    """Whether a tensor is a constant that has the same for each row of a product."""
+    return t is not None and math.prod(t.dims[:-1]) == 1 and t.dims[-1:] in ([], [1], [columns])
 
 
 def deploy(product: Product, target: Target, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,12 @@ def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
             end = product.bias if adapter.method == "ia3" and product.bias is not None else product.end or product.node
             behind[_replace_output(end, adapter, product, beside, nodes)] = nodes.nodes
     ordered = [n for node in proto.graph.node
-               for n in (*before.get(node.output[0], ()), node, *behind.get(node.output[0], ()))]
+               for first in [next(iter(node.output), "")]
+               for n in (*before.get(first, ()), node, *behind.get(first, ()))]
     _replace(proto.graph.node, ordered)
     proto.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(arrays[n]), n) for n in adapter.weights)
+    note_adapter(proto, replace(adapter, ir_version=proto.ir_version))
     proto.ir_version = max(proto.ir_version, 4)  # from which on initializers need not be inputs
-    note_adapter(proto, adapter)
 
 
 def _replace_output(end: NodeProto, adapter: Adapter, product: Product, targets: Sequence[Target],
@@ -144,6 +146,7 @@ def remove_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str]) -
     _replace(proto.graph.node, kept)
     _replace(proto.graph.initializer, [t for t in proto.graph.initializer if t.name not in weights])
     _replace(proto.graph.input, [i for i in proto.graph.input if i.name not in weights])
+    proto.ir_version = adapter.ir_version
     note_adapter(proto, None)
     return proto
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ortpartial.model import is_generated_name, read_scope
+from ortpartial.model import is_generated_name, read_scope, walk_graphs
+
+from .nodes import MARK
 
 __all__ = ["PROJECTIONS", "Part", "Product", "find_closed", "find_products", "read_attributes"]
 
@@ -37,6 +39,9 @@ _THROUGH = frozenset({"Cast", "DequantizeLinear", "Identity", "Transpose"})
 
 #: What stands behind the module in the name of a weight: that of torch, and those of onnxruntime-genai's builder.
 _WEIGHT_SUFFIX = re.compile(r"(\.MatMul)?\.(weight|qweight|weight_Q4|weight_Q8|weight_quant\w*)(_[A-Za-z0-9]+)?$")
+
+#: A module, and what stands behind it in the names of what is inserted.
+_INSERTED = re.compile(rf"(.+?)({MARK}|\.lora_(A|B|factor|offset|magnitude_vector)\b|\.ia3_l\b)")
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ class Product:
         The node that makes floats of what it computes, where that is another.
     tensors : dict of str to onnx.TensorProto
         The constants of the graph.
+    node_name : str
+        What tells the node from others: its name, or its output where it has none of its own.
     """
 
     node: NodeProto
@@ -98,16 +105,12 @@ class Product:
     source: str = ""
     end: NodeProto | None = None
     tensors: Mapping[str, TensorProto] = field(default_factory=dict, repr=False, compare=False)
+    node_name: str = ""
 
     def read_tensor(self, index: int) -> np.ndarray | None:
         """The content of an input, where it is a constant."""
         t = self.tensors.get(self.node.input[index]) if len(self.node.input) > index else None
         return None if t is None else numpy_helper.to_array(t)
-
-    @property
-    def node_name(self) -> str:
-        """What tells the node from others: its name, or its output."""
-        return self.node.name or self.node.output[0]
 
     @property
     def reads(self) -> str:
@@ -146,7 +149,7 @@ class _Weights:
     def __post_init__(self) -> None:
         self.makers = {o: node for node in self.graph.node for o in node.output}
         self.readers = defaultdict(list)
-        for node in self.graph.node:
+        for node in (node for graph in walk_graphs(self.graph) for node in graph.node):
             for name in node.input:
                 self.readers[name].append(node)
 
@@ -156,6 +159,25 @@ class _Weights:
         constants = {node.output[0]: a.t for node in self.graph.node if node.op_type == "Constant"
                      for a in node.attribute if a.name == "value"}
         return constants | {t.name: t for t in self.graph.initializer}
+
+    @cached_property
+    def constants(self) -> dict[str, TensorProto]:
+        """The same, by the names that Identity gives them as well."""
+        constants = dict(self.tensors)
+        for node in self.graph.node:
+            if node.op_type == "Identity" and node.input[0] in constants:
+                constants[node.output[0]] = constants[node.input[0]]
+        return constants
+
+    @cached_property
+    def node_names(self) -> Counter[str]:
+        """How many nodes have a name, or an output that is called so."""
+        return Counter([n for node in self.graph.node for n in {node.name, *node.output[:1]}])
+
+    def find_taken(self) -> Counter[str]:
+        """The modules that nodes and weights of an adapter seem to stand beside, although no record says so."""
+        names = {*self.readers, *self.makers, *self.tensors, *self.node_names}
+        return Counter([match[1] for n in sorted(names) if (match := _INSERTED.match(n))])
 
     def trace(self, name: str) -> tuple[str, tuple[int, ...], int] | None:
         """The initializer that a product reads by some name, with the shape and the dtype that it has there."""
@@ -178,8 +200,11 @@ class _Weights:
 
     def find_reader(self, node: NodeProto, op_type: str) -> NodeProto | None:
         """The node of an operator that alone reads what a node computes."""
+        if any(o.name == node.output[0] for o in self.graph.output):
+            return None
         readers = self.readers[node.output[0]]
-        return readers[0] if len(readers) == 1 and readers[0].op_type == op_type else None
+        is_here = len(readers) == 1 and readers[0].op_type == op_type and readers[0].output[0] in self.makers
+        return readers[0] if is_here else None
 
     def find_array(self, name: str) -> list[int] | None:
         """The whole numbers of a small constant."""
@@ -205,7 +230,7 @@ def find_products(graph: GraphProto) -> list[Product]:
     list of Product
     """
     weights = _Weights(graph)
-    taken: Counter[str] = Counter()
+    taken = weights.find_taken()
     return [product for node in graph.node if (product := _read(node, weights, taken)) is not None]
 
 
@@ -215,7 +240,7 @@ def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | 
     traced = None if index is None or len(node.input) <= index else weights.trace(node.input[index])
     sizes = None if traced is None else _find_sizes(node, *traced[1:])
     floats = _find_floats(node, weights)
-    if traced is None or sizes is None or floats is None:
+    if traced is None or sizes is None or 0 in sizes or floats is None:
         return None
     origin, shape, dtype = traced
     if node.op_type in ("MatMulNBits", "GatherBlockQuantized"):
@@ -229,10 +254,11 @@ def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | 
         return None
     source, end = floats
     name = _name(node, origin, taken)
-    bias = _find_bias(end or node, weights)
+    bias = None if node.op_type == "Conv" else _find_bias(end or node, sizes[1], weights)
     parts = _find_parts(node, name, sizes[1], bias, weights)
     kernel = tuple(shape[2:]) if node.op_type == "Conv" else ()
-    return Product(node, name, origin, *sizes, dtype, parts, bias, kernel, source, end, weights.tensors)
+    node_name = node.name if node.name and weights.node_names[node.name] == 1 else node.output[0]
+    return Product(node, name, origin, *sizes, dtype, parts, bias, kernel, source, end, weights.constants, node_name)
 
 
 def _kind(node: NodeProto) -> tuple[str, str]:
@@ -305,18 +331,20 @@ def _name(node: NodeProto, weight: str, taken: Counter[str]) -> str:
     scope = read_scope(node)
     if node.op_type == "Attention":  # named by onnxruntime's optimizer, but for what it computes
         scope, is_named = read_scope(NodeProto(name=node.output[0])), False
+    elif node.op_type == "Gather" and node.metadata_props and scope and not module.startswith(scope):
+        is_named = False  # torch 2.13's dynamo exporter names a tied weight for the head, also where a table reads it.
     names = [module if is_named else None, scope, weight, node.name, node.output[0]]
     name = next((n for n in names if n and n not in taken), node.output[0])
     taken[name] += 1
     return name if taken[name] == 1 else f"{name}_{taken[name] - 1}"
 
 
-def _find_bias(node: NodeProto, weights: _Weights) -> NodeProto | None:
+def _find_bias(node: NodeProto, columns: int, weights: _Weights) -> NodeProto | None:
     """The Add of a constant that alone reads what a node computes."""
     reader = weights.find_reader(node, "Add")
     others = [] if reader is None else [n for n in reader.input if n != node.output[0]]
     traced = weights.trace(others[0]) if others else None
-    return reader if traced is not None and len(traced[1]) == 1 else None
+    return reader if traced is not None and traced[1] in ((1,), (columns,)) else None
 
 
 def _find_parts(node: NodeProto, name: str, columns: int, bias: NodeProto | None,

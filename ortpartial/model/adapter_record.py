@@ -77,6 +77,8 @@ class Adapter:
         The share of the inputs that a training drops.
     targets : tuple of Target
         Where it was added.
+    ir_version : int
+        That of the model before; an adapter needs 4.
     """
 
     method: str
@@ -84,6 +86,7 @@ class Adapter:
     alpha: float
     dropout: float
     targets: tuple[Target, ...]
+    ir_version: int = 4
 
     @property
     def weights(self) -> list[str]:
