@@ -188,6 +188,23 @@ def test_attention(case, symbolic):
             np.testing.assert_allclose(found[f"{n}_grad"], g, atol=1e-5 * max(1, float(g.abs().max())), err_msg=n)
 
 
+@pytest.mark.skipif(IS_OLD, reason="onnxruntime 1.19.2 computes rows of different lengths from foreign memory.")
+@pytest.mark.parametrize("case", ["packed", "an empty past", "a token after a past", "a softcap", "sinks", "a bias"])
+def test_half_precision(case):
+    arrays, attributes = draw(case)
+    grads = []
+    for dtype in (np.float32, np.float16):
+        some = {n: a.astype(dtype) if a.dtype == np.float32 else a for n, a in arrays.items()}
+        inputs, (y, *_) = graph(some, attributes, True)
+        wrt = [n for n in DIFFERENTIABLE if n in inputs and inputs[n].shape]
+        gradients = grad(op.ReduceSum(op.Sin(op.Cast(y, to=1)), keepdims=0), [inputs[n] for n in wrt])
+        model = build(inputs.values(), {f"d_{n}": d for n, d in zip(wrt, gradients, strict=True)})
+        grads.append(Session(model).run({n: a for n, a in some.items() if n in inputs}))
+    for n, d in grads[0].items():
+        assert grads[1][n].dtype == np.float16
+        np.testing.assert_allclose(grads[1][n], d, atol=2e-2 * max(1, abs(d).max(initial=0)), err_msg=n)
+
+
 def test_gradient_through_the_present():
     """Keys and values that the node returns are outputs like the first."""
     arrays, attributes = draw("a token after a past")
