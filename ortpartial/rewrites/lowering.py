@@ -17,6 +17,7 @@ from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import (
     Node,
     Value,
+    attribute_value,
     build,
     cast,
     constant,
@@ -32,7 +33,7 @@ from ortpartial.model import Model, by_row, expand_body, load, walk_graphs
 
 from .im2col import lower_average_pool, lower_col2im, lower_conv, lower_conv_transpose
 
-__all__ = ["LOWERINGS", "downgrade_opset", "lower", "lower_quantized"]
+__all__ = ["LOWERINGS", "downgrade_opset", "drop_default", "lower", "lower_quantized"]
 
 
 def spatial_axes(x: Value) -> list[int]:
@@ -187,6 +188,43 @@ def lower_quantized(model: ModelProto) -> ModelProto:
 
     loaded = load(model)
     return _build_like(model, loaded, rewrite(list(loaded.outputs.values()), {}, change))
+
+
+def drop_default(model: ModelProto, op_type: str, attribute: str) -> bool:
+    """Remove an attribute where it has its default, which an older runtime does not know.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is changed.
+    op_type : str
+        An operator of com.microsoft.
+    attribute : str
+        The attribute.
+
+    Returns
+    -------
+    bool
+        Whether all such nodes had the default.
+
+    Examples
+    --------
+    >>> from onnx import helper
+    >>> node = helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", alpha=1.702)
+    >>> model = helper.make_model(helper.make_graph([node], "g", [], []))
+    >>> drop_default(model, "QuickGelu", "alpha"), list(model.graph.node[0].attribute)
+    (True, [])
+    """
+    if not defs.has(op_type, "com.microsoft"):
+        return False
+    usual = defaults(defs.get_schema(op_type, "com.microsoft")).get(attribute)
+    found = [(node, a) for graph in walk_graphs(model.graph) for node in graph.node for a in node.attribute
+             if (node.domain, node.op_type, a.name) == ("com.microsoft", op_type, attribute)]
+    if not found or any(attribute_value(a) != usual for _, a in found):
+        return False
+    for node, a in found:
+        node.attribute.remove(a)
+    return True
 
 
 def _build_like(model: ModelProto, loaded: Model, outputs: Sequence[Value]) -> ModelProto:

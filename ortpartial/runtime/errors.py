@@ -46,6 +46,12 @@ def load_error(e: Exception, data: bytes) -> ModelError:
         advice = ("a newer onnxruntime may have it" if unknown[1] == "com.microsoft" else "if a library of custom "
                   "operators has it, give its path by load(model, custom_ops_library=path)")
         return ModelError(f"onnxruntime {runtime_version()} has no operator {unknown[1]}.{unknown[2]}; {advice}.")
+    if newer := re.search(r"Unrecognized attribute: (\w+) for operator (\w+)", str(e)):
+        return ModelError(f"onnxruntime {runtime_version()} does not know the attribute {newer[1]!r} of {newer[2]}; a "
+                          f"newer onnxruntime may.")
+    if newer := re.search(r'"([^"]*)", (\w+), "com.microsoft".* has (in|out)put size \d+ not in range', str(e), re.S):
+        return ModelError(f"onnxruntime {runtime_version()} knows {newer[2]} (node {newer[1]!r}) with other "
+                          f"{newer[3]}puts; a newer onnxruntime may know these.")
     missing = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '(.*?)'", str(e))
     if missing is None:
         return ModelError(f"onnxruntime {runtime_version()} does not load the graph: {clean_message(e)}")

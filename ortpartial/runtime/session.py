@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from onnx import ModelProto, NodeProto
 from ortpartial.exceptions import DeviceError
 from ortpartial.logs import compiling
 from ortpartial.model import match_names, split_external_data, walk_graphs
-from ortpartial.rewrites import downgrade_opset, lower, lower_quantized
+from ortpartial.rewrites import downgrade_opset, drop_default, lower, lower_quantized
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .device import CPU, C, Device, has_training, import_onnxruntime, runtime_version
@@ -150,11 +151,14 @@ class Session:
             raise load_error(e, data) from None
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
-        """An `InferenceSession`, without the optimizers that make what the runtime does not run."""
+        """An `InferenceSession`, without what the runtime does not know, or its optimizers make and it does not run."""
         try:
             return import_onnxruntime().InferenceSession(data, options, providers=self.device.providers,
                                                          enable_fallback=0, disabled_optimizers=disabled)
         except Exception as e:
+            unknown = re.search(r"Unrecognized attribute: (\w+) for operator (\w+)", str(e))
+            if unknown and drop_default(older := ModelProto.FromString(data), unknown[2], unknown[1]):
+                return self._open(older.SerializeToString(), options, disabled)
             if not (wrong := [name for text, name in _FAILING_FUSIONS.items()
                               if text in str(e) and name not in disabled]):
                 raise

@@ -4,10 +4,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from onnx import helper
 
 from ortpartial import build, constant, grad, gradient_model, op, variable
 from ortpartial.autodiff.trainable import find_default_weights
-from ortpartial.exceptions import NoGradientError
+from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph.ops import Operators
 from ortpartial.model import load
 from ortpartial.runtime.session import Session
@@ -411,6 +412,32 @@ def test_norms_of_queries_and_keys(packed):
     for name, g in zip(wrt, torch.autograd.grad((expected * counted).sum(), [tensors[k] for k in wrt]), strict=True):
         if not IS_OLD or not packed:
             np.testing.assert_allclose(found[f"{name}_grad"], g, atol=1e-4, err_msg=name)
+
+
+def test_an_older_runtime_runs_what_newer_builders_write():
+    """They write all attributes, those with their defaults as well, which an older runtime does not know."""
+    arrays, attributes = draw("packed")
+    newer = {"softcap": 0.0, "sliding_window_cache": 0, "causal": 1, "k_quant_type": "NONE"}
+    found = []
+    for more in ({}, newer):
+        model, feeds = read_back(arrays, NAMES, **attributes)
+        (node,) = model.graph.node
+        node.attribute.extend(helper.make_attribute(*pair) for pair in more.items())
+        found.append(Session(gradient_model(model, ["query"], ["y"], cotangents="ones")).run(feeds)["query_grad"])
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.skipif(not IS_OLD, reason="Newer runtimes know them.")
+@pytest.mark.parametrize(("case", "message"), [
+    ("a softcap", r"^onnxruntime 1.19.2 does not know the attribute 'softcap' of GroupQueryAttention; a newer "
+                  r"onnxruntime may\.$"),
+    ("sinks", r"^onnxruntime 1.19.2 knows GroupQueryAttention \(node '\S+'\) with other inputs; a newer onnxruntime "
+              r"may know these\.$")])
+def test_what_an_older_runtime_does_not_know(case, message):
+    arrays, attributes = draw(case)
+    model, _ = read_back(arrays, NAMES, **attributes)
+    with pytest.raises(ModelError, match=message):
+        Session(model)
 
 
 @pytest.mark.parametrize(("attributes", "more", "message"), [
