@@ -51,8 +51,8 @@ class Constants:
         node = self.makers.get(name)
         if node is None or node.op_type not in ("Cast", "Identity", "Transpose"):
             kind = "an input" if node is None else f"computed by {node.op_type}"
-            raise ModelError(f"The weight {name!r} is {kind}, and merge writes constants of floats and of MatMulNBits "
-                             f"and GatherBlockQuantized; deploy the adapter beside the base instead, by save_adapter.")
+            raise ModelError(f"The weight {name!r} is {kind}, and merge writes constants; deploy the adapter beside "
+                             f"the base instead, by save_adapter.")
         a = self.read(node.input[0])
         if node.op_type == "Transpose":
             return a.transpose(read_attributes(node).get("perm"))
@@ -69,10 +69,10 @@ class Constants:
             a = a.astype(self.read(node.input[0]).dtype)
         name = node.input[index]
         if self.readers[name] == 1:
-            self.tensors[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(a), self.tensors[name].name))
+            self.tensors[name].CopyFrom(numpy_helper.from_array(np.asarray(a, order="C"), self.tensors[name].name))
             return
         self.readers[name] -= 1
         copied = next(n for i in range(len(self.tensors)) if (n := f"{name}.merged{i or ''}") not in self.tensors)
         self.tensors[copied] = self.graph.initializer.add()
-        self.tensors[copied].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(a), copied))
+        self.tensors[copied].CopyFrom(numpy_helper.from_array(np.asarray(a, order="C"), copied))
         node.input[index] = copied

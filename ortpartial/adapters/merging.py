@@ -15,31 +15,28 @@ from .changes import Change, make_bias_change, make_change
 from .constants import Constants
 from .insertion import remove_adapter
 from .products import Product, find_products, read_attributes
-from .requantize import BlockQuantization, Requantized, pack, unpack
+from .quantized_weights import find_quantized
+from .requantize import Requantized
 from .saving import load_adapter
 
 __all__ = ["merge"]
 
 #: By operator, the input that is added to a product.
-_BIASES = {"Attention": 2, "Conv": 2, "Gemm": 2, "MatMulNBits": 5}
+_BIASES = {"Attention": 2, "Conv": 2, "DynamicQuantizeMatMul": 4, "Gemm": 2, "MatMulIntegerToFloat": 6,
+           "MatMulNBits": 5}
 
 #: About as many numbers are float64 at a time, whatever the size of the weight.
 _AT_ONCE = 2**22
-
-
-#: What to do where a weight cannot be changed.
-_INSTEAD = "deploy the adapter beside the base instead, by save_adapter"
 
 
 def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
           adapter: str | os.PathLike[str] | None = None) -> ModelProto:
     """A model whose weights hold what an adapter has learned: it has the nodes of the base, and its size and speed.
 
-    Weights of floats become what the adapter makes of them, rounded once. Packed weights are quantized again in the
-    form that they have, of 2, 4 or 8 bits, some rows at a time, and a warning says how far they are from what the
-    adapter makes of them. What it has learned remains, as numbers are not just rounded to the nearest, which would undo
-    small changes: each output follows its change as a whole. An adapter that is deployed beside the base, by
-    `save_adapter`, has no such error.
+    Weights of floats become what the adapter makes of them, rounded once. Quantized weights of 2, 4 or 8 bits are
+    rounded again in the form that they have, some rows at a time, and a warning says how far they are from what the
+    adapter makes of them. Nearest numbers would undo changes below half a step, which are most: instead, each output
+    follows its change as a whole. An adapter that is deployed beside the base, by `save_adapter`, has no such error.
 
     Parameters
     ----------
@@ -56,15 +53,15 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
     Raises
     ------
     ModelError
-        The model holds no adapter, the adapter is one for another base, or a weight is stored in a form that is not
-        written here.
+        The model holds no adapter, the adapter is one for another base, or a weight has a form that is not written
+        here.
     OSError
         The adapter cannot be read.
 
     Warns
     -----
     ModelWarning
-        Weights were quantized again; it says the error.
+        Quantized weights were rounded again; it says the error.
 
     Examples
     --------
@@ -86,13 +83,10 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
     rounded = {}
     for product, targets in _pair(merged.graph, record):
         change = make_change(product, targets, arrays)
-        match product.node.op_type:
-            case "MatMulNBits":
-                rounded[product.name] = _merge_packed(constants, product, change)
-            case "GatherBlockQuantized":
-                rounded[product.name] = _merge_packed_table(constants, product, change)
-            case _:
-                _merge_floats(constants, product, change)
+        if (weight := find_quantized(constants, product)) is not None:
+            rounded[product.name] = weight.change(change)
+        else:
+            _merge_floats(constants, product, change)
         factors = make_bias_change(targets, arrays, product.outputs)
         if factors is not None:
             _scale_bias(constants, product, factors)
@@ -114,9 +108,7 @@ def _merge_floats(constants: Constants, product: Product, change: Change) -> Non
     """Change a weight of floats, some rows at a time."""
     index = 0 if product.is_table else 1
     w = constants.read(product.node.input[index])
-    if w.dtype.kind in "iu":
-        raise ModelError(f"The weight of {product.name!r} is one of integers, which merge does not write; {_INSTEAD}.")
-    merged = np.empty_like(w)
+    merged = np.empty(w.shape, w.dtype)
     is_turned = product.is_linear and not read_attributes(product.node).get("transB", 0)
     rows, merged_rows = (a.T if is_turned else a.reshape(len(a), -1) for a in (w, merged))
     at_once = max(1, _AT_ONCE // rows.shape[1])
@@ -126,57 +118,6 @@ def _merge_floats(constants: Constants, product: Product, change: Change) -> Non
     constants.write(product.node, index, merged)
 
 
-def _merge_packed(constants: Constants, product: Product, change: Change) -> Requantized:
-    """Change the weight of MatMulNBits."""
-    node, attributes = product.node, read_attributes(product.node)
-    packed, scales = constants.read(node.input[1]), constants.read(node.input[2])
-    zeros, groups = constants.find(node, 3), constants.find(node, 4)
-    if attributes.get("weight_prepacked", 0) or (groups is not None and zeros is not None and zeros.dtype == np.uint8):
-        raise ModelError(f"The weight of {product.name!r} is prepacked, or has packed zero points beside g_idx, which "
-                         f"merge does not write; {_INSTEAD}.")
-    weight = BlockQuantization(packed, scales, zeros, (product.outputs, product.inputs), attributes.get("bits", 4),
-                               attributes["block_size"], groups)
-    result = weight.change(change)
-    for index, a in ((1, result.packed), (2, result.scales), (3, result.zeros)):
-        if a is not None:
-            constants.write(node, index, a)
-    return result
-
-
-def _merge_packed_table(constants: Constants, product: Product, change: Change) -> Requantized:
-    """Change the table of GatherBlockQuantized: numbers of 4 bits in a type of their own, or in bytes."""
-    node, attributes = product.node, read_attributes(product.node)
-    data, scales, zeros = constants.read(node.input[0]), constants.read(node.input[2]), constants.find(node, 3)
-    bits = 4 if data.dtype != np.uint8 else attributes.get("bits", 4)
-    if attributes.get("quantize_axis", 1) % 2 != 1 or (data.dtype.name == "uint4" and zeros is None):
-        raise ModelError(f"The table of {product.name!r} is quantized along its columns, or from 0 on without "
-                         f"zero points, which merge does not write; {_INSTEAD}.")
-    weight = BlockQuantization(_to_bytes(data), scales, None if zeros is None else _to_bytes(zeros),
-                               (product.inputs, product.outputs), bits, attributes.get("block_size", 128))
-    result = weight.change(change)
-    constants.write(node, 0, _to_type(result.packed, data))
-    constants.write(node, 2, result.scales)
-    if zeros is not None and result.zeros is not None:
-        constants.write(node, 3, _to_type(result.zeros, zeros))
-    return result
-
-
-def _to_bytes(a: np.ndarray) -> np.ndarray:
-    """Numbers of 4 bits in a type of their own as bytes, those with a sign from 0 on."""
-    if a.dtype == np.uint8:
-        return a
-    lowest = -8 if a.dtype.name == "int4" else 0
-    return pack((a.astype(np.int8) - lowest).astype(np.uint8), 4)
-
-
-def _to_type(a: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """The inverse of `_to_bytes`."""
-    if like.dtype == np.uint8:
-        return a
-    lowest = -8 if like.dtype.name == "int4" else 0
-    return (unpack(a, 4)[:, : like.shape[1]].astype(np.int8) + lowest).astype(like.dtype)
-
-
 def _scale_bias(constants: Constants, product: Product, factors: np.ndarray) -> None:
     """Multiply what is added to a product."""
     index = _BIASES.get(product.node.op_type)
@@ -184,7 +125,7 @@ def _scale_bias(constants: Constants, product: Product, factors: np.ndarray) -> 
     if bias is not None and index is not None:
         constants.write(product.node, index, (bias * factors).astype(bias.dtype))
     if product.bias is not None:
-        index = 1 - list(product.bias.input).index(product.node.output[0])
+        index = 1 - list(product.bias.input).index((product.end or product.node).output[0])
         bias = constants.read(product.bias.input[index])
         constants.write(product.bias, index, (bias * factors).astype(bias.dtype))
 
@@ -195,8 +136,8 @@ def _describe(rounded: dict[str, Requantized]) -> str:
     worst = max(errors, key=errors.__getitem__)
     change = sum(r.change for r in rounded.values())
     share = (sum(r.error for r in rounded.values()) / change) ** 0.5 if change else 0.0
-    weights = f"{len(errors)} packed weights" if len(errors) > 1 else "1 packed weight"
+    weights = f"{len(errors)} quantized weights" if len(errors) > 1 else "1 quantized weight"
     mean = sum(errors.values()) / len(errors)
-    return (f"merge quantized {weights} again, with an error of {mean:.2%} on average and {errors[worst]:.2%} at worst "
+    return (f"merge rounded {weights} again, with an error of {mean:.2%} on average and {errors[worst]:.2%} at worst "
             f"({worst!r}), {share:.2f} times what the adapter changes; deployed beside the base, by save_adapter, an "
             f"adapter has no such error.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -106,6 +107,8 @@ class BlockQuantization:
         How many columns a block has.
     groups : numpy.ndarray of int, shape (columns,), optional
         The block of each column, ``g_idx``; without it, blocks are neighbors.
+    is_shared : bool, default=False
+        Whether all rows have one scale, which grows where a change asks for it, and one zero point, which stays.
     """
 
     packed: np.ndarray
@@ -115,6 +118,7 @@ class BlockQuantization:
     bits: int
     block_size: int
     groups: np.ndarray | None = None
+    is_shared: bool = False
     blocks: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,18 +157,30 @@ class BlockQuantization:
         Requantized
         """
         at_once = max(1, _AT_ONCE // self.shape[1])
-        parts = [self._change_rows(slice(i, min(i + at_once, self.shape[0])), change)
-                 for i in range(0, self.shape[0], at_once)]
+        chunks = [slice(i, min(i + at_once, self.shape[0])) for i in range(0, self.shape[0], at_once)]
+        growth = max(self._measure_growth(change, rows) for rows in chunks) if self.is_shared else None
+        parts = [self._change_rows(rows, change, growth) for rows in chunks]
         packed, scales, zeros = (np.concatenate(arrays) for arrays in zip(*(p[:3] for p in parts), strict=True))
         return Requantized(packed.reshape(self.packed.shape), scales.reshape(self.scales.shape),
                            None if self.zeros is None else zeros.reshape(self.zeros.shape),
                            *np.sum([p[3] for p in parts], axis=0).tolist())
 
-    def _change_rows(self, rows: slice, change: Callable[[np.ndarray, slice], np.ndarray]) -> tuple[np.ndarray, ...]:
+    def _measure_growth(self, change: Callable[[np.ndarray, slice], np.ndarray], rows: slice) -> float:
+        """By how much the scale of all rows has to grow so that numbers of these can hold the change; at least 1."""
+        zeros = self._read_zeros(rows)
+        steps = change(self.dequantize(rows), rows) / self._read_scales(rows)
+        return float(max(1.0, np.max(steps / (2**self.bits - 1 - zeros), initial=1.0, where=steps > 0),
+                         np.max(-steps / zeros, initial=1.0, where=steps < 0)))
+
+    def _change_rows(self, rows: slice, change: Callable[[np.ndarray, slice], np.ndarray],
+                     growth: float | None) -> tuple[np.ndarray, ...]:
         """The bytes, scales and zero points of changed rows, and sums of squares of error, change and rows."""
         former = self.dequantize(rows)
         w = change(former, rows).astype(np.float32, copy=False)
-        scales, zeros = self._choose_scales(w, former, rows)
+        if growth is None:
+            scales, zeros = self._choose_scales(w, former, rows)
+        else:
+            scales, zeros = self._store(self._read_scales(rows) * growth), self._read_zeros(rows)
         scale, zero = self._spread(scales), self._spread(zeros)
         numbers = self._follow(self._round(w, scale, zero), w, w - former, scale, zero)
         squares = [np.square(a, dtype=np.float64).sum() for a in ((numbers - zero) * scale - w, w - former, w)]
@@ -177,7 +193,8 @@ class BlockQuantization:
         zeros = self._read_zeros(rows)
         scales = self._fit_numbers(w, former, self._read_scales(rows))
         wide_scales, wide_zeros = self._fit_range(w, zeros)
-        is_wide = self._measure(w, wide_scales, wide_zeros) < self._measure(w, scales, zeros)
+        exact = 1e-10 * self._reduce(np.add, np.square(w))
+        is_wide = self._measure(w, wide_scales, wide_zeros) + exact < self._measure(w, scales, zeros)
         return np.where(is_wide, wide_scales, scales), np.where(is_wide, wide_zeros, zeros)
 
     def _measure(self, w: np.ndarray, scales: np.ndarray, zeros: np.ndarray) -> np.ndarray:
@@ -248,6 +265,11 @@ class BlockQuantization:
         along, size = self._reduce(np.add, w * former), self._reduce(np.add, former * former)
         return self._store(scales * np.divide(along, size, out=np.ones_like(size), where=size > 0))
 
+    @cached_property
+    def _is_positive(self) -> bool:
+        """Whether all scales are positive, as some quantizers have them."""
+        return bool((self.scales > 0).all())
+
     def _store(self, scales: np.ndarray) -> np.ndarray:
         """Scales as the file can have them, in float32."""
         return scales.astype(self.scales.dtype).astype(np.float32)
@@ -256,7 +278,9 @@ class BlockQuantization:
         """Scales, and zero points if the file has some, by the range of each block, as onnxruntime's quantizer does."""
         low, high = self._reduce(np.minimum, w), self._reduce(np.maximum, w)
         highest = 2**self.bits - 1
-        if self.zeros is None:  # The number of the largest size becomes the lowest one, which has no opposite.
+        if self.zeros is None and self._is_positive:
+            scales = np.maximum(high, -low) / np.float32(2 ** (self.bits - 1) - 1)
+        elif self.zeros is None:  # The number of the largest size becomes the lowest one, which has no opposite.
             scales = np.where(high > -low, high, low) / np.float32(-(2 ** (self.bits - 1)))
         else:
             low, high = np.minimum(low, 0), np.maximum(high, 0)

@@ -53,7 +53,7 @@ def randomize(proto, size=1.0):
 def feed(proto):
     name = proto.graph.input[0].name
     if name == "x":
-        return {"x": draw(3, 5, 4)}
+        return {"x": draw(3, 5, 4).reshape([d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim])}
     if name == "ids":
         return {"ids": np.arange(42).reshape(7, 6) % 11}
     ids = np.array([[3, 1, 4, 1, 5]])
@@ -115,7 +115,7 @@ def test_an_adapter_of_a_file_is_merged_in_rows(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not has_adapter_files(), reason="onnxruntime has an AdapterFormat from 1.20 on.")
-@pytest.mark.parametrize("method", ["lora", "ia3"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_deployed_adapter_is_merged(method, tmp_path):
     base = make_network()
     adapted = randomize(METHODS[method](base, ["mix", "fc", "head"]))
@@ -160,7 +160,7 @@ def dequantize(proto, name):
 def test_packed_weights_are_quantized_again_and_the_error_is_said():
     base = make_decoder()
     adapted = randomize(add_lora(base, ["q_proj", "v_proj", "down_proj"], rank=2, alpha=2), 0.2)
-    with pytest.warns(ModelWarning, match="merge quantized 2 packed weights again, with an error of") as warned:
+    with pytest.warns(ModelWarning, match="merge rounded 2 quantized weights again, with an error of") as warned:
         merged = merge(adapted)
     assert_same_form(merged, base)
     said = r"of ([\d.]+)% on average and ([\d.]+)% at worst \('(.+)'\), ([\d.]+) times"
@@ -224,7 +224,7 @@ def test_packed_tables_are_quantized_again_in_their_own_form(form):
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     base = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     adapted = randomize(add_lora(base, "*", rank=4), 0.5)
-    with pytest.warns(ModelWarning, match="quantized 1 packed weight again"):
+    with pytest.warns(ModelWarning, match="rounded 1 quantized weight again"):
         merged = merge(adapted)
     assert_same_form(merged, base)
     expected = run(adapted)
@@ -239,13 +239,51 @@ def test_what_cannot_be_merged_is_named(tmp_path):
         merge(make_decoder(), tmp_path / "new.safetensors")
 
 
-@pytest.mark.parametrize(("style", "message"), [
-    ("MatMulInteger", "The weight of 'fc' is one of integers, which merge does not write; deploy the adapter beside"),
-    ("DequantizeLinear", "The weight 'v' is computed by DequantizeLinear, and merge writes constants of floats and of"),
+def make_dequantized(scales, zeros, kind, turned=False, **attributes):
+    """A product of 4 and 6 features with a dequantized weight, in blocks or not."""
+    types = {n: helper.tensor_dtype_to_np_dtype(t) for n, t in (("w", kind), ("zeros", kind), ("scales", 1))}
+    lowest, highest = {TensorProto.INT8: (-128, 128), TensorProto.UINT8: (0, 256), TensorProto.INT4: (-8, 8)}[kind]
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.integers(lowest, highest, (6, 4) if turned else (4, 6)),
+              "scales": rng.uniform(0.01, 0.02, scales)}
+    if zeros is not None:
+        arrays["zeros"] = rng.integers(lowest // 4 + highest // 3, lowest // 4 + highest // 2, scales) * zeros
+    nodes = [helper.make_node("DequantizeLinear", [*arrays], ["v"], **attributes),
+             helper.make_node("Gemm", ["x", "v"], ["y"], "fc", transB=int(turned))]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [15, 4])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [15, 6])],
+                              [numpy_helper.from_array(np.asarray(a).astype(types[n]), n) for n, a in arrays.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize(("make", "most"), [
+    *((lambda style=style: integers(style), 0.02) for style in (
+        "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DequantizeLinear")),
+    (lambda: make_dequantized((), None, TensorProto.INT8), 0.02),
+    (lambda: make_dequantized((), 1, TensorProto.UINT8, turned=True), 0.02),
+    (lambda: make_dequantized((6,), 1, TensorProto.UINT8), 0.02),
+    (lambda: make_dequantized((6,), 0, TensorProto.INT8, turned=True, axis=0), 0.02),
+    (lambda: make_dequantized((2, 6), None, TensorProto.INT4, axis=0, block_size=2), 0.15),
+    (lambda: make_dequantized((6, 2), 1, TensorProto.INT4, turned=True, axis=1, block_size=2), 0.2),
 ])
-def test_weights_of_other_quantizations_are_left_to_deployed_adapters(style, message):
+def test_weights_of_integers_are_rounded_again(make, most):
+    base = make()
+    adapted = randomize(add_lora(base, rank=2, alpha=2), 0.5)
+    with pytest.warns(ModelWarning, match="merge rounded 1 quantized weight again"):
+        merged = merge(adapted)
+    assert_same_form(merged, base)
+    expected = run(adapted)
+    assert np.linalg.norm(run(merged) - expected) < most * np.linalg.norm(expected)
+    assert np.linalg.norm(run(base) - expected) > 2 * most * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(("base", "message"), [
+    (make_dequantized((4,), None, TensorProto.INT8, axis=0), "'w' has scales along what it reads, which merge does"),
+    (make_dequantized((6,), None, TensorProto.UINT8), "'w' has numbers from 0 on without zero points, which"),
+])
+def test_weights_that_are_not_written_are_named(base, message):
     with pytest.raises(ModelError, match=message):
-        merge(randomize(add_lora(integers(style))))
+        merge(randomize(add_lora(base)))
 
 
 def test_the_model_is_not_written_to():

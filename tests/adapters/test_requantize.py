@@ -110,7 +110,7 @@ def test_a_weight_that_changes_as_a_whole_is_quantized_as_by_onnxruntime(is_symm
     packed, scales = np.zeros((N, 3, 8), "u1"), np.zeros((N, 3), "f4")
     zeros = np.zeros((N, 2), "u1")
     quantize(packed, w, scales, zeros, SIZE, N, 48, is_symmetric)
-    former = BlockQuantization(np.zeros_like(packed), np.ones_like(scales),
+    former = BlockQuantization(np.zeros_like(packed), -np.ones_like(scales),
                                None if is_symmetric else np.zeros_like(zeros), (N, 48), 4, SIZE)
     new = former.change(lambda rows, chosen: w.T[chosen])
     np.testing.assert_array_equal(new.scales, scales)
