@@ -228,3 +228,14 @@ def test_dequantized_numbers_that_a_body_reads():
     }""")
     x = np.ones((2, 2), np.float32)
     np.testing.assert_array_equal(Session(model).run({"x": x})["y"], [[-1, 0.5, 4.5]] * 2)
+
+
+def test_a_dequantized_bias_that_is_reshaped():
+    """onnxruntime 1.19.2 would quantize what is reshaped as the bias is, to int32, which no operator does."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 19]>
+    g (float[N, 3] x) => (float[N, 3] y) <int32[3] b = {3, -5, 100}, float s = {0.5}, int32 z = {0}, int64[1] a = {0}> {
+      d = DequantizeLinear (b, s, z)
+      u = Unsqueeze (d, a)
+      y = Add (x, u)
+    }""")
+    np.testing.assert_array_equal(Session(model).run({"x": np.ones((1, 3), np.float32)})["y"], [[2.5, -1.5, 51]])
