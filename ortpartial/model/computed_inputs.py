@@ -167,7 +167,7 @@ def find_computed_inputs(model: Model) -> ComputedInputs:
     >>> list(computed.shapes), list(computed.compute(model, ["input_ids"]).inputs)
     (['attention_mask'], ['input_ids'])
     """
-    ranks = {n: v.rank for n, v in model.inputs.items()}
+    ranks = {n: _rank(v) for n, v in model.inputs.items()}
     tokens = next((n for n, rank in _TOKENS.items() if ranks.get(n) == rank), None)
     if tokens is None:
         return ComputedInputs()
@@ -175,9 +175,9 @@ def find_computed_inputs(model: Model) -> ComputedInputs:
     shapes: dict[str, tuple[int | str, ...]] = {}
     caches = []
     for name, v in model.inputs.items():
-        if name == "attention_mask" and v.rank == 2:
+        if name == "attention_mask" and ranks[name] == 2:
             shapes[name] = _ROWS, _ALL
-        elif name in _POSITIONS and v.rank == len(_POSITIONS[name]):
+        elif name in _POSITIONS and ranks[name] == len(_POSITIONS[name]):
             shapes[name] = _POSITIONS[name]
         elif name in _FIXED and v.shape in ((), (1,)):
             shapes[name] = v.shape
@@ -201,7 +201,7 @@ def is_cache(name: str, v: Value) -> bool:
     -------
     bool
     """
-    return v.rank in (4, 5) and bool(_CACHE.search(name)) and not _OF_ENCODER.search(name)
+    return _rank(v) in (4, 5, None) and bool(_CACHE.search(name)) and not _OF_ENCODER.search(name)
 
 
 def _list_longer(model: Model, name: str, nodes: Sequence[Node]) -> list[Value]:
@@ -211,12 +211,13 @@ def _list_longer(model: Model, name: str, nodes: Sequence[Node]) -> list[Value]:
     # Of a cache of a window, attention reads the rows that hold something.
     read = {v, *(node.outputs[0] for node in nodes if node.op_type == "Slice" and node.inputs[0] is v)}
     readers = [node for node in nodes if _CACHING.search(node.op_type) and not read.isdisjoint(node.inputs)]
-    return [y for y in [*outputs, *(y for node in readers for y in node.outputs)] if y.rank == v.rank]
+    return [y for y in [*outputs, *(y for node in readers for y in node.outputs)] if _rank(y) == _rank(v)]
 
 
 def _shape_cache(v: Value, longer: Sequence[Value]) -> tuple[int | str, ...] | None:
     """The shape of an empty cache; None where it is not known, or has a fixed length."""
-    sizes = v.shape or ()
+    if (sizes := v.shape) is None:
+        return None
     rows = len(sizes) - 4
     is_set = [isinstance(n, int) and n > 0 for n in sizes]
     # Heads stand before tokens, unless their numbers say otherwise: that of the heads never changes.
@@ -228,6 +229,11 @@ def _shape_cache(v: Value, longer: Sequence[Value]) -> tuple[int | str, ...] | N
         pairs = zip(shape, y.shape or (), strict=True)
         shape = [n if isinstance(n, int) or i == rows else m for i, (n, m) in enumerate(pairs)]
     return tuple(shape) if all(isinstance(n, int) or i == rows for i, n in enumerate(shape)) else None
+
+
+def _rank(v: Value) -> int | None:
+    """The number of axes; None where it is not known."""
+    return None if v.shape is None else len(v.shape)
 
 
 def _measure(v: Value, axis: int) -> Value:

@@ -3,9 +3,10 @@
 import pickle
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from ortpartial import (
     Checkpoint,
@@ -264,3 +265,37 @@ def test_an_adapter_learns_sentences_that_the_trained_file_goes_on_with(tmp_path
     for again in (make(60).fit(give(), resume=tmp_path), pickle.loads(pickle.dumps(optimizer))):
         for n, w in optimizer.trained_coef_.items():
             np.testing.assert_array_equal(again.trained_coef_[n], w)
+
+
+MERGED = """
+    <ir_version: 9, opset_import: ["" : 20]>
+    merged (int64[rows, tokens] input_ids, float[rows, 1, past, 4] past_key_0, bool[1] use_cache_branch)
+        => (float[rows, tokens, 24] logits, float[rows, 1, all, 4] present_key_0) {
+        x = Gather(table, input_ids)
+        axis = Constant<value = int64[1] {1}>()
+        new = Unsqueeze(x, axis)
+        y, present_key_0 = If(use_cache_branch)<
+            then_branch = cached () => (float[rows, tokens, 4] with_past, float[rows, 1, all, 4] longer) {
+                mean = ReduceMean<keepdims = 0>(past_key_0)
+                with_past = Add(x, mean)
+                longer = Concat<axis = 2>(past_key_0, new)
+            },
+            else_branch = plain () => (float[rows, tokens, 4] alone, float[rows, 1, tokens, 4] first) {
+                alone = Identity(x)
+                first = Identity(new)
+            }
+        >
+        logits = MatMul(y, head)
+    }
+"""
+
+
+def test_a_merged_decoder_takes_the_branch_without_a_cache():
+    model = onnx.parser.parse_model(MERGED)
+    rng = np.random.default_rng(0)
+    arrays = {"table": rng.normal(size=(24, 4)), "head": rng.normal(size=(4, 24))}
+    model.graph.initializer.extend(numpy_helper.from_array(a.astype("f4"), n) for n, a in arrays.items())
+    optimizer = make_optimizer(model).fit({"input_ids": IDS}, NEXT)
+    assert optimizer.train_losses_[-1] < optimizer.train_losses_[0]
+    expected = optimizer.trained_coef_["table"][IDS] @ optimizer.trained_coef_["head"]
+    np.testing.assert_allclose(optimizer.predict(IDS), expected, rtol=1e-5, atol=1e-6)

@@ -139,3 +139,11 @@ def test_open_sizes_of_a_cache_follow_from_what_it_becomes():
     model = load(build([ids, *past.values()], {"y": op.Identity(ids), "present_key_0": present,
                                                "present_key_1": past["past_key_1"] * 2}))
     assert dict(find_computed_inputs(model).shapes) == {"past_key_0": ("rows", 2, 0, 16)}
+
+
+def test_inputs_of_unknown_rank_are_to_be_given():
+    ids, past, x = (variable(n, kind, shape) for n, kind, shape in [
+        ("input_ids", "int64", ["rows", "tokens"]), ("past_0", "float32", None), ("attention_mask", "int64", None)])
+    assert not find_computed_inputs(load(build([ids, past, x], {"y": ids * 2, "p": past * 2, "m": x * 2}))).shapes
+    x = variable("x", "float32", None)
+    assert not find_computed_inputs(load(build([x], {"y": x * 2}))).shapes
