@@ -160,11 +160,12 @@ class Predictor:
     def _compile(self, graph: str, threads: int | None, absent: tuple[str, ...]) -> Session:
         """A session of a graph that computes the inputs that are absent."""
         spec = self.spec.for_inputs([n for n in self.spec.model.inputs if n not in absent])
+        apart: dict[str, np.ndarray] = {}
         if graph == "predict":
-            proto = forward_graph(spec.model, list(spec.moving), spec.predictions, used_only=True)
+            proto = forward_graph(spec.model, list(spec.moving), spec.predictions, used_only=True, apart=apart)
         else:
-            proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False)
-        return Session(proto, device=spec.device, threads=threads)
+            proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False, apart=apart)
+        return Session(proto, device=spec.device, threads=threads, arrays=apart)
 
 
 @contextmanager

@@ -200,12 +200,20 @@ class DataAdapter:
         key = output, tuple([a.shape[1:] for a in inputs.values()])
         if (known := self._shapes.get(key)) is not None:
             return known
-        ran = forward({n: a[: self.fixed_batch or 1] for n, a in inputs.items()})[output].shape
+        rows = {n: a[: self.fixed_batch or 1] for n, a in inputs.items()}
+        ran = self._infer_shape(output, rows) or forward(rows)[output].shape
         names = {d for v in self.inputs.values() for d in v.shape or () if isinstance(d, str)}
         if shape is not None and len(self._shapes) < _REMEMBERED and all(
                 isinstance(d, int) or d in names for d in shape[1:]):
             self._shapes[key] = ran
         return ran
+
+    def _infer_shape(self, output: str, inputs: Mapping[str, np.ndarray]) -> Sequence[int] | None:
+        """The shape of an output of a big model, which is run at a greater cost, as far as inference finds it."""
+        if self.spec.model.file is None:
+            return None
+        v = self.spec.for_batch({n: a.shape for n, a in inputs.items()}).outputs[output]
+        return v.shape if v.is_static else None  # type: ignore[return-value]
 
 
 def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nullable: bool = False) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError
 
@@ -20,6 +20,9 @@ from .walk import topological, walk_nodes
 
 __all__ = ["build"]
 
+#: Bytes from which on a constant is big, and of all big ones from which on they may stay apart from the model.
+_BIG, _MANY = 2**18, 2**24
+
 
 def build(
     inputs: Iterable[Value] | Mapping[str, Value],
@@ -27,6 +30,7 @@ def build(
     *,
     name: str = "ortpartial",
     reserved: Iterable[str] = (),
+    apart: dict[str, np.ndarray] | None = None,
 ) -> ModelProto:
     """The ONNX model that computes `outputs` from `inputs`.
 
@@ -41,6 +45,9 @@ def build(
         Name of the graph.
     reserved : iterable of str
         Names that only `inputs` and `outputs` may use.
+    apart : dict of str to numpy.ndarray, optional
+        Receives the content of constants of 256 kB or more, where all of them take 16 MB or more; the model refers to
+        them as external data in no file, for a session that borrows their memory.
 
     Returns
     -------
@@ -74,7 +81,7 @@ def build(
     # The smallest IR version that the opset allows.
     model = helper.make_model(graph, opset_imports=opsets, producer_name="ortpartial",
                               ir_version=helper.find_min_ir_version_for(standard))
-    names.store(model.graph)
+    names.store(model.graph, apart)
     return model
 
 
@@ -144,14 +151,28 @@ class _Names:
             self.initializers[self.by_content[identity]] = v.array
         return self.by_content[identity]
 
-    def store(self, graph: GraphProto) -> None:
-        """Add the initializers to the graph in place, which saves two copies of what may be gigabytes."""
+    def store(self, graph: GraphProto, apart: dict[str, np.ndarray] | None) -> None:
+        """Add the initializers to the graph in place, which saves two copies of what may be gigabytes.
+
+        Big ones may stay `apart`.
+        """
+        big = {n: a for n, a in self.initializers.items() if a.nbytes >= _BIG and _is_plain(a)}
+        if apart is not None and sum(a.nbytes for a in big.values()) >= _MANY:
+            apart.update(big)
         for n, array in self.initializers.items():
             t = graph.initializer.add(name=n, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
-            if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf":
+            if apart and n in apart:
+                t.data_location = TensorProto.EXTERNAL
+                t.external_data.add(key="location", value="memory")
+            elif _is_plain(array):
                 t.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
             else:
                 t.CopyFrom(numpy_helper.from_array(array, n))
+
+
+def _is_plain(array: np.ndarray) -> bool:
+    """Whether numpy itself has the dtype, and its numbers have places of their own."""
+    return array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf"
 
 
 def _needs_all_outputs(node: Node) -> bool:

@@ -30,6 +30,7 @@ def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Col
     -------
     list of Node
     """
+    cut = cut if isinstance(cut, (set, frozenset, Mapping)) else set(cut)
     order: list[Node] = []
     done: set[int] = set()
     stack: list[tuple[Node, bool]] = [(v.node, False) for v in reversed(roots) if v.node and v not in cut]
@@ -113,7 +114,7 @@ def find_boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: 
     list of Value
         In the order in which the gradients read them.
     """
-    forward = {id(node) for node in topological(outputs)}
+    forward, leaves = {id(node) for node in topological(outputs)}, set(leaves)
 
     def is_forward(v: Value) -> bool:
         return v in leaves or (v.node is not None and id(v.node) in forward)

@@ -20,7 +20,7 @@ __all__ = ["change_weights", "offload_weights", "replace_weights", "restore_weig
 MESSAGE = 2**31 - 2**26
 
 #: Bytes from which on an initializer is big.
-BIG = 2**20
+BIG = 2**18
 
 #: Bytes of all big initializers from which on they are moved to a file.
 _MANY = 2**24
@@ -81,9 +81,10 @@ def split_external_data(proto: ModelProto) -> tuple[ModelProto, dict[str, np.nda
     >>> split_external_data(build([x], {"y": 2 * x}))[1]
     {}
     """
-    if sum(map(measure, proto.graph.initializer)) < MESSAGE:
+    inside = [t for t in proto.graph.initializer if t.data_location != TensorProto.EXTERNAL]
+    if sum(map(measure, inside)) < MESSAGE:
         return proto, {}
-    apart = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if measure(t) >= BIG}
+    apart = {t.name: numpy_helper.to_array(t) for t in inside if measure(t) >= BIG}
     return _emptied(proto), apart
 
 

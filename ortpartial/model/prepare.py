@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, defs, helper, inliner
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper, inliner
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, MISTAKEN_DEFAULTS, OPSET, forget_zero_sizes
@@ -22,6 +22,10 @@ from .validation import check_proto
 from .walk import bodies, walk_graphs, walk_protos
 
 __all__ = ["check_graph", "infer_types", "is_misplaced", "prepare", "set_sizes"]
+
+#: Types of the numbers of quantized weights, and how many of them a pass may see.
+_PACKED = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4}
+_MOST_PACKED = 2**20
 
 
 def prepare(
@@ -128,7 +132,7 @@ def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
 
 
 def _without_data(proto: ModelProto) -> ModelProto:
-    """The model with big initializers of floats declared as inputs, so that passes do not copy weights."""
+    """The model with big initializers of floats, and of packed numbers, declared as inputs: no pass copies weights."""
     versions = {o.domain: o.version for o in proto.opset_import}  # skl2onnx 1.20.0 writes some twice.
     imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     light = ModelProto(ir_version=max(proto.ir_version, 4), opset_import=imports, functions=proto.functions)
@@ -140,7 +144,7 @@ def _without_data(proto: ModelProto) -> ModelProto:
     declared = {i.name for i in source.input}
     target.input.extend(source.input)
     for t in source.initializer:
-        if t.data_type in FLOATS and int(np.prod(t.dims)) > 64:
+        if math.prod(t.dims) > (64 if t.data_type in FLOATS else _MOST_PACKED if t.data_type in _PACKED else math.inf):
             if t.name not in declared:
                 target.input.append(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
         else:

@@ -31,7 +31,7 @@ _ALIGNMENT = 2**16
 def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
     """Write a model to a file, which holds either its former content or the whole model whenever the process ends.
 
-    A model of more than 2 GB has its initializers of 1 MB or more in a second file beside it, ``<name>.data``.
+    A model of more than 2 GB has its initializers of 256 kB or more in a second file beside it, ``<name>.data``.
 
     Parameters
     ----------

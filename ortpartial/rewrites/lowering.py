@@ -33,7 +33,7 @@ from ortpartial.model import Model, by_row, expand_body, load, walk_graphs
 
 from .im2col import lower_average_pool, lower_col2im, lower_conv, lower_conv_transpose
 
-__all__ = ["LOWERINGS", "downgrade_opset", "drop_default", "lower", "lower_quantized"]
+__all__ = ["LOWERINGS", "downgrade_opset", "drop_default", "lower", "lower_quantized", "needs_lowering"]
 
 
 def spatial_axes(x: Value) -> list[int]:
@@ -133,10 +133,7 @@ def lower(model: ModelProto) -> ModelProto:
     >>> [node.op_type for node in lower(build([x], {"y": op.Mean(x, x)})).graph.node]
     ['Sum', 'Div']
     """
-    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node
-             if node.op_type in LOWERINGS and not node.domain]
-    is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
-    if not nodes or not (is_batchwise or _has_float64(model)):
+    if not needs_lowering(model):
         return model
     try:
         loaded = load(model)
@@ -154,6 +151,24 @@ def lower(model: ModelProto) -> ModelProto:
         count = len(lowered)
         outputs = rewrite(outputs, {}, change)
     return _build_like(model, loaded, outputs) if lowered else model
+
+
+def needs_lowering(model: ModelProto) -> bool:
+    """Whether `lower` reads a model, as it may have something to lower.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+
+    Returns
+    -------
+    bool
+    """
+    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node
+             if node.op_type in LOWERINGS and not node.domain]
+    is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
+    return bool(nodes) and (is_batchwise or _has_float64(model))
 
 
 def lower_quantized(model: ModelProto) -> ModelProto:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from onnx import ModelProto, NodeProto
 
 from ortpartial.exceptions import DeviceError
 from ortpartial.logs import compiling
-from ortpartial.model import match_names, split_external_data, walk_graphs
-from ortpartial.rewrites import downgrade_opset, drop_default, lower, lower_quantized
+from ortpartial.model import match_names, replace_weights, split_external_data, walk_graphs
+from ortpartial.rewrites import downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .device import CPU, C, Device, has_training, import_onnxruntime, runtime_version
@@ -53,6 +54,10 @@ def _has_blocks(node: NodeProto) -> bool:
     return any(a.name == "block_size" and a.i for a in node.attribute)
 
 
+#: No arrays.
+EMPTY: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
 class _UnsupportedOpset(Exception):
     """A graph has a newer opset than `newest`, the newest one that the runtime knows."""
 
@@ -75,6 +80,8 @@ class Session:
         graphs.
     options : onnxruntime.SessionOptions, optional
         All the options, in place of `threads` and `memory_pattern`.
+    arrays : dict of str to numpy.ndarray
+        Initializers that the graph has as external data in no file; their memory is borrowed.
     memory_pattern : bool
         Whether intermediate values have fixed places in memory. Otherwise each takes the place of one just freed, which
         is near, but searching for it is slower where nodes are small.
@@ -101,7 +108,8 @@ class Session:
     """
 
     def __init__(self, model: ModelProto | bytes, *, device: str | Device = CPU, threads: int | None = 1,
-                 options: Any = None, memory_pattern: bool = True):
+                 options: Any = None, memory_pattern: bool = True, arrays: Mapping[str, np.ndarray] = EMPTY):
+        self._arrays = arrays
         self.device, self.threads, self._memory_pattern = Device.parse(device), threads, memory_pattern
         with compiling(f"the graph {model.graph.name!r}" if isinstance(model, ModelProto) else "a graph"):
             session = self._load_supported(model, options)
@@ -118,13 +126,22 @@ class Session:
 
     def _load_supported(self, model: ModelProto | bytes, options: Any) -> Any:
         """An `InferenceSession` of the graph, in an older opset if the runtime does not know that of the graph."""
+        if isinstance(model, ModelProto) and needs_lowering(model):
+            model = self._fill(model)
         try:
             return self._load(model, options)
         except _UnsupportedOpset as e:
+            assert isinstance(model, ModelProto)
+            model = self._fill(model)
             try:
-                return self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
+                return self._load(downgrade_opset(model, e.newest), options)
             except _UnsupportedOpset as e:  # The IR version, which the runtime checks first, goes with several opsets.
-                return self._load(downgrade_opset(model, e.newest), options)  # type: ignore[arg-type]
+                return self._load(downgrade_opset(model, e.newest), options)
+
+    def _fill(self, model: ModelProto) -> ModelProto:
+        """The graph with the content of its external data in it, for what reads and changes it."""
+        arrays, self._arrays = self._arrays, EMPTY
+        return replace_weights(model, arrays) if arrays else model
 
     def _load(self, model: ModelProto | bytes, options: Any) -> Any:
         """An `InferenceSession` of the graph, with a kernel that 1.19.2 lacks worked around."""
@@ -134,11 +151,10 @@ class Session:
         register_custom_ops(options, model)
         if isinstance(model, ModelProto):
             # Weights that are too large for one protobuf message stay in arrays, whose memory onnxruntime borrows.
-            proto, self._external = split_external_data(lower(model))
+            proto, apart = split_external_data(lower(model))
+            self._external = {**self._arrays, **apart}
             if self._external:
-                borrow = import_onnxruntime().OrtValue.ortvalue_from_numpy
-                values = [borrow(a) for a in self._external.values()]
-                options.add_external_initializers(list(self._external), values)
+                self._borrow(options)
             data = proto.SerializeToString()
         else:
             data = bytes(model)
@@ -146,10 +162,19 @@ class Session:
             return self._open(data, options, _unwanted_optimizers(model))
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
             if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
-                return self._load(lower_quantized(model), options)
+                return self._load(lower_quantized(self._fill(model)), options)
             if isinstance(model, ModelProto) and (newest := newest_opset(e)):
                 raise _UnsupportedOpset(newest) from None
             raise load_error(e, data) from None
+
+    def _borrow(self, options: Any) -> None:
+        """Let a session have the content of initializers in the memory where it is."""
+        borrow = import_onnxruntime().OrtValue.ortvalue_from_numpy
+        self._borrowed = {n: borrow(a) for n, a in self._external.items()}
+        options.add_external_initializers(list(self._borrowed), list(self._borrowed.values()))
+        if self.device.kind == "cpu":  # onnxruntime 1.19 to 1.32 copies what is external, for kernels to read.
+            for name, value in self._borrowed.items():
+                options.add_initializer(name, value)
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
         """An `InferenceSession`, without what the runtime does not know, or its optimizers make and it does not run."""

@@ -23,7 +23,8 @@ _EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Gr
                     "Split", "Sub", "Transpose", "Where"})
 
 
-def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False,
+                apart: dict[str, np.ndarray] | None = None) -> ModelProto:
     """All steps of an epoch as one model: a Scan over the batches, whose rows are gathered inside.
 
     Parameters
@@ -32,6 +33,9 @@ def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelPro
         What is trained, with the sizes of one batch.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
+
+    apart : dict of str to numpy.ndarray, optional
+        Receives the big constants: see `build`.
 
     Returns
     -------
@@ -66,7 +70,7 @@ def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelPro
         each = make_node(schema, [each, by], {}).outputs[0]
     named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
     new = dict(zip(map(names.new, carried), results[len(counts) :], strict=False))
-    return build(named, {names.loss: each, **new}, name="epoch")
+    return build(named, {names.loss: each, **new}, name="epoch", apart=apart)
 
 
 def split_inputs(

@@ -66,10 +66,10 @@ class InplaceEngine(Engine):
             for name in self._sum.updated:
                 self.set(name, np.zeros((), np.float32))
 
-    def gradient(self, spec: TrainingSpec) -> ModelProto:
-        """The graph of the gradient."""
+    def gradient(self, spec: TrainingSpec, apart: dict[str, np.ndarray] | None = None) -> ModelProto:
+        """The graph of the gradient; see `build` for `apart`."""
         gradient = spec.gradient or checkpoint_gradient(recompute_cheap)
-        return gradient_graph(replace(spec, gradient=gradient), weighted=self._weighted)
+        return gradient_graph(replace(spec, gradient=gradient), weighted=self._weighted, apart=apart)
 
     def _open(self, key: ProgramKey) -> Any:
         """A step for batches of these shapes, or of all."""
@@ -111,10 +111,11 @@ class _InplaceProgram(Program):
 
     def __init__(self, engine: InplaceEngine, spec: TrainingSpec):
         self.names = spec.names
-        graph = engine.gradient(spec)
+        apart: dict[str, np.ndarray] = {}
+        graph = engine.gradient(spec, apart)
         reserve = forward_bytes(spec.rewritten) > sum(spec.model.arrays[w].nbytes for w in spec.weights)
         options = session_options(spec.threads(), graph.graph, reserve_arena=reserve, **engine.saving)
-        session = Session(graph, options=options)
+        session = Session(graph, options=options, arrays=apart)
         self.loss = np.zeros((), spec.dtype)
         self.binding = bind(session, {**engine.sides[0], **engine.given}, {self.names.loss: Buffer(self.loss)})
         super().__init__(engine, [self.binding])

@@ -96,7 +96,8 @@ def loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
     return build({**ys, **targets, **weights}, {names.loss: loss, **gradients}, name="learning_loss")
 
 
-def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False,
+                   apart: dict[str, np.ndarray] | None = None) -> ModelProto:
     """The loss of every row as one model: (inputs, targets, weights of elements, weights and statistics) -> loss.
 
     Parameters
@@ -105,6 +106,8 @@ def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> Model
         The model and the losses.
     weighted : bool or "elements"
         Whether the elements of the targets have weights; those of rows change nothing.
+    apart : dict of str to numpy.ndarray, optional
+        Receives the big constants: see `build`.
 
     Returns
     -------
@@ -119,11 +122,12 @@ def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> Model
         losses.update(zip(map(names.loss_of, spec.losses), each, strict=True))
     moving = {w: spec.model.initializers[w] for w in spec.moving}
     inputs = {**find_inputs(losses.values(), spec.model.inputs), **targets, **weights, **moving}
-    return build(inputs, losses, name="losses")
+    return build(inputs, losses, name="losses", apart=apart)
 
 
 def forward_graph(
-    model: Model, weights: Sequence[str], outputs: Sequence[str] | None = None, *, used_only: bool = False
+    model: Model, weights: Sequence[str], outputs: Sequence[str] | None = None, *, used_only: bool = False,
+    apart: dict[str, np.ndarray] | None = None
 ) -> ModelProto:
     """The model with its weights as inputs.
 
@@ -137,6 +141,8 @@ def forward_graph(
         The outputs wanted; all where left out.
     used_only : bool
         Whether inputs that the outputs do not depend on are left out.
+    apart : dict of str to numpy.ndarray, optional
+        Receives the big constants: see `build`.
 
     Returns
     -------
@@ -144,4 +150,4 @@ def forward_graph(
     """
     wanted = {o: model.outputs[o] for o in (model.outputs if outputs is None else outputs)}
     inputs = find_inputs(wanted.values(), model.inputs) if used_only else model.inputs
-    return build({**inputs, **{w: model.initializers[w] for w in weights}}, wanted, name="forward")
+    return build({**inputs, **{w: model.initializers[w] for w in weights}}, wanted, name="forward", apart=apart)

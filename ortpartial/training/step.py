@@ -54,7 +54,8 @@ def sum_values(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else op.Sum(*(cast(v, values[0]) for v in values))
 
 
-def step_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+def step_graph(spec: TrainingSpec, *, weighted: bool | str = False,
+               apart: dict[str, np.ndarray] | None = None) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
     Parameters
@@ -63,6 +64,8 @@ def step_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
         What is trained.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
+    apart : dict of str to numpy.ndarray, optional
+        Receives the big constants: see `build`.
 
     Returns
     -------
@@ -72,7 +75,7 @@ def step_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
         the loss of the batch before the step, without the penalty, then statistics, weights, states and scale after
         the step. The names are those of `Names`.
     """
-    return build(*step_values(spec, weighted=weighted), name="step")
+    return build(*step_values(spec, weighted=weighted), name="step", apart=apart)
 
 
 def step_values(
@@ -198,7 +201,8 @@ def _scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
     return scaled
 
 
-def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False,
+                   apart: dict[str, np.ndarray] | None = None) -> ModelProto:
     """The first half of a step as one model, of which `update_graph` is the second.
 
     Parameters
@@ -207,6 +211,8 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> Model
         What is trained.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
+    apart : dict of str to numpy.ndarray, optional
+        Receives the big constants: see `build`.
 
     Returns
     -------
@@ -221,4 +227,4 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> Model
         spec, spec.rewritten, spec.gradient or grad, k, weighted=weighted)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(find_inputs([outputs[names.loss]], {names.iteration: k}))
-    return build({**inputs, **trained}, rewrite_step(outputs), name="gradient")
+    return build({**inputs, **trained}, rewrite_step(outputs), name="gradient", apart=apart)

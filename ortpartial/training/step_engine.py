@@ -41,7 +41,9 @@ class StepEngine(Engine):
 
         def compile_session() -> Session:
             spec = self._spec_for(key.shapes)
-            return Session(compose(spec, weighted=self._weighted), device=spec.device, threads=spec.threads())
+            apart: dict[str, np.ndarray] = {}
+            graph = compose(spec, weighted=self._weighted, apart=apart)
+            return Session(graph, device=spec.device, threads=spec.threads(), arrays=apart)
 
         return shared_sessions.get(self.identity, (key, self._weighted), compile_session)
 

@@ -1,10 +1,11 @@
 """Sessions and bindings: results, borrowed memory, errors."""
 
 import gc
+import sys
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import TensorProto, parser
 
 from ortpartial.exceptions import DataError
 from ortpartial.graph.build import build
@@ -239,3 +240,36 @@ def test_a_dequantized_bias_that_is_reshaped():
       y = Add (x, u)
     }""")
     np.testing.assert_array_equal(Session(model).run({"x": np.ones((1, 3), np.float32)})["y"], [[2.5, -1.5, 51]])
+
+
+def make_apart(monkeypatch, formula, dtype="float32"):
+    """A graph of a big constant that stays apart, and its array."""
+    monkeypatch.setattr(sys.modules[build.__module__], "_BIG", 0)
+    monkeypatch.setattr(sys.modules[build.__module__], "_MANY", 0)
+    x, apart = variable("x", dtype, ["N", 3]), {}
+    model = build([x], {"y": formula(x, constant(np.arange(3, dtype=dtype), hint="w"))}, apart=apart)
+    return model, apart
+
+
+def test_content_that_stays_apart_is_borrowed(monkeypatch):
+    model, apart = make_apart(monkeypatch, lambda x, w: x + w)
+    (t,) = model.graph.initializer
+    assert (t.name, t.raw_data, t.data_location) == ("w", b"", TensorProto.EXTERNAL)
+    session = Session(model, arrays=apart)
+    np.testing.assert_array_equal(session.run({"x": np.ones((1, 3), np.float32)})["y"], [[1, 2, 3]])
+    apart["w"][:] = 7  # as the session has no copy
+    np.testing.assert_array_equal(session.run({"x": np.ones((1, 3), np.float32)})["y"], [[8, 8, 8]])
+
+
+@pytest.mark.parametrize(("formula", "dtype"), [
+    (op.Mean, "float64"),  # which onnxruntime has no kernel for
+    (lambda x, w: op.Swish(x + w), "float32"),  # of opset 24, which onnxruntime 1.19.2 does not know
+])
+def test_content_that_stays_apart_is_there_for_other_operators(formula, dtype, monkeypatch):
+    model, apart = make_apart(monkeypatch, formula, dtype)
+    x = np.array([[0.5, -1, 2]], dtype)
+    expected = Session(make_apart(monkeypatch, formula, dtype)[0], arrays=apart).run({"x": x})["y"]
+    w = np.arange(3, dtype=dtype)
+    computed = (x + w) / 2 if dtype == "float64" else (x + w) / (1 + np.exp(-(x + w)))
+    np.testing.assert_allclose(expected, computed, rtol=1e-6)
+    np.testing.assert_array_equal(Session(model, arrays=apart).run({"x": x})["y"], expected)
