@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 
 import numpy as np
 from onnx import ModelProto, helper
@@ -252,9 +251,9 @@ def _check(method: str, rank: int, alpha: float, dropout: float,
     """An adapter without targets yet, and the generator that draws its weights."""
     if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or rank < 1:
         raise SettingError(f"rank is a whole number, at least 1, not {rank!r}.")
-    if not isinstance(alpha, Real) or not 0 < alpha < np.inf:
+    if not isinstance(alpha, (int, float, np.number)) or not 0 < alpha < np.inf:
         raise SettingError(f"alpha is a positive number, not {alpha!r}.")
-    if not isinstance(dropout, Real) or not 0 <= dropout < 1:
+    if not isinstance(dropout, (int, float, np.number)) or not 0 <= dropout < 1:
         raise SettingError(f"dropout is a share of inputs, at least 0 and less than 1, not {dropout!r}.")
     try:
         generator = np.random.default_rng(random_state)
