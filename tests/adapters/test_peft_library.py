@@ -1,5 +1,7 @@
 """PEFT itself: what it has trained is read, and what is written it reads, in models of onnxruntime-genai's builder."""
 
+import copy
+
 import numpy as np
 import onnx
 import pytest
@@ -98,3 +100,38 @@ def test_what_is_added_here_is_read_by_peft(kind, add, build, tmp_path):
     save_adapter(adapted, tmp_path)
     theirs = peft.PeftModel.from_pretrained(make_transformer(kind), tmp_path)
     assert_near(run_ours(adapted, kind), run_theirs(theirs))
+
+
+class Network(torch.nn.Module):
+    """An embedding, convolutions of one and two axes, and linear layers, some of which an export turns."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.conv = torch.nn.Embedding(11, 6), torch.nn.Conv1d(6, 8, 3, padding=1)
+        self.image = torch.nn.Conv2d(1, 4, 3, padding=1)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(9, 9), torch.nn.Linear(9, 9)])
+        self.head = torch.nn.Linear(9, 5)
+
+    def forward(self, ids):
+        x = self.image(self.conv(self.embed(ids).transpose(1, 2))[:, None]).mean(1)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.head(x)
+
+
+def test_exports_of_torch_have_the_names_of_the_module(tmp_path):
+    torch.manual_seed(0)
+    module, ids = Network().eval(), torch.arange(27).reshape(3, 9) % 11
+    torch.onnx.export(module, (ids,), tmp_path / "base.onnx", input_names=["ids"], output_names=["y"], dynamo=False)
+    names = ["embed", "conv", "image", "layers.0", "layers.1", "head"]
+    config = peft.LoraConfig(r=2, lora_alpha=4, target_modules=names)
+    theirs = randomize(peft.get_peft_model(copy.deepcopy(module), config))
+    theirs.save_pretrained(tmp_path / "theirs")
+    adapted = load_adapter(tmp_path / "base.onnx", tmp_path / "theirs")
+    save_adapter(adapted, tmp_path / "ours")
+    again = peft.PeftModel.from_pretrained(module, tmp_path / "ours").eval()
+    with torch.no_grad():
+        expected = theirs(ids).numpy()
+        assert_near(again(ids).numpy(), expected)
+    for proto in (adapted, merge(adapted)):
+        assert_near(Session(proto).run({"ids": ids.numpy()})["y"], expected)
