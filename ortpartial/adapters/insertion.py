@@ -21,7 +21,7 @@ from . import dora, ia3, lora
 from .nodes import MARK, Nodes
 from .products import Product, find_products
 
-__all__ = ["insert", "read_copy", "remove_adapter"]
+__all__ = ["insert", "read_copy", "remove_adapter", "strip_adapter"]
 
 #: What each method computes, from what a product reads and what it computes.
 _METHODS = {"lora": lora.adapt, "dora": dora.adapt, "ia3": ia3.adapt}
@@ -131,9 +131,21 @@ def remove_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str]) -
     True
     """
     proto = read_copy(model)
+    strip_adapter(proto)
+    return proto
+
+
+def strip_adapter(proto: ModelProto) -> None:
+    """Remove the adapter that a model holds, which is written to: big weights are not copied for that.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model.
+    """
     adapter = read_adapter(proto)
     if adapter is None:
-        return proto
+        return
     prefixes = tuple(f"{t.name}{MARK}" for t in adapter.targets)
     inserted = [node for node in proto.graph.node if node.name.startswith(prefixes)]
     outputs = {node.name.partition(MARK)[0]: o for node in inserted for o in node.output if not o.startswith(prefixes)}
@@ -144,11 +156,12 @@ def remove_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str]) -
         node.input[:] = [_trace(i, scaled) for i in node.input]
     weights = set(adapter.weights)
     _replace(proto.graph.node, kept)
-    _replace(proto.graph.initializer, [t for t in proto.graph.initializer if t.name not in weights])
-    _replace(proto.graph.input, [i for i in proto.graph.input if i.name not in weights])
+    for named in (proto.graph.initializer, proto.graph.input):
+        for i in reversed(range(len(named))):
+            if named[i].name in weights:
+                del named[i]
     proto.ir_version = adapter.ir_version
     note_adapter(proto, None)
-    return proto
 
 
 def _trace(name: str, first: Mapping[str, str]) -> str:

@@ -9,11 +9,11 @@ import numpy as np
 from onnx import GraphProto, ModelProto, numpy_helper
 
 from ortpartial.exceptions import ModelError, ModelWarning
-from ortpartial.model import Adapter, Model, Target, read, read_adapter
+from ortpartial.model import Adapter, Model, Target, read_adapter
 
 from .changes import Change, make_bias_change, make_change
 from .constants import Constants
-from .insertion import remove_adapter
+from .insertion import read_copy, strip_adapter
 from .products import Product, find_products, read_attributes
 from .quantized_weights import find_quantized
 from .requantize import Requantized
@@ -26,7 +26,7 @@ _BIASES = {"Attention": 2, "Conv": 2, "DynamicQuantizeMatMul": 4, "Gemm": 2, "Ma
            "MatMulNBits": 5}
 
 #: About as many numbers are float64 at a time, whatever the size of the weight.
-_AT_ONCE = 2**22
+_AT_ONCE = 2**20
 
 
 def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
@@ -72,16 +72,16 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
     >>> merge(add_ia3(base, "fc")) == base
     True
     """
-    proto = read(model) if adapter is None else load_adapter(model, adapter)
+    proto = read_copy(model) if adapter is None else load_adapter(model, adapter)
     record = read_adapter(proto)
     if record is None:
         raise ModelError("The model holds no adapter; name the file of one, as in merge(model, 'my.onnx_adapter').")
     names = set(record.weights)
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in names}
-    merged = remove_adapter(proto)
-    constants = Constants(merged.graph)
+    strip_adapter(proto)
+    constants = Constants(proto.graph)
     rounded = {}
-    for product, targets in _pair(merged.graph, record):
+    for product, targets in _pair(proto.graph, record):
         change = make_change(product, targets, arrays)
         if (weight := find_quantized(constants, product)) is not None:
             rounded[product.name] = weight.change(change)
@@ -92,7 +92,7 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
             _scale_bias(constants, product, factors)
     if rounded:
         warnings.warn(_describe(rounded), ModelWarning, stacklevel=2)
-    return merged
+    return proto
 
 
 def _pair(graph: GraphProto, adapter: Adapter) -> list[tuple[Product, list[Target]]]:

@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["BlockQuantization", "Requantized", "pack", "unpack"]
 
 #: About as many numbers are float at a time, whatever the size of the weight.
-_AT_ONCE = 2**20
+_AT_ONCE = 2**18
 
 #: Products of a step and a change below it are none.
 _TINY = 1e-30

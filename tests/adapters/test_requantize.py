@@ -1,5 +1,7 @@
 """Block-quantized weights: read as onnxruntime reads them, and quantized again as its quantizer does."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -98,6 +100,17 @@ def test_rows_are_changed_some_at_a_time(monkeypatch):
     np.testing.assert_array_equal(parts.packed, whole.packed)
     np.testing.assert_array_equal(parts.zeros, whole.zeros)
     assert parts.error == pytest.approx(whole.error)
+
+
+def test_the_weight_is_never_float_as_a_whole(monkeypatch):
+    monkeypatch.setattr("ortpartial.adapters.requantize._AT_ONCE", 2**12)
+    packed = np.zeros((512, 32, 8), "u1")
+    w = BlockQuantization(packed, np.ones((512, 32), "f4"), None, (512, 512), 4, 16)
+    tracemalloc.start()
+    w.change(lambda rows, chosen: rows + 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 512 * 512 * 4
 
 
 quantize = getattr(_pybind_state, "quantize_matmul_4bits", None)
