@@ -1,4 +1,4 @@
-"""Inputs of language models that data may leave out: the key-value cache, the attention mask and position ids.
+"""Inputs of language models that data may leave out: the key-value cache, states, the attention mask, position ids.
 
 They are recognized by name, rank and type, in files of onnxruntime-genai's model builder, of optimum and
 transformers.js, of onnxruntime's conversion scripts and of torch's exporters:
@@ -10,6 +10,8 @@ transformers.js, of onnxruntime's conversion scripts and of torch's exporters:
   size), (rows, tokens, heads, size) or (2, rows, heads, tokens, size), where the number of tokens is open. Other sizes
   that are open follow from the attention that reads it, or the output that it becomes. A name with "cross" or
   "encoder" is none: what a decoder knows of an encoder cannot be empty.
+* The states of convolutions and of linear attention, 0 before the first token: a name such as ``past.0.conv`` or
+  ``past.0.recurrent``, of any shape in which the number of rows alone is open.
 * ``attention_mask`` and ``position_ids`` of shape (rows, tokens), ``cache_position`` of (tokens,).
 * ``use_cache_branch``, ``logits_to_keep`` and ``num_logits_to_keep``, of one element: False, and 0 for all.
 """
@@ -36,6 +38,7 @@ __all__ = ["ComputedInputs", "find_computed_inputs", "is_cache"]
 _TOKENS = {"input_ids": 2, "inputs_embeds": 3}
 _FIXED = {"logits_to_keep": 0, "num_logits_to_keep": 0, "use_cache_branch": 0}
 _CACHE = re.compile(r"past|present|(^|[._])(k|v|key|value)[._]?cache|cache[._]?(k|v|key|value)([._]|$)", re.IGNORECASE)
+_STATE = re.compile(r"(past|present)[._].*(conv|recurrent|ssm)", re.IGNORECASE)
 _OF_ENCODER = re.compile("cross|encoder", re.IGNORECASE)
 
 #: The sizes of a batch, in the shapes of inputs that follow from it.
@@ -81,7 +84,7 @@ class ComputedInputs:
         if not self.shapes:
             return {}
         rows, new, *_ = sizes[self.tokens]
-        past = next((sizes[n][self.shapes[n].index(0)] for n in self.caches if n in sizes), 0)
+        past = next((sizes[n][self.shapes[n].index(0)] for n in self.caches if n in sizes and 0 in self.shapes[n]), 0)
         numbers = {_ROWS: rows, _NEW: new, _ALL: past + new}
         return {n: tuple(numbers[d] if isinstance(d, str) else d for d in s) for n, s in self.shapes.items()}
 
@@ -128,7 +131,8 @@ class ComputedInputs:
         if not absent:
             return model
         new = _measure(model.inputs[self.tokens], 1)
-        caches = [_measure(model.inputs[n], self.shapes[n].index(0)) for n in self.caches if n in given]
+        caches = [_measure(model.inputs[n], self.shapes[n].index(0)) for n in self.caches
+                  if n in given and 0 in self.shapes[n]]
         sizes = {_ROWS: _measure(model.inputs[self.tokens], 0), _NEW: new, _ALL: caches[0] + new if caches else new}
         mask = _fill(1, np.int64, (_ROWS, _ALL), sizes)
         if "attention_mask" in given:
@@ -181,14 +185,17 @@ def find_computed_inputs(model: Model) -> ComputedInputs:
             shapes[name] = _POSITIONS[name]
         elif name in _FIXED and v.shape in ((), (1,)):
             shapes[name] = v.shape
-        elif is_cache(name, v) and (shape := _shape_cache(v, _list_longer(model, name, nodes))) is not None:
-            shapes[name] = shape
-            caches.append(name)
+        elif is_cache(name, v):
+            is_state = _STATE.search(name) is not None
+            shape = _shape_state(v) if is_state else _shape_cache(v, _list_longer(model, name, nodes))
+            if shape is not None:
+                shapes[name] = shape
+                caches.append(name)
     return ComputedInputs(tokens, shapes, tuple(caches), any(node.op_type == "GroupQueryAttention" for node in nodes))
 
 
 def is_cache(name: str, v: Value) -> bool:
-    """Whether an input or output is a key-value cache of a decoder.
+    """Whether an input or output is a key-value cache of a decoder, or a state of its convolutions or linear attention.
 
     Parameters
     ----------
@@ -201,7 +208,8 @@ def is_cache(name: str, v: Value) -> bool:
     -------
     bool
     """
-    return _rank(v) in (4, 5, None) and bool(_CACHE.search(name)) and not _OF_ENCODER.search(name)
+    is_named = _rank(v) in (4, 5, None) and _CACHE.search(name) and not _OF_ENCODER.search(name)
+    return bool(is_named or (_rank(v) in (3, 4, 5) and _STATE.search(name)))
 
 
 def _list_longer(model: Model, name: str, nodes: Sequence[Node]) -> list[Value]:
@@ -212,6 +220,14 @@ def _list_longer(model: Model, name: str, nodes: Sequence[Node]) -> list[Value]:
     read = {v, *(node.outputs[0] for node in nodes if node.op_type == "Slice" and node.inputs[0] is v)}
     readers = [node for node in nodes if _CACHING.search(node.op_type) and not read.isdisjoint(node.inputs)]
     return [y for y in [*outputs, *(y for node in readers for y in node.outputs)] if _rank(y) == _rank(v)]
+
+
+def _shape_state(v: Value) -> tuple[int | str, ...] | None:
+    """The shape of a state of zeros; None where another size than the number of rows is open."""
+    sizes = v.shape or ()
+    if sum(not isinstance(n, int) for n in sizes) != 1:
+        return None
+    return tuple(n if isinstance(n, int) else _ROWS for n in sizes)
 
 
 def _shape_cache(v: Value, longer: Sequence[Value]) -> tuple[int | str, ...] | None:

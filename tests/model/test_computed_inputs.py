@@ -41,6 +41,22 @@ def test_caches_are_recognized_by_name_rank_and_type(name):
     assert computed.caches == (name,)
 
 
+def test_states_are_zero_and_go_with_the_cache():
+    """Those of a convolution and of linear attention, of rows alone, beside a key-value cache."""
+    kinds = {"past.0.conv": ["rows", 6, 3], "past.1.recurrent": ["rows", 2, 4, 4],
+             "past_key_values.2.key": ["rows", 1, "past", 8]}
+    model = make_model([(n, "float32", shape) for n, shape in kinds.items()])
+    computed = find_computed_inputs(model)
+    assert dict(computed.shapes) == {"past.0.conv": ("rows", 6, 3), "past.1.recurrent": ("rows", 2, 4, 4),
+                                     "past_key_values.2.key": ("rows", 1, 0, 8)}
+    assert computed.choose(["input_ids", "past.0.conv"]) == list(kinds)
+    alone = computed.compute(model, ["input_ids"])
+    found = Session(build(alone.inputs, alone.outputs)).run({"input_ids": IDS})
+    np.testing.assert_array_equal(found["y_past.0.conv"], np.zeros((2, 6, 3)))
+    np.testing.assert_array_equal(found["y_past.1.recurrent"], np.zeros((2, 2, 4, 4)))
+    assert not find_computed_inputs(make_model([("past.0.conv", "float32", ["rows", "channels", 3])])).shapes
+
+
 @pytest.mark.parametrize(("name", "kind", "shape"), [
     ("past_key_values.0.encoder.key", "float32", ["rows", 2, "past", 16]),  # An encoder has written it.
     ("past_key_cross_0", "float32", ["rows", 2, "past", 16]),
