@@ -15,7 +15,7 @@ from . import dora, ia3, lora
 from .insertion import insert, read_copy
 from .peft_names import name_modules, read_kind
 from .products import Part, Product, find_closed, find_products
-from .targets import choose_parts, match_parts
+from .targets import choose_parts, list_patterns, match_parts
 
 __all__ = ["add_dora", "add_ia3", "add_lora"]
 
@@ -24,6 +24,9 @@ Source = Model | ModelProto | bytes | str | os.PathLike[str]
 
 #: What targets can be given as.
 Targets = str | Sequence[str]
+
+#: The feedforward layer of most decoders.
+_FEEDFORWARD = ("down_proj",)
 
 
 def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: float = 16, dropout: float = 0.0,
@@ -141,7 +144,7 @@ def add_dora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
 
 
 def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
-            feedforward: Targets = ("down_proj",)) -> ModelProto:
+            feedforward: Targets = _FEEDFORWARD) -> ModelProto:
     """Add an IA3 adapter to a model: factors of what frozen products compute or, in feedforward layers, read [1]_.
 
     ``y = l ∘ W(x)``, or ``y = W(l ∘ x)`` for `feedforward`. The factors begin as ones, so that the model computes what
@@ -154,7 +157,7 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     targets : str or sequence of str
         As for `add_lora`, but for tables.
     feedforward : str or sequence of str
-        Those of the targets that have factors of what they read.
+        Those of the targets that have factors of what they read; the default need not be one of them.
 
     Returns
     -------
@@ -167,7 +170,8 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     ModelError
         The model cannot be read, or holds an adapter.
     SettingError
-        A target matches nothing, or the factors of what a product reads would be those of a part of it alone.
+        A target matches nothing, `feedforward` names none of the targets, or the factors of what a product reads would
+        be those of a part of it alone.
 
     References
     ----------
@@ -183,9 +187,13 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     [('fc.weight', [4, 2]), ('fc.ia3_l', [2])]
     """
 
+    patterns = list_patterns(feedforward)
+    used: set[str] = set()
+
     def is_feedforward(product: Product, part: Part) -> bool:
-        patterns = [feedforward] if isinstance(feedforward, str) else feedforward
-        if not any(part in match_parts(product, pattern) for pattern in patterns):
+        naming = [pattern for pattern in patterns if part in match_parts(product, pattern)]
+        used.update(naming)
+        if not naming:
             return False
         if len(product.parts) > 1:
             raise SettingError(f"feedforward names {part.name!r}, a part of {product.name!r}, whose parts all read "
@@ -197,7 +205,11 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     def draw(product: Product, part: Part) -> dict[str, np.ndarray]:
         return ia3.draw(product, part, is_feedforward(product, part))
 
-    return _add(model, targets, Adapter("ia3", 0, 0.0, 0.0, ()), draw, ia3.NAMES, is_feedforward)
+    adapted = _add(model, targets, Adapter("ia3", 0, 0.0, 0.0, ()), draw, ia3.NAMES, is_feedforward)
+    if unused := [pattern for pattern in patterns if pattern not in used and pattern not in _FEEDFORWARD]:
+        raise SettingError(f"feedforward names {unused[0]!r}, which is none of the targets; name it in both, or in "
+                           f"none.")
+    return adapted
 
 
 def _add(model: Source, targets: Targets, frame: Adapter, draw: Callable[[Product, Part], dict[str, np.ndarray]],
@@ -239,9 +251,9 @@ def _check(method: str, rank: int, alpha: float, dropout: float,
     """An adapter without targets yet, and the generator that draws its weights."""
     if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or rank < 1:
         raise SettingError(f"rank is a whole number, at least 1, not {rank!r}.")
-    if not 0 < alpha < np.inf:
+    if not isinstance(alpha, (int, float, np.number)) or not 0 < alpha < np.inf:
         raise SettingError(f"alpha is a positive number, not {alpha!r}.")
-    if not 0 <= dropout < 1:
+    if not isinstance(dropout, (int, float, np.number)) or not 0 <= dropout < 1:
         raise SettingError(f"dropout is a share of inputs, at least 0 and less than 1, not {dropout!r}.")
     try:
         generator = np.random.default_rng(random_state)

@@ -135,6 +135,12 @@ def _read_method(config: Mapping[str, Any], path: str | os.PathLike[str]) -> str
     rank = config.get("r", 8)
     if kind == "LORA" and not (isinstance(rank, int) and rank >= 1):
         raise ModelError(f"{str(path)!r} has r={rank!r}; the rank of an adapter is a whole number, at least 1.")
+    patterns = config.get("alpha_pattern") or {}
+    alphas = patterns.values() if isinstance(patterns, dict) else [patterns]
+    for name, numbers in {"lora_alpha": [config.get("lora_alpha", 8)], "alpha_pattern": alphas,
+                          "lora_dropout": [config.get("lora_dropout", 0)]}.items():
+        if kind == "LORA" and not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
+            raise ModelError(f"{str(path)!r} has {name}={config[name]!r}, where a number was expected.")
     return "ia3" if kind == "IA3" else "dora" if config.get("use_dora") else "lora"
 
 

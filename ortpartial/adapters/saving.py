@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.model import Model, check_finite, read, read_adapter, write
+from ortpartial.model import Model, check_finite, is_base, read, read_adapter, write
 
 from .insertion import insert, remove_adapter
 from .onnx_adapter import make_base, read_onnx_adapter, write_onnx_adapter
@@ -52,7 +52,7 @@ def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.Path
     ConvergenceError
         A weight of the adapter is not finite.
     SettingError
-        The path ends as no adapter does.
+        The path ends as no adapter does, or is that of the base.
     OSError
         A file cannot be written; the former one remains.
 
@@ -67,12 +67,14 @@ def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.Path
     ['x', 'fc.lora_A.weight', 'fc.lora_B.weight']
     """
     _check_path(path)
+    if base is not None and os.path.realpath(base) == os.path.realpath(path):
+        raise SettingError(f"path and base are both {os.fspath(path)!r}; the base is a model, such as 'base.onnx'.")
     proto = _read_trained(trained)
     adapter = read_adapter(proto)
     if adapter is None:
         raise ModelError("The model holds no adapter; add one by add_lora, add_dora or add_ia3, train the model that "
                          "it returns, and save that.")
-    if adapter.method != "ia3" and not adapter.rank:
+    if is_base(proto, adapter):
         raise ModelError("The model is a base that `save_adapter` has written, whose adapters are inputs; give the "
                          "model that was trained.")
     names = set(adapter.weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -14,7 +14,7 @@ from ortpartial.model import read_scope
 
 from .products import PROJECTIONS, Part, Product
 
-__all__ = ["choose_parts", "match_parts"]
+__all__ = ["choose_parts", "list_patterns", "match_parts"]
 
 #: What parts of names say that a module belongs to attention.
 _ATTENTION = re.compile(r"attn|attention|attend|^[qkvo]_proj$|^qkv(_proj)?$|^out_proj$", re.IGNORECASE)
@@ -43,11 +43,8 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
     SettingError
         One of the targets matches nothing.
     """
-    patterns = [targets] if isinstance(targets, str) else list(targets)
     chosen: dict[tuple[str, str], None] = {}
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise SettingError(f"A target is a pattern over names of modules, nodes and weights, not {pattern!r}.")
+    for pattern in list_patterns(targets):
         matching = [(product.name, part.name) for product in products for part in match_parts(product, pattern)]
         if not matching:
             raise SettingError(_explain_closed(closed, pattern) or _explain_nothing(products, pattern))
@@ -56,6 +53,14 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
         raise SettingError("targets is empty; name at least one pattern, such as 'linear' or '*q_proj*'.")
     return [(product, parts) for product in products
             if (parts := [part for part in product.parts if (product.name, part.name) in chosen])]
+
+
+def list_patterns(targets: str | Sequence[str]) -> list[str]:
+    """The patterns, where one alone may be given."""
+    patterns = list(targets) if isinstance(targets, Iterable) and not isinstance(targets, str) else [targets]
+    if wrong := [pattern for pattern in patterns if not isinstance(pattern, str)]:
+        raise SettingError(f"A target is a pattern over names of modules, nodes and weights, not {wrong[0]!r}.")
+    return patterns
 
 
 def match_parts(product: Product, pattern: str) -> Sequence[Part]:

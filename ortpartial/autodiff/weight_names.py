@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model import Model, read_adapter
+from ortpartial.model import Model, is_base, read_adapter
 
 __all__ = ["check_weight", "find_frozen", "find_named", "is_pattern", "list_adapter", "list_some", "match_names"]
 
@@ -27,13 +27,16 @@ def list_adapter(model: Model, item: str) -> list[str] | None:
     Raises
     ------
     ModelError
-        The model holds no adapter.
+        The model holds no adapter, or takes it as inputs.
     """
     if item != _ADAPTER or model.find_initializer(item) in model.initializers:
         return None
     adapter = read_adapter(model.proto)
     if adapter is None:
         raise ModelError("The model holds no adapter, whose weights 'adapter' stands for; add one, as by `add_lora`.")
+    if is_base(model.proto, adapter):
+        raise ModelError("The model is a base that `save_adapter` has written, whose adapters are inputs; train the "
+                         "model that `load_adapter` makes of it and an adapter.")
     return adapter.weights
 
 

@@ -171,8 +171,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         the bar and calls the callbacks.
     checkpointing : None, "auto", or sequence of str
         Gradient checkpointing: recompute values in the backward pass instead of keeping them, for less memory, more
-        time and the same numbers. ``"auto"`` (or True) cuts the model into the segments that take the least memory,
-        about √n of n operators; a list names the tensors to keep, and all between them are recomputed.
+        time and the same numbers, up to the last bits; products of packed weights that round what they read, those of
+        an accuracy level of 4, may make these a step of that rounding. ``"auto"`` (or True) cuts the model into the
+        segments that take the least memory, about √n of n operators; a list names the tensors to keep, and all between
+        them are recomputed.
     gradient_clipping : float or GradientClipping, optional
         How gradients are limited before they update the weights: a number is the largest norm of all gradients
         together, a `GradientClipping` the largest value, or the norm of each.

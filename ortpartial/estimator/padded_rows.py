@@ -17,7 +17,8 @@ def pad_rows(rows: Sequence[Any], labels: Sequence[Any] | None = None, *, multip
     """Pad token ids at the right to one length, a multiple of a number, so that batches have few shapes.
 
     It is the collator of language models, as transformers' `DataCollatorForLanguageModeling` with
-    `pad_to_multiple_of`. Padding counts neither in attention nor in the loss.
+    `pad_to_multiple_of`: what it returns is X and y of `fit`, and as ``collate_fn=pad_rows`` it makes the batches of a
+    DataLoader of torch. Padding counts neither in attention nor in the loss.
 
     Parameters
     ----------

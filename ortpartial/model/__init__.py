@@ -1,6 +1,6 @@
 """Loading models: a file, bytes or a ModelProto becomes checked and upgraded values; and writing them."""
 
-from .adapter_record import Adapter, Target, note_adapter, read_adapter
+from .adapter_record import Adapter, Target, is_base, note_adapter, read_adapter
 from .aliases import Alias, AliasDict, find_aliases, is_generated_name
 from .atomic import replace_file, write_files
 from .computed_inputs import ComputedInputs, find_computed_inputs, is_cache
@@ -33,9 +33,9 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "Al
            "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml", "count_modules", "declare",
            "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate", "expand_body", "expand_ml",
            "find_aliases", "find_computed_inputs", "find_indices", "find_libraries", "format_bytes", "format_flops",
-           "index_ranges", "is_cache", "is_generated_name", "is_misplaced", "is_quantized", "list_preprocessing",
-           "load", "mark_straight_through", "match_names", "note_adapter", "offload_weights", "place_initializers",
-           "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope", "read_tensors",
-           "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused", "replace_file",
-           "replace_weights", "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real",
-           "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]
+           "index_ranges", "is_base", "is_cache", "is_generated_name", "is_misplaced", "is_quantized",
+           "list_preprocessing", "load", "mark_straight_through", "match_names", "note_adapter", "offload_weights",
+           "place_initializers", "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope",
+           "read_tensors", "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused",
+           "replace_file", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
+           "split_external_data", "to_real", "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]

@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError
 
-__all__ = ["Adapter", "Target", "note_adapter", "read_adapter"]
+__all__ = ["Adapter", "Target", "is_base", "note_adapter", "read_adapter"]
 
 #: The key of the metadata.
 _KEY = "ortpartial.adapter"
@@ -101,6 +101,12 @@ def note_adapter(proto: ModelProto, adapter: Adapter | None) -> None:
     proto.metadata_props.extend(kept)
     if adapter is not None:
         proto.metadata_props.add(key=_KEY, value=json.dumps({"format": _FORMAT, **asdict(adapter)}))
+
+
+def is_base(proto: ModelProto, adapter: Adapter) -> bool:
+    """Whether a model is a base that `save_adapter` has written: the weights of its adapter are inputs."""
+    weights = set(adapter.weights)
+    return any(i.name in weights for i in proto.graph.input)
 
 
 def read_adapter(proto: ModelProto) -> Adapter | None:

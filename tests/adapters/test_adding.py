@@ -140,6 +140,9 @@ def test_an_adapter_is_needed_to_train_one():
     ({"targets": "cnv"}, "The target 'cnv' matches nothing; did you mean '\\*conv\\*'\\?"),
     ({"targets": []}, "targets is empty; name at least one pattern"),
     ({"targets": [3]}, "A target is a pattern over names of modules, nodes and weights, not 3."),
+    ({"targets": None}, "A target is a pattern over names of modules, nodes and weights, not None."),
+    ({"alpha": "16"}, "alpha is a positive number, not '16'."),
+    ({"dropout": None}, "dropout is a share of inputs, at least 0 and less than 1, not None."),
     ({"rank": 0}, "rank is a whole number, at least 1, not 0."),
     ({"rank": 2.5}, "rank is a whole number, at least 1, not 2.5."),
     ({"alpha": -1}, "alpha is a positive number, not -1."),
@@ -196,6 +199,11 @@ def test_factors_are_those_of_the_paper():
         if t.name in changed:
             t.CopyFrom(numpy_helper.from_array(changed[t.name], t.name))
     np.testing.assert_allclose(run(adapted), run(model), rtol=2e-5, atol=2e-5)
+
+
+def test_feedforward_names_targets():
+    with pytest.raises(SettingError, match="feedforward names 'mix', which is none of the targets; name it in both"):
+        add_ia3(make_network(), "fc", feedforward=["fc", "mix"])
 
 
 def test_factors_of_what_is_read_are_no_part_s():

@@ -8,7 +8,7 @@ import pytest
 from decoders import build_decoder, onnxruntime_genai
 from onnx import numpy_helper
 
-from ortpartial.adapters import add_dora, add_lora, save_adapter
+from ortpartial.adapters import add_dora, add_lora, merge, save_adapter
 from ortpartial.model import read_adapter, write
 
 ADDED = {"a": lambda model: add_lora(model, "linear", rank=4, alpha=32, random_state=1),
@@ -52,7 +52,7 @@ def open_with(folder, model, path):
 
 
 def test_two_adapters_swap(folder, tmp_path):
-    """Their tokens are those of the models that were trained, and without one those of the builder's file."""
+    """Their tokens are those of the merged models, and without one those of the builder's file."""
     trained = {name: randomize(add(folder / "model.onnx")) for name, add in ADDED.items()}
     expected = {name: generate(open_with(folder, proto, tmp_path / name)) for name, proto in trained.items()}
     expected[None] = generate(onnxruntime_genai.Model(str(folder)))
@@ -66,6 +66,10 @@ def test_two_adapters_swap(folder, tmp_path):
         adapters.load(str(tmp_path / f"{name}.onnx_adapter"), name)
     for name in ("a", None, "b", "a"):
         assert generate(base, adapters, name) == expected[name]
+    if not any(node.op_type == "MatMulNBits" for node in trained["a"].graph.node):  # where merging rounds
+        for name in ADDED:
+            merged = merge(folder / "model.onnx", tmp_path / f"{name}.onnx_adapter")
+            assert generate(open_with(folder, merged, tmp_path / f"merged {name}")) == expected[name]
 
 
 def test_an_adapter_of_dora(folder, tmp_path):

@@ -182,6 +182,8 @@ def test_ia3_scales_outputs_and_what_feedforward_modules_read(tmp_path):
     ({"setting_of_2030": 1}, "sets setting_of_2030=1, which is not supported"),
     ({"init_lora_weights": "pissa"}, "has changed the weights of the base, by init_lora_weights='pissa'; let"),
     ({"r": 0}, "has r=0; the rank of an adapter is a whole number, at least 1."),
+    ({"lora_alpha": "16"}, "has lora_alpha='16', where a number was expected."),
+    ({"alpha_pattern": {"q_proj": None}}, "has alpha_pattern={'q_proj': None}, where a number was expected."),
     ({"use_dora": True}, "is damaged: 'lm_head' has no magnitude."),
 ])
 def test_settings_that_are_not_supported_are_named(tmp_path, settings, sentence):

@@ -6,7 +6,7 @@ import pytest
 from models import data, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession
-from ortpartial.adapters import add_lora, load_adapter, save_adapter
+from ortpartial.adapters import add_ia3, add_lora, load_adapter, save_adapter
 from ortpartial.exceptions import ConvergenceError, ModelError, RuntimeMissingError, SettingError
 from ortpartial.model import read_adapter
 from ortpartial.runtime import runtime_version
@@ -72,6 +72,8 @@ def test_what_cannot_be_saved(tmp_path, optimizer):
         with pytest.raises(SettingError, match=rf"{name}' is to end in \.onnx_adapter or \.safetensors, or to name"):
             save_adapter(optimizer, tmp_path / name)
     save_adapter(optimizer, tmp_path / "my.safetensors", base=tmp_path / "base.onnx")
+    with pytest.raises(SettingError, match=r"path and base are both '.*my.safetensors'; the base is a model, such as"):
+        save_adapter(optimizer, str(tmp_path / "my.safetensors"), base=tmp_path / "my.safetensors")
     with pytest.raises(ModelError, match="The model is a base that `save_adapter` has written, whose adapters are inp"):
         save_adapter(tmp_path / "base.onnx", tmp_path / "other.safetensors")
     proto = optimizer.get_trained_onnx()
@@ -80,3 +82,12 @@ def test_what_cannot_be_saved(tmp_path, optimizer):
     with pytest.raises(ConvergenceError, match=f"'{broken.name}' is no longer finite, and nothing is written"):
         save_adapter(proto, tmp_path / "other.safetensors")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["base.onnx", "my.safetensors"]
+
+
+@pytest.mark.parametrize("add", [add_lora, add_ia3])
+def test_a_base_has_no_adapter_to_train(tmp_path, add):
+    save_adapter(add(mlp(), "W1"), tmp_path / "my.safetensors", base=tmp_path / "base.onnx")
+    with pytest.raises(ModelError, match="whose adapters are inputs; train the model that `load_adapter` makes of it"):
+        OrtGradientForwardBackwardOptimizer(tmp_path / "base.onnx", "adapter")
+    with pytest.raises(ModelError, match="whose adapters are inputs; give the model that was trained"):
+        save_adapter(tmp_path / "base.onnx", tmp_path / "other.safetensors")

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 from ortpartial import (
@@ -228,6 +229,13 @@ def test_dropout_of_an_adapter_follows_from_the_seed():
     assert_close(off.trained_coef_, fit_adapter().trained_coef_)
     assert_close(fit_adapter(model=model, train_mode=True, engine="step", checkpointing="auto").trained_coef_,
                  first.trained_coef_)
+
+
+def test_a_loader_of_torch_pads_its_batches():
+    rows = [row[:n] for row, n in zip(IDS, MASK.sum(1), strict=True)]
+    loader = torch.utils.data.DataLoader(rows, batch_size=2, collate_fn=pad_rows)
+    batches = [pad_rows(rows[i : i + 2]) for i in (0, 2, 4)]
+    assert_close(fit_adapter(loader, None).trained_coef_, fit_adapter(batches, None).trained_coef_)
 
 
 def test_callbacks_take_ids_alone():

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ PRINTED = {
     "plot_benchmark_classification": (r" 16  ortpartial +[\d.]+ +([\d.]+)", lambda accuracy: accuracy > 0.93),
     "plot_benchmark_regression": (r" 32  ortpartial +[\d.]+ +([\d.]+)", lambda score: score > 0.2),
     "plot_fine_tune_encoder": (r"last block: accuracy ([\d.]+), 12 of 27", lambda accuracy: accuracy > 0.7),
+    "plot_fine_tune_llm": (r"with the adapter, ([\d.]+) of 50", lambda share: share > 0.9),
     "plot_gradient_operator": (r"from Hermite's polynomials: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_hessian_vector_product": (r"the exact Hessian: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_linear_regression_forward_backward": (r"loss +[\d.]+ -> ([\d.]+)", lambda loss: loss < 0.03),
@@ -47,6 +49,9 @@ PRINTED = {
     "plot_torch_and_onnx_layers": (r"after 285 steps: ([\d.e-]+)", lambda difference: difference < 1e-5),
     "plot_training_handed_on": (r"without a break: ([\d.]+)", lambda difference: difference < 1e-5),
 }
+
+# What examples need that only one of the two environments has.
+NEEDED = {"plot_fine_tune_llm": "onnxruntime_genai"}
 
 # scikit-learn 1.4 gives the solver of a newer scipy options that this deprecates, and rounds in float32.
 OLD_SKLEARN = ("-W", "ignore:scipy.optimize:DeprecationWarning", "-W", "ignore:The y_pred values do not sum to one")
@@ -80,8 +85,10 @@ def test_examples(torch, half, tmp_path):
 
     `make test` runs one half of them on onnxruntime-training and the other on onnxruntime.
     """
-    chosen = [e for e in EXAMPLES if ("import torch" in e.read_text(encoding="utf-8")) == torch]
-    chosen = chosen[half ^ has_training() :: 2]
+    runnable = [e for e in EXAMPLES if ("import torch" in e.read_text(encoding="utf-8")) == torch]
+    chosen = [e for e in runnable if e.stem not in NEEDED][half ^ has_training() :: 2]
+    if not half:
+        chosen += [e for e in runnable if e.stem in NEEDED and find_spec(NEEDED[e.stem])]
     folders = {example: tmp_path / example.stem for example in chosen}
     for folder in folders.values():
         folder.mkdir()
