@@ -71,6 +71,12 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     SettingError
         A target matches nothing, or a number is out of range.
 
+    Warns
+    -----
+    ModelWarning
+        A target stands for products that have no place for an adapter, too, such as those of a static quantization in
+        the QOperator format.
+
     References
     ----------
     .. [1] E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from onnx import NodeProto
 
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.model import read_scope
 
 from .products import PROJECTIONS, Part, Product
@@ -32,7 +33,7 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
         ``"linear"``, ``"attention"``, or patterns of `fnmatch` over the names of modules, nodes and weights; a name may
         stand for the end of a module's, as ``"q_proj"`` does.
     closed : sequence of onnx.NodeProto
-        The products that have no place for an adapter, which the error names where they are meant.
+        The products that have no place for an adapter, of which one is named where it is meant.
 
     Returns
     -------
@@ -42,12 +43,20 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
     ------
     SettingError
         One of the targets matches nothing.
+
+    Warns
+    -----
+    ModelWarning
+        One of the targets stands for products that have no place for an adapter, beside others.
     """
     chosen: dict[tuple[str, str], None] = {}
     for pattern in list_patterns(targets):
         matching = [(product.name, part.name) for product in products for part in match_parts(product, pattern)]
+        problem = _explain_closed(closed, pattern)
         if not matching:
-            raise SettingError(_explain_closed(closed, pattern) or _explain_nothing(products, pattern))
+            raise SettingError(problem or _explain_nothing(products, pattern))
+        if problem:
+            warnings.warn(problem, ModelWarning, stacklevel=4)
         chosen.update(dict.fromkeys(matching))
     if not chosen:
         raise SettingError("targets is empty; name at least one pattern, such as 'linear' or '*q_proj*'.")

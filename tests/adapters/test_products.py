@@ -10,7 +10,7 @@ from quantized_products import DRAW, attention, draw, integers
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, load, op, variable
 from ortpartial.adapters import add_dora, add_ia3, add_lora, remove_adapter
-from ortpartial.exceptions import NoGradientError, SettingError
+from ortpartial.exceptions import ModelWarning, NoGradientError, SettingError
 from ortpartial.model import read_adapter
 from ortpartial.runtime.session import Session
 
@@ -115,6 +115,17 @@ g (float[3, 5, 4] x) => (float[3, 5, 4] y) <float s = {0.01}, int8 z = {0}, int8
       q, w, b, t, s, , u, z)
   y = Identity ("/layer.0/attention/self/Reshape_output_0")
 }"""
+
+
+def test_products_that_are_left_out_are_warned_about():
+    model = parser.parse_model(CLOSED)
+    model.graph.node[-1].op_type = "MatMul"
+    model.graph.node[-1].input.append("v")
+    model.graph.initializer.append(numpy_helper.from_array(draw(4, 4), "v"))
+    with pytest.warns(ModelWarning, match="The target 'linear' stands for QAttention 'Attention_0_quant', which has no"
+                      ) as caught:
+        assert len(read_adapter(add_lora(model, "linear", rank=2)).targets) == 1
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(("add", "model", "settings", "message"), [
