@@ -30,7 +30,7 @@ from .schemas import (
     parameter,
     schema_of,
 )
-from .shape_inference import MISTAKEN_DEFAULTS, fix_shapes
+from .shape_inference import MISTAKEN_DEFAULTS, fix_shapes, name_size
 from .values import Node, Value
 
 __all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "variable"]
@@ -237,6 +237,8 @@ def _infer(node: Node, n_outputs: int, arrays: Sequence[np.ndarray | None],
     outputs = [inferred.get(f"o{i}", TypeProto()) for i in range(n_outputs)]
     if not schema.domain:
         fix_shapes(schema.name, [None if v is None else v.type for v in node.inputs], node.attributes, outputs)
+    if schema.name == "Reshape" and arrays[1] is not None and not node.attributes.get("allowzero"):
+        name_size(inputs["i0"].type, arrays[1].tolist(), outputs[0])
     return outputs
 
 

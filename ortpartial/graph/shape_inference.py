@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx import TensorShapeProto, TypeProto
 
-__all__ = ["MISTAKEN_DEFAULTS", "fix_shapes", "forget_zero_sizes"]
+__all__ = ["MISTAKEN_DEFAULTS", "fix_shapes", "forget_zero_sizes", "name_size"]
 
 #: Defaults that inference mistakes where they are not written, in onnx 1.23.2 and onnxruntime 1.19.2 to 1.31.1.
 MISTAKEN_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"STFT": {"onesided": 1}}
@@ -59,6 +60,46 @@ def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Map
         outputs[0].tensor_type.shape.CopyFrom(first)
     elif op_type in _SAME_RANK or (op_type.startswith("Reduce") and attributes.get("keepdims", 1)):
         outputs[0].tensor_type.shape.CopyFrom(_axes(len(first.dim)))
+
+
+def name_size(x: TypeProto, sizes: Sequence[int], y: TypeProto) -> None:
+    """Name the size that a Reshape finds itself after the only symbolic one that it depends on.
+
+    ``4*tokens`` is four times ``tokens``. Sizes of one name are equal, so that heads which are normalized each, and put
+    together again, are known to have the shape from before.
+
+    Parameters
+    ----------
+    x : onnx.TypeProto
+        The type of what is reshaped.
+    sizes : sequence of int
+        The sizes: 0 copies one, and -1 is found.
+    y : onnx.TypeProto
+        The inferred type of the output; it is written to.
+
+    Examples
+    --------
+    >>> from onnx import TensorProto, helper
+    >>> x = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", "tokens", 64])
+    >>> y = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", None, 16])
+    >>> name_size(x, [0, -1, 16], y)
+    >>> y.tensor_type.shape.dim[1].dim_param
+    '4*tokens'
+    """
+    if -1 not in sizes or not _has_shape(x) or not _has_shape(y):
+        return
+    size = y.tensor_type.shape.dim[sizes.index(-1)]
+    rest = [d for i, d in enumerate(x.tensor_type.shape.dim) if i >= len(sizes) or sizes[i]]
+    named = [d.dim_param for d in rest if not d.HasField("dim_value")]
+    if size.WhichOneof("value") or len(named) != 1 or not named[0]:
+        return
+    factor, _, name = named[0].rpartition("*")
+    if not name or (factor and not factor.isdecimal()):
+        return
+    count = int(factor or 1) * math.prod(d.dim_value for d in rest if d.HasField("dim_value"))
+    whole, remainder = divmod(count, math.prod(n for n in sizes if n > 0))
+    if whole and not remainder:
+        size.dim_param = name if whole == 1 else f"{whole}*{name}"
 
 
 def _has_shape(kind: TypeProto) -> bool:

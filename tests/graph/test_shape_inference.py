@@ -57,3 +57,18 @@ def test_a_stored_gradient_of_symbolic_sizes_is_differentiated_again():
     once = torch.autograd.grad(y, t[:2], t[2], create_graph=True)
     for a, b in zip(found.values(), torch.autograd.grad(sum(g.sum() for g in once), t), strict=True):
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("shape", "sizes", "expected"), [
+    (["N", "T", 64], [0, -1, 16], ("N", "4*T", 16)),
+    (["N", "4*T", 16], [0, -1, 64], ("N", "T", 64)),
+    (["N", "4*T", 16], [0, -1, 32], ("N", "2*T", 32)),
+    (["T", 3, 4], [-1], ("12*T",)),
+    (["T", 3], [-1, 2], (None, 2)),  # No whole number of times.
+    (["N", "T", 4], [-1, 4], (None, 4)),
+    (["N", None, 4], [0, -1, 2], ("N", None, 2)),
+    (["N", "a*b", 4], [0, -1, 2], ("N", None, 2)),
+    ([2, 3, 4], [-1, 4], (6, 4)),
+])
+def test_a_size_that_reshape_finds_has_a_name(shape, sizes, expected):
+    assert op.Reshape(variable("x", "float32", shape), sizes).shape == expected

@@ -129,13 +129,17 @@ class PackedWeight:
         """How many blocks a row has."""
         return -(-self.shape[1] // self.block_size)
 
+    @property
+    def columns(self) -> int:
+        """How many columns there are, with those that only fill the last block."""
+        return self.blocks * self.block_size
+
     @cached_property
     def block_of(self) -> np.ndarray:
-        """The block of each column, and of those that only fill the last block."""
-        columns = np.arange(self.blocks * self.block_size)
+        """The block of each column."""
         if self.groups is None:
-            return columns // self.block_size
-        return np.pad(_read(self.groups, "g_idx"), (0, len(columns) - self.shape[1]))
+            return np.arange(self.columns) // self.block_size
+        return np.pad(_read(self.groups, "g_idx"), (0, self.columns - self.shape[1]))
 
     @cached_property
     def zeros(self) -> np.ndarray | None:
@@ -160,8 +164,8 @@ class PackedWeight:
         """The product with some of the rows of the matrix."""
         matrices = (self._dequantize(self.scales, i, part) for i in self.places)
         products = self._take_apart([op.Gemm(w, rows, transB=1) for w in matrices])
-        columns = op.Reshape(op.Concat(*products, axis=1), [len(self.block_of), -1])
-        filled = len(self.block_of) > self.shape[1]
+        columns = op.Reshape(op.Concat(*products, axis=1), [self.columns, -1])
+        filled = self.columns > self.shape[1]
         return op.Transpose(columns[: self.shape[1]] if filled else columns, perm=[1, 0])
 
     def _dequantize(self, scales: Value, place: int, part: slice = slice(None)) -> Value:
@@ -172,7 +176,7 @@ class PackedWeight:
             numbers, one = op.BitwiseAnd(numbers, np.uint8(highest << shift)), 1 << shift
         # How many bytes in a row share a scale, and how often they do.
         size = self.block_size // len(self.places) if self.groups is None else 1
-        n, count = len(range(*part.indices(self.shape[0]))), len(self.block_of) // len(self.places) // size
+        n, count = len(range(*part.indices(self.shape[0]))), self.columns // len(self.places) // size
         s, middle = self._spread(scales, place, part) * 2.0**-shift, 2 ** (self.bits - 1)
         if self.zeros is None:
             zeros = op.Expand(constant(middle * one, "uint8"), [count, n])
@@ -189,7 +193,7 @@ class PackedWeight:
         """The transposed bytes of some rows: (bytes of a row, N)."""
         packed = self.packed if self.packed.rank == 3 else op.Reshape(self.packed, [self.shape[0], self.blocks, -1])
         columns = op.Transpose(self._take(packed, part), perm=[1, 2, 0])
-        return op.Reshape(columns, [len(self.block_of) // len(self.places), -1])
+        return op.Reshape(columns, [self.columns // len(self.places), -1])
 
     def _take(self, v: Value, part: slice) -> Value:
         return v if part == slice(None) else v[part]
@@ -216,7 +220,7 @@ class PackedWeight:
     def pull_back(self, a: Value, dy: Value) -> tuple[Value, Value | None]:
         """The cotangents of the scales and of real zero points, from rows of factors and of cotangents."""
         each, ones = len(self.places), constant(np.ones((self.shape[0], self.blocks), self.scales.dtype))
-        padded = op.Pad(a, [0, 0, 0, len(self.block_of) - self.shape[1]])
+        padded = op.Pad(a, [0, 0, 0, self.columns - self.shape[1]])
         d_scales, d_zero = [], []
         for i, w in enumerate(self._take_apart([self._dequantize(ones, i) for i in self.places])):
             dw = op.Gemm(padded[:, i::each], dy, transA=1)
