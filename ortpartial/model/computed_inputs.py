@@ -74,6 +74,11 @@ class ComputedInputs:
     caches: tuple[str, ...] = ()
     is_counted: bool = False
 
+    @property
+    def past_axes(self) -> dict[str, int]:
+        """The axis of the former tokens in each cache; states have none."""
+        return {n: self.shapes[n].index(0) for n in self.caches if 0 in self.shapes[n]}
+
     def choose(self, names: Collection[str]) -> list[str]:
         """Those that data with these names are to hold: the ones that are named, and the whole cache or nothing."""
         is_cached = any(n in names for n in self.caches)
@@ -84,7 +89,7 @@ class ComputedInputs:
         if not self.shapes:
             return {}
         rows, new, *_ = sizes[self.tokens]
-        past = next((sizes[n][self.shapes[n].index(0)] for n in self.caches if n in sizes and 0 in self.shapes[n]), 0)
+        past = next((sizes[n][axis] for n, axis in self.past_axes.items() if n in sizes), 0)
         numbers = {_ROWS: rows, _NEW: new, _ALL: past + new}
         return {n: tuple(numbers[d] if isinstance(d, str) else d for d in s) for n, s in self.shapes.items()}
 
@@ -130,10 +135,11 @@ class ComputedInputs:
         absent = {n: shape for n, shape in self.shapes.items() if n not in given}
         if not absent:
             return model
-        new = _measure(model.inputs[self.tokens], 1)
-        caches = [_measure(model.inputs[n], self.shapes[n].index(0)) for n in self.caches
-                  if n in given and 0 in self.shapes[n]]
-        sizes = {_ROWS: _measure(model.inputs[self.tokens], 0), _NEW: new, _ALL: caches[0] + new if caches else new}
+        tokens = model.inputs[self.tokens]
+        rows, new = _measure(tokens, 0), _measure(tokens, 1)
+        caches = [_measure(model.inputs[n], axis) for n, axis in self.past_axes.items() if n in given]
+        sizes = {_ROWS: rows, _NEW: new, _ALL: caches[0] + new if caches else new}
+        names = dict(zip((_ROWS, _NEW), tokens.shape or (), strict=False))
         mask = _fill(1, np.int64, (_ROWS, _ALL), sizes)
         if "attention_mask" in given:
             mask = op.Cast(model.inputs["attention_mask"], to=TensorProto.INT64)
@@ -145,7 +151,8 @@ class ComputedInputs:
                 last = op.Slice(places, op.Neg(new), [np.iinfo(np.int64).max], [-1]) if caches else places
                 values[name] = op.Cast(last, to=v.type.tensor_type.elem_type)
             else:
-                values[name] = _fill(int(name == "attention_mask"), v.dtype, shape, sizes)
+                filled = _fill(int(name == "attention_mask"), v.dtype, shape, sizes)
+                values[name] = filled.stated([names.get(d) if isinstance(d, str) else d for d in shape])
         return replace_inputs(model, values)
 
 
@@ -264,5 +271,4 @@ def _fill(number: int, dtype: Any, shape: Sequence[int | str], sizes: Mapping[st
     known = [int(n.array[0]) for n in each if n.array is not None]
     if len(known) == len(each):
         return constant(np.full(known, number, dtype))
-    tensor = op.Expand(constant(np.full((), number, dtype)), op.Concat(*each, axis=0))
-    return tensor.stated([n if isinstance(n, int) else None for n in shape])
+    return op.Expand(constant(np.full((), number, dtype)), op.Concat(*each, axis=0))

@@ -36,7 +36,7 @@ def compute_missing(computed: ComputedInputs, declared: Mapping[str, Value], giv
         return {}  # An error names what is missing, such as a part of the cache.
     tokens, mask = given[computed.tokens], given.get("attention_mask")
     shapes = computed.measure({n: tuple(t.shape) for n, t in given.items()})
-    past = next((given[n].shape[computed.shapes[n].index(0)] for n in computed.caches if n in given), 0)
+    past = next((given[n].shape[axis] for n, axis in computed.past_axes.items() if n in given), 0)
     rows, new, *_ = tokens.shape
     if mask is None:
         mask = torch.ones(rows, past + new, dtype=torch.int64, device=tokens.device)

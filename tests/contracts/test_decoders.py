@@ -115,6 +115,9 @@ def test_a_step_computes_no_cache():
     engine = optimizer._engine
     ran = engine._spec_for(engine._shapes[2])
     assert list(ran.model.inputs) == ["input_ids"]
+    for spec, rows in ((ran, 2), (optimizer._spec.for_inputs(["input_ids"]), "batch_size")):
+        nodes = topological([spec.rewritten.outputs["logits"]])  # Rules see that there is no past.
+        assert [n.inputs[3].shape for n in nodes if n.op_type == "GroupQueryAttention"] == [(rows, 1, 0, 16)]
     outputs = read(optimizer.save_onnx_graph(bytes)["step"]).graph.output
     assert not [o.name for o in outputs if "present" in o.name]
     optimizer.predict(IDS)
