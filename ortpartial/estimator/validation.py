@@ -166,6 +166,9 @@ class DataAdapter:
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse data of which nothing counts."""
+        targets = [arrays[n] for o in self.spec.losses if (n := self.spec.names.target(o)) in arrays]
+        if empty := [t for t in targets if not t.size]:
+            raise DataError(f"Nothing counts: y has shape {empty[0].shape}, which has no element.")
         shared = self.spec.names.sample_weight
         weights = [arrays[n] for n in (shared, *self.spec.weight_names.values()) if n in arrays]
         if weights and not any(w.any() for w in weights):
@@ -235,6 +238,10 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nulla
     try:
         array = np.asarray(data)
     except (TypeError, ValueError) as e:
+        lengths = {len(row) for row in data if hasattr(row, "__len__")}
+        if len(lengths) > 1:
+            raise DataError(f"{what} has rows of {min(lengths)} to {max(lengths)} elements, where all were expected to "
+                            f"have as many; pad them, as pad_rows does with tokens.") from None
         raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
     if dtype.kind == "O" and array.dtype.kind in "OU":
         return _check_text(array, what)

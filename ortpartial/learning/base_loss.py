@@ -204,7 +204,9 @@ class BaseLearningLoss(BaseLearningOnnx):
             The end of a sentence; empty where nothing is known.
         """
         if len(output_shape) > 1 and tuple(shape[1:]) == tuple(output_shape[1:-1]):
-            return ", as the output has; where these are labels of classes, the loss is 'softmax_cross_entropy'"
+            tokens = ", and where they are the ids of the tokens, 'next_token'" if len(shape) == 2 else ""
+            return (f", as the output has; where these are labels of classes, the loss is 'softmax_cross_entropy'"
+                    f"{tokens}")
         return ""
 
     def check_target(self, t: np.ndarray, what: str = "y") -> None:

@@ -94,7 +94,7 @@ class ComputedInputs:
         return {n: tuple(numbers[d] if isinstance(d, str) else d for d in s) for n, s in self.shapes.items()}
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Refuse masks and positions of other tokens in a model with a cache, and padding that it would not see.
+        """Refuse, in a model with a cache, masks and positions of other tokens, and padding that it would not see.
 
         Parameters
         ----------
@@ -109,8 +109,16 @@ class ComputedInputs:
             if name in arrays and name not in self.caches and arrays[name].shape != shape:
                 raise DataError(f"Input {name!r} has shape {arrays[name].shape}, where {shape} was expected, by the "
                                 f"tokens of {self.tokens!r}.")
-        mask = arrays.get("attention_mask")
-        if mask is not None and self.is_counted and (is_late := (mask[:, 1:] > mask[:, :-1]).any(axis=1)).any():
+        ids, mask = arrays.get("input_ids"), arrays.get("attention_mask")
+        if ids is not None and ids.min(initial=0) < 0:
+            raise DataError(f"Input 'input_ids' has the token {ids.min()}, and ids begin at 0; what pads a row is any "
+                            f"token with a 0 in 'attention_mask', as pad_rows gives.")
+        if mask is None or not self.is_counted:
+            return
+        if (is_wrong := ((mask != 0) & (mask != 1)).any(axis=1) | ~mask.any(axis=1)).any():
+            raise DataError(f"Row {is_wrong.argmax()} of 'attention_mask' has no token, or numbers other than 0 and 1; "
+                            f"mark tokens by 1, at least one of each row.")
+        if (is_late := (mask[:, 1:] > mask[:, :-1]).any(axis=1)).any():
             raise DataError(f"Row {is_late.argmax()} of 'attention_mask' has tokens behind padding, where the model's "
                             f"GroupQueryAttention counts them from the left; pad at the right, as pad_rows does.")
 

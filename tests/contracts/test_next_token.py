@@ -150,6 +150,12 @@ def test_exported_trainings_are_recognized_and_kits_train(tmp_path):
         session.step({**feeds, "logits_target": labels[:4] + VOCABULARY})
 
 
+def test_rows_without_a_token_are_refused():
+    ids, _ = texts()
+    with pytest.raises(DataError, match=r"Nothing counts: y has shape \(11, 0\), which has no element"):
+        Optimizer(language_model("T"), learning_loss="next_token").fit(ids[:, :0], ids[:, :0])
+
+
 def test_modules_train_it():
     class LanguageModel(nn.Module):
         def __init__(self):

@@ -50,7 +50,7 @@ def test_no_copy_where_none_is_needed():
         (INPUTS, np.array([["a", "b"]], object), "Input 'x' holds str, where float32 was expected; encode it"),
         (INPUTS, [[1, None]], "Input 'x' contains NaN or infinity; impute or drop those rows."),
         (INPUTS, [[1j, 2]], "Input 'x' has dtype complex128, where float32 was expected; encode it as numbers first."),
-        (INPUTS, [[1, 2], [3]], "Input 'x' is no rectangular array"),
+        (INPUTS, [[1, 2], [3]], "Input 'x' has rows of 1 to 2 elements, where all were expected to have as many"),
         (INPUTS, {"z": X}, "Missing input: 'x'. Unknown input: 'z'. Expected 'x'; got 'z'."),
         (INPUTS, {}, "Missing input: 'x'. Expected 'x'; got none."),
         (INPUTS, {"x": X, "z": X}, "Unknown input: 'z'. Expected 'x'; got 'x', 'z'."),

@@ -137,6 +137,9 @@ def test_a_decoder_computes_what_it_computes_from_all_inputs(has_positions):
 @pytest.mark.parametrize(("arrays", "message"), [
     ({"attention_mask": np.ones((2, 5), int)}, r"'attention_mask' has shape \(2, 5\), where \(2, 4\) was expected"),
     ({"attention_mask": MASK[:, ::-1]}, "Row 1 of 'attention_mask' has tokens behind padding"),
+    ({"attention_mask": MASK * [[1], [0]]}, "Row 1 of 'attention_mask' has no token, or numbers other than 0 and 1"),
+    ({"attention_mask": MASK * 2}, "Row 0 of 'attention_mask' has no token, or numbers other than 0 and 1"),
+    ({"input_ids": IDS - IDS.max() - 1}, "'input_ids' has the token -[0-9]+, and ids begin at 0; what pads a row is"),
     ({"attention_mask": MASK, **past_of(make_decoder(), 2)}, None),
 ])
 def test_masks_of_other_tokens_are_refused(arrays, message):
