@@ -1,7 +1,7 @@
 """Graph rewrites: the same values in other operators."""
 
 from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
-from .lowering import downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
+from .lowering import clear_padding, downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
 from .mixed_precision import LossScale, Precision, all_finite, resolve_precision
 from .pipeline import prepare_training, rewrite_model, rewrite_step
 from .train_mode import (
@@ -15,6 +15,7 @@ from .train_mode import (
 )
 
 __all__ = ["DropoutMask", "LossScale", "Precision", "RunningStatistic", "TrainingModel", "all_finite",
-           "checkpoint_gradient", "downgrade_opset", "drop_default", "find_mode_problems", "find_moving_statistics",
-           "find_statistics", "lower", "lower_quantized", "needs_lowering", "prepare_training", "recompute_cheap",
-           "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step", "to_inference_mode"]
+           "checkpoint_gradient", "clear_padding", "downgrade_opset", "drop_default", "find_mode_problems",
+           "find_moving_statistics", "find_statistics", "lower", "lower_quantized", "needs_lowering",
+           "prepare_training", "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model",
+           "rewrite_step", "to_inference_mode"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from onnx import ModelProto, TensorProto, defs
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.autodiff import broadcast_channels, expand_lrn, expand_recurrent
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
@@ -33,7 +33,8 @@ from ortpartial.model import Model, by_row, expand_body, load, walk_graphs
 
 from .im2col import lower_average_pool, lower_col2im, lower_conv, lower_conv_transpose
 
-__all__ = ["LOWERINGS", "downgrade_opset", "drop_default", "lower", "lower_quantized", "needs_lowering"]
+__all__ = ["LOWERINGS", "clear_padding", "downgrade_opset", "drop_default", "lower", "lower_quantized",
+           "needs_lowering"]
 
 
 def spatial_axes(x: Value) -> list[int]:
@@ -240,6 +241,66 @@ def drop_default(model: ModelProto, op_type: str, attribute: str) -> bool:
     for node, a in found:
         node.attribute.remove(a)
     return True
+
+
+def clear_padding(model: ModelProto) -> ModelProto:
+    """The model with zeros where GroupQueryAttention computes what follows the last token of a row.
+
+    onnxruntime 1.19.2 reads memory there that nothing has written: a NaN in it would make gradients of weights NaN, as
+    0 · NaN is. 1.32.0 does not.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The same object where there is no such node.
+
+    Examples
+    --------
+    >>> clear_padding(model := ModelProto()) is model
+    True
+    """
+    if not any(map(_is_attention, (node for graph in walk_graphs(model.graph) for node in graph.node))):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for graph in walk_graphs(copy.graph):
+        nodes = [n for node in graph.node for n in ((node, *_clear_padding(node)) if _is_attention(node) else (node,))]
+        nodes = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return copy
+
+
+def _is_attention(node: NodeProto) -> bool:
+    return (node.domain, node.op_type) == ("com.microsoft", "GroupQueryAttention")
+
+
+def _clear_padding(node: NodeProto) -> list[NodeProto]:
+    """The nodes that compute the first output of a node of attention, which gets another name."""
+    y, last = node.output[0], node.input[5]
+    node.output[0] = f"{y}/padded"
+    nodes: list[NodeProto] = []
+
+    def add(op_type: str, *inputs: str | np.ndarray | int | float, **attributes: Any) -> str:
+        names = [i if isinstance(i, str) else add("Constant", value=numpy_helper.from_array(np.asarray(i)))
+                 for i in inputs]
+        nodes.append(helper.make_node(op_type, names, [f"{y}/padding_{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    count = add("Gather", add("Shape", node.output[0]), 1)
+    ends = add("Reshape", add("Cast", last, to=TensorProto.INT64), np.array([-1, 1]))
+    # The queries of a row end with it, unless its prompt is shorter than others.
+    first = add("Max", add("Sub", add("Add", ends, 1), count), 0)
+    is_padding = add("Greater", add("Add", first, add("Range", 0, count, 1)), ends)
+    zero = add("CastLike", np.float32(0), node.output[0])
+    add("Where", add("Reshape", is_padding, np.array([0, 0, 1])), zero, node.output[0])
+    nodes[-1].output[0] = y
+    return nodes
 
 
 def _build_like(model: ModelProto, loaded: Model, outputs: Sequence[Value]) -> ModelProto:

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto
 from ortpartial.exceptions import DeviceError
 from ortpartial.logs import compiling
 from ortpartial.model import match_names, replace_weights, split_external_data, walk_graphs
-from ortpartial.rewrites import downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
+from ortpartial.rewrites import clear_padding, downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .device import CPU, C, Device, has_training, import_onnxruntime, runtime_version
@@ -32,6 +32,11 @@ _FAILING_FUSIONS = {
     "Attempt to replace the existing tensor": "MatMulAddFusion",
     "output_dtype INT8 does not match": "QDQS8ToU8Transformer",  # 1.31.1 turns int8 into uint8 but for an attribute
 }
+
+
+def _leaves_padding() -> bool:
+    """Whether attention may read memory that nothing has written: see `clear_padding`."""
+    return tuple(map(int, runtime_version().split(".")[:2])) < (1, 32)
 
 
 def _unwanted_optimizers(model: ModelProto | bytes) -> list[str]:
@@ -152,6 +157,8 @@ class Session:
         if isinstance(model, ModelProto):
             # Weights that are too large for one protobuf message stay in arrays, whose memory onnxruntime borrows.
             proto, apart = split_external_data(lower(model))
+            if _leaves_padding():
+                proto = clear_padding(proto)
             self._external = {**self._arrays, **apart}
             if self._external:
                 self._borrow(options)

@@ -8,9 +8,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper, parser
 from table import rows
+from tiny_decoders import make_decoder, past_of
 from torch.nn import functional as F
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, load
+from ortpartial.adapters import add_ia3
 from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop
@@ -300,3 +302,17 @@ def test_recurrence_with_the_batch_first(op_type):
     model = build([x], {"y": op.Squeeze(first, [2]), "z": op.Transpose(op.Squeeze(steps, [1]), perm=[1, 0, 2])})
     y, z = Session(model).run({"x": a}).values()
     np.testing.assert_allclose(y, z, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_is_no_memory_that_nothing_has_written():
+    """NaN of a former run, which onnxruntime 1.19.2 reads behind the last token of a row, reaches no result."""
+    ids, mask = np.array([[6, 3, *[0] * 6], [3, 4, 5, 6] * 2]), np.array([[1, 1, *[0] * 6], [1] * 8])
+    for name in ("q_proj", "v_proj", "up_proj"):
+        model = add_ia3(make_decoder(is_packed=name == "q_proj"), name)
+        factors = model.graph.initializer.pop()
+        model.graph.input.append(helper.make_tensor_value_info(factors.name, factors.data_type, factors.dims))
+        feeds = {"input_ids": ids, "attention_mask": mask, **past_of(model, 2)}
+        session, before = Session(model), {**feeds, factors.name: np.ones(factors.dims, np.float32)}
+        expected = session.run(before)["logits"]
+        session.run({**feeds, factors.name: np.full(factors.dims, np.nan, np.float32)})
+        np.testing.assert_array_equal(session.run(before)["logits"], expected)
