@@ -3,6 +3,7 @@
 from .aliases import NamedSettings, check_keywords, describe_unknown, suggest
 from .averaging import ExponentialAverage, StochasticWeightAverage, WeightAverage, resolve_averaging
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
+from .base_loss import RowCosts
 from .clipping import GradientClipping, resolve_clipping
 from .former_names import FormerAttributes, accept_former_names, refuse_former_names
 from .function_loss import FunctionLearningLoss
@@ -66,10 +67,10 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp",
            "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NextTokenLearningLoss",
            "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss", "PolynomialSchedule",
-           "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss",
-           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage",
-           "WeightDecay", "accept_former_names", "check_integer", "check_keywords", "check_number", "count_from",
-           "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes", "find_last_activation",
-           "glorot_bounds", "is_normalization", "mean_rows", "refuse_former_names", "resolve_averaging",
-           "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate", "resolve_schedule",
-           "share_flushes", "suggest", "weighted_mean", "weighted_sums"]
+           "ReduceOnPlateauSchedule", "RowCosts", "Schedule", "SoftmaxCrossEntropyLearningLoss",
+           "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage",
+           "WarmUpSchedule", "WeightAverage", "WeightDecay", "accept_former_names", "check_integer", "check_keywords",
+           "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
+           "find_last_activation", "glorot_bounds", "is_normalization", "mean_rows", "refuse_former_names",
+           "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate",
+           "resolve_schedule", "share_flushes", "suggest", "weighted_mean", "weighted_sums"]

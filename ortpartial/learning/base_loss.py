@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,9 +15,28 @@ from ortpartial.graph import Value, build, variable
 
 from .base import BaseLearningOnnx, weighted_mean
 
-__all__ = ["BaseLearningLoss", "Shape"]
+__all__ = ["BaseLearningLoss", "RowCosts", "Shape"]
 
 Shape = Sequence["int | str | None"]
+
+
+@dataclass(frozen=True)
+class RowCosts:
+    """Costs that depend on one row of a prediction each, the prediction as a matrix.
+
+    Parameters
+    ----------
+    cost : callable
+        From rows of the prediction and of `labels` to a column of costs.
+    labels : Value of shape (rows, 1)
+        What a cost reads beside its row.
+    arrange : callable
+        From the column of all costs to the costs of the elements of the target.
+    """
+
+    cost: Callable[[Value, Value], Value]
+    labels: Value
+    arrange: Callable[[Value], Value]
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,21 @@ class BaseLearningLoss(BaseLearningOnnx):
     @abstractmethod
     def __call__(self, y: Value, t: Value) -> Value:
         """The cost of each element."""
+
+    def by_row(self, t: Value) -> RowCosts | None:
+        """The loss as costs of single rows of a prediction, which a step may compute in chunks.
+
+        Parameters
+        ----------
+        t : Value
+            The target.
+
+        Returns
+        -------
+        RowCosts or None
+            None, the default, where predictions are read as a whole.
+        """
+        return None
 
     def find_read(self, y: Value) -> Value:
         """The value inside of the graph of a prediction that the loss reads in place of it.

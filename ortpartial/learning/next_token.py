@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import Value, cast, op, replace_gradient
+from ortpartial.graph import Value, cast, op, replace_gradient, reshape_like
 
-from .base_loss import BaseLearningLoss, Shape
+from .base_loss import BaseLearningLoss, RowCosts, Shape
 from .validation import check_integer
 
 __all__ = ["NextTokenLearningLoss"]
@@ -42,12 +42,16 @@ class NextTokenLearningLoss(BaseLearningLoss):
     ``transformers.Trainer`` divides by the number of tokens of all n instead, which is the same where the batches have
     as many that count.
 
-    Costs are computed in float32 at least, and the gradient stands in the place of the logits.
+    Costs are computed in float32 at least. A step computes large logits, and their gradient, in chunks of tokens, so
+    that they never exist as a whole: a chunk has 2²³ numbers, or 128 tokens where that is more. That takes a head that
+    is not trained: a product with a matrix, packed or not, and perhaps a bias, a cap or a cast. Other logits, and those
+    of mixed precision, are computed once, and their softmax takes their place.
 
     References
     ----------
     A. Radford et al., Improving Language Understanding by Generative Pre-Training, 2018, equation 1;
-    ``transformers.loss.loss_utils.ForCausalLMLoss``.
+    ``transformers.loss.loss_utils.ForCausalLMLoss``; P.-L. Hsu et al., Liger Kernel: Efficient Triton Kernels for LLM
+    Training, 2024, for the chunks.
 
     Examples
     --------
@@ -85,6 +89,12 @@ class NextTokenLearningLoss(BaseLearningLoss):
     def __call__(self, y: Value, t: Value) -> Value:
         following = op.Unsqueeze(self._follow(t), [2])
         return _delay(op.Squeeze(token_costs(y, following, self.ignore_index), [2]))
+
+    def by_row(self, t: Value) -> RowCosts:
+        def cost(z: Value, labels: Value) -> Value:
+            return token_costs(z, labels, self.ignore_index)
+
+        return RowCosts(cost, op.Reshape(self._follow(t), [-1, 1]), lambda costs: _delay(reshape_like(costs, t)))
 
     def counts(self, y: Value, t: Value) -> Value:
         return _delay(cast(op.Not(op.Equal(self._follow(t), self._padding)), y))

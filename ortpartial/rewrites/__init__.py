@@ -4,6 +4,7 @@ from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpo
 from .lowering import clear_padding, downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
 from .mixed_precision import LossScale, Precision, all_finite, resolve_precision
 from .pipeline import prepare_training, rewrite_model, rewrite_step
+from .row_chunks import RowHead, find_row_head
 from .train_mode import (
     DropoutMask,
     RunningStatistic,
@@ -14,8 +15,8 @@ from .train_mode import (
     to_inference_mode,
 )
 
-__all__ = ["DropoutMask", "LossScale", "Precision", "RunningStatistic", "TrainingModel", "all_finite",
+__all__ = ["DropoutMask", "LossScale", "Precision", "RowHead", "RunningStatistic", "TrainingModel", "all_finite",
            "checkpoint_gradient", "clear_padding", "downgrade_opset", "drop_default", "find_mode_problems",
-           "find_moving_statistics", "find_statistics", "lower", "lower_quantized", "needs_lowering",
+           "find_moving_statistics", "find_row_head", "find_statistics", "lower", "lower_quantized", "needs_lowering",
            "prepare_training", "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model",
            "rewrite_step", "to_inference_mode"]

@@ -43,7 +43,8 @@ def make_weights(
 
 
 def weigh_elements(
-    spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]
+    spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value],
+    costs: Mapping[str, Value] | None = None,
 ) -> list[tuple[Value, Value | None, Value | None]]:
     """Weigh the elements of every trained output.
 
@@ -53,6 +54,8 @@ def weigh_elements(
         What is trained.
     targets, weights : dict of str to Value
         As of `make_targets` and `make_weights`.
+    costs : dict of str to Value, optional
+        By output, the costs that are computed already.
 
     Returns
     -------
@@ -61,8 +64,9 @@ def weigh_elements(
     """
     names, weighed = spec.names, []
     for (output, loss), t in zip(spec.losses.items(), targets.values(), strict=True):
-        y = spec.model.outputs[output]
-        elements, w = loss(y, t), weights.get(spec.weight_names[output], weights.get(names.sample_weight))
+        y, elements = spec.model.outputs[output], (costs or {}).get(output)
+        elements = loss(y, t) if elements is None else elements
+        w = weights.get(spec.weight_names[output], weights.get(names.sample_weight))
         weighed.append((elements, None if w is None else cast(w, elements), loss.counts(y, t)))
     return weighed
 

@@ -9,10 +9,10 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
-from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, variable
-from ortpartial.learning import mean_rows, weighted_mean
+from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, rewrite, stop_gradient, variable
+from ortpartial.learning import RowCosts, mean_rows, weighted_mean
 from ortpartial.model import Model
-from ortpartial.rewrites import all_finite, prepare_training, rewrite_step
+from ortpartial.rewrites import RowHead, all_finite, find_row_head, prepare_training, rewrite_step
 
 from .counter_rng import draw_mask
 from .counting import make_weights, weigh_elements
@@ -42,11 +42,12 @@ def make_row_losses(spec: TrainingSpec, targets: Mapping[str, Value], weights: M
     return [mean_rows(*weighed) for weighed in weigh_elements(spec, targets, weights)]
 
 
-def mean_loss(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]) -> Value:
+def mean_loss(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value],
+              costs: Mapping[str, Value] | None = None) -> Value:
     """The loss of a batch: the sum over the trained outputs of their weighted means, or what the model computes."""
     if spec.own_loss is not None:
         return spec.own_loss(next(iter(spec.outputs.values())))
-    return sum_values([weighted_mean(*weighed) for weighed in weigh_elements(spec, targets, weights)])
+    return sum_values([weighted_mean(*weighed) for weighed in weigh_elements(spec, targets, weights, costs)])
 
 
 def sum_values(values: Sequence[Value]) -> Value:
@@ -177,15 +178,43 @@ def _make_gradients(
     spec = replace(spec, model=forward.model)
     model, trained = spec.model, spec.trained
     weights = make_weights(spec, targets, weighted, _rows(model))
-    loss = mean_loss(spec, targets, weights)
+    loss, of_chunks = _differentiate_chunks(spec, targets, weights)
     costs = [spec.penalty(trained[n]) for n in spec.penalized]
-    gradients = gradient(sum_values([loss, *costs]), list(trained.values()))
+    gradients = gradient(sum_values([loss, *of_chunks, *costs]), list(trained.values()))
     inputs = {**find_inputs([loss], model.inputs), **targets, **weights, **find_inputs([loss], {names.seed: seed})}
     outputs = {names.loss: loss}
     for s in forward.statistics:  # Two nodes may update one statistic, one after the other.
         inputs[s.name] = model.initializers[s.name]
         outputs[names.new(s.name)] = s.update(outputs.get(names.new(s.name), inputs[s.name]))
     return inputs, outputs, trained, gradients
+
+
+def _differentiate_chunks(
+    spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]
+) -> tuple[Value, list[Value]]:
+    """The loss of a batch, and terms whose gradient is that of the part of it that is computed in chunks.
+
+    Such a part is a constant of the loss; its gradient is computed together with it.
+    """
+    heads: dict[str, tuple[RowHead, RowCosts]] = {}
+    for (output, loss), t in zip(spec.losses.items(), targets.values(), strict=False):
+        y, rows = spec.model.outputs[output], loss.by_row(t)
+        head = None
+        if rows is not None and spec.precision is None and spec.may_branch:
+            head = find_row_head(y, set(spec.trained.values()), spec.sizes)
+        if head is not None and rows is not None:
+            heads[output] = head, rows
+    columns = {o: variable("", h.logits.dtype, rows.labels.shape) for o, (h, rows) in heads.items()}
+    objective = mean_loss(spec, targets, weights, {o: heads[o][1].arrange(c) for o, c in columns.items()})
+    if not heads:
+        return objective, []
+    terms, constants = [], {}
+    for (output, c), share in zip(columns.items(), grad(objective, list(columns.values())), strict=True):
+        head, rows = heads[output]
+        costs, gradients = head.run(rows.cost, rows.labels, share)
+        constants[c] = stop_gradient(costs)
+        terms += [op.ReduceSum(v * stop_gradient(d), keepdims=0) for v, d in zip(head.sources, gradients, strict=True)]
+    return rewrite([objective], constants)[0], terms
 
 
 def _rows(model: Model) -> int | str | None:
