@@ -34,6 +34,9 @@ _CLOSED = frozenset({"ConvInteger", "QAttention", "QGemm", "QLinearConv", "QLine
 #: What the projections are called that attention begins with, in BERT and elsewhere.
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj")
 
+#: Projections that onnxruntime-genai's builder computes at once.
+_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
 #: Operators through which a weight is read: it is stored transposed, in another dtype or quantized.
 _THROUGH = frozenset({"Cast", "DequantizeLinear", "Identity", "Transpose"})
 
@@ -349,23 +352,23 @@ def _find_bias(node: NodeProto, columns: int, weights: _Weights) -> NodeProto | 
 
 def _find_parts(node: NodeProto, name: str, columns: int, bias: NodeProto | None,
                 weights: _Weights) -> tuple[Part, ...]:
-    """The projections for queries, keys and values that a product named qkv_proj computes at once, else itself."""
+    """The projections that a product named qkv_proj or gate_up_proj computes at once, else itself."""
     if node.op_type == "Attention":
         sizes = read_attributes(node).get("qkv_hidden_sizes") or [columns // 3] * 3
         names = PROJECTIONS[:3] if name.endswith(".self") else PROJECTIONS[3:]  # as BERT calls them, and all others
         return tuple(Part(f"{name}.{n}", sum(sizes[:i]), sum(sizes[: i + 1])) for i, n in enumerate(names))
-    if name.rpartition(".")[2] == "qkv_proj":
+    module, _, last = name.rpartition(".")
+    if last in _FUSED:
         readers = weights.readers[(bias or node).output[0]]
         sizes = next((s for r in readers if (s := _read_sizes(r, columns, weights)) is not None), None)
-        if sizes is not None and len(sizes) == 3 and sum(sizes) == columns:
-            ends = [sum(sizes[:i]) for i in range(4)]
-            module = name.removesuffix("qkv_proj")
-            return tuple(Part(f"{module}{p}_proj", ends[i], ends[i + 1]) for i, p in enumerate("qkv"))
+        if sizes is not None and len(sizes) == len(_FUSED[last]) and sum(sizes) == columns:
+            return tuple(Part(f"{module}.{n}".removeprefix("."), sum(sizes[:i]), sum(sizes[: i + 1]))
+                         for i, n in enumerate(_FUSED[last]))
     return (Part(name, 0, columns),)
 
 
 def _read_sizes(reader: NodeProto, columns: int, weights: _Weights) -> list[int] | None:
-    """The widths of queries, keys and values, where a node takes them apart."""
+    """The widths of the projections, where a node takes them apart."""
     attributes = read_attributes(reader)
     if reader.op_type == "GroupQueryAttention" and not any(reader.input[1:3]):
         heads, shared = attributes["num_heads"], attributes["kv_num_heads"]
@@ -373,6 +376,8 @@ def _read_sizes(reader: NodeProto, columns: int, weights: _Weights) -> list[int]
         return [heads * width, shared * width, shared * width]
     if reader.op_type == "Split" and len(reader.input) > 1:
         return weights.find_array(reader.input[1])
+    if reader.op_type == "Split" and columns % len(reader.output) == 0 and "split" not in attributes:
+        return [columns // len(reader.output)] * len(reader.output)
     return None
 
 

@@ -20,7 +20,12 @@ from ortpartial.runtime.session import Session
 
 METHODS = {"lora": lambda model, targets: add_lora(model, targets, rank=3, alpha=4),
            "dora": lambda model, targets: add_dora(model, targets, rank=2, alpha=3),
-           "ia3": lambda model, targets: add_ia3(model, targets, feedforward=["*down_proj", "head"])}
+           "ia3": lambda model, targets: add_ia3(model, targets, feedforward=find_feedforward(targets))}
+
+
+def find_feedforward(targets):
+    """The targets whose inputs are scaled."""
+    return [n for n in ("down_proj", "head") if n in targets] or (["head"] if targets in ("linear", "*") else [])
 
 
 def draw(*shape, seed=0):
@@ -94,6 +99,18 @@ def test_the_parts_of_a_product_get_their_own_columns(method):
     expected = run(adapted)
     np.testing.assert_allclose(run(merged), expected, rtol=0, atol=1e-5 * abs(expected).max())
     assert abs(run(base) - expected).max() > 0.1
+
+
+def test_a_product_that_split_takes_apart_has_adapters_of_its_parts():
+    x = variable("x", "float32", ["N", 4])
+    gate, up = op.Split(x @ constant(draw(4, 6), hint="mlp.gate_up_proj.MatMul.weight"), axis=-1, num_outputs=2)
+    base = build([x], {"y": op.Sigmoid(gate) * up})
+    adapted = randomize(add_lora(base, "up_proj"))
+    merged, feeds = merge(adapted), {"x": draw(5, 4)}
+    former, weight = (numpy_helper.to_array(m.graph.initializer[0]) for m in (base, merged))
+    np.testing.assert_array_equal(weight[:, :3], former[:, :3])
+    np.testing.assert_allclose(Session(merged).run(feeds)["y"], Session(adapted).run(feeds)["y"], rtol=1e-5, atol=1e-5)
+    assert [t.name for t in read_adapter(add_lora(base)).targets] == ["mlp.gate_proj", "mlp.up_proj"]
 
 
 @pytest.mark.parametrize("method", ["lora", "ia3"])
