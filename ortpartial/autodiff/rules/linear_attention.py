@@ -34,7 +34,8 @@ def _infer_recurrence(context: Any) -> None:
     sizes = [sizes_of(Value(context.get_input_type(i))) for i in range(3)]
     types = [TypeProto(tensor_type=TypeProto.Tensor(elem_type=kind)) for kind in (query, state)]
     if all(len(s) == 3 for s in sizes) and n is not None and m is not None and min(n.i, m.i) > 0:
-        key, value = (s[2] // m.i if isinstance(s[2], int) else None for s in sizes[1:])
+        each = ((sizes[0][2], n.i), (sizes[2][2], m.i))
+        key, value = (d // heads if isinstance(d, int) else None for d, heads in each)
         batch, tokens, _ = sizes[0]
         width = None if value is None else max(n.i, m.i) * value
         types = [helper.make_tensor_type_proto(query, [batch, tokens, width]),
@@ -54,12 +55,15 @@ def _(query, key, value, state=None, decay=None, beta=None, *, node, q_num_heads
       state_window):
     refuse("LinearAttention", {"state_window": state_window})
     n, m = q_num_heads, kv_num_heads
-    q, k, v = (split_tokens(x, heads) for x, heads in ((query, n), (key, m), (value, m)))
+    size, width = (sizes_of(x)[2] for x in (query, key))
+    # Heads of values may share keys as well.
+    keys = width * n // size if isinstance(size, int) and isinstance(width, int) else m
+    q, k, v = (split_tokens(x, heads) for x, heads in ((query, n), (key, keys), (value, m)))
     decay = None if decay is None or "gated" not in update_rule else split_tokens(decay, m)
     if beta is not None:
         beta = op.Unsqueeze(op.Transpose(widen(beta), perm=[1, 0, 2]), [3])
     q = op.Reshape(q if n >= m else repeat_heads(q, m // n), [0, 0, m, max(n // m, 1), -1])
-    k = op.Unsqueeze(k, [3])
+    k = op.Unsqueeze(repeat_heads(k, m // keys), [3])
     first = empty_state(k, v) if state is None else widen(state)
     last, y = recur(q * find_scale(scale, k), k, op.Unsqueeze(v, [3]), first, decay, beta, update_rule)
     # (tokens, batch, heads, queries of a head, size)

@@ -47,8 +47,8 @@ def compare(node, reference, arrays, atol=1e-5, symbolic=(), wrt=None):
 B, T, K, V = 2, 5, 4, 3
 
 
-def draw(n, m, rule, by_key, one_beta, has_state):
-    key = normal(B, T, m, K, seed=1)
+def draw(n, m, rule, by_key, one_beta, has_state, keys=None):
+    key = normal(B, T, keys or m, K, seed=1)
     key /= np.linalg.norm(key, axis=-1, keepdims=True)
     arrays = {"query": normal(B, T, n * K), "key": key.reshape(B, T, -1), "value": normal(B, T, m * V, seed=2)}
     if has_state:
@@ -63,8 +63,8 @@ def draw(n, m, rule, by_key, one_beta, has_state):
 def recur(t, n, m, rule, scale):
     """One state after the other; heads of queries and of keys may be shared."""
     each, heads = max(n // m, 1), max(m // n, 1)
-    q, k, v = (t[x].unflatten(2, (h, -1)) for x, h in (("query", n), ("key", m), ("value", m)))
-    q = q.repeat_interleave(heads, 2)
+    q, k, v = (t[x].unflatten(2, (h, -1)) for x, h in (("query", n), ("key", t["key"].shape[2] // K), ("value", m)))
+    q, k = q.repeat_interleave(heads, 2), k.repeat_interleave(m // k.shape[2], 2)
     s = t["state"] if "state" in t else torch.zeros(B, m, K, V)
     ys = []
     for i in range(T):
@@ -90,6 +90,15 @@ def test_recurrence(n, m, rule, by_key, one_beta, has_state, scale, symbolic):
     compare(lambda x: ms.LinearAttention(*map(x.get, names), q_num_heads=n, kv_num_heads=m, update_rule=rule,
                                          scale=scale, n_outputs=2),
             lambda t: recur(t, n, m, rule, scale or K**-0.5), arrays, symbolic=symbolic if not has_state else ())
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+def test_heads_of_values_share_keys(has_state):
+    """As in Qwen 3.5, of which the builder writes as many heads of keys as of queries."""
+    arrays = draw(2, 4, "gated_delta", False, False, has_state, keys=2)
+    names = ("query", "key", "value", "state", "decay", "beta")
+    compare(lambda x: ms.LinearAttention(*map(x.get, names), q_num_heads=2, kv_num_heads=4, n_outputs=2),
+            lambda t: recur(t, 2, 4, "gated_delta", K**-0.5), arrays)
 
 
 def test_recurrence_in_half_precision():
