@@ -12,7 +12,8 @@ transformers.js, of onnxruntime's conversion scripts and of torch's exporters:
   "encoder" is none: what a decoder knows of an encoder cannot be empty.
 * The states of convolutions and of linear attention, 0 before the first token: a name such as ``past.0.conv`` or
   ``past.0.recurrent``, of any shape in which the number of rows alone is open.
-* ``attention_mask`` and ``position_ids`` of shape (rows, tokens), ``cache_position`` of (tokens,).
+* ``attention_mask`` and ``position_ids`` of shape (rows, tokens), ``cache_position`` of (tokens,); of models that see
+  images, ``position_ids`` of (3, rows, tokens), in which the positions of text are equal.
 * ``use_cache_branch``, ``logits_to_keep`` and ``num_logits_to_keep``, of one element: False, and 0 for all.
 """
 
@@ -155,8 +156,10 @@ class ComputedInputs:
         for name, shape in absent.items():
             v = model.inputs[name]
             if name in _POSITIONS:
-                places = op.Max(op.CumSum(mask, 1) - 1, 0) if v.rank == 2 else op.Range(0, op.Squeeze(sizes[_ALL]), 1)
+                places = op.Max(op.CumSum(mask, 1) - 1, 0) if v.rank > 1 else op.Range(0, op.Squeeze(sizes[_ALL]), 1)
                 last = op.Slice(places, op.Neg(new), [np.iinfo(np.int64).max], [-1]) if caches else places
+                if v.rank == 3:  # Text has the same position in time, height and width.
+                    last = op.Tile(op.Unsqueeze(last, [0]), [3, 1, 1])
                 values[name] = op.Cast(last, to=v.type.tensor_type.elem_type)
             else:
                 filled = _fill(int(name == "attention_mask"), v.dtype, shape, sizes)
@@ -198,6 +201,8 @@ def find_computed_inputs(model: Model) -> ComputedInputs:
             shapes[name] = _ROWS, _ALL
         elif name in _POSITIONS and ranks[name] == len(_POSITIONS[name]):
             shapes[name] = _POSITIONS[name]
+        elif name == "position_ids" and ranks[name] == 3 and v.shape is not None and v.shape[0] == 3:
+            shapes[name] = 3, _ROWS, _NEW
         elif name in _FIXED and v.shape in ((), (1,)):
             shapes[name] = v.shape
         elif is_cache(name, v):

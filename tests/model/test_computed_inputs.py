@@ -41,6 +41,15 @@ def test_caches_are_recognized_by_name_rank_and_type(name):
     assert computed.caches == (name,)
 
 
+def test_positions_of_text_in_three_dimensions():
+    shapes = {"attention_mask": ["rows", "tokens"], "position_ids": [3, "rows", "tokens"]}
+    model = make_model([(n, "int64", shape) for n, shape in shapes.items()])
+    alone = find_computed_inputs(model).compute(model, ["input_ids", "attention_mask"])
+    feeds = {"input_ids": IDS, "attention_mask": MASK}
+    found = Session(build(alone.inputs, alone.outputs)).run(feeds)["y_position_ids"]
+    np.testing.assert_array_equal(found, [np.maximum(MASK.cumsum(1) - 1, 0)] * 3)
+
+
 def test_states_are_zero_and_go_with_the_cache():
     """Those of a convolution and of linear attention, of rows alone, beside a key-value cache."""
     kinds = {"past.0.conv": ["rows", 6, 3], "past.1.recurrent": ["rows", 2, 4, 4],
