@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from decoders import KINDS, SIZES, build_decoder, make_transformer, read_repaired
+from decoders import KINDS, OTHER_KINDS, SIZES, build_decoder, make_transformer, read_repaired
 from onnx import helper, numpy_helper
 
 from ortpartial import build, grad, load, op, variable
 from ortpartial.autodiff.trainable import find_default_weights
+from ortpartial.graph import topological
+from ortpartial.model import find_computed_inputs
 from ortpartial.runtime.session import Session
 
 
@@ -80,3 +82,28 @@ def test_gradients_are_those_of_transformers(kind, precision, tmp_path):
             d = torch.cat([p.grad for p in find_parameters(name, parameters)])
         d = d.T if ".MatMul." in name else d
         assert abs(found[f"{name} gradient"] - d.numpy()).max() <= 1e-4 * abs(d.numpy()).max(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_through_other_operators(kind, tmp_path):
+    """A gradient leads to the embeddings through all of them; caches and states follow from the tokens."""
+    theirs, file = make_transformer(kind), read_repaired(build_decoder(kind, "fp32", tmp_path) / "model.onnx", kind)
+    ids = np.random.default_rng(0).integers(3, SIZES["vocab_size"], (2, 12))
+    out = theirs(input_ids=torch.tensor(ids), use_cache=False, output_hidden_states=True)
+    embedded = out.hidden_states[0]
+    embedded.retain_grad()
+    d = torch.randn(out.logits.shape, generator=torch.Generator().manual_seed(0))
+    (out.logits * d).sum().backward()
+
+    ours = load(file)
+    ours = find_computed_inputs(ours).compute(ours, ["input_ids"])
+    values = topological(list(ours.outputs.values()))
+    (gathered,) = (node.outputs[0] for node in values if node.name.startswith("/model/embed_tokens/Gather"))
+    dy = variable("dy", "float32", [None] * 3)
+    outputs = {"logits": ours.outputs["logits"], "dx": grad(ours.outputs["logits"], [gathered], [dy])[0]}
+    found = Session(build([*ours.inputs.values(), dy], outputs)).run({"input_ids": ids, "dy": d.numpy()})
+    np.testing.assert_allclose(found["logits"], out.logits.detach(), atol=1e-5)
+    expected = embedded.grad * (8.0 if kind == "Gemma2" else 1.0)  # Gemma multiplies behind the embeddings.
+    np.testing.assert_allclose(found["dx"], expected, atol=1e-4 * float(expected.abs().max()))

@@ -30,6 +30,13 @@ KINDS = {
     # A half of each head turns, and onnxruntime 1.32.0 takes tables of multiples of 8 only.
     "Phi": {"hidden_size": 128, "head_dim": 32, "layer_norm_eps": 1e-6},
 }
+#: Kinds with other operators: a cache of a window, convolutions, mixtures of experts, sinks.
+OTHER_KINDS = {
+    "Gemma2": {"sliding_window": 5},
+    "Lfm2Moe": {"layer_types": ["conv", "full_attention"], "num_experts": 4, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32, "num_dense_layers": 0},
+    "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, "intermediate_size": 64},
+}
 #: Kinds whose projections are one module in transformers, which the builder takes apart.
 FUSED_KINDS = {"Phi3": {"rope_parameters": None, "original_max_position_embeddings": 64, "sliding_window": None}}
 
@@ -37,7 +44,7 @@ FUSED_KINDS = {"Phi3": {"rope_parameters": None, "original_max_position_embeddin
 def make_transformer(kind, **sizes):
     """A model of transformers with random weights."""
     torch.manual_seed(0)
-    settings = SIZES | (KINDS | FUSED_KINDS)[kind] | sizes
+    settings = SIZES | (KINDS | FUSED_KINDS | OTHER_KINDS)[kind] | sizes
     config = getattr(transformers, f"{kind}Config")(**settings, attn_implementation="eager")
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     for name, p in model.named_parameters():
@@ -60,7 +67,7 @@ def build_decoder(kind="Llama", precision="int4", folder=".", **sizes):
     Parameters
     ----------
     kind : str
-        One of `KINDS` or `FUSED_KINDS`.
+        One of `KINDS`, `FUSED_KINDS` or `OTHER_KINDS`.
     precision : str
         "fp32" or "int4".
     folder : pathlib.Path
