@@ -22,7 +22,7 @@ from ortpartial.model import Adapter, Target
 from ortpartial.runtime import read_adapter_file, write_adapter_file
 
 from . import dora, ia3, lora
-from .insertion import insert, remove_adapter
+from .insertion import insert
 from .products import Part, Product, find_products
 
 __all__ = ["identify", "make_base", "read_onnx_adapter", "write_onnx_adapter"]
@@ -56,9 +56,9 @@ def write_onnx_adapter(adapter: Adapter, arrays: Mapping[str, np.ndarray], path:
     path : path
         The file.
     proto : onnx.ModelProto
-        The model that holds it.
+        The model, without it.
     """
-    products = {product.node_name: product for product in find_products(remove_adapter(proto).graph)}
+    products = {product.node_name: product for product in find_products(proto.graph)}
     inputs = {name: a for target in adapter.targets
               for name, a in _to_inputs(target, products[target.node], arrays).items()}
     write_adapter_file(inputs, path, identify(proto.graph))
@@ -92,22 +92,17 @@ def identify(graph: GraphProto) -> int:
     return _FIRST | zlib.crc32(repr(sorted(shapes.items())).encode()) >> 2
 
 
-def make_base(proto: ModelProto, adapter: Adapter) -> ModelProto:
-    """The base of an adapter with the adapter's weights as optional inputs.
+def make_base(proto: ModelProto, adapter: Adapter) -> None:
+    """Let a model take the weights of an adapter as optional inputs.
 
     Parameters
     ----------
     proto : onnx.ModelProto
-        The model that holds the adapter; it is not written to.
+        The model, without the adapter; it is written to.
     adapter : Adapter
-        Its record.
-
-    Returns
-    -------
-    onnx.ModelProto
+        The record of the adapter.
     """
-    base = remove_adapter(proto)
-    products = {product.node_name: product for product in find_products(base.graph)}
+    products = {product.node_name: product for product in find_products(proto.graph)}
     inputs: list[ValueInfoProto] = []
     defaults: dict[str, np.ndarray] = {}
     targets = [_deploy(target, products[target.node]) for target in adapter.targets]
@@ -121,9 +116,8 @@ def make_base(proto: ModelProto, adapter: Adapter) -> ModelProto:
                 # With its size, onnxruntime 1.19.2 makes a Gemm of the product and the sum, and refuses that at rank 0.
                 shape = [shape[0], f"{target.name}.outputs"]
             inputs.append(helper.make_tensor_value_info(name, product.dtype, shape))
-    insert(base, replace(adapter, rank=0, alpha=0.0, dropout=0.0, targets=tuple(targets)), defaults)
-    base.graph.input.extend(inputs)
-    return base
+    insert(proto, replace(adapter, rank=0, alpha=0.0, dropout=0.0, targets=tuple(targets)), defaults)
+    proto.graph.input.extend(inputs)
 
 
 def _declare(target: Target, product: Product) -> dict[str, list[int | str]]:

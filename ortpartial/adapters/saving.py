@@ -10,9 +10,9 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.model import Model, check_finite, is_base, read, read_adapter, write
+from ortpartial.model import Model, check_finite, is_base, read_adapter, write
 
-from .insertion import insert, remove_adapter
+from .insertion import insert, read_copy, remove_adapter, strip_adapter
 from .onnx_adapter import make_base, read_onnx_adapter, write_onnx_adapter
 from .peft_files import read_peft, write_peft
 from .products import find_products
@@ -58,12 +58,13 @@ def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.Path
 
     Examples
     --------
+    >>> import onnx
     >>> from ortpartial.adapters import add_lora
     >>> from ortpartial.graph import build, constant, variable
     >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0, 2.0]] * 3, hint="fc.weight")
     >>> adapted = add_lora(build([x], {"y": x @ w}), "fc", rank=2, random_state=0)
     >>> save_adapter(adapted, "my.safetensors", base="base.onnx")
-    >>> [i.name for i in read("base.onnx").graph.input]
+    >>> [i.name for i in onnx.load("base.onnx").graph.input]
     ['x', 'fc.lora_A.weight', 'fc.lora_B.weight']
     """
     _check_path(path)
@@ -80,12 +81,14 @@ def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.Path
     names = set(adapter.weights)
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in names}
     check_finite(arrays, {n: np.zeros(1) for n in arrays}, "get_trained_onnx")
+    strip_adapter(proto)
     if Path(path).suffix == _ONNX:
         write_onnx_adapter(adapter, arrays, path, proto)
     else:
-        write_peft(adapter, arrays, path, find_products(remove_adapter(proto).graph))
+        write_peft(adapter, arrays, path, find_products(proto.graph))
     if base is not None:
-        write(make_base(proto, adapter), base)
+        make_base(proto, adapter)
+        write(proto, base)
 
 
 def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], path: str | os.PathLike[str]
@@ -145,9 +148,9 @@ def _check_path(path: str | os.PathLike[str]) -> None:
 
 
 def _read_trained(trained: Any) -> ModelProto:
-    """The model of what has trained it."""
+    """The model of what has trained it, which may be written to."""
     for name in _METHODS:
         if callable(method := getattr(trained, name, None)):
             proto: ModelProto = method()
             return proto
-    return read(trained)
+    return read_copy(trained)
