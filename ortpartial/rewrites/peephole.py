@@ -25,6 +25,9 @@ _RUN, _MIN_MOVED = range(4, 32), 2**13
 #: From so many rows on, a product with a column saves more than its two further nodes take (onnxruntime 1.19 to 1.31).
 _MIN_ROWS = 128
 
+#: From so many elements on, an array that is not made is worth two further products of rows.
+_MIN_LARGE = 2**20
+
 #: Dtypes in which large sums and products with a bias are exact enough, and have kernels.
 _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -349,6 +352,40 @@ def _scatter_in_place(node: Node, inputs: Sequence[Any], region: Region) -> Valu
     return None
 
 
+def _move_row_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+    """(v·x)w as (vw)·x, and aᵀ(v·x) as (a·x)ᵀv, where v is large and x a column: no v·x of its size is made.
+
+    It is the gradient of a product by its operands, v that of the logits, and x what each row of them counts.
+    """
+    a, b, *c = inputs
+    settings = {name: node.attribute(name) for name in ("alpha", "beta", "transA", "transB")}
+    if settings["transA"] and not settings["transB"] and (factors := _split_row_factor(b, region)):
+        return op.Gemm(a * factors[1], factors[0], *c, **settings)
+    if not settings["transA"] and not c and (factors := _split_row_factor(a, region)):
+        return op.Gemm(factors[0], b, **settings) * factors[1]
+    return None
+
+
+def _ends_in(node: Node, shape: Shape) -> bool:
+    """Whether a node reads a value that has the last size of a shape."""
+    return (node.reads[0].shape or (None,))[-1] == shape[-1]
+
+
+def _split_row_factor(v: Value, region: Region) -> tuple[Value, Value] | None:
+    """A large matrix as another one and the column by which its rows are multiplied."""
+    if not v.is_static or v.dtype not in _WIDE or _count_elements(v.shape or ()) < _MIN_LARGE:
+        return None
+    product = region.node_of(v)
+    if product is not None and product.op_type == "Flatten" and _ends_in(product, v.shape or ()):
+        product = region.node_of(product.reads[0])
+    if product is None or product.op_type != "Mul" or product.domain:
+        return None
+    x, column = product.reads
+    if x.shape != product.outputs[0].shape or column.shape != (*(x.shape or ())[:-1], 1):
+        return None
+    return (op.Flatten(x, axis=-1), op.Flatten(column, axis=-1)) if x.rank > 2 else (x, column)
+
+
 _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
     "Reshape": float, "Squeeze": float, "Unsqueeze": float}
@@ -366,5 +403,5 @@ def _cancel_scale(node: Node, inputs: Sequence[Any], region: Region) -> Value | 
 _PATTERNS: dict[str, list[Pattern]] = {
     "Add": [_scatter_in_place, _factor_out, _fuse_bias], "Cast": [_mask_by_hard_sigmoid], "Conv": [_conv_to_gemm],
     "Div": [_cancel_scale], "Exp": [_exp_to_softmax], "Gelu": [_expand_gelu],
-    "Gemm": [_fold_factor, _gemm_by_column], "MatMul": [_fold_factor],
+    "Gemm": [_move_row_factor, _fold_factor, _gemm_by_column], "MatMul": [_fold_factor],
     "ReduceMean": [_mean_of_squares, _mean_of_products], "Sub": [_factor_out], "Transpose": [_move_right]}

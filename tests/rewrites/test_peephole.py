@@ -1,6 +1,7 @@
 """Peephole optimization: the same numbers, and which patterns match."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
@@ -322,3 +323,20 @@ def test_a_scale_cancels_out_where_it_changes_no_shape(scale, shape, cancels):
     x, scale = variable("x", "float32", shape), constant(np.array(scale, np.float32))
     (y,) = apply_peepholes([x * scale / scale])
     assert (y == x) == cancels
+
+
+@pytest.mark.parametrize("shape", [(128, 8192), (2, 64, 8192)], ids=str)
+def test_the_gradient_of_large_logits_is_not_scaled_itself(shape):
+    h, w = real(*shape[:-1], 4), real(4, shape[-1], seed=1)
+    t = np.random.default_rng(0).integers(0, shape[-1], (*shape[:-1], 1))
+    values = [variable(n, a.dtype, a.shape) for n, a in (("h", h), ("w", w), ("t", t))]
+    y = values[0] @ values[1]
+    costs = op.ReduceLogSumExp(y, [-1]) - op.GatherElements(y, values[2], axis=-1)
+    gradients = grad(op.ReduceMean(costs, keepdims=0), values[:2])
+    models = [build(values, g) for g in (gradients, apply_peepholes(gradients))]
+    plain, fast = (Session(m).run({"h": h, "w": w, "t": t}).values() for m in models)
+    for a, b in zip(plain, fast, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6 * abs(a).max())
+    inferred = onnx.shape_inference.infer_shapes(models[1]).graph
+    large = {v.name for v in inferred.value_info if [d.dim_value for d in v.type.tensor_type.shape.dim] == [*shape]}
+    assert [n.op_type for n in inferred.node if n.output[0] in large] == ["MatMul", "Softmax", "ScatterElements"]
