@@ -32,7 +32,8 @@ def script(at, capsys):
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 @pytest.mark.parametrize(
     ("words", "completions"),
-    [("ortpartial tr", "train"), ("ortpartial train --ep", "--epochs"), ("ortpartial predict lin", "linear.onnx"),
+    [("ortpartial tr", "train"), ("ortpartial lo", "lora"), ("ortpartial train --ep", "--epochs"),
+     ("ortpartial lora lin", "linear.onnx"), ("ortpartial predict lin", "linear.onnx"),
      ("ortpartial train mlp.onnx data.csv --engine st", "step"), ("ortpartial completion fi", "fish")],
 )
 def test_bash(script, words, completions):
