@@ -85,11 +85,11 @@ class Session:
         graphs.
     options : onnxruntime.SessionOptions, optional
         All the options, in place of `threads` and `memory_pattern`.
-    arrays : dict of str to numpy.ndarray
-        Initializers that the graph has as external data in no file; their memory is borrowed.
     memory_pattern : bool
         Whether intermediate values have fixed places in memory. Otherwise each takes the place of one just freed, which
         is near, but searching for it is slower where nodes are small.
+    arrays : dict of str to numpy.ndarray
+        Initializers that the graph has as external data in no file; their memory is borrowed.
 
     Attributes
     ----------
