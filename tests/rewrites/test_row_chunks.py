@@ -8,7 +8,7 @@ import onnx
 import pytest
 from paths import environment
 
-from ortpartial import ElasticLearningPenalty, NextTokenLearningLoss
+from ortpartial import ElasticLearningPenalty, NextTokenLearningLoss, TrainingKit, TrainingSession
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
@@ -118,6 +118,24 @@ def test_wherever_a_step_is_composed(chunks, settings):
     chunks(5)
     assert_same(train(model, **settings), whole)
     assert chunks(5)
+
+
+def test_kits_and_stored_trainings(chunks, tmp_path):
+    model, ids = make_model("bias and cap", "T"), np.random.default_rng(5).integers(0, VOCABULARY, (4, 6))
+
+    def make():
+        return Optimizer(model, ["E", "W"], learning_loss="next_token", learning_rate=0.5)
+
+    expected, feeds = make().partial_fit(ids, ids).trained_coef_, {"ids": ids, "logits_target": ids}
+    chunks(5)
+    make().export_step(tmp_path, targets=())
+    kit, session = TrainingKit(tmp_path), TrainingSession(make().get_training_onnx("lowered"))
+    kit.step(feeds)
+    session.step(feeds)
+    assert chunks(5)
+    for n, w in expected.items():
+        np.testing.assert_allclose(kit.state[n], w, atol=1e-6)
+        np.testing.assert_allclose(session.get(n), w, atol=1e-6)
 
 
 def test_one_chunk_where_the_logits_are_small_or_the_head_is_trained(chunks):
