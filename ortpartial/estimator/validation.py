@@ -139,8 +139,8 @@ class DataAdapter:
             raise DataError("class_weight='balanced' takes the weights of classes from all labels, as fit(X, y) is "
                             "given them; batches, partial_fit and losses do not know them: give an array or a dict.")
         by_output = {o: targets[names.target(o)] for o in losses}
-        masks = {o: losses[o].find_ignored(t) for o, t in by_output.items()}
-        ignored = {o: mask for o, mask in masks.items() if mask is not None and mask.any()}
+        ignored = {o: mask for o, t in by_output.items()
+                   if (mask := losses[o].find_ignored(t)) is not None and mask.any()}
         weights: dict[str, np.ndarray] = {}
         if isinstance(sample_weight, Mapping):
             match_names(losses, sample_weight, "sample_weight")
