@@ -110,7 +110,9 @@ def _explain_nothing(products: Sequence[Product], pattern: str) -> str:
         return ("The model has no product for an adapter to be added to: no MatMul, Gemm, Conv, Gather or MatMulNBits "
                 "with a constant weight.")
     lasts = [n.rpartition(".")[2] for n in names]
-    if near := get_close_matches(pattern.strip("*"), dict.fromkeys([*lasts, *names]), n=2, cutoff=0.6):
-        return f"The target {pattern!r} matches nothing; did you mean {' or '.join(repr(f'*{n}*') for n in near)}?"
+    sets = [n for n in ("linear", "attention") if n != pattern]
+    if near := get_close_matches(pattern.strip("*"), dict.fromkeys([*sets, *lasts, *names]), n=2, cutoff=0.6):
+        meant = (repr(n if n in sets else f"*{n}*") for n in near)
+        return f"The target {pattern!r} matches nothing; did you mean {' or '.join(meant)}?"
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return f"The target {pattern!r} matches none of {', '.join(map(repr, names[:6]))}{more}."

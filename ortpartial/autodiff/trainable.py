@@ -10,7 +10,7 @@ import numpy as np
 
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
-from ortpartial.model import Model, is_generated_name, is_quantized, list_preprocessing
+from ortpartial.model import Model, is_generated_name, is_quantized, list_preprocessing, read_adapter
 
 from .grad import _carries, nodes_between
 from .registry import is_constant
@@ -180,6 +180,10 @@ def _select_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         trainable = find_default_weights(model, outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:
             warn_of_rounding(model, outputs, trainable)
+            if read_adapter(model.proto) is not None:
+                warnings.warn("The model holds an adapter, and all its weights are trained, while save_adapter writes "
+                              "those of the adapter alone; train these, by weights_to_train='adapter'.", ModelWarning,
+                              stacklevel=4)
             return chosen
         raise ModelError(_explain_nothing(model, outputs))
     candidates = _find_candidates(model, outputs)

@@ -16,7 +16,7 @@ from ortpartial.adapters import add_dora, add_ia3, add_lora, remove_adapter, sav
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, PaddedBatches
 from ortpartial.exceptions import ConvergenceError, DataError, SettingError
 from ortpartial.learning import NextTokenLearningLoss
-from ortpartial.model import read_adapter, write_files
+from ortpartial.model import read, read_adapter, write_files
 from ortpartial.runtime import check_adapter_files
 
 from .console import paint, print_json, print_line
@@ -149,6 +149,8 @@ def run_lora(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuse what cannot be written, and numbers out of range, before any work is done."""
+    if not args.model.is_file():  # Said before the tokenizer is looked for beside it.
+        read(args.model)
     if args.output.suffix not in (".onnx_adapter", ".safetensors"):
         raise SettingError(f"--output is to end in .onnx_adapter or .safetensors, not {args.output.suffix!r}.")
     check_output(args.output, args.force, "the adapter")

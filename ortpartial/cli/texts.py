@@ -83,7 +83,8 @@ def read_texts(path: Path, reader: TextReader, length: int) -> tuple[list[Row], 
     cut = sum(len(row.ids) > length for row in rows)
     kept = [row for row in (Row(row.ids[:length], row.labels[:length]) for row in rows) if row.is_counted]
     if not kept:
-        raise DataError(f"{str(path)!r} has no row with a token to learn among its first {length}, behind another.")
+        raise DataError(f"{str(path)!r} has no row with a token to learn: one that stands behind another, among "
+                        f"the first {length} of its row.")
     return kept, cut, len(rows) - len(kept)
 
 

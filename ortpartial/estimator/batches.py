@@ -108,7 +108,7 @@ class BatchReader:
         if y is not None or isinstance(X, Mapping) or not is_batches(X):
             if with_target and y is None:
                 raise DataError(f"{self.target} is missing; without it, X is to give batches (X, y), one after the "
-                                f"other.")
+                                f"other, as PaddedBatches does of rows of token ids.")
             yield X, y, sample_weight
         else:
             yield from self.read_batches(X, with_target=with_target)
@@ -149,7 +149,8 @@ class BatchReader:
                 kind = f"{kind} with {', '.join(map(repr, batch))}"
             several = "" if len(self.inputs) == 1 else f", where X holds {', '.join(map(repr, self.inputs))}"
             raise DataError(f"A batch is (X, y) or (X, y, sample_weight){several}, or a dict with the target as "
-                            f"'labels', not a {kind}; give y where X is all the data.")
+                            f"'labels', not a {kind}; give y where X is all the data, or "
+                            f"PaddedBatches(X) where it is rows of token ids.")
         return X, y, w
 
     def _split_dict(self, batch: Mapping[Any, Any]) -> tuple[Any, Any, Any]:

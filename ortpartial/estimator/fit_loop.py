@@ -323,7 +323,7 @@ class FitLoop:
             raise DataError(f"X is a tuple of {len(X)} arrays; give them as arguments of their own: fit(X, y).")
         if not is_batches(X) and not isinstance(X, (tuple, list)):
             raise DataError(f"{self.predictor.reader.target} is missing; without it, X is to give batches (X, y), one "
-                            f"after the other.")
+                            f"after the other, as PaddedBatches does of rows of token ids.")
         if iter(X) is X and (epochs or self.settings.max_iter) > 1:
             raise DataError(f"X gives its batches once, and max_iter is {self.settings.max_iter}: give what can be "
                             f"iterated over again, such as a list or a DataLoader, or max_iter=1.")

@@ -350,4 +350,6 @@ def _hint_export(source: object) -> str:
         return "; convert it first, with tf2onnx"
     if "onnxruntime" in bases:
         return "; give the path or the bytes that the session was made from"
-    return "; make a model of it, with onnx.helper.make_model" if isinstance(source, onnx.GraphProto) else ""
+    if isinstance(source, onnx.GraphProto):
+        return "; make a model of it, with onnx.helper.make_model"
+    return "; give what its get_trained_onnx() returns" if hasattr(source, "get_trained_onnx") else ""

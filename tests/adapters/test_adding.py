@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, gradient_model, load, op, variable
 from ortpartial.adapters import add_dora, add_ia3, add_lora, remove_adapter, trainable_parameters
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.model import read_adapter
 from ortpartial.runtime.session import Session
 from ortpartial.torch import OnnxLayer
@@ -130,6 +130,14 @@ def test_training_changes_the_adapter_alone():
     assert [n for n, _ in layer.named_parameters()] == read_adapter(layer.to_onnx()).weights
 
 
+def test_a_training_of_more_than_the_adapter_is_said(recwarn):
+    adapted = add_lora(make_network(), "fc", random_state=0)
+    OrtGradientForwardBackwardOptimizer(adapted, "adapter")
+    assert not recwarn
+    with pytest.warns(ModelWarning, match="The model holds an adapter, and all its weights are trained, while save_ad"):
+        OrtGradientForwardBackwardOptimizer(adapted)
+
+
 def test_an_adapter_is_needed_to_train_one():
     with pytest.raises(ModelError, match="The model holds no adapter, whose weights 'adapter' stands for; add one"):
         OrtGradientForwardBackwardOptimizer(make_network(), "adapter")
@@ -138,6 +146,7 @@ def test_an_adapter_is_needed_to_train_one():
 @pytest.mark.parametrize(("settings", "message"), [
     ({"targets": "*q_prj*"}, "The target '\\*q_prj\\*' matches none of 'embed', 'conv', 'mix', 'fc', 'lm_head'\\."),
     ({"targets": "cnv"}, "The target 'cnv' matches nothing; did you mean '\\*conv\\*'\\?"),
+    ({"targets": "all-linear"}, "The target 'all-linear' matches nothing; did you mean 'linear'\\?"),
     ({"targets": []}, "targets is empty; name at least one pattern"),
     ({"targets": [3]}, "A target is a pattern over names of modules, nodes and weights, not 3."),
     ({"targets": None}, "A target is a pattern over names of modules, nodes and weights, not None."),

@@ -142,7 +142,7 @@ def test_an_interrupted_training_goes_on(base, capsys, ctrl_c, monkeypatch):
     ("base/model.onnx data.csv -o my.safetensors", "'data.csv' is to end in .jsonl, .txt or .npy, for texts or token"),
     ("base/model.onnx big.jsonl -o my.safetensors", "24"),
     ("base/model.onnx refused.jsonl -o my.safetensors", "line 1 of refused.jsonl has messages that the template refu"),
-    ("base/model.onnx short.jsonl -o my.safetensors", "'short.jsonl' has no row with a token to learn among its first"),
+    ("base/model.onnx short.jsonl -o my.safetensors", "'short.jsonl' has no row with a token to learn: one th"),
     ("base/model.onnx keys.jsonl -o my.safetensors", "line 2 of keys.jsonl has none of text, prompt with completion, "
                                                      "messages and input_ids; it has 'txt'."),
     ("base/model.onnx broken.jsonl -o my.safetensors", "line 1 of broken.jsonl is no JSON: "),
@@ -153,12 +153,15 @@ def test_an_interrupted_training_goes_on(base, capsys, ctrl_c, monkeypatch):
     ("alone/model.onnx texts.txt -o my.safetensors", "There is no 'alone/tokenizer.json' for texts; give token id"),
     ("alone/model.onnx refused.jsonl -o my.safetensors", "There is no chat_template.jinja in 'alone' for messages"),
     ("base/model.onnx chat.jsonl -o my.safetensors", "line 1 of chat.jsonl has messages that are no objects with a"),
+    ("base/model.onnx empty.jsonl -o my.safetensors", "'empty.jsonl' has no row with a token to learn: one th"),
     ("base/none.onnx ids.jsonl -o my.safetensors", "base/none.onnx"),
+    ("none.onnx texts.txt -o my.safetensors", "There is no file 'none.onnx'; give a path to an ONNX model"),
+    ("base texts.txt -o my.safetensors", "'base' is a folder; give a path to an ONNX model"),
 ])
 def test_bad_input_is_one_sentence(base, capsys, words, message):
     Path("alone").mkdir()
     onnx.save(make_decoder(), "alone/model.onnx")
-    lines = {"big": ["[3, 24]"], "short": ["[3]"], "keys": ["[3, 4]", '{"txt": "a"}'], "broken": ["{"],
+    lines = {"big": ["[3, 24]"], "short": ["[3]"], "keys": ["[3, 4]", '{"txt": "a"}'], "broken": ["{"], "empty": [],
              "floats": ["[0.5, 1]"], "labels": ['{"input_ids": [3, 4], "labels": [3]}'], "chat": ['{"messages": [3]}'],
              "refused": ['{"messages": [{"role": "system", "content": "a"}]}']}
     for name, content in lines.items():

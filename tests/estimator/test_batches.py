@@ -172,7 +172,7 @@ def test_a_share_of_the_rows(as_dict):
         (lambda o: o.fit(X, Y, y_val=Y), "X_val and y_val belong together; X_val is missing."),
         (lambda o: o.fit(X, Y, X_val=iter(cut(X, Y))), "X_val gives its batches once; give what can be iterated over"),
         (lambda o: o.fit(cut(X, Y), sample_weight=W), "X gives batches; sample_weight belongs into them, as (X, y, s"),
-        (lambda o: o.score(X), "y is missing; without it, X is to give batches (X, y), one after the other."),
+        (lambda o: o.score(X), "y is missing; without it, X is to give batches (X, y), one after the other, as Padded"),
         (lambda o: o.losses({"x": X}), "y is missing; without it, X is to give batches (X, y)"),
         (lambda o: o.score([]), "y is missing"),
         (lambda o: o.score(iter([])), "There are no batches in X."),

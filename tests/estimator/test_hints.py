@@ -76,6 +76,7 @@ def foreign(module):
         (foreign("keras.layers"), "convert it first, with tf2onnx."),
         (foreign("onnxruntime.capi"), "give the path or the bytes that the session was made from."),
         (onnx.GraphProto(), "not GraphProto; make a model of it, with onnx.helper.make_model."),
+        (Optimizer(linear()), "give what its get_trained_onnx() returns."),
         (3, "A model is a ModelProto, bytes or a path, not int."),
     ],
 )

@@ -108,12 +108,12 @@ def test_divergence(engine):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (X, "y is missing; without it, X is to give batches (X, y), one after the other."),
+        (X, "y is missing; without it, X is to give batches (X, y), one after the other, as Padded"),
         ({"x": X}, "y is missing"),
         (3, "y is missing"),
         (iter(batches(X, Y)), "X gives its batches once, and max_iter is 4: give what can be iterated over again"),
         ([X[:10]], "A batch is (X, y) or (X, y, sample_weight), or a dict with the target as 'labels', not a ndarray"),
-        ([(X[:10],)], "or a dict with the target as 'labels', not a tuple of 1; give y where X is all the data."),
+        ([(X[:10],)], "or a dict with the target as 'labels', not a tuple of 1; give y where X is all "),
         ([(X[:10], Y[:9])], "y has 9 rows and X has 10."),
         ([(X[:10, :3], Y[:10])], "Input 'x' has shape (10, 3), where (N, 4) was expected."),
         ([], "There are no batches in X."),
