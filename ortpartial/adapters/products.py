@@ -334,8 +334,8 @@ def _name(node: NodeProto, weight: str, taken: Counter[str]) -> str:
     scope = read_scope(node)
     if node.op_type == "Attention":  # named by onnxruntime's optimizer, but for what it computes
         scope, is_named = read_scope(NodeProto(name=node.output[0])), False
-    elif node.op_type == "Gather" and node.metadata_props and scope and not module.startswith(scope):
-        is_named = False  # torch 2.13's dynamo exporter names a tied weight for the head, also where a table reads it.
+    elif node.op_type == "Gather" and scope and not module.startswith(scope):
+        is_named = False  # A tied weight is named for the head, also where a table reads it.
     names = [module if is_named else None, scope, weight, node.name, node.output[0]]
     name = next((n for n in names if n and n not in taken), node.output[0])
     taken[name] += 1
