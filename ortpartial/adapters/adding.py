@@ -53,7 +53,8 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     alpha : float
         The numerator of the scale.
     dropout : float
-        The share of the inputs of A that a training drops. Rows of a table are never dropped.
+        The share of the inputs of A that a training drops, with ``train_mode=True`` of an optimizer or ``train()`` of
+        an `OnnxLayer`. Rows of a table are never dropped.
     random_state : int or numpy.random.Generator, optional
         Draws A; B is zero. Of a table, A is zero.
 

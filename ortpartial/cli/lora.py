@@ -158,6 +158,8 @@ def _check_options(args: argparse.Namespace) -> None:
         check_adapter_files()
     if args.base is not None:
         check_output(args.base, args.force, "the base")
+        if args.base.resolve() == args.output.resolve():
+            raise SettingError(f"--output and --base are both {str(args.base)!r}; give the base a name of its own.")
     for name in ("epochs", "batch_size", "accumulate", "max_length"):
         if getattr(args, name) is not None:
             check_count(name, getattr(args, name))

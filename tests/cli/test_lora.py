@@ -155,6 +155,7 @@ def test_an_interrupted_training_goes_on(base, capsys, ctrl_c, monkeypatch):
     ("base/model.onnx chat.jsonl -o my.safetensors", "line 1 of chat.jsonl has messages that are no objects with a"),
     ("base/model.onnx empty.jsonl -o my.safetensors", "'empty.jsonl' has no row with a token to learn: one th"),
     ("base/none.onnx ids.jsonl -o my.safetensors", "base/none.onnx"),
+    ("base/model.onnx ids.jsonl -o my.safetensors --base ./my.safetensors", "--output and --base are both 'my.safet"),
     ("none.onnx texts.txt -o my.safetensors", "There is no file 'none.onnx'; give a path to an ONNX model"),
     ("base texts.txt -o my.safetensors", "'base' is a folder; give a path to an ONNX model"),
 ])
