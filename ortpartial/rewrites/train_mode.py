@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Value, cast, make_rewriter, op, topological, variable, walk_nodes
-from ortpartial.model import Model, bodies, remove_unused, walk_graphs
+from ortpartial.model import Model, bodies, read_adapter, remove_unused, walk_graphs
 
 __all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "find_mode_problems", "find_moving_statistics",
            "find_statistics", "to_inference_mode", "to_training_mode"]
@@ -293,6 +293,10 @@ def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool)
             "them out unless told otherwise. With torch, export by torch.onnx.export(module, args, path, dynamo=False, "
             "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False), or call module.train() and export "
             "by torch.onnx.export(module, args, path, dynamo=True, optimize=False).")
+    adapter = read_adapter(model.proto)
+    if adapter is not None and adapter.dropout and not train_mode:
+        problems.append(f"The adapter's dropout of {adapter.dropout:g} drops nothing, as Dropout does in training mode "
+                        f"alone: say train_mode=True, or add the adapter without dropout.")
     if batched := [n for n in modal if n.op_type == "BatchNormalization" and n.attribute("training_mode")]:
         problems.append(
             f"{batched[0]!r} was exported in training mode and has no running statistics to be put into inference "

@@ -120,7 +120,7 @@ def test_one_product_for_queries_keys_and_values_has_three_adapters(reader):
 def test_training_changes_the_adapter_alone():
     adapted = add_lora(make_network(), rank=2, dropout=0.1, random_state=0)
     optimizer = OrtGradientForwardBackwardOptimizer(adapted, "adapter", learning_rate="Adam", max_iter=5, batch_size=7,
-                                                    random_state=0)
+                                                    random_state=0, train_mode=True)
     optimizer.fit(IDS, draw(7, 3))
     trained = {t.name: numpy_helper.to_array(t) for t in optimizer.get_trained_onnx().graph.initializer}
     changed = [t.name for t in adapted.graph.initializer if (numpy_helper.to_array(t) != trained[t.name]).any()]

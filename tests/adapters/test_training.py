@@ -15,6 +15,7 @@ from ortpartial import (
     add_ia3,
     add_lora,
 )
+from ortpartial.exceptions import ModelWarning
 from ortpartial.kits import TrainingKit
 from ortpartial.model import read_adapter
 from ortpartial.torch import OnnxLayer
@@ -72,3 +73,11 @@ def test_a_layer_and_the_gradient_alone_have_the_same_gradients():
     gradients, _ = alone.backward([logits.grad.numpy(), *map(np.zeros_like, outputs[1:])], state)
     for d, p in zip(gradients.values(), layer.parameters(), strict=True):
         np.testing.assert_allclose(d, p.grad, rtol=1e-5, atol=1e-8)
+
+
+def test_dropout_of_an_adapter_asks_for_training_mode():
+    adapted = add_lora(make_decoder(), rank=2, dropout=0.5, random_state=0)
+    with pytest.warns(ModelWarning, match="The adapter's dropout of 0.5 drops nothing, .* say train_mode=True"):
+        without = make_optimizer(adapted)
+    dropped = make_optimizer(adapted, train_mode=True)
+    assert dropped.fit(IDS, IDS).train_losses_ != without.fit(IDS, IDS).train_losses_

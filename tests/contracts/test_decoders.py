@@ -222,6 +222,7 @@ def test_mixed_precision_leaves_packed_weights_as_they_are(precision):
     assert len(read_packed(model)) == 11
 
 
+@pytest.mark.filterwarnings("ignore:The adapter's dropout of 0.3 drops nothing")
 def test_dropout_of_an_adapter_follows_from_the_seed():
     model = add_lora(make_decoder(layers=2), rank=4, dropout=0.3, random_state=0)
     first, again, other, off = (fit_adapter(model=model, train_mode=on, random_state=seed)
