@@ -49,8 +49,8 @@ def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
 
 
 def center(x: Value, ys: Sequence[Value], mean: Callable[[Value], Value], epsilon: float) -> tuple[Value, Value]:
-    """x - mean(x) and 1 / √(variance + ε): from the operator's outputs unless those have less precision than x."""
-    if ys[1].dtype == x.dtype:
+    """x - mean(x) and 1 / √(variance + ε): from the operator's outputs, unless those have less precision than x."""
+    if len(ys) > 1 and ys[1].dtype == x.dtype:
         return x - ys[1], ys[2]
     xc = x - mean(x)
     return xc, 1 / op.Sqrt(mean(xc * xc) + epsilon)
