@@ -89,7 +89,8 @@ def print_line(text: str, file: TextIO | None = None) -> None:
     """
     file = file or sys.stdout
     try:
-        print(text, file=file, flush=True)
+        file.write(f"{text}\n")  # At once, where `print` lets Ctrl-C in before the end of the line.
+        file.flush()
     except BrokenPipeError:
         close_output(file)
 
