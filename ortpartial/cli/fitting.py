@@ -14,15 +14,28 @@ from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import SettingError
 
 from .console import print_error, print_json, print_line
+from .options import add_force_option, add_json_option
 
-__all__ = ["LOSSES", "check_folder", "find_folder", "format_losses", "has_bar", "make_callbacks", "print_interruption",
-           "remove_checkpoints"]
+__all__ = ["LOSSES", "add_fitting_options", "check_folder", "find_folder", "format_losses", "has_bar", "make_callbacks",
+           "print_interruption", "remove_checkpoints"]
 
 #: Seconds from one checkpoint to the next that nobody has asked for.
 _PERIOD = 60
 
 #: The losses of an epoch, by their names in `history_`.
 LOSSES = ("loss", "validation_loss")
+
+
+def add_fitting_options(output: Any) -> None:
+    """Add the options of checkpoints, and of what is printed."""
+    output.add_argument("--checkpoint", type=Path, metavar="FOLDER",
+                        help="where to write checkpoints, every epoch; default: FILE.checkpoints, every minute, "
+                             "removed at the end")
+    output.add_argument("--resume", action="store_true", help="go on with a training that was cut off, from its last "
+                                                              "checkpoint")
+    add_force_option(output)
+    add_json_option(output, "print one line of JSON for each epoch, and one at the end")
+    output.add_argument("-q", "--quiet", action="store_true", help="print errors alone")
 
 
 def find_folder(args: argparse.Namespace) -> Path:

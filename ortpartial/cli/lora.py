@@ -22,6 +22,7 @@ from ortpartial.runtime import check_adapter_files
 from .console import paint, print_json, print_line
 from .fitting import (
     LOSSES,
+    add_fitting_options,
     check_folder,
     find_folder,
     format_losses,
@@ -31,7 +32,7 @@ from .fitting import (
     remove_checkpoints,
 )
 from .interruption import Interruption
-from .options import add_command, add_force_option, add_json_option, check_count, check_output
+from .options import add_command, check_count, check_output
 from .pieces import parse_clipping, parse_rate
 from .texts import Row, TextReader, read_texts
 
@@ -105,14 +106,7 @@ def add_lora_command(commands: Any) -> None:
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                         help="path of the adapter to write: .onnx_adapter or .safetensors")
     output.add_argument("--base", type=Path, metavar="FILE", help="path of the base to write, which takes adapters")
-    output.add_argument("--checkpoint", type=Path, metavar="FOLDER",
-                        help="where to write checkpoints, every epoch; default: FILE.checkpoints, every minute, "
-                             "removed at the end")
-    output.add_argument("--resume", action="store_true", help="go on with a training that was cut off, from its last "
-                                                              "checkpoint")
-    add_force_option(output)
-    add_json_option(output, "print one line of JSON for each epoch, and one at the end")
-    output.add_argument("-q", "--quiet", action="store_true", help="print errors alone")
+    add_fitting_options(output)
 
 
 def run_lora(args: argparse.Namespace) -> int:

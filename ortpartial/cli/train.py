@@ -21,6 +21,7 @@ from ortpartial.plots import plot_losses, save_figure
 from .console import paint, print_json, print_line
 from .fitting import (
     LOSSES,
+    add_fitting_options,
     check_folder,
     find_folder,
     format_losses,
@@ -34,8 +35,6 @@ from .losses import choose_losses
 from .options import (
     add_command,
     add_data_options,
-    add_force_option,
-    add_json_option,
     add_straight_through_option,
     add_weights_options,
     check_count,
@@ -116,14 +115,7 @@ def add_train_command(commands: Any) -> None:
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                         help="path of the trained model to write")
     output.add_argument("--plot", type=Path, metavar="FILE", help="picture of the losses to write: .png, .svg or .pdf")
-    output.add_argument("--checkpoint", type=Path, metavar="FOLDER",
-                        help="where to write checkpoints, every epoch; default: FILE.checkpoints, every minute, "
-                             "removed at the end")
-    output.add_argument("--resume", action="store_true", help="go on with a training that was cut off, from its last "
-                                                              "checkpoint")
-    add_force_option(output)
-    add_json_option(output, "print one line of JSON for each epoch, and one at the end")
-    output.add_argument("-q", "--quiet", action="store_true", help="print errors alone")
+    add_fitting_options(output)
 
 
 @dataclass(frozen=True)
