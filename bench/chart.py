@@ -17,9 +17,11 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from models import model
+from peers import OURS
 
 #: What is drawn of the contestants: their names and colors.
-PEERS = {"epoch": ("ortpartial", "#c1121f"), "torch": ("torch", "#1d3557"),
+PEERS = {"native": ("ortpartial, native", "#7a0c14"), "epoch": ("ortpartial, epoch", "#c1121f"),
+         "torch": ("torch", "#1d3557"),
          "torch.compile": ("torch.compile", "#6a93b8"), "jax scan": ("JAX", "#2a9d8f"),
          "onnxsim": ("onnxsim", "#7b2cbf"), "sklearn": ("scikit-learn", "#e9a23b"), "numpy": ("numpy", "#9aa0a6")}
 #: Colors of several lines or bars that are all ortpartial's.
@@ -45,6 +47,11 @@ def draw(results: dict[str, Any], path: Path, *, cpu: bool = False) -> Figure:
             ax.axis("off")
         figure.savefig(path)
     return figure
+
+
+def ours(peers: dict[str, Any], us: str) -> float:
+    """The time of our fastest engine."""
+    return min(t[us] for p, t in peers.items() if p in OURS)
 
 
 def speedups(results: dict[str, Any], us: str) -> list[Panel]:
@@ -86,7 +93,7 @@ def write_ratios(groups: dict[str, list[tuple[int, Any]]], us: str, xlabel: str)
     def write(ax: Any) -> None:
         for color, (label, points) in zip(SHADES, groups.items(), strict=False):
             x, peers = zip(*points, strict=True)
-            ax.loglog(x, [p["torch"][us] / p["epoch"][us] for p in peers], "o-", color=color, label=label)
+            ax.loglog(x, [p["torch"][us] / ours(p, us) for p in peers], "o-", color=color, label=label)
         ax.axhline(1, color=PEERS["torch"][1], linestyle="--", label="torch")
         ax.set(xlabel=xlabel, ylabel="times as fast")
         mark(ax, [x for points in groups.values() for x, _ in points])
@@ -102,7 +109,7 @@ def write_large(entries: list[dict[str, Any]], us: str) -> Callable[[Any], None]
     def write(ax: Any) -> None:
         names, cores = (list(dict.fromkeys(e[key] for e in entries)) for key in ("model", "cores"))
         for i, n in enumerate(cores):
-            at = {e["model"]: e["peers"]["torch"][us] / e["peers"]["epoch"][us] for e in entries if e["cores"] == n}
+            at = {e["model"]: e["peers"]["torch"][us] / ours(e["peers"], us) for e in entries if e["cores"] == n}
             x = [names.index(name) + (i - (len(cores) - 1) / 2) * 0.38 for name in at]
             bars = ax.bar(x, list(at.values()), 0.36, color=SHADES[i], label=f"ortpartial, {n} core{'s' * (n > 1)}")
             ax.bar_label(bars, fmt="{:.2f}", fontsize=8, label_type="center", color="white")
@@ -120,8 +127,8 @@ def write_times(points: list[tuple[int, Any]], us: str) -> Callable[[Any], None]
     def write(ax: Any) -> None:
         for peer, (label, color) in PEERS.items():
             if at := [(x, peers[peer][us]) for x, peers in points if peer in peers]:
-                ax.loglog(*zip(*at, strict=True), "o-", color=color, label=label, zorder=3 if peer == "epoch" else 2,
-                          linewidth=2.6 if peer == "epoch" else 1.4)
+                ax.loglog(*zip(*at, strict=True), "o-", color=color, label=label, zorder=3 if peer in OURS else 2,
+                          linewidth=2.6 if peer in OURS else 1.4)
         ax.set(xlabel="rows of a batch", ylabel="µs a step")
         mark(ax, [x for x, _ in points])
         leave_room(ax, 0.4)

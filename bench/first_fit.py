@@ -8,6 +8,7 @@ FOLDER holds another checkout of the project: the two take turns, each in a proc
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -48,6 +49,19 @@ def network(hidden: int = 100):
     return build([x], {"y": h @ second + constant(np.zeros(1, np.float32), hint="b2")}), 1
 
 
+def wide(width: int = 512, hidden: int = 4096, layers: int = 6):
+    """25 million weights, of which one copy is kept: a chain of layers with Relu between them."""
+    from ortpartial import build, constant, op, variable
+
+    rng = np.random.default_rng(0)
+    x = h = variable("X", "float32", ["N", 20])
+    sizes = [20, *[width, hidden] * layers, 1]
+    for i, size in enumerate(itertools.pairwise(sizes)):
+        h = op.Relu(h) if i else h
+        h = h @ constant(rng.normal(size=size).astype(np.float32) / np.sqrt(size[0]).astype(np.float32), hint=f"w{i}")
+    return build([x], {"y": h}), 1
+
+
 def measure(repeat: int) -> dict[str, float]:
     """The median seconds of first fits of every model; the first one of the process is left out."""
     from ortpartial import OrtGradientForwardBackwardOptimizer
@@ -55,12 +69,12 @@ def measure(repeat: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 20)).astype(np.float32)
     medians = {}
-    for model in (network, chain):
+    for model, rows in ((network, 10), (chain, 10), (wide, 100)):
         proto, width = model()
         y, seconds = rng.normal(size=(100, width)).astype(np.float32), []
         for _ in range(repeat + 1):
             start = time.perf_counter()
-            OrtGradientForwardBackwardOptimizer(proto, max_iter=1, batch_size=10).fit(X, y)
+            OrtGradientForwardBackwardOptimizer(proto, max_iter=1, batch_size=rows).fit(X, y)
             seconds.append(time.perf_counter() - start)
         medians[model.__name__] = median(seconds[1:])
     return medians

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,6 +107,11 @@ class Task:
         """The initial parameters and buffers of the network, by their names in torch."""
         with np.load(Path(self.folder) / f"{self.name}.npz") as arrays:
             return dict(arrays)
+
+    @cached_property
+    def trained(self) -> list[str]:
+        """The names of the parameters in the ONNX file."""
+        return json.loads((Path(self.folder) / f"{self.name}.json").read_text())
 
     @cached_property
     def data(self) -> tuple[np.ndarray, np.ndarray]:

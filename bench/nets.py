@@ -1,12 +1,15 @@
 """
 The networks in torch, and the files that all contestants start from.
 
-    python bench/nets.py FOLDER NAME ...        writes NAME.onnx and NAME.npz, the parameters by their names in torch
+    python bench/nets.py FOLDER NAME ...
+
+writes NAME.onnx, NAME.npz, the parameters by their names in torch, and NAME.json, their names in NAME.onnx.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import sys
 import warnings
@@ -119,6 +122,8 @@ def export(name: str, folder: Path) -> None:
     parameters = {n: p.detach().numpy() for n, p in module.named_parameters()}
     name_weights(proto, parameters)
     onnx.save(proto, path)
+    trained = [t.name for t in proto.graph.initializer if t.name.removesuffix(".T") in parameters]
+    (folder / f"{name}.json").write_text(json.dumps(trained))
     np.savez(folder / f"{name}.npz", **parameters, **{n: b.numpy() for n, b in module.named_buffers()})
 
 

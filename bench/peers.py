@@ -31,18 +31,19 @@ class Ours:
         from ortpartial import OrtGradientForwardBackwardOptimizer
         from ortpartial.learning_rate import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 
-        eta, parameters = RATES[task.rate], set(task.start)
+        eta = RATES[task.rate]
         rate = {"sgd": LearningRateSGD(eta), "nesterov": LearningRateSGDNesterov(eta, momentum=MOMENTUM),
                 "adam": LearningRateAdam(eta, beta1=BETA1, beta2=BETA2, epsilon=task.epsilon)}[task.rate]
         loss = {"square": "square_error", "binary": "log_loss", "labels": "softmax_cross_entropy"}[task.model.loss]
-        names = [n for n in initializers(task.onnx) if n.removesuffix(".T") in parameters and ".running_" not in n]
         self.task = task
         self.optimizer = OrtGradientForwardBackwardOptimizer(
-            task.onnx, names, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch,
+            task.onnx, task.trained, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch,
             engine=engine, shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)
 
     def epoch(self) -> float:
         loss = self.optimizer.fit(*self.task.data).train_losses_[-1]
+        if self.optimizer.engine == "native" and self.optimizer.engine_ != "native":
+            raise Cannot(self.optimizer.engine_reason_)
         if self.optimizer.engine == "auto" and self.task.device != "cpu" and self.optimizer.engine_ == "epoch":
             raise Cannot(self.optimizer.engine_reason_)  # "epoch" is a contestant of its own.
         return loss
@@ -50,13 +51,6 @@ class Ours:
     def weights(self) -> dict[str, np.ndarray]:
         coef = self.optimizer.trained_coef_
         return {n.removesuffix(".T"): a.T if n.endswith(".T") else a for n, a in coef.items()}
-
-
-def initializers(path: str) -> list[str]:
-    """The names of the parameters in a model."""
-    import onnx
-
-    return [t.name for t in onnx.load(path).graph.initializer]
 
 
 class Torch:
@@ -218,8 +212,7 @@ class Onnxsim:
         step = build(inputs, {f"y{i}": v for i, v in enumerate(outputs)})
         step.opset_import[0].version = 17  # the opset of the graphs that onnxsim writes
         optimizer = CustomOptimizer(step, len(outputs) - 1) if outputs else "adam"
-        names = [n for n in initializers(task.onnx) if n.removesuffix(".T") in task.start and ".running_" not in n]
-        self.loop = compile_training_loop(with_loss(task), "loss", names, optimizer=optimizer)
+        self.loop = compile_training_loop(with_loss(task), "loss", task.trained, optimizer=optimizer)
         X, y = task.data
         self.X, self.y = X, np.eye(task.model.outputs, dtype=np.float32)[y] if task.model.loss == "labels" else y
 
@@ -346,7 +339,8 @@ def labels(y: np.ndarray, t: np.ndarray) -> tuple[float, np.ndarray]:
 COSTS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]] = {
     "square": square, "binary": binary, "labels": labels}
 
-OURS: dict[str, Callable[[Task], Peer]] = {e: partial(Ours, engine=e) for e in ("auto", "epoch", "step", "agent")}
+OURS: dict[str, Callable[[Task], Peer]] = {
+    e: partial(Ours, engine=e) for e in ("auto", "native", "epoch", "step", "agent")}
 PEERS: dict[str, Callable[[Task], Peer]] = {
     **OURS, "torch": Torch, "torch.compile": TorchCompile, "torch graphs": TorchGraphs, "jax scan": Jax,
     "jax step": partial(Jax, scan=False), "onnxsim": Onnxsim, "sklearn": Sklearn, "numpy": Numpy}

@@ -39,7 +39,7 @@ class Worker:
         self.line = line
         if "make" in line:
             self.task = Task(**line["task"])
-            _ = self.task.start, self.task.data
+            _ = self.task.start, self.task.data, self.task.trained
             vars(self).pop("peer", None)
         gc.collect()
 
