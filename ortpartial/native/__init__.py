@@ -1,0 +1,10 @@
+"""A training step as a C file: loops, a static memory plan, and a library that the system's compiler makes of it."""
+
+from .c_file import Field, lay_out
+from .compiler import Compiler, compile_library, find_compiler
+from .cost import StepCost, estimate_cost
+from .step import NativeStep, translate
+from .types import C_TYPES
+
+__all__ = ["C_TYPES", "Compiler", "Field", "NativeStep", "StepCost", "compile_library", "estimate_cost",
+           "find_compiler", "lay_out", "translate"]

@@ -1,0 +1,266 @@
+"""The text of a C file: structs, tables, and the functions that are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from math import prod
+from string import Template
+
+import numpy as np
+
+from .expressions import Array
+from .types import C_TYPES, literal
+
+__all__ = ["CFile", "Field", "lay_out", "name_fields"]
+
+#: Words that are no names in C, in C++ or in the text of a step.
+_RESERVED = frozenset({
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
+    "char", "class", "compl", "concept", "const", "const_cast", "constexpr", "continue", "decltype", "default",
+    "delete", "do", "double", "dynamic_cast", "else", "enum", "errno", "explicit", "export", "extern", "false",
+    "float", "for", "friend", "g", "goto", "if", "inline", "int", "iteration", "k", "linux", "long", "m",
+    "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private",
+    "protected", "public", "register", "reinterpret_cast", "requires", "restrict", "return", "s", "short",
+    "signed", "sizeof", "static", "static_assert", "static_cast", "stderr", "stdin", "stdout", "struct", "switch",
+    "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "typeof", "union",
+    "unix", "unsigned", "unused", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq"})
+
+#: What macros of headers look like: NULL, INFINITY, FLT_MAX, OP_LANES.
+_MACRO = re.compile(r"([A-Z]{3}|(FE|FP|M|OP)_)[A-Z0-9_]*")
+
+_HEADER = Template("""\
+#ifndef ${NAME}_H
+#define ${NAME}_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Weights, optimizer states and statistics: all that a step changes. */
+typedef struct {
+$state
+} ${name}_state;
+
+/* Intermediate results; nothing in it is kept from step to step. */
+typedef struct {
+$memory
+} ${name}_memory;
+
+/* Rows: a batch of $batch, or all of them. */
+typedef struct {
+$rows
+} ${name}_rows;
+
+/* The number of batches seen, and what else a step reads. */
+typedef struct {
+  int64_t iteration;
+$given} ${name}_given;
+
+/* Train on one batch; return its loss before the step. */
+$loss ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given);
+
+/* Train on many batches: order has the numbers of the $batch rows of each, losses has room for a number of each. */
+void ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
+    const int64_t *order, int64_t steps, $loss *losses);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+""")
+
+_SOURCE = Template("""\
+#include "${name}.h"
+
+$prelude
+$tables
+$functions
+static $loss ${name}_run(
+    ${name}_state *restrict s, ${name}_memory *restrict m, ${name}_given *restrict g$row_parameters) {
+  const int64_t k = g->iteration + 1;
+  (void)s; (void)m; (void)k;$unused
+$body
+}
+
+$loss ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given) {
+  const op_mode mode = op_flush_denormals();
+  const $loss loss = ${name}_run(state, memory, given$batch_arguments);
+  (void)batch;
+  ++given->iteration;
+  op_restore(mode);
+  return loss;
+}
+
+void ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
+    const int64_t *order, int64_t steps, $loss *losses) {
+  const op_mode mode = op_flush_denormals();
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t *at = order + step * $batch;
+    (void)at; (void)rows;
+$gather
+    losses[step] = ${name}_run(state, memory, given$row_arguments);
+    ++given->iteration;
+  }
+  op_restore(mode);
+}
+""")
+
+
+@dataclass(frozen=True)
+class Field:
+    """An array of a struct.
+
+    Parameters
+    ----------
+    name, c_name : str
+        Its name in the graph, and in C.
+    dtype : numpy.dtype
+        Of its elements.
+    shape : tuple of int
+        Its shape.
+    """
+
+    name: str
+    c_name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    def declare(self) -> str:
+        """The line of the struct."""
+        return f"  {C_TYPES[self.dtype]} {self.c_name}[{max(self.size, 1)}];"
+
+
+@dataclass(frozen=True)
+class CFile:
+    """The text of a step.
+
+    Parameters
+    ----------
+    name : str
+        What functions and types begin with.
+    state, rows, given, memory : sequence of Field
+        The fields of its structs; the shapes of `rows` are those of one row.
+    batch : int
+        The rows of a batch.
+    loss : numpy.dtype
+        The type of the loss.
+    """
+
+    name: str
+    state: Sequence[Field]
+    rows: Sequence[Field]
+    given: Sequence[Field]
+    memory: Sequence[Field]
+    batch: int
+    loss: np.dtype
+
+    def header(self) -> str:
+        """The declarations."""
+        given = [f"  {C_TYPES[f.dtype]} {f.c_name}" + f"[{f.size}]" * (f.size != 1) + ";\n" for f in self.given]
+        rows = [f"  const {C_TYPES[f.dtype]} *{f.c_name};  /* {f.size} a row */" for f in self.rows]
+        return _HEADER.substitute(
+            name=self.name, NAME=self.name.upper(), loss=C_TYPES[self.loss], batch=self.batch, given="".join(given),
+            state=_declare(f.declare() for f in self.state), memory=_declare(f.declare() for f in self.memory),
+            rows=_declare(rows))
+
+    def source(self, tables: Sequence[Array], functions: Sequence[str], body: Sequence[str]) -> str:
+        """The definitions.
+
+        Parameters
+        ----------
+        tables : sequence of Array
+            The constants.
+        functions : sequence of str
+            The functions that the step calls.
+        body : sequence of str
+            The lines of the step.
+
+        Returns
+        -------
+        str
+        """
+        texts = [resources.files(__package__).joinpath(f"{name}.c").read_text(encoding="utf-8")
+                 for name in ("prelude", "support")]
+        return _SOURCE.substitute(
+            name=self.name, loss=C_TYPES[self.loss], batch=self.batch, prelude="\n".join(texts),
+            tables="\n".join(map(write_table, tables)), functions="\n".join(functions),
+            body="\n".join(f"  {line}" for line in body), unused="".join(f" (void)x_{f.c_name};" for f in self.rows),
+            row_parameters="".join(f", const {C_TYPES[f.dtype]} *restrict x_{f.c_name}" for f in self.rows),
+            batch_arguments="".join(f", batch->{f.c_name}" for f in self.rows), gather=self._gather(),
+            row_arguments="".join(self._argument(f) for f in self.rows))
+
+    def _argument(self, f: Field) -> str:
+        """A batch of rows: they are gathered, but for a single one, which is where it is."""
+        return f", rows->{f.c_name} + at[0] * {f.size}" if self.batch == 1 else f", memory->x_{f.c_name}"
+
+    def _gather(self) -> str:
+        """The lines that copy the rows of a batch."""
+        if self.batch == 1:
+            return ""
+        copies = [f"      memcpy(memory->x_{f.c_name} + i * {f.size}, rows->{f.c_name} + at[i] * {f.size}, "
+                  f"{f.size} * sizeof *rows->{f.c_name});" for f in self.rows]
+        return "\n".join([f"    for (int32_t i = 0; i < {self.batch}; ++i) {{", *copies, "    }"])
+
+
+def _declare(lines: Iterable[str]) -> str:
+    """The lines of a struct, which is never empty in C."""
+    return "\n".join(lines) or "  char unused;"
+
+
+def write_table(table: Array) -> str:
+    """The definition of a constant array."""
+    assert table.content is not None
+    numbers = [literal(x, table.dtype) for x in table.content.ravel()]
+    lines = ["  " + ", ".join(numbers[i : i + 10]) + "," for i in range(0, len(numbers), 10)] or ["  0"]
+    return "\n".join([f"static const {C_TYPES[table.dtype]} {table.name}[{max(table.size, 1)}] = {{", *lines, "};", ""])
+
+
+def lay_out(fields: Sequence[Field]) -> np.dtype:
+    """The memory layout of a struct in C.
+
+    Parameters
+    ----------
+    fields : sequence of Field
+        Its fields, arrays each.
+
+    Returns
+    -------
+    numpy.dtype
+    """
+    arrays = [(f.c_name, f.dtype, (max(f.size, 1),)) for f in fields]
+    return np.dtype(arrays or [("unused", np.dtype(np.uint8), (1,))], align=True)
+
+
+def name_fields(inputs: Iterable[str]) -> dict[str, str]:
+    """An identifier of C for every name.
+
+    Parameters
+    ----------
+    inputs : iterable of str
+        Names in a graph.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    names: dict[str, str] = {}
+    for n in inputs:
+        base = re.sub(r"\W+", "_", n, flags=re.ASCII).strip("_") or "x"
+        base = f"x_{base}" if base[0].isdigit() or base in _RESERVED or _MACRO.fullmatch(base) else base
+        unique, i = base, 1
+        while unique in names.values():
+            i += 1
+            unique = f"{base}_{i}"
+        names[n] = unique
+    return names

@@ -1,0 +1,202 @@
+"""Kernels: the loops that a step consists of, with what each reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .expressions import Expression, Load, leaves
+from .products import ProductShape
+
+__all__ = ["Branch", "Kernel", "Loop", "Product", "Reduction", "Repeat", "Store"]
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """The elements of an expression, written to an array.
+
+    Parameters
+    ----------
+    to : Load
+        The places that are written to.
+    value : Expression
+        What is written.
+    template : str
+        How it is combined with what is there, ``{0}``; by default it takes its place.
+    """
+
+    to: Load
+    value: Expression
+    template: str = "{1}"
+
+    @property
+    def adds(self) -> bool:
+        """Whether what is there counts."""
+        return "{0}" in self.template
+
+
+class Kernel:
+    """Some loops."""
+
+    @property
+    def bodies(self) -> list[list[Kernel]]:
+        """The kernels inside, where there are such."""
+        return []
+
+    def reads(self) -> Iterator[Load]:
+        """The places that are read."""
+        raise NotImplementedError
+
+    def writes(self) -> Iterator[Load]:
+        """The places that are written to."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Loop(Kernel):
+    """Stores of expressions of one shape, one after the other for each index."""
+
+    stores: list[Store]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The ranges of the indices."""
+        return self.stores[0].value.shape
+
+    def reads(self) -> Iterator[Load]:
+        for s in self.stores:
+            yield from (v for v in leaves(s.value) if isinstance(v, Load))
+            if s.to.index is not None:
+                yield from (v for v in leaves(s.to.index) if isinstance(v, Load))
+            if s.adds:
+                yield s.to
+
+    def writes(self) -> Iterator[Load]:
+        for s in self.stores:
+            yield s.to
+
+
+@dataclass(eq=False)
+class Reduction(Kernel):
+    """An expression combined over its last axes.
+
+    Parameters
+    ----------
+    to : Load
+        Where the result goes; its shape is that of the axes that remain.
+    value : Expression
+        What is combined: on the axes that remain, then those that do not.
+    template : str
+        How two elements are combined, ``{0}`` and ``{1}``.
+    first : str
+        What combining starts from, a C expression.
+    """
+
+    to: Load
+    value: Expression
+    template: str
+    first: str
+
+    def reads(self) -> Iterator[Load]:
+        return (v for v in leaves(self.value) if isinstance(v, Load))
+
+    def writes(self) -> Iterator[Load]:
+        yield self.to
+
+
+@dataclass(eq=False)
+class Product(Kernel):
+    """Matrix products, one for each index of a batch: α A B + β D.
+
+    Parameters
+    ----------
+    batch : tuple of int
+        The ranges of the indices of the batch.
+    shape : ProductShape
+        One product.
+    a, b, to : Load
+        The factors and the result; their first axes are those of the batch.
+    addend : Load, optional
+        D.
+    scratch : Load, optional
+        Memory that an operand is packed into.
+    """
+
+    batch: tuple[int, ...]
+    shape: ProductShape
+    a: Load
+    b: Load
+    to: Load
+    addend: Load | None = None
+    scratch: Load | None = None
+
+    def reads(self) -> Iterator[Load]:
+        yield from (self.a, self.b)
+        if self.addend is not None:
+            yield self.addend
+
+    def writes(self) -> Iterator[Load]:
+        yield self.to
+        if self.scratch is not None:
+            yield self.scratch
+
+
+@dataclass(eq=False)
+class Repeat(Kernel):
+    """Kernels that run several times, one time step after the other.
+
+    Parameters
+    ----------
+    counter : str
+        The name of the counter, which places inside refer to.
+    count : int
+        How often.
+    kernels : list of Kernel
+        What runs.
+    """
+
+    counter: str
+    count: int
+    kernels: list[Kernel]
+
+    @property
+    def bodies(self) -> list[list[Kernel]]:
+        return [self.kernels]
+
+    def reads(self) -> Iterator[Load]:
+        for kernel in self.kernels:
+            yield from kernel.reads()
+
+    def writes(self) -> Iterator[Load]:
+        for kernel in self.kernels:
+            yield from kernel.writes()
+
+
+@dataclass(eq=False)
+class Branch(Kernel):
+    """Kernels that run where a condition holds, and those that run where it does not.
+
+    Parameters
+    ----------
+    condition : Load
+        A truth value of one element.
+    then, otherwise : list of Kernel
+        What runs.
+    """
+
+    condition: Load
+    then: list[Kernel]
+    otherwise: list[Kernel]
+
+    @property
+    def bodies(self) -> list[list[Kernel]]:
+        return [self.then, self.otherwise]
+
+    def reads(self) -> Iterator[Load]:
+        yield self.condition
+        for kernel in (*self.then, *self.otherwise):
+            yield from kernel.reads()
+
+    def writes(self) -> Iterator[Load]:
+        for kernel in (*self.then, *self.otherwise):
+            yield from kernel.writes()

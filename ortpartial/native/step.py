@@ -1,0 +1,142 @@
+"""A step in C: from values to its text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ortpartial.exceptions import UntranslatableError
+from ortpartial.graph import Value
+
+from . import operators  # noqa: F401  (they register themselves)
+from .c_file import CFile, Field, lay_out, name_fields
+from .emission import Writer, pool
+from .expansions import expand
+from .expressions import Affine, Array, Load
+from .memory import plan_memory
+from .scheduling import drop_unread, order_kernels
+from .translation import Translator, sizes
+
+__all__ = ["NativeStep", "translate"]
+
+
+@dataclass(frozen=True)
+class NativeStep:
+    """A step in C.
+
+    Parameters
+    ----------
+    name : str
+        What its functions and types begin with.
+    header, source : str
+        The text of ``<name>.h``, and of ``<name>.c``, which includes it.
+    state : tuple of Field
+        What a step changes.
+    rows : tuple of Field
+        What a batch consists of; the shapes are those of one row.
+    given : tuple of Field
+        Further inputs.
+    batch : int
+        The rows of a batch.
+    loss_dtype : numpy.dtype
+        The type of the loss.
+    memory : tuple of Field
+        Intermediate results, and the batch that is gathered.
+    """
+
+    name: str
+    header: str
+    source: str
+    state: tuple[Field, ...]
+    rows: tuple[Field, ...]
+    given: tuple[Field, ...]
+    batch: int
+    loss_dtype: np.dtype
+    memory: tuple[Field, ...]
+
+    @property
+    def memory_bytes(self) -> int:
+        """What intermediate results take."""
+        return lay_out(self.memory).itemsize
+
+
+def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows: Collection[str],
+              state: Mapping[str, str], loss: str, iteration: str | None = None, name: str = "step") -> NativeStep:
+    """Write a step in C.
+
+    Parameters
+    ----------
+    inputs, outputs : dict of str to Value
+        The step, with static sizes.
+    rows : collection of str
+        The inputs that are batches, whose first axis is the row.
+    state : dict of str to str
+        By input that a step changes, the output that takes its place.
+    loss : str
+        The output that is the loss, one number.
+    iteration : str, optional
+        The input that is the number of the batch, from 1.
+    name : str
+        What functions and types begin with, an identifier of C.
+
+    Returns
+    -------
+    NativeStep
+
+    Raises
+    ------
+    UntranslatableError
+        An operator, a type or a size that cannot be written; the message names it.
+    """
+    outputs = expand(outputs)
+    fields = name_fields(inputs)
+    arrays = {v: _array(n, v, fields[n], rows, state, iteration) for n, v in inputs.items()}
+    news = {outputs[after]: Array(v.dtype, prod(sizes(v)), "state", fields[n], former=arrays[v])
+            for n, after in state.items() if (v := inputs[n]) is not outputs[after]}
+    translator = Translator(arrays, {v: a for v, a in news.items() if v not in arrays})
+    results = [outputs[loss], *(outputs[after] for after in state.values())]
+    translator.run(results)
+    for n, after in state.items():
+        e, array = translator.read(outputs[after]), arrays[inputs[n]]
+        if not (isinstance(e, Load) and e.array.memory is array and e.is_plain):
+            new = Array(e.dtype, array.size, "state", array.name, former=array)
+            translator.store(e, Load(e.dtype, e.shape, new, Affine.contiguous(e.shape)))
+    e = translator.read(outputs[loss])
+    mean = translator.store(e, translator.allocate(e.dtype, e.shape))
+    kernels = drop_unread(order_kernels(translator.kernels), mean.array)
+    plan = plan_memory(kernels, [mean.array])
+    writer = Writer(plan)
+    body = writer.write(kernels)
+    used = {n: Field(n, fields[n], v.dtype, sizes(v)) for n, v in inputs.items()}
+    batch = next((used[n].shape[0] for n in inputs if n in rows), 1)
+    row_fields = [replace(f, shape=f.shape[1:]) for n, f in used.items() if n in rows]
+    memory = [Field(pool(dtype), pool(dtype), dtype, (size,)) for dtype, size in plan.sizes.items() if size]
+    memory += [replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in row_fields]
+    given = [f for n, f in used.items() if n not in rows and n not in state and n != iteration]
+    changed = [used[n] for n in state]
+    _check_sizes([*changed, *memory])
+    text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype)
+    read = {r.array for kernel in kernels for r in kernel.reads()}
+    source = text.source([table for table in translator.tables if table in read], writer.functions(),
+                         [*writer.registers(), *body, f"return {writer.element(mean, '0')};"])
+    return NativeStep(name, text.header(), source, tuple(changed), tuple(row_fields), tuple(given), batch, mean.dtype,
+                      tuple(memory))
+
+
+def _array(n: str, v: Value, field: str, rows: Collection[str], state: Collection[str], iteration: str | None
+           ) -> Array:
+    """The memory of an input."""
+    role = "state" if n in state else "row" if n in rows else "given"
+    if n == iteration:
+        return Array(v.dtype, 1, "row", "k")
+    return Array(v.dtype, prod(sizes(v)), role, f"x_{field}" if role == "row" else field)
+
+
+def _check_sizes(fields: Sequence[Field]) -> None:
+    """Refuse what an index of 32 bits does not reach."""
+    for f in fields:
+        if f.size >= 2**31:
+            raise UntranslatableError(f"{f.name} has {f.size} elements, more than a step in C indexes.")

@@ -1,0 +1,234 @@
+"""The translation of a step: its operators become kernels, one after the other.
+
+A `Translator` walks the nodes of a step. What a translator of an operator returns is an expression, computed where it
+is read, or a `Load` of an array that a kernel has filled. Expressions that are read more than once, or cost much, are
+stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import UntranslatableError
+from ortpartial.graph import Node, Value, make_node, topological, variable
+
+from .expressions import Affine, Array, Expression, Literal, Load, move
+from .kernels import Kernel, Loop, Store
+from .types import C_TYPES
+
+__all__ = ["TRANSLATORS", "Translator", "translates"]
+
+#: By operator: from a translator and a node to expressions of its outputs.
+TRANSLATORS: dict[tuple[str, str], Callable[[Translator, Node], Any]] = {}
+
+#: The most that recomputing an element may cost, in additions, where it is read more than once; the most that one
+#: expression may cost, which also bounds its depth.
+_CHEAP, _DEAR = 1, 60
+
+
+def translates(*operators: str, domain: str = "") -> Callable[[Callable[[Translator, Node], Any]], Any]:
+    """Register a translator of operators.
+
+    Parameters
+    ----------
+    *operators : str
+        Their names.
+    domain : str
+        Their domain.
+
+    Returns
+    -------
+    callable
+        A decorator.
+    """
+
+    def register(function: Callable[[Translator, Node], Any]) -> Callable[[Translator, Node], Any]:
+        TRANSLATORS.update({(domain, name): function for name in operators})
+        return function
+
+    return register
+
+
+class Translator:
+    """What has been translated so far.
+
+    Attributes
+    ----------
+    kernels : list of Kernel
+        In an order in which they may run.
+    tables : list of Array
+        The constants that are arrays.
+    uses : dict of Value to int
+        How often a value is read.
+    """
+
+    def __init__(self, arrays: Mapping[Value, Array], outputs: Mapping[Value, Array]):
+        self.kernels: list[Kernel] = []
+        self.tables: list[Array] = []
+        self.counters = 0
+        self.uses: Counter[Value] = Counter()
+        self._values: dict[Value, Expression] = {v: Load(v.dtype, sizes(v), a, Affine.contiguous(sizes(v)))
+                                                 for v, a in arrays.items()}
+        self._stored: dict[Expression, Load] = {}
+        self._outputs = dict(outputs)
+
+    def run(self, roots: Sequence[Value]) -> list[Expression]:
+        """Translate all that some values need; return what these are."""
+        nodes = topological(roots, self._values)
+        self.uses.update(v for node in nodes for v in node.reads)
+        self.uses.update(roots)
+        for node in nodes:
+            if any(v.dtype not in C_TYPES for v in (*node.reads, node.outputs[0]) if v.type.tensor_type.elem_type):
+                raise UntranslatableError(f"{describe(node)} is of a type that is not written in C.")
+            if (translator := TRANSLATORS.get((node.domain, node.op_type))) is None:
+                raise UntranslatableError(f"{describe(node)} is not among the operators that are written in C.")
+            results = translator(self, self._type(node))
+            results = [results] if isinstance(results, Expression) else results
+            for v, e in zip(node.outputs, results, strict=False):
+                self.define(v, e)
+        return [self.read(v) for v in roots]
+
+    def _type(self, node: Node) -> Node:
+        """The node with the shapes of its inputs that are known now, as the length of a loop is."""
+        if node.bodies or all(v is None or v.is_static for v in (*node.inputs, *node.outputs[:1])):
+            return node
+        inputs = list(node.inputs)
+        for i, v in enumerate(inputs):
+            if v is not None and not v.is_static:
+                e = self.read(v)
+                inputs[i] = typed = variable(v.hint, e.dtype, e.shape)
+                self._values[typed] = e
+        twin = make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name)
+        if not twin.outputs[0].is_static:
+            raise UntranslatableError(f"The shape of {describe(node)} is not known before it runs.")
+        return twin
+
+    @contextmanager
+    def inside(self, inputs: Mapping[Value, Expression], captured: Sequence[Value]) -> Iterator[list[Kernel]]:
+        """What is translated meanwhile is the body of a kernel, whose kernels are given.
+
+        What is dear to compute among the values that it captures is stored before.
+        """
+        for v in captured:
+            if (e := self._values.get(v)) is not None and e.cost:
+                self._values[v] = self.store(e)
+        around = self.kernels, self._values, self._stored, self._outputs, self.uses
+        self.kernels, self._values, self._stored = [], {**self._values, **inputs}, dict(self._stored)
+        self._outputs, self.uses = {}, Counter()
+        try:
+            yield self.kernels
+        finally:
+            self.kernels, self._values, self._stored, self._outputs, self.uses = around
+
+    def taps(self, node: Node) -> list[Value]:
+        """The values inside of the bodies of a node that are read outside of it."""
+        return [v for v in self.uses if v.node is node and v.inner is not None]
+
+    def define(self, v: Value, e: Expression) -> None:
+        """Say what a value is; it is stored if it is read more than once, or goes to an array of its own."""
+        if v in self._outputs:
+            target = self._outputs.pop(v)
+            if not (isinstance(e, Load) and e.array is target):
+                to = Load(e.dtype, e.shape, target, Affine.contiguous(e.shape))
+                e = self.store(e, to)
+        elif (self.uses[v] > 1 and e.cost > _CHEAP) or e.cost > _DEAR:
+            e = self.store(e)
+        self._values[v] = e
+
+    def read(self, v: Value | None) -> Expression:
+        """What the elements of a value are."""
+        assert v is not None
+        if v not in self._values:
+            self._values[v] = self._constant(v)
+        return self._values[v]
+
+    def load(self, v: Value | Expression | None) -> Load:
+        """The places of a value in an array."""
+        e = v if isinstance(v, Expression) else self.read(v)
+        if isinstance(e, Load) and e.index is None:
+            return e
+        stored = self.store(e)
+        if isinstance(v, Value):
+            self._values[v] = stored
+        return stored
+
+    def store(self, e: Expression, to: Load | None = None, template: str = "{1}") -> Load:
+        """Store the elements of an expression, or combine them with what is there."""
+        if to is None:
+            if e in self._stored:
+                return self._stored[e]
+            to = self.allocate(e.dtype, e.shape)
+            if e.cost:  # What is only read may be another array's next content.
+                self._stored[e] = to
+        # Without axes of size 1, loops that could be one are alike.
+        place, value = move(to, Affine.squeezed), move(e, Affine.squeezed)
+        assert isinstance(place, Load)
+        assert value is not None
+        self.kernels.append(Loop([Store(place, value, template)]))
+        return to
+
+    def allocate(self, dtype: Any, shape: Sequence[int], v: Value | None = None) -> Load:
+        """A new array; that of an output where v is one."""
+        shape = tuple(shape)
+        target = self._outputs.get(v) if v is not None else None
+        array = Array(np.dtype(dtype), prod(shape)) if target is None else target
+        return Load(np.dtype(dtype), shape, array, Affine.contiguous(shape))
+
+    def counter(self) -> str:
+        """The name of a new loop."""
+        self.counters += 1
+        return f"t{self.counters}"
+
+    def broadcast(self, e: Expression, shape: Sequence[int]) -> Expression:
+        """An expression repeated to a shape; what is dear to compute is stored before."""
+        if e.shape == tuple(shape):
+            return e
+        if prod(shape) > e.size and e.cost > 0:
+            e = self.store(e)
+        return self.view(e, lambda at: at.broadcast(shape))
+
+    def view(self, e: Expression, change: Callable[[Affine], Affine | None]) -> Expression:
+        """A view of an expression, stored before where the view is none of its places."""
+        moved = move(e, change)
+        if moved is None:
+            moved = move(self.store(e), change)
+        assert moved is not None
+        return moved
+
+    def numbers(self, v: Value | None) -> np.ndarray | None:
+        """The numbers of a value that is constant."""
+        return None if v is None else v.array
+
+    def _constant(self, v: Value) -> Expression:
+        """A constant: a number, or a table."""
+        array = self.numbers(v)
+        if array is None:
+            raise UntranslatableError(f"{v!r} is no input of the step.")
+        if array.dtype not in C_TYPES:
+            raise UntranslatableError(f"The constant {v!r} is of a type that is not written in C.")
+        if array.size and (array == array.flat[0]).all():
+            return Literal(array.dtype, array.shape, array.flat[0])
+        table = next((a for a in self.tables if a.content is array), None)
+        if table is None:
+            table = Array(array.dtype, array.size, "table", f"c{len(self.tables)}", array)
+            self.tables.append(table)
+        return Load(array.dtype, array.shape, table, Affine.contiguous(array.shape))
+
+
+def sizes(v: Value | None) -> tuple[int, ...]:
+    """The shape of a value, all of whose sizes are known."""
+    assert v is not None
+    if not v.is_static:
+        raise UntranslatableError(f"The shape of {v!r} is not known before the step runs.")
+    return tuple(int(n) for n in v.shape or ())  # type: ignore[arg-type]
+
+
+def describe(node: Node) -> str:
+    """The operator of a node, with its name in the model."""
+    return f"{node.op_type}" + f" (node {node.name!r})" * bool(node.name)

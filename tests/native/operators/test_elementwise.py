@@ -1,0 +1,43 @@
+"""Elementwise operators in C, where they differ from what C itself has."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from ortpartial.graph import op, variable
+from ortpartial.native import compile_library, find_compiler, translate
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler")
+
+
+def compute(formula, *arrays):
+    """What C computes of arrays."""
+    inputs = {name: variable(name, a.dtype, a.shape) for name, a in zip("ab", arrays, strict=False)}
+    result = formula(*inputs.values())
+    state = variable("state", result.dtype, result.shape)
+    loss = op.Cast(op.ReduceSum(result, keepdims=0), to=TensorProto.FLOAT)
+    step = translate({**inputs, "state": state}, {"new": result, "loss": loss}, rows=list(inputs),
+                     state={"state": "new"}, loss="loss")
+    run = compile_library(step.source, {"step.h": step.header}).step_step
+    run.restype = ctypes.c_float
+    out, memory, given = np.zeros(result.shape, result.dtype), np.zeros(step.memory_bytes + 64, np.uint8), np.zeros(8)
+    rows = (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])
+    run(*(ctypes.c_void_p(a.ctypes.data) for a in (out, memory)), rows, ctypes.c_void_p(given.ctypes.data))
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("name", ["Add", "Sub", "Mul"])
+def test_whole_numbers_wrap_around(name, dtype):
+    info = np.iinfo(dtype)
+    a = np.array([info.max, info.min, 3, -7, info.min], dtype)
+    b = np.array([info.max, info.max, -5, 2, -1], dtype)
+    expected = {"Add": a + b, "Sub": a - b, "Mul": a * b}[name]
+    np.testing.assert_array_equal(compute(getattr(op, name), a, b), expected)
+
+
+def test_whole_numbers_are_divided_toward_zero():
+    a, b = np.array([7, -7, 7, -(2**31), 5], np.int32), np.array([2, 2, -2, -1, 0], np.int32)
+    assert compute(op.Div, a, b)[:3].tolist() == [3, -3, -3]

@@ -1,0 +1,60 @@
+"""Expressions computed in C: many in one step, whose new states they are."""
+
+from collections.abc import Mapping
+from ctypes import CDLL, c_void_p
+
+import numpy as np
+
+from ortpartial.graph import Value, build, constant, variable
+from ortpartial.native import NativeStep, compile_library, lay_out, translate
+from ortpartial.native.compiler import FLAGS
+from ortpartial.runtime import Session
+
+__all__ = ["CHECKED", "compute_by_runtime", "compute_in_c", "run_cases", "write_cases"]
+
+#: Flags that compile many cases quickly, and let no warning pass.
+QUICK = (*(f for f in FLAGS if f != "-O3"), "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+#: Flags that end the process where memory is used wrongly, or a result is undefined.
+CHECKED = (*(f for f in FLAGS if f != "-O3"), "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+Numbers = Mapping[Value, np.ndarray]
+
+
+def write_cases(values: Mapping[str, Value], numbers: Numbers) -> NativeStep:
+    """A step whose states are the variables, which it keeps, and the values."""
+    inputs = {f"x{i}": v for i, v in enumerate(numbers)}
+    former = {f"former_{i}": variable(n, v.dtype, v.shape) for i, (n, v) in enumerate(values.items())}
+    state = {n: n for n in inputs} | dict(zip(former, values, strict=True))
+    outputs = {**inputs, **values, "loss": constant(0.0, np.float32)}
+    return translate({**inputs, **former}, outputs, rows=[], state=state, loss="loss")
+
+
+def run_cases(step: NativeStep, library: CDLL, names: list[str], arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """The values by name, from the numbers of the variables."""
+    state, memory, given, rows = (np.zeros(1, dtype) for dtype in (
+        lay_out(step.state), lay_out(step.memory), np.dtype(np.int64), np.dtype(np.int64)))
+    memory.view(np.uint8)[...] = 0x5A  # Nonsense, which no value may depend on.
+    inputs, outputs = step.state[: len(arrays)], step.state[len(arrays) :]
+    for f, a in zip(inputs, arrays, strict=True):
+        state[f.c_name][0][: f.size] = a.ravel()
+    library.step_step.restype = None
+    library.step_step(*(c_void_p(a.ctypes.data) for a in (state, memory, rows, given)))
+    return {n: state[f.c_name][0][: f.size].reshape(f.shape) for n, f in zip(names, outputs, strict=True)}
+
+
+def compute_in_c(values: Mapping[str, Value], numbers: Numbers, flags: tuple[str, ...] = QUICK
+                 ) -> dict[str, np.ndarray]:
+    """The values by name, in C."""
+    step = write_cases(values, numbers)
+    library = compile_library(step.source, {"step.h": step.header}, flags=flags)
+    return run_cases(step, library, list(values), list(numbers.values()))
+
+
+def compute_by_runtime(values: Mapping[str, Value], numbers: Numbers) -> dict[str, np.ndarray]:
+    """The values by name, by onnxruntime."""
+    inputs = {f"x{i}": v for i, v in enumerate(numbers)}
+    outputs = {f"y{i}": v for i, v in enumerate(values.values())}
+    session = Session(build(inputs, outputs))
+    feeds = {n: a for n, a in zip(inputs, numbers.values(), strict=True) if n in session.inputs}
+    results = session.run(feeds)
+    return {n: np.asarray(results[y]) for n, y in zip(values, outputs, strict=True)}
