@@ -13,7 +13,7 @@ from .rules.normalize import expand_lrn
 from .rules.recurrent import expand_recurrent
 from .rules.reduction import count_elements
 from .rules.shape import concat_sizes, slice_shape
-from .rules.sliding import Window, has_few_windows, im2col, spatial_sizes
+from .rules.sliding import Window, has_few_windows, has_small_kernel, im2col, spatial_sizes
 from .rules.window import crop, pad_input, read_transposed_window
 from .trainable import (
     WeightSelection,
@@ -62,6 +62,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "expand_recurrent",
     "find_single_slice",
     "has_few_windows",
+    "has_small_kernel",
     "im2col",
     "normal_cdf",
     "normal_cdf_tanh",

@@ -94,7 +94,7 @@ def grad(
     >>> x = variable("x", "float32", ["N"])
     >>> (dx,) = grad(op.ReduceSum(x * x, keepdims=0), [x])
     >>> dx
-    <Value Add float32[N]>
+    <Value Mul float32[N]>
     >>> model = build([x], {"x_grad": dx})
     """
     outputs = [outputs] if isinstance(outputs, Value) else list(outputs)

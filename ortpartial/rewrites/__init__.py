@@ -1,6 +1,7 @@
 """Graph rewrites: the same values in other operators."""
 
 from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
+from .convolutions import BLOCKS, has_convolutions, write_convolutions
 from .lowering import clear_padding, downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
 from .mixed_precision import LossScale, Precision, all_finite, resolve_precision
 from .pipeline import prepare_training, rewrite_model, rewrite_step
@@ -15,8 +16,9 @@ from .train_mode import (
     to_inference_mode,
 )
 
-__all__ = ["DropoutMask", "LossScale", "Precision", "RowHead", "RunningStatistic", "TrainingModel", "all_finite",
-           "checkpoint_gradient", "clear_padding", "downgrade_opset", "drop_default", "find_mode_problems",
-           "find_moving_statistics", "find_row_head", "find_statistics", "lower", "lower_quantized", "needs_lowering",
-           "prepare_training", "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model",
-           "rewrite_step", "to_inference_mode"]
+__all__ = ["BLOCKS", "DropoutMask", "LossScale", "Precision", "RowHead", "RunningStatistic", "TrainingModel",
+           "all_finite", "checkpoint_gradient", "clear_padding", "downgrade_opset", "drop_default",
+           "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics", "has_convolutions",
+           "lower", "lower_quantized", "needs_lowering", "prepare_training", "recompute_cheap",
+           "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step", "to_inference_mode",
+           "write_convolutions"]

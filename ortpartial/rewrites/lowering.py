@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -114,13 +114,15 @@ LOWERINGS: dict[str, Formula] = {
 }
 
 
-def lower(model: ModelProto) -> ModelProto:
+def lower(model: ModelProto, wrong: Collection[str] = ()) -> ModelProto:
     """The model with operators that have no float64 kernel rewritten in operators that have one.
 
     Parameters
     ----------
     model : onnx.ModelProto
         The model, which is not changed.
+    wrong : collection of str
+        Operators of `LOWERINGS` to rewrite in any dtype, as the runtime computes them wrongly.
 
     Returns
     -------
@@ -134,7 +136,8 @@ def lower(model: ModelProto) -> ModelProto:
     >>> [node.op_type for node in lower(build([x], {"y": op.Mean(x, x)})).graph.node]
     ['Sum', 'Div']
     """
-    if not needs_lowering(model):
+    is_wrong = wrong and any(node.op_type in wrong for g in walk_graphs(model.graph) for node in g.node)
+    if not (is_wrong or needs_lowering(model)):
         return model
     try:
         loaded = load(model)
@@ -143,7 +146,7 @@ def lower(model: ModelProto) -> ModelProto:
     lowered: list[Node] = []
 
     def change(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
-        if (values := _lower_node(node, inputs)) is not None:
+        if (values := _lower_node(node, inputs, wrong)) is not None:
             lowered.append(node)
         return values
 
@@ -308,12 +311,13 @@ def _build_like(model: ModelProto, loaded: Model, outputs: Sequence[Value]) -> M
     return build(loaded.inputs, dict(zip(loaded.outputs, outputs, strict=True)), name=model.graph.name)
 
 
-def _lower_node(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+def _lower_node(node: Node, inputs: Sequence[Value | None], wrong: Collection[str]) -> list[Value] | None:
     """The outputs of a node in other operators; None where it is left as it is."""
     if node.op_type not in LOWERINGS or node.domain:
         return None
     # A layout of recurrent operators with the batch first has no kernel in any dtype.
-    if node.outputs[0].dtype != np.float64 and not node.attributes.get("layout"):
+    is_right = node.outputs[0].dtype != np.float64 and node.op_type not in wrong
+    if is_right and not node.attributes.get("layout"):
         return None
     try:
         outputs = _apply(LOWERINGS[node.op_type], node, inputs)

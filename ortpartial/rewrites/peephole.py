@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_tanh, pad_input, spatial_sizes
-from ortpartial.graph import Node, Value, constant, drop_straight_through, op, rewrite, shape_of, topological
+from ortpartial.graph import Node, Value, constant, drop_straight_through, make_node, op, rewrite, shape_of, topological
 
 __all__ = ["apply_peepholes"]
 
@@ -24,6 +24,9 @@ _RUN, _MIN_MOVED = range(4, 32), 2**13
 
 #: From so many rows on, a product with a column saves more than its two further nodes take (onnxruntime 1.19 to 1.31).
 _MIN_ROWS = 128
+
+#: A kernel of more weights takes more time to make its columns than a product for each image does.
+_MAX_VIEWS = 25
 
 #: From so many elements on, an array that is not made is worth two further products of rows.
 _MIN_LARGE = 2**20
@@ -112,14 +115,15 @@ def _find_differentiated_gelus(nodes: Sequence[Node]) -> set[Node]:
 def _conv_to_gemm(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
     """A convolution of several small images as one product of the weights and the columns of all images (im2col).
 
-    onnxruntime computes a product for each image, which is slow where an image has few output positions.
+    onnxruntime computes a product for each image, which is slow where an image has few output positions. A kernel as
+    large as the images, in the gradient of a weight, would have more columns than they have elements.
     """
     x, w, *b = inputs
     y = node.outputs[0]
     if node.attribute("group") != 1 or not (x.is_static and w.is_static and x.shape[0] > 1):
         return None
     x, window = pad_input(x, node, w)
-    if not has_few_windows(x, spatial_sizes(y) or (), window):
+    if not has_few_windows(x, spatial_sizes(y) or (), window) or prod(window.kernel) > _MAX_VIEWS:
         return None
     product = op.Gemm(op.Flatten(w), im2col(x, spatial_sizes(y) or (), window), *(op.Unsqueeze(v, [1]) for v in b))
     batch, channels, *sizes = y.shape or ()
@@ -366,6 +370,29 @@ def _move_row_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value
     return None
 
 
+def _broadcast(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+    """An operator on what was expanded to the shape of its other input, or before it is expanded, by a number."""
+    y = node.outputs[0]
+    for i, v in enumerate(inputs):
+        expand, other = region.node_of(v), inputs[1 - i]
+        if expand is None or expand.op_type != "Expand" or not y.is_static or v.shape != y.shape:
+            continue
+        is_number = other.array is not None and not other.rank
+        if is_number or other.shape == y.shape:
+            operands = (other, expand.reads[0]) if i else (expand.reads[0], other)
+            z = make_node(node.schema, operands, node.attributes).outputs[0]
+            return op.Expand(z, expand.reads[1]).stated(y.shape) if is_number else z
+    return None
+
+
+def _negate_last(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+    """Σ -x as -Σ x."""
+    negation, old = region.node_of(inputs[0]), node.inputs[0]
+    if negation is None or negation.op_type != "Neg" or old is None or not region.is_read_once(old):
+        return None
+    return -make_node(node.schema, [negation.reads[0], *inputs[1:]], node.attributes).outputs[0]
+
+
 def _ends_in(node: Node, shape: Shape) -> bool:
     """Whether a node reads a value that has the last size of a shape."""
     return (node.reads[0].shape or (None,))[-1] == shape[-1]
@@ -401,7 +428,8 @@ def _cancel_scale(node: Node, inputs: Sequence[Any], region: Region) -> Value | 
 
 
 _PATTERNS: dict[str, list[Pattern]] = {
-    "Add": [_scatter_in_place, _factor_out, _fuse_bias], "Cast": [_mask_by_hard_sigmoid], "Conv": [_conv_to_gemm],
-    "Div": [_cancel_scale], "Exp": [_exp_to_softmax], "Gelu": [_expand_gelu],
-    "Gemm": [_move_row_factor, _fold_factor, _gemm_by_column], "MatMul": [_fold_factor],
-    "ReduceMean": [_mean_of_squares, _mean_of_products], "Sub": [_factor_out], "Transpose": [_move_right]}
+    "Add": [_scatter_in_place, _factor_out, _fuse_bias, _broadcast], "Cast": [_mask_by_hard_sigmoid],
+    "Conv": [_conv_to_gemm], "Div": [_cancel_scale, _broadcast], "Exp": [_exp_to_softmax], "Gelu": [_expand_gelu],
+    "Gemm": [_move_row_factor, _fold_factor, _gemm_by_column], "MatMul": [_fold_factor], "Mul": [_broadcast],
+    "ReduceMean": [_mean_of_squares, _mean_of_products], "ReduceSum": [_negate_last],
+    "Sub": [_factor_out, _broadcast], "Transpose": [_move_right]}

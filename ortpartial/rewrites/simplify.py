@@ -52,6 +52,7 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
         _gathers_to_split(model),
         _relu_after_pool(model),
         *([] if dropout else [_remove_idle_dropout]),
+        _fold_sizes,
         _fold_constants,
     ]
 
@@ -82,6 +83,26 @@ def _skip_slice_of_nothing(node: Node, inputs: Sequence[Any]) -> list[Value] | N
     x, axes = inputs[0], inputs[3].array
     is_empty = x.shape is not None and all(x.shape[axis] == 0 for axis in axes)
     return [x] if is_empty else None
+
+
+def _fold_sizes(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    """A Concat or a Slice of constant sizes; most folded nodes are one, and need no import of onnx's evaluator."""
+    arrays = [x.array for x in inputs if x is not None]
+    if node.op_type not in ("Concat", "Slice") or node.domain or not all(map(_holds_sizes, arrays)):
+        return None
+    if node.op_type == "Concat":
+        sizes = np.concatenate(arrays)
+    else:
+        step = inputs[4].array if len(inputs) > 4 and inputs[4] is not None else np.ones(1, np.int64)
+        if any(a.size != 1 for a in arrays[1:]) or not step[0]:
+            return None
+        sizes = arrays[0][arrays[1][0] : arrays[2][0] : step[0]]
+    return [constant(sizes)] if sizes.size <= _MAX_FOLDED else None
+
+
+def _holds_sizes(a: np.ndarray | None) -> bool:
+    """Whether this is a short vector of whole numbers."""
+    return a is not None and a.ndim == 1 and a.dtype == np.int64 and a.size <= _MAX_FOLDED
 
 
 def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:

@@ -48,7 +48,7 @@ def test_conv_of_small_images_is_one_product(x, w, settings, bias):
 
 @pytest.mark.parametrize(("x", "w", "group"), [
     ((1, 4, 4, 4), (4, 4, 3, 3), 1), ((2, 4, 4, 4), (4, 2, 3, 3), 2), ((2, 4, 9, 9), (4, 4, 3, 3), 1),
-    (("N", 4, 4, 4), (4, 4, 3, 3), 1), ((2, 4, 6), (4, 4, 3), 1),
+    (("N", 4, 4, 4), (4, 4, 3, 3), 1), ((2, 4, 6), (4, 4, 3), 1), ((3, 8, 18, 18), (4, 8, 16, 16), 1),
 ])
 def test_other_convolutions_stay(x, w, group):
     y = op.Conv(variable("x", "float32", x), variable("w", "float32", w), group=group)
@@ -98,6 +98,31 @@ def run(outputs, arrays):
     model = build(list(arrays), {f"y{i}": y for i, y in enumerate(apply_peepholes(outputs))})
     actual = Session(model).run({v.hint: a for v, a in arrays.items()})
     return list(actual.values()), [n.op_type for n in model.graph.node]
+
+
+def test_what_is_expanded_is_broadcast():
+    x, row, column = (variable(n, "float32", s) for n, s in (("x", (4, 3)), ("row", (3,)), ("column", (4, 1))))
+    arrays = {x: real(4, 3), row: real(3, seed=1), column: real(4, 1, seed=2)}
+    outputs = [x - op.Expand(row, [4, 3]), op.Expand(column, [4, 3]) / x, 2 * op.Expand(column, [4, 3]) * x]
+    actual, op_types = run(outputs, arrays)
+    a, b, c = arrays.values()
+    for y, right in zip(actual, [a - b, c / a, 2 * c * a], strict=True):
+        np.testing.assert_array_equal(y, right)
+    assert "Expand" not in op_types
+
+
+def test_what_is_expanded_beyond_the_other_input_stays():
+    column, row = variable("column", "float32", [4, 1]), variable("row", "float32", [3])
+    actual, op_types = run([op.Expand(column, [4, 3]) + row], {column: real(4, 1), row: real(3, seed=1)})
+    np.testing.assert_array_equal(actual[0], real(4, 1) + real(3, seed=1))
+    assert op_types == ["Expand", "Add"]
+
+
+def test_a_sum_is_negated_after_it():
+    x = variable("x", "float32", [4, 3])
+    (y,), op_types = run([op.ReduceSum(-x, [0], keepdims=0)], {x: real(4, 3)})
+    assert op_types == ["ReduceSum", "Neg"]
+    np.testing.assert_array_equal(y, -real(4, 3).sum(0))
 
 
 def test_factors_fold_into_products():

@@ -26,7 +26,7 @@ def _(a, b, *, dy):
 
 @vjp("Mul")
 def _(a, b, *, dy):
-    return dy * b, dy * a
+    return (2 * dy * a, None) if a is b else (dy * b, dy * a)
 
 
 @vjp("Div")

@@ -18,8 +18,6 @@ from .sliding import (
     col2im,
     extract_views,
     has_few_windows,
-    has_small_kernel,
-    im2col,
     is_small_pool,
     multiply_col2im,
     spatial_sizes,
@@ -94,9 +92,6 @@ def correlate(x: Value, dy: Value, w: Value, window: Window, group: int) -> Valu
     if window.is_point and group == 1:
         lines, dlines = (op.Flatten(op.Transpose(v, perm=swapped), axis=1) for v in (subsample(x, window.strides), dy))
         return reshape_like(op.Gemm(dlines, lines, transB=1), w)
-    if group == 1 and has_small_kernel(x, dy, window):
-        dlines = op.Flatten(op.Transpose(dy, perm=swapped), axis=1)
-        return reshape_like(op.Gemm(dlines, im2col(x, spatial_sizes(dy) or (), window), transB=1), w)
     if group == 1:
         images = op.Transpose(x, perm=swapped)
     else:

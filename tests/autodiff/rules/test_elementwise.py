@@ -200,6 +200,7 @@ def test_cast_goes_back_to_the_dtype_it_came_from():
         ("Add passes the cotangent on", op.Add, []),
         ("Sub", op.Sub, ["Neg"]),
         ("Mul", op.Mul, ["Mul", "Mul"]),
+        ("Mul of a value by itself", lambda a, b: a * a + b, ["Mul", "Mul"]),
         ("Div", op.Div, ["Div", "Div", "Mul", "Neg"]),
     ),
 )
