@@ -1,11 +1,13 @@
 """Graphs run in onnxruntime, which no other room imports: a model and arrays become arrays."""
 
-from . import kernels, type_finder  # noqa: F401  (they register themselves)
+from . import type_finder  # noqa: F401  (it registers itself)
 from .adapter_file import check_adapter_files, has_adapter_files, read_adapter_file, write_adapter_file
 from .agent_support import TRUSTED, find_untrusted
 from .buffer import Buffer, as_numpy
-from .device import CPU, C, Device, cores, has_training, runtime_version
+from .device import CPU, C, Device, DeviceName, cores, has_training, runtime_version
+from .execution_providers import NodePlacement
 from .interrupt import Interrupt
+from .kernels import compute_node
 from .process_group import ProcessGroup
 from .session import Binding, Session
 from .session_options import session_options
@@ -14,7 +16,7 @@ from .training_agent import TrainingAgent, TypedOrtValue
 from .turns import Turn
 from .upgrade_check import compare_with_file
 
-__all__ = ["CPU", "TRUSTED", "Binding", "Buffer", "C", "Device", "Interrupt", "ProcessGroup", "Session",
-           "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "check_adapter_files", "choose_threads",
-           "compare_with_file", "cores", "find_untrusted", "has_adapter_files", "has_training", "read_adapter_file",
-           "runtime_version", "session_options", "write_adapter_file"]
+__all__ = ["CPU", "TRUSTED", "Binding", "Buffer", "C", "Device", "DeviceName", "Interrupt", "NodePlacement",
+           "ProcessGroup", "Session", "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "check_adapter_files",
+           "choose_threads", "compare_with_file", "compute_node", "cores", "find_untrusted", "has_adapter_files",
+           "has_training", "read_adapter_file", "runtime_version", "session_options", "write_adapter_file"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import c_char
 from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import DataError
 
-from .device import CPU, C, Device
+from .device import CPU, C, Device, DeviceName
 from .errors import clean_message
 
 __all__ = ["Buffer", "as_numpy", "make_borrowable", "to_ortvalue"]
@@ -33,11 +34,22 @@ def to_ortvalue(array: np.ndarray, device: Device) -> Any:
         raise DataError(f"onnxruntime takes no array of {array.dtype}: {clean_message(e)}") from None
 
 
+def _allocate(array: np.ndarray, device: Device) -> tuple[Any, np.ndarray]:
+    """A copy of an array in memory of an execution provider: an OrtValue, and a view that keeps it alive."""
+    ortvalue = C.OrtValue.ortvalue_from_shape_and_type_for_memory_info(list(array.shape), array.dtype, device.memory)
+    memory: Any = (c_char * array.nbytes).from_address(ortvalue.data_ptr())
+    memory.owner = ortvalue
+    view = np.ndarray(array.shape, array.dtype, memory)
+    view[...] = array
+    return ortvalue, view
+
+
 class Buffer:
     """Memory that an OrtValue and a numpy array share, and that lives as long as the buffer.
 
-    On the CPU the OrtValue borrows the memory of the array: each sees what is written to the other. On another device
-    the OrtValue owns the memory and there is no array; `numpy` copies.
+    On the CPU the OrtValue borrows the memory of the array: each sees what is written to the other. An execution
+    provider may ask for memory of its own, of which the array is a view. On another device the OrtValue owns the memory
+    and there is no array; `numpy` copies.
 
     Parameters
     ----------
@@ -63,15 +75,20 @@ class Buffer:
 
     __slots__ = ("array", "device", "dtype", "ortvalue", "shape")
 
-    def __init__(self, array: np.ndarray, device: str | Device = CPU):
+    array: np.ndarray | None
+
+    def __init__(self, array: np.ndarray, device: DeviceName | Device = CPU):
         array = make_borrowable(array)
         self.device = Device.parse(device)
+        self.shape, self.dtype = array.shape, array.dtype
+        if self.device.memory is not None:
+            self.ortvalue, self.array = _allocate(array, self.device)
+            return
         self.ortvalue = to_ortvalue(array, self.device)
         self.array = array if self.device.shares_memory else None
-        self.shape, self.dtype = array.shape, array.dtype
 
     @classmethod
-    def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: str | Device = CPU) -> Buffer:
+    def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: DeviceName | Device = CPU) -> Buffer:
         """A buffer with uninitialized content, for a result to be written to."""
         return cls(np.empty(shape, dtype), device)
 

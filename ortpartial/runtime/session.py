@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import re
+import textwrap
+import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
-from ortpartial.exceptions import DeviceError
-from ortpartial.logs import compiling
+from ortpartial.exceptions import DeviceError, DeviceWarning, ModelError
+from ortpartial.logs import compiling, logger
 from ortpartial.model import match_names, replace_weights, split_external_data, walk_graphs
-from ortpartial.rewrites import clear_padding, downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
+from ortpartial.rewrites import (
+    clear_padding,
+    downgrade_opset,
+    drop_default,
+    has_convolutions,
+    lower,
+    lower_quantized,
+    needs_lowering,
+    write_convolutions,
+)
 
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
-from .device import CPU, C, Device, has_training, import_onnxruntime, runtime_version
+from .channel_block import channel_block
+from .device import CPU, C, Device, DeviceName, has_training, import_onnxruntime, runtime_version
 from .errors import load_error, newest_opset, run_error
+from .execution_providers import NodePlacement, add_provider, ask_placement, find_faults, wrong_operators
+from .host_nodes import list_dtypes, split_host_nodes
 from .session_options import register_custom_ops, session_options
 
 __all__ = ["Binding", "Session", "has_training", "runtime_version"]
@@ -78,13 +92,14 @@ class Session:
     ----------
     model : onnx.ModelProto or bytes
         The graph.
-    device : str
-        "cpu", "cuda" or "cuda:1".
+    device : str, tuple of str and dict, or Device
+        "cpu", "cuda", "cuda:1" or an execution provider, as in `Device.parse`. What a provider does not take of the
+        graph runs on the CPU; `placement` says which nodes.
     threads : int or None
         Threads that one operator may use; None for as many as the process has `cores`. One is the fastest for small
         graphs.
     options : onnxruntime.SessionOptions, optional
-        All the options, in place of `threads` and `memory_pattern`.
+        All the options, in place of `threads` and `memory_pattern`; not with an execution provider by name.
     memory_pattern : bool
         Whether intermediate values have fixed places in memory. Otherwise each takes the place of one just freed, which
         is near, but searching for it is slower where nodes are small.
@@ -95,6 +110,8 @@ class Session:
     ----------
     inputs, outputs : list of str
         Names, in the order of the graph.
+    placement : NodePlacement or None
+        The nodes that an execution provider by name runs, and those that it does not; None on other devices.
 
     Raises
     ------
@@ -102,6 +119,11 @@ class Session:
         onnxruntime refuses the graph.
     DeviceError
         The device is unknown or missing.
+
+    Warns
+    -----
+    DeviceWarning
+        An execution provider runs no node of the graph; the message says why.
 
     Examples
     --------
@@ -112,12 +134,22 @@ class Session:
     {'y': array([2., 2.], dtype=float32)}
     """
 
-    def __init__(self, model: ModelProto | bytes, *, device: str | Device = CPU, threads: int | None = 1,
-                 options: Any = None, memory_pattern: bool = True, arrays: Mapping[str, np.ndarray] = EMPTY):
+    def __init__(self, model: ModelProto | bytes, *, device: DeviceName | Device = CPU,
+                 threads: int | None = 1, options: Any = None, memory_pattern: bool = True,
+                 arrays: Mapping[str, np.ndarray] = EMPTY):
         self._arrays = arrays
         self.device, self.threads, self._memory_pattern = Device.parse(device), threads, memory_pattern
+        self.placement: NodePlacement | None = None
+        # What the CPU runs first, and the inputs of what the execution provider runs after it.
+        self._host: Session | None = None
+        self._later: list[str] = []
         with compiling(f"the graph {model.graph.name!r}" if isinstance(model, ModelProto) else "a graph"):
-            session = self._load_supported(model, options)
+            if self.device.is_provider:
+                model = model if isinstance(model, ModelProto) else ModelProto.FromString(bytes(model))
+                session, self._host = self._load_on_provider(model)
+                self._report_placement(model.graph.name)
+            else:
+                session = self._load_supported(model, options)
         providers = session.get_providers()
         if self.device.providers[0][0] not in providers:
             raise DeviceError(f"onnxruntime {runtime_version()} cannot use the device '{self.device}'; it loaded the "
@@ -125,14 +157,43 @@ class Session:
         # `InferenceSession` checks all names at each run. The training loop calls the C++ session under it, which needs
         # the Python object only to be kept alive.
         self._inference_session, self._sess = session, session._sess
+        # Without options, onnxruntime 1.19 to 1.32 makes new ones for each run, in 0.8 us.
+        self._options = C.RunOptions()
         self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
+        if self._host is not None and isinstance(model, ModelProto):
+            self._later = self.inputs
+            self.inputs = [i.name for i in model.graph.input if i.name in {*self._host.inputs, *self._later}]
         self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
         self._sequences = {i.name for i in self._sess.inputs_meta if i.type.startswith("seq")}
+
+    def _load_on_provider(self, model: ModelProto) -> tuple[Any, Session | None]:
+        """An `InferenceSession` on an execution provider, or on the CPU if it cannot, and what the CPU runs first."""
+        device, arrays, whole = self.device, self._arrays, self._fill(model)
+        faults = find_faults(device, {TensorProto.FLOAT, *list_dtypes(model.graph)})
+        reason = " and ".join(faults.values())
+        first, rest = split_host_nodes(whole, faults)
+        if rest is not None:
+            try:
+                session = self._load_supported(lower(rest, wrong_operators(device)), None)
+                self.placement = ask_placement(session, device, first, reason if first is not None else "")
+                return session, None if first is None else Session(first, threads=self.threads)
+            except ModelError as e:
+                reason = f"does not compile it ({textwrap.shorten(str(e), 300)})"
+        self.device, self._arrays, self.placement = CPU, arrays, NodePlacement(device.kind, reason=reason)
+        return self._load_supported(model, None), None
+
+    def _report_placement(self, name: str) -> None:
+        """Log which nodes run where, and warn if the execution provider runs none."""
+        logger.debug("the graph %r: %s", name, self.placement)
+        if self.placement is not None and self.placement.is_unused:
+            warnings.warn(f"The graph {name!r}: {self.placement}.", DeviceWarning, stacklevel=4)
 
     def _load_supported(self, model: ModelProto | bytes, options: Any) -> Any:
         """An `InferenceSession` of the graph, in an older opset if the runtime does not know that of the graph."""
         if isinstance(model, ModelProto) and needs_lowering(model):
             model = self._fill(model)
+        if isinstance(model, ModelProto) and not self._arrays and has_convolutions(model):
+            model = write_convolutions(model, channel_block() if self.device.kind == "cpu" else None)
         try:
             return self._load(model, options)
         except _UnsupportedOpset as e:
@@ -153,6 +214,8 @@ class Session:
         if options is None:
             graph = model.graph if isinstance(model, ModelProto) else None
             options = session_options(self.threads, graph, memory_pattern=self._memory_pattern)
+        self._providers = (add_provider(options, self.device, self.threads) if self.device.is_provider
+                           else self.device.providers)
         register_custom_ops(options, model)
         if isinstance(model, ModelProto):
             # Weights that are too large for one protobuf message stay in arrays, whose memory onnxruntime borrows.
@@ -179,14 +242,14 @@ class Session:
         borrow = import_onnxruntime().OrtValue.ortvalue_from_numpy
         self._borrowed = {n: borrow(a) for n, a in self._external.items()}
         options.add_external_initializers(list(self._borrowed), list(self._borrowed.values()))
-        if self.device.kind == "cpu":  # onnxruntime 1.19 to 1.32 copies what is external, for kernels to read.
+        if self.device.is_cpu:  # onnxruntime 1.19 to 1.32 copies what is external, for kernels to read.
             for name, value in self._borrowed.items():
                 options.add_initializer(name, value)
 
     def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
         """An `InferenceSession`, without what the runtime does not know, or its optimizers make and it does not run."""
         try:
-            return import_onnxruntime().InferenceSession(data, options, providers=self.device.providers,
+            return import_onnxruntime().InferenceSession(data, options, providers=self._providers,
                                                          enable_fallback=0, disabled_optimizers=disabled)
         except Exception as e:
             unknown = re.search(r"Unrecognized attribute: (\w+) for operator (\w+)", str(e))
@@ -220,9 +283,12 @@ class Session:
             The graph fails on these inputs.
         """
         match_names(self.inputs, feeds)
+        if self._host is not None:
+            first = self._host.run({n: feeds[n] for n in self._host.inputs}, options)
+            feeds = {n: v for n, v in {**feeds, **first}.items() if n in self._later}
         try:
             inputs = {n: v if n in self._sequences else make_borrowable(v) for n, v in feeds.items()}
-            arrays = self._sess.run(self.outputs, inputs, options)
+            arrays = self._sess.run(self.outputs, inputs, options or self._options)
         except Exception as e:
             raise run_error(e) from None
         return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
@@ -249,14 +315,14 @@ class Session:
         ModelError
             The graph fails.
         """
-        if self.device.kind != "cpu":  # run_with_ort_values would copy the outputs to the CPU.
+        if not self.device.is_cpu:  # run_with_ort_values would copy the outputs to the CPU.
             binding = self.binding()
             for name, value in feeds.items():
                 binding.bind_ortvalue_input(name, value)
             binding.run()
             return binding.vector()
         try:
-            return self._sess.run_with_ort_values(feeds, self.outputs, None)
+            return self._sess.run_with_ort_values(feeds, self.outputs, self._options)
         except Exception as e:
             raise run_error(e) from None
 
@@ -270,6 +336,9 @@ class Session:
 
 class Binding:
     """Inputs and outputs of a session bound to memory, so that runs in a loop neither allocate nor convert.
+
+    A session whose execution provider asks for memory of its own copies arrays, and buffers of other devices, at each
+    run.
 
     A binding keeps alive what is bound to it. An output without a buffer gets new memory at each run, so that a result
     that was passed on is never overwritten. Binding an output to the memory of an input that a later node reads is a
@@ -295,15 +364,19 @@ class Binding:
     array([ 2., 10.], dtype=float32)
     """
 
-    __slots__ = ("_binding", "_device", "_inputs", "_missing", "_outputs", "_run", "_unbound_outputs", "session")
+    __slots__ = ("_binding", "_copied", "_device", "_host", "_inputs", "_missing", "_outputs", "_run",
+                 "_unbound_outputs", "session")
 
     def __init__(self, session: Session):
         self.session = session
         self._binding = C.SessionIOBinding(session._sess)
         self._run = session._sess.run_with_iobinding
         self._device = session.device
+        self._host = None if session._host is None else session._host.binding()
         # By name, the object that is bound, with its shape and dtype when it was bound.
         self._inputs: dict[str, tuple[Any, ...]] = {}
+        # The inputs that are not in the memory of the provider: onnxruntime copies them when they are bound.
+        self._copied: dict[str, Any] = {}
         self._missing = set(session.inputs)
         self._outputs: dict[str, Buffer | None] = {}
         self._unbound_outputs: list[str] = []
@@ -322,26 +395,46 @@ class Binding:
         """
         # A bound array is kept alive, so the same object of the same shape and dtype is the same memory. Comparing
         # pointers instead would cost more (1.0 us) than binding again (0.9 us).
+        if self._host is not None and name in self._host.session.inputs:
+            self._host.bind_input(name, value)
+            if name not in self.session._later:
+                self._missing.discard(name)
+                return
         last = self._inputs.get(name)
         if last is not None and last[0] is value and last[1] == value.shape and last[2] == value.dtype:
             return
         if isinstance(value, Buffer):
-            self._bind(name, value.ortvalue)
+            self._bind(name, ortvalue := self._borrow(value))
+            if value.device.memory is None and self._device.memory is not None:
+                self._copied[name] = ortvalue
             self._inputs[name] = value, value.shape, value.dtype
             return
         if isinstance(value, C.OrtValue):
             self.bind_ortvalue_input(name, value)
             return
         array = make_borrowable(value)
-        self._bind(name, to_ortvalue(array, self._device))
+        self._bind(name, ortvalue := to_ortvalue(array, self._device))
+        if self._device.memory is not None:
+            self._copied[name] = ortvalue
         # A copy does not follow later writes to the array: it is kept in a tuple, which no value is, to bind it anew.
         is_shared = array is value and self._device.shares_memory
         self._inputs[name] = (array if is_shared else (array,)), array.shape, array.dtype
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an input to an OrtValue that owns its memory, such as an output of another session."""
+        if self._host is not None and name in self._host.session.inputs:
+            self._host.bind_ortvalue_input(name, ortvalue)
+            if name not in self.session._later:
+                self._missing.discard(name)
+                return
         self._bind(name, ortvalue)
         self._inputs.pop(name, None)
+
+    def _borrow(self, buffer: Buffer) -> Any:
+        """The OrtValue of a buffer, or another one of its memory for a graph that its provider does not run."""
+        if buffer.array is None or self._device.memory is not None or buffer.device.memory is None:
+            return buffer.ortvalue
+        return to_ortvalue(buffer.array, self._device)
 
     def _bind(self, name: str, ortvalue: Any) -> None:
         # An unknown name makes a binding of onnxruntime 1.19 to 1.31 refuse all other names as well.
@@ -350,6 +443,8 @@ class Binding:
         elif name not in self.session.inputs:
             match_names(self.session.inputs, [*self.session.inputs, name])
         self._binding.bind_ortvalue_input(name, ortvalue)
+        if self._copied:
+            self._copied.pop(name, None)
 
     def bind_output(self, name: str, buffer: Buffer | None = None) -> None:
         """Bind an output to a buffer that each run overwrites, or, without one, to new memory at each run.
@@ -367,7 +462,7 @@ class Binding:
         if buffer is None:
             self._binding.bind_output(name, self._device.ort)
         else:
-            self._binding.bind_ortvalue_output(name, buffer.ortvalue)
+            self._binding.bind_ortvalue_output(name, self._borrow(buffer))
         self._outputs[name] = buffer
         self._unbound_outputs = [n for n, b in self._outputs.items() if b is None]
 
@@ -392,7 +487,13 @@ class Binding:
             # Unless bound again, onnxruntime 1.19 to 1.31 writes to the memory of the last result, where it must fit.
             for name in self._unbound_outputs:
                 self._binding.bind_output(name, self._device.ort)
-            self._run(self._binding, options)
+            if self._host is not None:
+                self._host.run(options)
+                self._copied.update(self._host.ortvalues())
+            if self._copied:
+                for name, ortvalue in self._copied.items():
+                    self._binding.bind_ortvalue_input(name, ortvalue)
+            self._run(self._binding, options or self.session._options)
         except Exception as e:
             raise run_error(e) from None
 

@@ -27,9 +27,14 @@ _REGISTERED: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _MAX_OPTIMIZED_NODES = 10_000
 
 
+#: The microseconds for which an idle thread waits for work with its core in use; by default 20,000. Most nodes of a
+#: step follow sooner. `bench/results/session-options.md` has what this takes and gains, and other options, measured.
+_SPIN = "40"
+
+
 def session_options(threads: int | None, graph: GraphProto | None = None, *, memory_pattern: bool = True,
                     low_memory: bool = False, arena: bool = True, reserve_arena: bool = False) -> Any:
-    """Session options that log no errors, as they are raised, and spin no thread pool for one thread.
+    """Session options that log no errors, as they are raised, and start no thread pool for one thread.
 
     Nodes run in the order of the graph, in which a gradient is used right after it is computed. By default onnxruntime
     1.19 to 1.31 runs every node as early as possible, such as the masks of a backward pass before the loss, and the
@@ -62,6 +67,7 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
     options.inter_op_num_threads = 1
     # By default onnxruntime 1.19 to 1.31 uses cores that the process may not use, and pins threads to them.
     options.intra_op_num_threads = threads or cores()
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN)
     options.enable_mem_pattern = memory_pattern and not low_memory
     if low_memory or (graph is not None and not _has_convolutions(graph)):
         options.execution_order = C.ExecutionOrder.PRIORITY_BASED

@@ -10,8 +10,9 @@ from ortpartial.graph import Node, Value, topological, walk_nodes
 
 __all__ = ["choose_threads", "largest_cost"]
 
-#: The cost, in multiplications, from which several threads are faster; one thread takes about 15 us for it.
-_PARALLEL_COST = 2**20
+#: The cost, in multiplications, from which several threads are faster; one thread takes about 60 us for it. A network
+#: 64-256-256-10 on 32 rows, whose largest product costs half of that, takes 1.08 times as long on two cores as on one.
+_PARALLEL_COST = 2**22
 
 #: The cost of reading and writing one element, in multiplications of a matrix product.
 _ELEMENT_COST = 16

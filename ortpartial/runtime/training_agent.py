@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
-from ortpartial.exceptions import DataError, ModelError, RuntimeMissingError
+from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
 
 from .agent_nodes import read_shape
 from .agent_support import TRUSTED, find_active, find_untrusted, prepare_for_agent
 from .buffer import Buffer
-from .device import CPU, C, Device, has_training, runtime_version
+from .device import CPU, C, Device, DeviceName, has_training, runtime_version
 from .errors import clean_message, run_error
 from .session import Binding, Session
 from .session_options import session_options
@@ -58,7 +58,7 @@ class TrainingAgent:
     """
 
     def __init__(self, model: ModelProto, weights: Sequence[str], *, input_grads: Sequence[str] = (),
-                 device: str | Device = CPU, threads: int | None = 1):
+                 device: DeviceName | Device = CPU, threads: int | None = 1):
         if not has_training():
             raise RuntimeMissingError(
                 f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
@@ -66,6 +66,8 @@ class TrainingAgent:
             )
         self._model, self._weights = prepare_for_agent(model), list(dict.fromkeys(weights))
         self._device, self._threads = Device.parse(device), threads
+        if self._device.is_provider:
+            raise DeviceError(f"The agent trains on the CPU or on CUDA, not on '{self._device}'; use engine='step'.")
         wrt = list(dict.fromkeys([*weights, *input_grads]))
         active = find_active(self._model, wrt)
         self.inputs = [i.name for i in self._model.graph.input if i.name not in self._weights]
