@@ -13,7 +13,7 @@ from onnx import ModelProto, load_model_from_string
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.graph import to_dtype
 from ortpartial.model import match_names, read_tensors, replace_file
-from ortpartial.runtime import Session, runtime_version
+from ortpartial.runtime import DeviceName, Session, runtime_version
 
 from .checks import check_mapping, check_whole, to_array
 from .manifest import Manifest, read_manifest
@@ -30,8 +30,8 @@ class TrainingKit:
     ----------
     folder : path
         The kit.
-    device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    device : str or tuple of str and dict
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class TrainingKit:
     ([[1.0]], 1)
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, device: str = "cpu"):
+    def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu"):
         self.folder, self._device = Path(folder), device
         self.manifest = read_manifest(self.folder)
         self.state, self.steps_taken = read_state(self.folder / Manifest.STATE, self.manifest.state)
@@ -244,7 +244,7 @@ class TrainingKit:
 
 
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
-            batch_size: int | None = None, seed: int = 0, save: bool = True, device: str = "cpu") -> np.ndarray:
+            batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu") -> np.ndarray:
     """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 
     Parameters
@@ -255,8 +255,8 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.P
         As for `TrainingKit.train`.
     save : bool
         Whether to write the state into the kit.
-    device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    device : str or tuple of str and dict
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
 
     Returns
     -------

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.graph import Value, build, op, variable
 from ortpartial.model import read, write_files
-from ortpartial.training_info import TrainingSession, compose_step
+from ortpartial.training_info import TrainingSession
 
 from .checks import check_whole
 from .manifest import Manifest, Tensor, read_manifest
-from .opset import lower_opset
 from .runners import read_runners
 from .state_file import pack_state
+from .step import KitStep, compose, name_sizes, share_rows
 
 __all__ = ["write_kit"]
 
@@ -75,7 +72,7 @@ def write_kit(
 
     Examples
     --------
-    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, constant, variable
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
     >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
     >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.25)
     >>> sorted(write_kit(optimizer.get_training_onnx("lowered"), "kit", targets=()))
@@ -87,10 +84,10 @@ def write_kit(
         raise ModelError(f"A kit holds one training step, and the model has {len(proto.training_info)} entries of "
                          f"training_info.")
     session = TrainingSession(proto)
-    shapes = _share_rows(session.shapes)
+    shapes = share_rows(session.shapes)
     sizes = _choose_sizes(shapes, batch_sizes)
     files = {size: "step.onnx" if size is None else f"step-{size}.onnx" for size in sizes}
-    steps = {size: _compose(session, shapes, size) for size in sizes}
+    steps = {size: compose(session, shapes, size) for size in sizes}
     data, weights = _place_weights(session)
     first = sizes[0] or 32 if batch_size is None else check_whole("batch_size", batch_size, 1)
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
@@ -110,26 +107,6 @@ def _list_steps(folder: Path) -> set[str]:
         return {file for file in read_manifest(folder).steps.values() if Path(file).match("step*.onnx")}
     except (OSError, ModelError):
         return set()
-
-
-def _share_rows(declared: Mapping[str, Sequence[Any] | None]) -> dict[str, tuple[int | str, ...]]:
-    """The shapes of inputs, of which the first axis of each counts the same rows; every unknown size has a name."""
-    for name, shape in declared.items():
-        if not shape:
-            raise ModelError(f"The input {name!r} of the step has no rows; a kit needs inputs whose first axis counts "
-                             f"the rows of a batch.")
-    firsts = [shape[0] for shape in declared.values() if shape]
-    sizes = {size for size in firsts if isinstance(size, int)}
-    if len(sizes) > 1:
-        raise ModelError(f"The inputs of the step have {' and '.join(map(str, sizes))} rows; a kit needs inputs whose "
-                         f"first axis counts the rows of a batch.")
-    rows = next((size for size in [*sizes, *firsts] if size is not None), "N")
-    return {name: (rows, *_name_sizes(name, shape)[1:]) for name, shape in declared.items() if shape}
-
-
-def _name_sizes(tensor: str, shape: Sequence[int | str | None]) -> tuple[int | str, ...]:
-    """A shape in which each size that is not known has a name."""
-    return tuple([f"{tensor}_{axis}" if size is None else size for axis, size in enumerate(shape)])
 
 
 def _choose_sizes(shapes: Mapping[str, tuple[int | str, ...]], batch_sizes: Collection[int] | None) -> list[int | None]:
@@ -153,49 +130,13 @@ def _choose_sizes(shapes: Mapping[str, tuple[int | str, ...]], batch_sizes: Coll
     return list(dict.fromkeys(map(int, batch_sizes)))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A step: the inputs of a batch, what it returns, and by state tensor the name of its next value, before, after."""
-
-    inputs: Mapping[str, Value]
-    outputs: Mapping[str, Value]
-    state: Mapping[str, tuple[str, Value, Value]]
-
-    def to_bytes(self) -> bytes:
-        """The graph, in the order of bindings."""
-        inputs = {**self.inputs, **{n: before for n, (_, before, _) in self.state.items()}}
-        outputs = {**self.outputs, **{new: after for new, _, after in self.state.values()}}
-        return lower_opset(build(inputs, outputs, name="step")).SerializeToString()
-
-
-def _compose(session: TrainingSession, shapes: Mapping[str, Sequence[Any]], rows: int | None) -> _Step:
-    """The step for so many rows, None for any number."""
-    proto, state = session.model, session.state
-    sizes = None if rows is None else {n: (rows, *shape[1:]) for n, shape in shapes.items()}
-    inputs, outputs, new = compose_step(proto, 0, sizes, [o.name for o in proto.training_info[0].algorithm.output])
-    returned = {n: v for n, v in outputs.items() if n not in new}
-    scalars = [n for n, v in returned.items() if v.is_float and v.shape == ()]
-    loss = "loss" if "loss" in scalars else next(iter(scalars), None)
-    if loss is None:
-        raise ModelError(f"A kit needs a step that returns its loss, a number; this one returns "
-                         f"{', '.join(f'{n!r} {v.type_name}' for n, v in returned.items()) or 'nothing'}.")
-    after = {key: (n, outputs[n]) for n, key in new.items()}
-    held = {}
-    for n, a in state.items():
-        before = inputs.get(n, variable(n, a.dtype, a.shape))
-        # What a step only reads, such as a seed, is handed on: the state goes in and comes out whole.
-        held[n] = (after[n][0], before, after[n][1]) if n in after else (f"{n}_next", before, op.Identity(before))
-    number = op.Cast(returned.pop(loss), to=TensorProto.FLOAT)  # which runners need not tell from other dtypes
-    return _Step({n: inputs[n] for n in shapes if n in inputs}, {loss: number, **returned}, held)
-
-
 def _describe(
-    session: TrainingSession, shapes: Mapping[str, tuple[int | str, ...]], step: _Step
+    session: TrainingSession, shapes: Mapping[str, tuple[int | str, ...]], step: KitStep
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The inputs, the outputs and the state of a step."""
     ranges = {n: (r.low, r.high, r.ignored) for n, r in session.ranges.items()}
     inputs = [Tensor(n, v.dtype.name, shapes[n], *ranges.get(n, ())) for n, v in step.inputs.items()]
-    outputs = [Tensor(n, v.dtype.name, _name_sizes(n, v.shape or ())) for n, v in step.outputs.items()]
+    outputs = [Tensor(n, v.dtype.name, name_sizes(n, v.shape or ())) for n, v in step.outputs.items()]
     state = [Tensor(n, a.dtype.name, a.shape) for n, a in session.state.items()]
     return tuple(inputs), tuple(outputs), tuple(state)
 
