@@ -31,7 +31,7 @@ from .estimator.callbacks import (
 )
 from .exceptions import OrtPartialError
 from .graph import Value, build, constant, op, stop_gradient, values, variable
-from .kits import TrainingKit, run_kit, write_kit
+from .kits import TrainingKit, export_c, read_c_state, run_kit, write_kit
 from .learning import (
     AbsoluteLearningLoss,
     BaseLearningLoss,
@@ -116,10 +116,11 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard",
            "Timer", "TrainingKit", "TrainingSession", "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay",
            "add_dora", "add_ia3", "add_lora", "add_loss_output", "build", "check_training_info", "composed", "constant",
-           "elementwise", "find_learning_rate", "grad", "gradient_model", "load", "load_adapter",
+           "elementwise", "export_c", "find_learning_rate", "grad", "gradient_model", "load", "load_adapter",
            "lower_training_operators", "lowered_step", "merge", "no_gradient", "op", "pad_rows", "plot_graph",
-           "plot_histograms", "plot_learning_rate_finder", "plot_losses", "run_kit", "save_adapter", "stop_gradient",
-           "strip_training_info", "to_training_info", "trainable_parameters", "variable", "vjp", "write_kit"]
+           "plot_histograms", "plot_learning_rate_finder", "plot_losses", "read_c_state", "run_kit", "save_adapter",
+           "stop_gradient", "strip_training_info", "to_training_info", "trainable_parameters", "variable", "vjp",
+           "write_kit"]
 
 
 def __getattr__(name: str) -> Any:

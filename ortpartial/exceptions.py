@@ -1,9 +1,9 @@
 """Exceptions and warnings of ortpartial, all errors with one base class."""
 
-__all__ = ["CheckpointError", "CheckpointWarning", "ConvergenceError", "ConvergenceWarning", "DataError",
-           "DeadlineError", "DeviceError", "GraphError", "ModelError", "ModelWarning", "NoGradientError",
-           "NotComputedError", "OrtPartialError", "ProcessError", "RuntimeMissingError", "SettingError",
-           "UnknownOperatorError"]
+__all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMissingError", "ConvergenceError",
+           "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning", "GraphError",
+           "ModelError", "ModelWarning", "NoGradientError", "NotComputedError", "OrtPartialError", "ProcessError",
+           "RuntimeMissingError", "SettingError", "UnknownOperatorError", "UntranslatableError"]
 
 
 class OrtPartialError(Exception):
@@ -58,6 +58,18 @@ class RuntimeMissingError(OrtPartialError, ImportError):
     """onnxruntime, its training build or torch is not installed; the message names the extra to install."""
 
 
+class UntranslatableError(OrtPartialError, NotImplementedError):
+    """A step holds an operator that cannot be written in C; the message names it."""
+
+
+class CompilerMissingError(OrtPartialError, ImportError):
+    """There is no C compiler that runs; the message says what to install."""
+
+
+class CompilerError(OrtPartialError, RuntimeError):
+    """The C compiler refused a file or took too long, or what it wrote cannot be loaded; the message has its words."""
+
+
 class ConvergenceError(OrtPartialError, ArithmeticError):
     """The loss or a weight is no longer finite: the learning rate is too high, or X and y are not scaled."""
 
@@ -68,6 +80,10 @@ class ConvergenceWarning(UserWarning):
 
 class CheckpointWarning(UserWarning):
     """A checkpoint is damaged or none of this library, and the one before it is used."""
+
+
+class DeviceWarning(UserWarning):
+    """An execution provider was asked for and does not run a graph, which runs on the CPU instead."""
 
 
 class ModelWarning(UserWarning):

@@ -41,7 +41,8 @@ def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.Path
         Where to write the model that was trained, unchanged but for optional inputs: the weights of the adapter. With
         none of them it computes what it did, to the last bit; onnxruntime gives it those of an adapter that
         ``RunOptions.add_active_adapter`` names, and onnxruntime-genai those of ``set_active_adapter``. It is written
-        once: adapters of every rank and alpha, for the same targets or some of them, swap on one session.
+        once: adapters of every rank and alpha, for the same targets or some of them, swap on one session. It needs
+        onnxruntime 1.20 or later: 1.19.2 does not set a product of rank 0 to zero.
 
     Raises
     ------

@@ -53,7 +53,8 @@ def add_bench_command(commands: Any) -> None:
     add_straight_through_option(command)
     command.add_argument("--engine", nargs="+", choices=_ENGINES, default=_ENGINES, metavar="ENGINE",
                          help=f"engines to measure, of {', '.join(_ENGINES)}; default: all")
-    command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1; default: cpu")
+    command.add_argument("--device", default="cpu", metavar="DEVICE",
+                         help="cpu, cuda, cuda:1 or an execution provider, as for train; default: cpu")
     command.add_argument("--seconds", type=float, default=1.0, metavar="S",
                          help="how long to measure each engine; default: 1")
     add_json_option(command, "print one line of JSON for each measurement")

@@ -109,7 +109,9 @@ def add_train_command(commands: Any) -> None:
     where = command.add_argument_group("computation")
     where.add_argument("--engine", choices=("auto", "epoch", "step", "agent"), default="auto",
                        help="what runs the steps; default: the fastest that can")
-    where.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1; default: cpu")
+    where.add_argument("--device", default="cpu", metavar="DEVICE",
+                       help="cpu, cuda, cuda:1, or an execution provider and its options, as in "
+                            "OpenVINOExecutionProvider:num_streams=1; default: cpu")
     where.add_argument("--precision", choices=("float16", "bfloat16"), help="mixed precision: the dtype of products")
     output = command.add_argument_group("output")
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",

@@ -356,7 +356,8 @@ class FitLoop:
             with self.engine.turn.lock:
                 if self._started is not data:  # A callback has trained on other rows.
                     self._start(data)
-                snapshot = self.engine.snapshot() if self.engine.copies > 1 else None
+                # After a single step, what it has read is still there.
+                snapshot = self.engine.snapshot(copy=order.size > size) if self.engine.copies > 1 else None
                 self.engine.mean = mean
                 loss = self.engine.epoch(order, size, start, stop)
                 mean = self.engine.mean

@@ -23,6 +23,7 @@ from ortpartial.learning import (
 )
 from ortpartial.model import Model
 from ortpartial.rewrites import LossScale
+from ortpartial.runtime import DeviceName
 from ortpartial.training import RateFactors, TrainingSpec
 
 from .loss_data import LossBatchReader
@@ -136,7 +137,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         precision: str | None = None,
         loss_scale: float | LossScale | None = None,
         random_state: int | np.random.Generator | None = None,
-        device: str = "cpu",
+        device: DeviceName = "cpu",
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,

@@ -41,13 +41,15 @@ from ortpartial.rewrites import (
     resolve_precision,
     to_inference_mode,
 )
-from ortpartial.runtime import Turn
+from ortpartial.runtime import Device, DeviceName, NodePlacement, Turn
 from ortpartial.training import (
+    MANY_STEPS,
     Engine,
     OrtGradientForwardBackward,
     RateFactors,
     TrainingSpec,
     select_engine,
+    select_for_length,
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
@@ -149,11 +151,16 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         none.
     random_state : int or numpy.random.Generator, optional
         Source of row orders, random weights and the seed of masks.
-    device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    device : str or tuple of str and dict
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider of onnxruntime, compiled in or a plug-in:
+        ``"OpenVINOExecutionProvider"``, with options as a pair, ``("OpenVINOExecutionProvider", {"num_streams": 1})``,
+        or as a text, ``"OpenVINOExecutionProvider:num_streams=1"``. It computes in float32, unless its options say
+        otherwise, with as many threads as the CPU would. What it does not take, or computes in fewer bits than a dtype
+        has, runs on the CPU; `placement_` names the nodes.
     engine : str
-        ``"epoch"`` (one graph an epoch) or ``"step"`` (one a step), both on any onnxruntime, ``"agent"``
-        (onnxruntime-training) or ``"auto"``. On a CUDA device ``"auto"`` records a step once, as a CUDA graph, and
+        ``"epoch"`` (one graph an epoch) or ``"step"`` (one a step), both on any onnxruntime, ``"native"`` (steps in
+        machine code, by the system's C compiler; ``"epoch"`` where there is none), ``"agent"`` (onnxruntime-training)
+        or ``"auto"``. On a CUDA device ``"auto"`` records a step once, as a CUDA graph, and
         replays it; rows, their order, weights and losses stay on the device. Where a step cannot be recorded, or the
         rows do not fit, it is ``"epoch"``, and `engine_reason_` says why.
     warm_start : bool
@@ -225,6 +232,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         The step size of the next update, by which the schedule scales it.
     engine_, engine_reason_ : str
         The engine in use, and why.
+    placement_ : NodePlacement or None
+        Which execution provider runs which nodes of a step, from the first step on, where `device` names one.
 
     Raises
     ------
@@ -275,7 +284,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         precision: str | None = None,
         loss_scale: float | LossScale | None = None,
         random_state: int | np.random.Generator | None = None,
-        device: str = "cpu",
+        device: DeviceName = "cpu",
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,
@@ -411,7 +420,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         model = specialize(model, variables=[*weights, *statistics], constants=former)
         gradient = resolve_checkpointing(self.checkpointing, model.values)
         precision = resolve_precision(self.precision, self.loss_scale)
-        return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, self.device,
+        device = self.device if isinstance(self.device, str) else str(Device.parse(self.device))
+        return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, device,
                             self.train_mode, tuple(statistics), gradient, precision, batches=self._batches,
                             gradient_clipping=self.gradient_clipping, accumulate=self.accumulate,
                             averaging=self.averaging,
@@ -563,6 +573,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
                               f"{self._batches}: no weight changes.", ConvergenceWarning, stacklevel=4)
             if y is not None:
                 self._balance(X, y)
+                steps = self._batches - (place.start if place else start)
+                if steps >= MANY_STEPS or self._parts.engine.name == "native":
+                    self._adapt_engine(X, steps)
             self._loop.fit(X, y, sample_weight, X_val, y_val, tasks, place)
         return self
 
@@ -609,6 +622,16 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             self._batches = 0
         if is_planned and self._spec.batches != self._batches:
             self._parts.adopt(replace(self._spec, batches=self._batches))
+
+    def _adapt_engine(self, X: Any, steps: int) -> None:
+        """Go on with the engine that is the fastest for so many steps, where it is chosen by itself."""
+        if self.engine != "auto":
+            return
+        rows = len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
+        kind, reason = select_for_length(self._engine, min(rows, self.batch_size), steps)
+        if kind is not type(self._engine):
+            self._parts.adopt(self._spec, kind)
+        self._engine.reason = reason
 
     def _balance(self, X: Any, y: Any) -> None:
         """Go on with the class weights that "balanced" stands for in all labels."""
@@ -1114,7 +1137,13 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     @property
     def engine_reason_(self) -> str:
         """Why this engine is in use."""
-        return self._engine.reason
+        placement = self._engine.placement
+        return self._engine.reason if placement is None else f"{self._engine.reason}; {placement}"
+
+    @property
+    def placement_(self) -> NodePlacement | None:
+        """Which execution provider runs which nodes of a step."""
+        return self._engine.placement
 
     # -- forward and backward apart
 

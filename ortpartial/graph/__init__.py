@@ -7,7 +7,7 @@ from .build import build
 from .casting import describe_misfit, to_dtype
 from .control_flow import cond, loop, scan, widen_body
 from .eager import evaluating, find_numbers, register_evaluator, with_numbers
-from .flops import count_flops
+from .flops import count_flops, count_runs
 from .gradient_stop import (
     drop_straight_through,
     gradient_reads,
@@ -30,7 +30,7 @@ from .walk import find_boundary, find_inputs, find_reached, topological, walk_ba
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS",
            "WITH_BODIES", "Arithmetic", "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph",
            "Value", "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond",
-           "constant", "count_flops", "counter", "defaults", "describe_misfit", "describe_opaque",
+           "constant", "count_flops", "count_runs", "counter", "defaults", "describe_misfit", "describe_opaque",
            "drop_straight_through", "evaluating", "find_boundary", "find_inputs", "find_numbers", "find_reached",
            "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node", "make_rewriter",
            "mark_gradient_stop", "ones_like", "onnx_type", "op", "parameter", "register_evaluator",

@@ -8,7 +8,7 @@ from math import prod
 from .traits import VIEWS
 from .values import Node, Value
 
-__all__ = ["count_flops"]
+__all__ = ["count_flops", "count_runs"]
 
 
 def count_flops(nodes: Iterable[Node]) -> int:
@@ -37,11 +37,31 @@ def count_flops(nodes: Iterable[Node]) -> int:
     return sum(map(_count, nodes))
 
 
+def count_runs(node: Node) -> int:
+    """How often a body of a node runs: as a Loop says, or by the length of what a Scan reads.
+
+    Parameters
+    ----------
+    node : Node
+        A node with bodies.
+
+    Returns
+    -------
+    int
+        1 where it is not known.
+    """
+    if node.op_type == "Scan":
+        axis = (node.attributes.get("scan_input_axes") or [0])[0]
+        return _shape(node.inputs[-node.attributes["num_scan_inputs"]])[axis]
+    trips = node.inputs[0]
+    return int(trips.array) if node.op_type == "Loop" and trips is not None and trips.array is not None else 1
+
+
 def _count(node: Node) -> int:
     """Those of one node."""
     if node.bodies:
         flops = [count_flops(body.nodes) for body in node.bodies]
-        return max(flops) if node.op_type == "If" else sum(flops) * _count_runs(node)
+        return max(flops) if node.op_type == "If" else sum(flops) * count_runs(node)
     if node.op_type in _FREE or not any(map(_is_float, (*node.reads, *node.outputs))):
         return 0
     if node.op_type in _FORMULAS:
@@ -62,15 +82,6 @@ def _shape(v: Value | None) -> list[int]:
 
 def _size(v: Value | None) -> int:
     return prod(_shape(v))
-
-
-def _count_runs(node: Node) -> int:
-    """How often a body runs: as a Loop says, or by the length of what a Scan reads."""
-    if node.op_type == "Scan":
-        axis = (node.attributes.get("scan_input_axes") or [0])[0]
-        return _shape(node.inputs[-node.attributes["num_scan_inputs"]])[axis]
-    trips = node.inputs[0]
-    return int(trips.array) if trips is not None and trips.array is not None else 1
 
 
 def _count_matmul(node: Node) -> int:

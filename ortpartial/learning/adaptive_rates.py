@@ -44,6 +44,7 @@ class LearningRateAdagrad(BaseLearningRate):
     _: KW_ONLY
     epsilon: float = 1e-10
     state: ClassVar[tuple[str, ...]] = ("v",)
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +92,7 @@ class LearningRateRMSProp(BaseLearningRate):
     epsilon: float = 1e-8
     momentum: float = 0.0
     centered: bool = False
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,6 +158,7 @@ class LearningRateAdam(BaseLearningRate):
     epsilon: float = 1e-8
     epsilon_hat: bool = False
     state: ClassVar[tuple[str, ...]] = ("m", "v")
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,6 +219,7 @@ class LearningRateAdamW(WeightDecay, LearningRateAdam):
     eta0: float = 1e-3
     _: KW_ONLY
     weight_decay: float = 0.01
+    elementwise: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -260,6 +264,7 @@ class LearningRateNAdam(WeightDecay, LearningRateAdam):
     eta0: float = 2e-3
     _: KW_ONLY
     momentum_decay: float = 4e-3
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -332,6 +337,7 @@ class LearningRateRAdam(WeightDecay, LearningRateAdam):
     eta0: float = 1e-3
     _: KW_ONLY
     epsilon_hat: bool = True
+    elementwise: ClassVar[bool] = True
 
     def update(self, w: Value, g: Value, m: Value, v: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         m, v = self._average(g, m, v, k)

@@ -44,6 +44,9 @@ class BaseLearningRate(BaseLearningOnnx):
     ----------
     state : tuple of str
         The names of the tensors that are kept for each weight from batch to batch.
+    elementwise : bool
+        Whether an element of the step and of the state follows from this element alone of weight, gradient and state,
+        so that small weights may be updated as one vector, in fewer operators. A class has to say so for itself.
 
     Examples
     --------
@@ -60,6 +63,11 @@ class BaseLearningRate(BaseLearningOnnx):
     schedule: Schedule | str = "constant"
     setting: ClassVar[str] = "learning_rate"
     state: ClassVar[tuple[str, ...]] = ()
+    elementwise: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.elementwise = vars(cls).get("elementwise", False)  # It may be computed otherwise than in the base class.
 
     def __post_init__(self) -> None:
         check_number(self, "eta0", above=0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ortpartial.exceptions import DeviceError, SettingError
+from ortpartial.exceptions import SettingError
 from ortpartial.logs import logger
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
@@ -50,15 +50,14 @@ def _read_providers(settings: Settings, providers: Any) -> None:
                            f"providers out.")
 
 
-def _name_device(providers: Any) -> str:
+def _name_device(providers: Any) -> Any:
     if isinstance(providers, str) and providers not in _PROVIDERS:
         return providers.replace("gpu", "cuda")
     if isinstance(providers, str) or hasattr(providers, "type"):  # a torch.device, whose text is "cuda:1"
         return _PROVIDERS.get(str(providers), str(providers))
-    names = [p if isinstance(p, str) else p[0] for p in providers]
-    if unknown := [n for n in names if n not in _PROVIDERS]:
-        raise DeviceError(f"providers: {unknown[0]!r} does not train; write device='cpu', 'cuda' or 'cuda:<number>'.")
-    return _PROVIDERS[names[0]] if names else "cpu"
+    first = next(iter(providers), "cpu")
+    name, options = (first, {}) if isinstance(first, str) else first
+    return (name, options) if options else _PROVIDERS.get(name, name)
 
 
 def _number_device(settings: Settings, index: Any) -> None:
@@ -116,7 +115,7 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
     "output_names": FormerSetting("all outputs of real numbers are computed; give backward zeros for those that do not "
                                   "count", needs="inputs"),
     "class_name": FormerSetting("no class is made: forward and backward are methods of the object"),
-    "provider_options": FormerSetting("write device='cuda:<number>'; a session has no other options of its provider"),
+    "provider_options": FormerSetting("write device=(provider, options), a pair of its name and a dict"),
     "sess_options": FormerSetting("sessions choose theirs: threads by the cores that the process may use, as taskset "
                                   "sets them; load(model, custom_ops_library=...) registers operators"),
     "run_options": FormerSetting("runs choose theirs; the setting timeout of an optimizer ends them"),

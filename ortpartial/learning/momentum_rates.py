@@ -42,6 +42,8 @@ class LearningRateSGD(WeightDecay):
     ['Mul', 'Sub']
     """
 
+    elementwise: ClassVar[bool] = True
+
     def update(self, w: Value, g: Value, *, k: Value) -> tuple[Value, tuple[Value, ...]]:
         return g, ()
 
@@ -82,6 +84,7 @@ class LearningRateSGDNesterov(WeightDecay):
     momentum: float = 0.9
     nesterov: bool = True
     state: ClassVar[tuple[str, ...]] = ("v",)
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +132,7 @@ class LearningRateLion(WeightDecay):
     beta1: float = 0.9
     beta2: float = 0.99
     state: ClassVar[tuple[str, ...]] = ("m",)
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.graph import Value, build
 from ortpartial.model import Range, check_empty, load
-from ortpartial.runtime import Buffer, Session, choose_threads
+from ortpartial.runtime import Buffer, DeviceName, Session, choose_threads
 from ortpartial.training_info import TrainingSession, draw_initialization
 
 from .changes import count_changes, note_change
@@ -63,7 +63,7 @@ class Program:
     """
 
     def __init__(self, module: Module, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
-                 sequential: bool, random_state: int | None, device: str):
+                 sequential: bool, random_state: int | None, device: DeviceName):
         self.module, self.device, self.sequential, self.use_graph = module, device, sequential, use_graph
         self.rng = np.random.default_rng(random_state)
         taken = {n for n, _ in module.named_parameters(buffers=True)}

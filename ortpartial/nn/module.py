@@ -15,6 +15,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
+from ortpartial.runtime import DeviceName
 
 from . import states
 from .changes import note_change
@@ -357,7 +358,7 @@ class Module:
         return self
 
     def compile(self, inputs: Any, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
-                targets: Any = None, random_state: int | None = None, device: str = "cpu") -> Self:
+                targets: Any = None, random_state: int | None = None, device: DeviceName = "cpu") -> Self:
         """Write the graph of the module, and make its weights.
 
         Parameters
@@ -377,8 +378,8 @@ class Module:
             for targets of its sizes and any number of rows.
         random_state : int, optional
             The seed of the first weights, the Dropout masks and the order of the rows.
-        device : str
-            ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        device : str or tuple of str and dict
+            ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
 
         Returns
         -------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch._C import _from_dlpack  # in C++, what torch.utils.dlpack.from_dlpack
 from torch.nn import Parameter
 from torch.utils.dlpack import to_dlpack
 
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import DeviceError, ModelError, SettingError
 from ortpartial.runtime import Buffer, C, Device, Session, TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
@@ -41,17 +42,21 @@ class Placement:
     threads: int | None = 1
 
 
+#: An OrtValue of what DLPack describes.
+_from_capsule = C.OrtValue.from_dlpack
+
+
 @cache
 def _takes_bools_for_bytes() -> bool:
     """Whether onnxruntime has to be told which bytes of DLPack are bools; 1.32 sees it."""
-    return "is_bool_tensor" in C.OrtValue.from_dlpack.__doc__
+    return "is_bool_tensor" in _from_capsule.__doc__
 
 
 def _borrow(t: torch.Tensor) -> Any:
     """An OrtValue of the memory of a contiguous tensor, which it keeps alive."""
     if t.dtype is torch.bool and _takes_bools_for_bytes():
-        return C.OrtValue.from_dlpack(to_dlpack(t.view(torch.uint8)), True)
-    return C.OrtValue.from_dlpack(to_dlpack(t))
+        return _from_capsule(to_dlpack(t.view(torch.uint8)), True)
+    return _from_capsule(to_dlpack(t))
 
 
 def _ortvalue(t: torch.Tensor) -> Any:
@@ -90,7 +95,7 @@ class _TensorSession:
     """
 
     def __init__(self, model: ModelProto, names: Sequence[str], placement: Placement):
-        memory_pattern = placement.device.kind != "cpu"  # Off on the CPU alone, where it was measured.
+        memory_pattern = not placement.device.is_cpu  # Off on the CPU alone, where it was measured.
         self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
         self.inputs = [(n, names.index(n)) for n in self.session.inputs]
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
@@ -101,20 +106,18 @@ class _TensorSession:
         feeds, cache = {}, self._cache
         for name, i in self.inputs:
             t = tensors[i]
-            cached = cache.get(name)
-            # A cached OrtValue keeps its memory, so that nothing else can be there.
-            if cached is not None and cached[0] == t.data_ptr() and cached[1] == t.shape and cached[2] is t.dtype \
-                    and t.is_contiguous():
-                feeds[name] = cached[3]
-                continue
+            if name in cache:
+                place, shape, dtype, ortvalue = cache[name]
+                # A cached OrtValue keeps its memory, so that nothing else can be there.
+                if t.data_ptr() == place and t.shape == shape and t.dtype is dtype and t.is_contiguous():
+                    feeds[name] = ortvalue
+                    continue
             if not t.is_contiguous():
                 t = t.contiguous()
             try:
-                ortvalue = _borrow(t)
-            except RuntimeError:
-                if t.numel():
-                    raise
-                ortvalue = _empty_ortvalue(t)
+                ortvalue = _from_capsule(to_dlpack(t))
+            except RuntimeError:  # It is empty, or of bools.
+                ortvalue = _ortvalue(t)
             feeds[name] = ortvalue
             if type(t) is Parameter:  # Parameters rarely move.
                 cache[name] = t.data_ptr(), t.shape, t.dtype, ortvalue
@@ -148,11 +151,14 @@ class TensorFunction:
         self.nondifferentiable = [i for i, (n, y) in enumerate(function.outputs.items())
                                   if not y.is_float or n in function.nondifferentiable]
         self.engine_, self.engine_reason_ = "step", "asked for"
-        if engine != "step":
+        self._is_loss = function.is_loss and engine != "agent"
+        if self._is_loss and engine == "auto":
+            self.engine_reason_ = "the graph computes a loss, whose gradient is computed with it in one run"
+        elif engine != "step":
             graph = function.graph()
             wanted = [i.name for i in graph.graph.input if function.sources[i.name].is_float]
             self.engine_, self.engine_reason_ = select_for_backward(engine, graph, wanted, [])
-        self._gradients: dict[tuple[bool, ...], _StepGradient | _AgentGradient] = {}
+        self._gradients: dict[tuple[bool, ...], _Gradient] = {}
         self._traceable: dict[tuple[bool, ...], _StepGradient] = {}
 
     @cached_property
@@ -162,7 +168,7 @@ class TensorFunction:
     def __call__(self, sources: list[torch.Tensor]) -> Tensors:
         """Compute the outputs, recorded by torch.autograd if it records."""
         if torch.is_grad_enabled():
-            leaves = sources[: len(self.leaves)]
+            leaves = sources[: len(self.leaves)] if self.function.precomputed else sources
             needs = tuple([t.requires_grad for t in leaves])
             if True in needs:
                 gradient = self._gradients.get(needs) or self._add_gradient(needs)
@@ -170,7 +176,7 @@ class TensorFunction:
                 return apply(gradient, sources, *leaves)
         return self._session(sources)
 
-    def _add_gradient(self, needs: tuple[bool, ...]) -> _StepGradient | _AgentGradient:
+    def _add_gradient(self, needs: tuple[bool, ...]) -> _Gradient:
         """Make the gradient by those leaves that need one."""
         wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
         gradient = self._gradients[needs] = self._make_gradient(wanted)
@@ -193,11 +199,13 @@ class TensorFunction:
             self._traceable[needs] = gradient
         return gradient
 
-    def _make_gradient(self, wanted: Sequence[str]) -> _StepGradient | _AgentGradient:
+    def _make_gradient(self, wanted: Sequence[str]) -> _Gradient:
+        if self._is_loss:
+            return _LossGradient(self, wanted)
         if self.engine_ == "agent":
             try:
                 return _AgentGradient(self, wanted)
-            except ModelError as e:
+            except (ModelError, DeviceError) as e:
                 if self.engine == "agent":
                     raise
                 self.engine_, self.engine_reason_ = "step", str(e)
@@ -238,6 +246,15 @@ def _shapes_without_gradient(function: TensorFunction, outputs: Tensors, leaves:
 #: `apply` in C++. That of `Function`, in Python, prepares for functorch in 4 us, and refuses a `_Call` there.
 _apply = super(torch.autograd.Function, _Call).apply
 
+# What torch's engine calls is a method that looks for ours, for another name of it and for mistakes, in 1 us.
+_Call._backward_cls.apply = _Call.backward
+
+
+def _pick(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function from a sequence to a tuple of what it has at these places."""
+    # An `itemgetter` of one place returns no tuple.
+    return itemgetter(*places) if len(places) > 1 else lambda items: tuple([items[i] for i in places])
+
 
 class _StepGradient:
     """Our own gradient as two graphs: forward keeps only the tensors that backward reads.
@@ -261,6 +278,8 @@ class _StepGradient:
         self.kept_sources = [function.sources.index(n) for n in cut.leaves + cut.precomputed]
         names = [*outputs, *cut.saved]
         self.kept_outputs = [names.index(n) for n in [*cut.outputs, *cut.saved]]
+        self._keep = _pick([*self.kept_sources, *[len(function.sources) + i for i in self.kept_outputs]])
+        self._all = tuple([i for i, _ in self.seeds]) if cut.gradient[0].outputs else None
         self._gradients: dict[tuple[int, ...], tuple[TensorFunction, list[int]] | None] = {}
 
     @cached_property
@@ -272,17 +291,20 @@ class _StepGradient:
         """The outputs, then the saved tensors."""
         return self._session(sources)
 
-    def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
+    def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], Tensors, Any]:
         """The outputs, the tensors kept, and the shapes of the outputs."""
         tensors = self._session(sources)
-        kept = [sources[i] for i in self.kept_sources]
-        kept += [tensors[i] for i in self.kept_outputs]
+        kept = self._keep([*sources, *tensors])
         del tensors[self.count :]
         return tensors, kept, [y.shape for y in tensors] if self.count > 1 else None
 
-    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor | None]:
+    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any
+                 ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         present = tuple([i for i, _ in self.seeds if dys[i] is not None])
+        if present == self._all and not torch.is_grad_enabled():
+            session, pick = self._whole
+            return pick([*session([*kept, *dys]), None])
         if not present:
             return [None] * len(self.function.leaves)
         gradient = self._gradients.get(present) or self._gradient_of(present)
@@ -296,6 +318,20 @@ class _StepGradient:
         n = self.n_leaves
         gradients = function([*kept[:n], *[d for d in dys if d is not None], *kept[n:]])
         return [None if i < 0 else gradients[i] for i in positions]
+
+    @cached_property
+    def _whole(self) -> tuple[_TensorSession, Callable[[Tensors], Sequence[torch.Tensor | None]]]:
+        """The gradient where all seeds have a cotangent: between what is kept, then cotangents, and its outputs, then
+        None, of which each leaf has one.
+
+        It is a session of its own, in the order of a backward pass that torch does not record.
+        """
+        gradient, names = self.cut.gradient
+        leaves = list(gradient.leaves)
+        cotangents = dict(zip([i for i, _ in self.seeds], leaves[self.n_leaves :], strict=True))
+        sources = [*leaves[: self.n_leaves], *gradient.precomputed, *(cotangents.get(i, "") for i in range(self.count))]
+        session = _TensorSession(gradient.graph(), sources, self.function.placement)
+        return session, _pick([names.index(n) if n in names else -1 for n in self.function.leaves])
 
     def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor]:
         """The cotangents of all seeds, zeros for those that are None."""
@@ -351,7 +387,8 @@ class _AgentGradient:
         outputs = [_tensor(y, b) for y, b in zip(ortvalues, self.bools, strict=True)]
         return outputs, list(sources), (state, [y.shape for y in outputs])
 
-    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], state: Any) -> list[torch.Tensor | None]:
+    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], state: Any
+                 ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         agent_state, shapes = state
         if torch.is_grad_enabled():
@@ -366,6 +403,60 @@ class _AgentGradient:
         return [None if i < 0 else gradients[i] for i in self.positions]
 
 
+class _LossGradient:
+    """The gradient of a loss, which forward computes with the loss in one run, and backward scales.
+
+    A second backward pass through the same graph computes it again, and a second derivative starts from the leaves.
+
+    Parameters
+    ----------
+    function : TensorFunction
+        What is differentiated, a loss.
+    wanted : sequence of str
+        The leaves to differentiate by.
+    """
+
+    def __init__(self, function: TensorFunction, wanted: Sequence[str]):
+        self.function, self.wanted = function, wanted
+        joined, names = function.function.with_gradient(wanted)
+        self._session = _TensorSession(joined.graph(), function.sources, function.placement)
+        self.count = len(function.function.outputs)
+        self.seed = list(function.function.outputs).index(function.function.seeds[0])
+        self._pick = _pick([names.index(n) if n in names else -1 for n in function.leaves])
+        self._has_elements = all(v.is_static and 0 not in (v.shape or ()) for v in function.function.leaves.values())
+
+    @cached_property
+    def differentiable(self) -> _StepGradient:
+        """The same gradient from the leaves, which can be differentiated again."""
+        return _StepGradient(self.function, self.wanted, recompute=True)
+
+    def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], Tensors, list[Tensors] | None]:
+        """The outputs, the tensors kept, and the gradients, which the first backward pass takes."""
+        if not (self._has_elements or all(map(torch.Tensor.numel, sources))):
+            # A gradient sums over the rows, and 1.19.2 has no products of none.
+            return self.function.run(sources), sources, None
+        tensors = self._session(sources)
+        return tensors[: self.count], sources, [tensors[self.count :]]
+
+    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], state: list[Tensors] | None
+                 ) -> Sequence[torch.Tensor | None]:
+        """The gradient by each leaf, None where there is none."""
+        dy = dys[self.seed]
+        if dy is None or state is None or torch.is_grad_enabled():
+            return self.differentiable.backward(kept, dys, None)
+        gradients = state.pop() if state else self._session(kept)[self.count :]
+        # What is on another device is not waited for.
+        scale = dy.item() if dy.is_cpu else dy.reshape(())
+        if not dy.is_cpu or scale != 1:
+            for g in gradients:
+                g.mul_(scale)
+        return self._pick([*gradients, None])
+
+
+#: Ways to compute the gradient of a function.
+_Gradient = _StepGradient | _AgentGradient | _LossGradient
+
+
 class CompiledLayer:
     """The function of a layer in one mode, ready to run.
 
@@ -377,9 +468,13 @@ class CompiledLayer:
         Where it runs.
     engine : str
         How it is differentiated.
+    state : sequence of str
+        The names of the initializers that are parameters and buffers.
 
     Attributes
     ----------
+    read : list of int
+        The places in `state` of those that it takes.
     dtypes : list of torch.dtype
         Of the inputs.
     is_static : bool
@@ -390,7 +485,8 @@ class CompiledLayer:
         Which shapes of inputs have a compiled layer of their own.
     """
 
-    def __init__(self, layer: LayerFunction, placement: Placement, engine: str):
+    def __init__(self, layer: LayerFunction, placement: Placement, engine: str, state: Sequence[str]):
+        self.read = [state.index(n) for n in layer.initializers]
         self.function, self.device = TensorFunction(layer.function, placement, engine), placement.device
         self.masks, self.statistics, self.initializers = layer.masks, layer.statistics, layer.initializers
         inputs = [v for n, v in layer.function.leaves.items() if n not in layer.masks and n not in layer.initializers]
@@ -406,7 +502,7 @@ class CompiledLayer:
 
     def draw_masks(self, inputs: Tensors) -> list[torch.Tensor]:
         """Draw the masks as torch's own Dropout does."""
-        device = "cpu" if self.device.kind == "cpu" else str(self.device)
+        device = "cpu" if self.device.shares_memory else str(self.device)
         masks = []
         for mask, sizes in zip(self.masks.values(), self.mask_sizes, strict=True):
             shape = [d if isinstance(d, int) else inputs[d[0]].shape[d[1]] for d in sizes if d is not None]

@@ -29,7 +29,7 @@ from ortpartial.model import (
     specialize,
 )
 from ortpartial.rewrites import to_inference_mode
-from ortpartial.runtime import Device, choose_threads, cores
+from ortpartial.runtime import Device, DeviceName, choose_threads, cores
 from ortpartial.training import ShapePolicy, choose_state, program_bytes, select_for_fit
 
 from .autograd import CompiledLayer, Placement
@@ -50,7 +50,7 @@ from .onnx_export import register_translations
 __all__ = ["OnnxLayer"]
 
 
-class _Owners(list[tuple[str, torch.nn.Module, dict[str, Any], str, str]]):
+class _Owners(list[tuple[torch.nn.Module, dict[str, Any], str, str]]):
     """By initializer, the submodule that holds its tensor, the attributes of it, the kind, and the name there.
 
     torch.export copies the lists and dicts among the attributes of a module, and all that they hold, but no others.
@@ -79,6 +79,9 @@ class OnnxLayer(torch.nn.Module):
     cast to it, so that the layer computes in its own precision. Only strided tensors are copied. Of a language model,
     ``layer(input_ids)`` computes the attention mask, position ids and an empty key-value cache.
 
+    A graph that holds its loss, the only output to differentiate, computes it with its gradient in one run where
+    anything needs a gradient; evaluate it under ``torch.no_grad()``.
+
     ``torch.compile(fullgraph=True)`` takes the layer as one operator, and ``torch.onnx.export`` writes its graph with
     the weights of now: as nodes with ``dynamo=True``, as a function of the model with ``dynamo=False``. The exporters
     choose an opset; a graph with an operator that has no form there is refused.
@@ -95,8 +98,9 @@ class OnnxLayer(torch.nn.Module):
         ``"step"`` (our own gradient, of any order, on any onnxruntime), ``"agent"`` (onnxruntime-training's
         TrainingAgent, of the first order) or ``"auto"``, the agent where it is installed and right about every operator
         of the graph, and our own gradient for second derivatives.
-    device : torch.device or str, optional
-        The device of parameters and buffers.
+    device : torch.device, str or tuple of str and dict, optional
+        The device of parameters and buffers; or an execution provider of onnxruntime that runs the graphs, as in
+        ``"OpenVINOExecutionProvider"``, with a dict of options where it is a pair: tensors stay on the CPU.
     return_dict : bool
         Whether outputs are returned as a dict by name.
 
@@ -130,6 +134,8 @@ class OnnxLayer(torch.nn.Module):
     _unread: Sequence[str] = ()
     _run_apart: ClassVar[Any] = None
     _compiled: dict[Any, CompiledLayer]
+    #: Of them, those for the dtype and device of now, by mode and shapes, where nothing has to be checked at a call.
+    _current: dict[tuple[Any, ...], CompiledLayer]
     _owners: _Owners
 
     def __init__(
@@ -137,7 +143,7 @@ class OnnxLayer(torch.nn.Module):
         model: Model | ModelProto | bytes | str | os.PathLike[str],
         trainable: WeightSelection | None = None,
         engine: str = "auto",
-        device: torch.device | str | None = None,
+        device: torch.device | DeviceName | None = None,
         *,
         return_dict: bool = False,
     ):
@@ -158,7 +164,21 @@ class OnnxLayer(torch.nn.Module):
         self._loaded = _without_state(loaded, self.state_names)
         self._reset()
         if device is not None:
-            self.to(device)
+            self._place(device)
+
+    #: The execution provider that runs the graphs where the tensors are on the CPU.
+    _provider: Device | None = None
+
+    def _place(self, device: Any) -> None:
+        """Move tensors to a device of torch, or let an execution provider run the graphs."""
+        try:
+            self.to(torch.device(device))
+        except (RuntimeError, TypeError):  # No device of torch
+            parsed = Device.parse(device)
+            if parsed.is_provider:
+                self._provider = parsed
+            else:
+                self.to(torch.device(parsed.kind, parsed.index))
 
     @classmethod
     def from_torch(cls, module: torch.nn.Module, example: Any, **settings: Any) -> OnnxLayer:
@@ -287,16 +307,18 @@ class OnnxLayer(torch.nn.Module):
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Current parameters and buffers by the names of the initializers, even if they have been replaced."""
+        return dict(zip(self.state_names, self._state(), strict=True))
+
+    def _state(self) -> list[torch.Tensor]:
+        """Current parameters and buffers in the order of `state_names`."""
         owners = self.__dict__["_owners"]
         if not owners:
-            holders = [(n, *find_owner(self, key)) for n, key in self.state_names.items()]
-            owners = self._owners = _Owners((n, module, module.__dict__, kind, key) for n, module, kind, key in holders)
-        tensors = {}
-        for name, module, fields, kind, key in owners:
-            t = fields[kind].get(key)  # torch.export replaces the dict of a kind for a while.
-            # A parametrization takes the tensor out of the module and computes it in an attribute.
-            tensors[name] = getattr(module, key) if t is None else t
-        return tensors
+            holders = [find_owner(self, key) for key in self.state_names.values()]
+            owners = self._owners = _Owners((module, module.__dict__, kind, key) for module, kind, key in holders)
+        # torch.export replaces the dict of a kind for a while. A parametrization takes the tensor out of the module and
+        # computes it in an attribute.
+        return [getattr(module, key) if (t := fields[kind].get(key)) is None else t
+                for module, fields, kind, key in owners]
 
     def _key(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> tuple[Any, ...]:
         """The key of a compiled layer: shapes (empty for all), mode, dtype, device, and torch's stream there."""
@@ -317,6 +339,7 @@ class OnnxLayer(torch.nn.Module):
             others = [k for k in self._compiled if k[0] and k[1:] == key[1:]]
             if shapes and len(others) >= ShapePolicy.MOST:  # Only where no layer serves all shapes.
                 self._compiled.pop(others[0], None)  # Another thread may have removed it.
+                self._current = {}
             _, training, dtype, device, stream = key
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
@@ -327,18 +350,23 @@ class OnnxLayer(torch.nn.Module):
             axes = [axis for v, shape in inputs for axis in zip(v.shape or (), shape, strict=False)]
             threads = choose_threads([*function.outputs.values(), *(function.leaves[n] for n in layer.initializers)],
                                      sizes={d: n for d, n in axes if isinstance(d, str)})
-            placement = Placement(Device(Device.parse(device.type).kind, device.index or 0, stream),
+            where = self._provider if device.type == "cpu" else None
+            placement = Placement(where or Device(Device.parse(device.type).kind, device.index or 0, stream),
                                   threads or min(torch.get_num_threads(), cores()))
-            self._compiled[key] = CompiledLayer(layer, placement, self._engine)
+            self._compiled[key] = CompiledLayer(layer, placement, self._engine, list(self.state_names))
         return self._compiled[key]
 
     def _compile_for(self, tensors: Sequence[torch.Tensor]) -> CompiledLayer:
         """The compiled layer for these inputs: for all shapes, or for their own."""
-        shapes = tuple([t.shape for t in tensors])
+        shapes, current = tuple([t.shape for t in tensors]), self._current
         if self._ranges or 0 in map(torch.Tensor.numel, tensors):
             self._check_inputs(tensors)
-        compiled = self._compiled.get(self._key(shapes))
+        key = self._key(shapes)
+        compiled = self._compiled.get(key)
         if compiled is not None:
+            if not self._ranges and compiled.device.kind == "cpu":  # On others, torch's stream decides.
+                mode = key[1]
+                current[mode, shapes] = compiled
             return compiled
         compiled = self._compile(first=shapes)
         if compiled.is_static or not (compiled.needs_sizes or compiled.policy.choose(
@@ -364,11 +392,11 @@ class OnnxLayer(torch.nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
         super()._apply(fn, recurse)
-        self._probe = fn(self._probe)
+        self._probe, self._current = fn(self._probe), {}
         return self
 
     def _reset(self) -> None:
-        self._compiled, self._owners = {}, _Owners()
+        self._compiled, self._current, self._owners = {}, {}, _Owners()
         self._computed = find_computed_inputs(self._loaded)
         self._ranges = index_ranges(self._loaded.inputs, self._loaded.outputs.values())
         self._handle = register_layer(self)
@@ -376,7 +404,7 @@ class OnnxLayer(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Sessions cannot be pickled; they are made again.
-        state = {k: v for k, v in self.__dict__.items() if k not in ("_compiled", "_owners", "_loaded")}
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_compiled", "_current", "_owners", "_loaded")}
         return {**state, "_onnx": self._onnx.SerializeToString(), "_libraries": find_libraries(self._onnx)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -419,21 +447,23 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     for t in inputs:
         if not isinstance(t, torch.Tensor):
             raise TypeError(_describe_stranger(names, inputs))
-    compiled = layer._compile_for(inputs)
+    place = fields["training"], tuple([t.shape for t in inputs])
+    compiled = fields["_current"].get(place) or layer._compile_for(inputs)
     device = fields["_probe"].device
     for t, dtype in zip(inputs, compiled.dtypes, strict=True):
         if t.dtype is not dtype or t.device != device:
             inputs = tuple(_convert_inputs(layer, inputs, compiled.dtypes))
             break
-    state = layer._tensors()
-    leaves = [*inputs, *[state[n] for n in compiled.initializers]]
+    state = layer._state()
+    leaves = [*inputs, *[state[i] for i in compiled.read]]
     if compiled.masks:
         leaves += compiled.draw_masks(inputs)
     outputs = compiled.function(leaves)
     if compiled.statistics:
+        tensors = layer._tensors()
         with torch.no_grad():
             for s, batch in zip(compiled.statistics, outputs[len(layer.output_names) :], strict=True):
-                state[s.name].lerp_(batch, 1 - s.momentum)
+                tensors[s.name].lerp_(batch, 1 - s.momentum)
             layer._count_batches()
         outputs = outputs[: len(layer.output_names)]
     if len(outputs) == 1 and not fields["_return_dict"]:

@@ -3,7 +3,7 @@
 from .counter_rng import draw_mask
 from .counting import count_elements, find_weighting, make_weights
 from .engine import Engine, WeightedMean
-from .engine_selection import select_engine, select_for_backward, select_for_fit
+from .engine_selection import MANY_STEPS, select_engine, select_for_backward, select_for_fit, select_for_length
 from .forward_backward import OrtGradientForwardBackward
 from .gradient_cut import GradientCut, GraphFunction
 from .loss_output import LossOutput
@@ -16,9 +16,9 @@ from .split_graphs import forward_graph, row_loss_graph
 from .state_choice import choose_state
 from .step import gradient_graph, make_targets, mean_loss, step_values
 
-__all__ = ["ACCUMULATED", "AVERAGE", "Engine", "GradientCut", "GraphFunction", "LossOutput", "Names",
+__all__ = ["ACCUMULATED", "AVERAGE", "MANY_STEPS", "Engine", "GradientCut", "GraphFunction", "LossOutput", "Names",
            "OrtGradientForwardBackward", "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription",
            "WeightedMean", "choose_state", "count_elements", "describe_weights", "draw_mask", "find_weighting",
            "forward_bytes", "forward_graph", "gradient_graph", "known_shape", "make_targets", "make_weights",
            "mean_loss", "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine",
-           "select_for_backward", "select_for_fit", "shared_sessions", "step_values"]
+           "select_for_backward", "select_for_fit", "select_for_length", "shared_sessions", "step_values"]

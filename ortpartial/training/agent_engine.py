@@ -33,7 +33,7 @@ class AgentEngine(Engine):
             ("learning_rate", ("update",)))
 
     def __init__(self, spec: TrainingSpec):
-        if not Device.parse(spec.device).shares_memory:
+        if not Device.parse(spec.device).is_cpu:
             raise DeviceError(f"engine='agent' trains on the CPU alone, not on {spec.device!r}; use engine='step'.")
         if spec.vocabulary is not None:
             raise ModelError("engine='agent' reads no inputs of strings; use engine='step'.")

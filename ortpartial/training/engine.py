@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
-from ortpartial.runtime import CPU, Binding, Buffer, Device, Session, Turn
+from ortpartial.runtime import CPU, Binding, Buffer, Device, NodePlacement, Session, Turn
 
 from .counting import count_rows, find_weighting
 from .names import Names
@@ -240,10 +240,12 @@ class Engine(ABC):
         self.local = _Local()
         first = {w: spec.model.arrays[w] for w in spec.moving}
         zeros = {name: (spec.shapes_of_states(w)[s], first[w].dtype) for name, (w, s) in spec.states.items()}
-        sides = [{**{w: Buffer(np.array(a, order="C"), spec.device) for w, a in {**first, **spec.scaling}.items()},
+        # The first step writes to the whole second set, which starts without content.
+        sides = [{**{w: Buffer(allocate(a, order="C"), spec.device) for w, a in {**first, **spec.scaling}.items()},
                   **{n: Buffer(np.zeros(*z), spec.device) for n, z in zeros.items()}}
-                 for _ in range(self.copies)]
+                 for allocate in (np.array, np.empty_like)[: self.copies]]
         self.sides = sides[0], sides[-1]
+        self._join_buffers()
         self.side = 0
         self._checked = [*spec.moving, *(n for n, (_, s) in spec.states.items() if s == ACCUMULATED)]
         names = spec.names
@@ -270,9 +272,18 @@ class Engine(ABC):
         self._counts: np.ndarray | None = None
 
     @property
+    def placement(self) -> NodePlacement | None:
+        """Which nodes of a step an execution provider runs, once one is compiled; None on other devices."""
+        bindings = (b for program in self._programs.values() for b in getattr(program, "bindings", ()))
+        return next((b.session.placement for b in bindings), None)
+
+    @property
     def is_first(self) -> bool:
         """Whether this is the first of the processes that train together."""
         return True
+
+    def _join_buffers(self) -> None:  # noqa: B027 - each has memory of its own
+        """Lay buffers side by side which a step takes as one."""
 
     def connect(self) -> None:  # noqa: B027 - a single process has nothing to connect to
         """Connect the processes that train together."""

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.graph import VIEWS, Value, build, find_inputs, make_node, op, rewrite, scan, topological, variable
+from ortpartial.graph import VIEWS, Value, build, make_node, op, rewrite, scan, topological, variable
 
+from .ahead import compute_ahead, find_ahead
+from .flat_weights import FlatGroup, find_flat_groups
 from .names import Names
 from .spec import TrainingSpec
 from .step import step_values
@@ -44,33 +46,49 @@ def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False,
         iteration is the number of batches seen; and ``order``, (steps, rows of a batch), the rows of every batch.
         Outputs: those of the step, with one loss a batch.
     """
-    names = spec.names
-    inputs, outputs = step_values(spec, weighted=weighted)
+    names, groups = spec.names, find_flat_groups(spec)
+    inputs, outputs = step_values(spec, weighted=weighted, groups=groups)
     carried, rows, batch = split_inputs(inputs, outputs, names)
     k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n in (names.seed, names.rate_scale)}
     order = variable(names.free("order"), np.int64, ["steps", batch])
 
-    counts = [k] if find_inputs(outputs.values(), {names.iteration: k}) else []
     # A slice of what is gathered for all steps at once is no copy, and a node in the body costs each time.
     ahead = [n for n in rows if _may_be_anywhere(inputs[n], list(outputs.values()))]
     slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
     loss, scaled = _scaled_apart(outputs[names.loss])
+    results = [loss, *list(outputs.values())[1:]]
+    numbers = find_ahead(results, k, [*fixed.values()])
+    ks = k + op.Range(1, op.Squeeze(op.Shape(order, start=0, end=1)) + 1, 1)
 
     def step(*values: Value) -> list[Value]:
-        counted = [v + 1 for v in values[: len(counts)]]
-        state = values[len(counts) : -len(slices)]
-        arrays = dict(zip([*carried, *ahead], [*state, *values[-len(slices) :]], strict=False))
+        arrays = dict(zip([*carried, *ahead], [*values[: len(carried)], *values[-len(slices) :]], strict=False))
         arrays |= {n: op.Gather(v, values[-1], axis=0) for n, v in rows.items() if n not in ahead}
-        new = {**dict(zip(counts, counted, strict=True)), **{inputs[n]: v for n, v in arrays.items()}}
-        each, *after = rewrite([loss, *list(outputs.values())[1:]], new)
-        return [*counted, *after, each]
+        new = dict(zip(numbers, values[len(carried) :], strict=False)) | {inputs[n]: v for n, v in arrays.items()}
+        each, *after = rewrite(results, new)
+        return [*after, each]
 
-    *_, each = results = scan(step, [*counts, *(inputs[n] for n in carried)], slices)
+    vectors = _find_vectors(spec, groups, inputs)
+    start = [vectors[n][0].join([*vectors[n][1].values()]) if n in vectors else inputs[n] for n in carried]
+    *after, each = scan(step, start, [*compute_ahead(numbers, k, ks), *slices])
     for schema, by in reversed(scaled):
         each = make_node(schema, [each, by], {}).outputs[0]
-    named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in carried}}
-    new = dict(zip(map(names.new, carried), results[len(counts) :], strict=False))
-    return build(named, {names.loss: each, **new}, name="epoch", apart=apart)
+    named = {**rows, names.free("order"): order, **fixed, names.iteration: k}
+    new = {names.loss: each}
+    for n, v in zip(carried, after, strict=True):
+        group, parts = vectors.get(n, (None, {n: inputs[n]}))
+        named |= parts
+        new.update(zip(map(names.new, parts), [v] if group is None else group.split(v).values(), strict=True))
+    return build(named, new, name="epoch", apart=apart)
+
+
+def _find_vectors(
+    spec: TrainingSpec, groups: Sequence[FlatGroup], inputs: Mapping[str, Value]
+) -> dict[str, tuple[FlatGroup, dict[str, Value]]]:
+    """By the names of the vectors of a step, their groups, and variables for the tensors that they consist of."""
+    return {vector: (group, {n: variable(n, inputs[vector].dtype, shape)
+                             for n, shape in zip(members, group.shapes.values(), strict=True)})
+            for group in groups
+            for vector, members in group.names(spec.names, spec.shapes_of_states(group.first)).items()}
 
 
 def split_inputs(

@@ -51,17 +51,21 @@ class EpochEngine(StepEngine):
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, many in one run."""
-        count, rows = batches.shape
+        rows = batches.shape[1]
         if steps == 1 or rows * self._trained > _LONG_STEP or not self._is_whole:
             super()._train(batches, shapes, mean, steps)
             return
         program = self._program("epoch", shapes, rows)
-        batches = np.ascontiguousarray(batches, np.int64)
-        row = sum(a[:1].nbytes for a in self._data.values())
-        chunk = max(1, min(_CHUNK, _NEAR // (rows * row)))
-        start = 0
+        self._run(program, batches, max(1, min(_CHUNK, self._count_near(rows))), mean, steps)
+
+    def _count_near(self, rows: int) -> int:
+        """How many batches of so many rows are still near when they are read."""
+        return _NEAR // (rows * sum([a[:1].nbytes for a in self._data.values()]))
+
+    def _run(self, program: Any, batches: np.ndarray, chunk: int, mean: WeightedMean, steps: int) -> None:
+        """Run a program on chunks of so many batches."""
+        count, start = len(batches), 0
         while start < count:
-            self.k.numpy()[...] = self.iteration
             losses = program(self.side, part := batches[start : start + chunk - mean.waiting])
             self.side ^= 1
             self.iteration += len(part)
@@ -95,8 +99,9 @@ class _EpochProgram:
 
     def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
         binding = self.bindings[side]
+        self.engine.k.numpy()[...] = self.engine.iteration
         for name in self.data:
             binding.bind_input(name, self.rows.arrays[name])
-        binding.bind_input(self.order, batches)
+        binding.bind_input(self.order, np.ascontiguousarray(batches, np.int64))
         binding.run(self.engine.local.options)
         return binding.ortvalues()[self.names.loss].numpy()

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, resolve_weights
-from ortpartial.exceptions import DataError, ModelError
+from ortpartial.exceptions import DataError, DeviceError, ModelError
 from ortpartial.graph import FLOATS, to_dtype
 from ortpartial.learning import FormerAttributes, NamedSettings, accept_former_names
 from ortpartial.model import (
@@ -25,7 +25,7 @@ from ortpartial.model import (
     match_names,
     specialize,
 )
-from ortpartial.runtime import Session, TrainingAgent, Turn
+from ortpartial.runtime import DeviceName, Session, TrainingAgent, Turn
 
 from .engine_selection import select_for_backward
 from .gradient_cut import GradientCut, GraphFunction
@@ -78,8 +78,8 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
     inputs : str or sequence of str, optional
         Inputs to differentiate by, all of real numbers by default. Leave out those before rounding or an operator that
         has no gradient, and those whose gradients nobody reads.
-    device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    device : str or tuple of str and dict
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
     engine : str
         ``"agent"`` (onnxruntime-training's TrainingAgent), ``"step"`` (our own gradient, on any onnxruntime) or
         ``"auto"``, the agent where it is installed and right about every operator of the graph.
@@ -114,7 +114,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         weights_to_train: WeightSelection | None = None,
         *,
         inputs: str | Sequence[str] | None = None,
-        device: str = "cpu",
+        device: DeviceName = "cpu",
         engine: str = "auto",
     ):
         self._model = load(model)
@@ -138,7 +138,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         if self.engine_ == "agent":
             try:
                 self._agent = TrainingAgent(forward, self.weights_to_train, input_grads=self.inputs, device=self.device)
-            except ModelError as e:
+            except (ModelError, DeviceError) as e:
                 if self._engine == "agent":
                     raise
                 self.engine_, self.engine_reason_ = "step", str(e)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import backpropagate
 from ortpartial.exceptions import ModelError, NoGradientError
-from ortpartial.graph import RANDOM, Value, build, find_boundary, find_reached, topological, variable, zeros_like
+from ortpartial.graph import (
+    RANDOM,
+    Value,
+    build,
+    find_boundary,
+    find_reached,
+    ones_like,
+    topological,
+    variable,
+    zeros_like,
+)
 from ortpartial.rewrites import rewrite_step
 
 __all__ = ["GradientCut", "GraphFunction"]
@@ -58,6 +69,52 @@ class GraphFunction:
         """The leaves, then the precomputed values."""
         return {**self.leaves, **self.precomputed}
 
+    @property
+    def seeds(self) -> list[str]:
+        """The outputs that can be differentiated."""
+        return [n for n, y in self.outputs.items() if y.is_float and n not in self.nondifferentiable]
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether a single output can be differentiated and is one number, whose gradient may be scaled afterwards.
+
+        Nothing may be drawn at random, and in float16 a gradient would be 0 that was to be scaled before.
+        """
+        if self.is_gradient or self.precomputed or len(self.seeds) != 1:
+            return False
+        y = self.outputs[self.seeds[0]]
+        if y.shape is None or any(d != 1 for d in y.shape):
+            return False
+        nodes = topological([y], set(self.leaves.values()))
+        return not any(n.op_type in RANDOM or any(v.dtype == np.float16 for v in n.outputs) for n in nodes)
+
+    def with_gradient(self, wanted: Sequence[str]) -> tuple[GraphFunction, list[str]]:
+        """Join a loss and its gradient in one function.
+
+        Parameters
+        ----------
+        wanted : sequence of str
+            The leaves to differentiate by.
+
+        Returns
+        -------
+        GraphFunction and list of str
+            The outputs, then the gradient of the loss by those leaves that it depends on, and which leaves these are.
+
+        Raises
+        ------
+        NoGradientError
+            An operator on the way has no rule and no body.
+        """
+        y = self.outputs[self.seeds[0]]
+        gradients = backpropagate([y], [ones_like(y)], [self.leaves[w] for w in wanted])
+        names = [w for w, g in zip(wanted, gradients, strict=True) if g is not None]
+        outputs = dict(self.outputs)
+        for name, g in zip(wanted, gradients, strict=True):
+            if g is not None:
+                outputs[_free(f"{name}_grad", {*outputs, *self.leaves})] = g
+        return GraphFunction(self.leaves, outputs), names
+
     def graph(self, saved: Mapping[str, Value] | None = None, *, fast: bool = True) -> ModelProto:
         """Build the function as a model whose inputs are the sources that it reads.
 
@@ -101,6 +158,13 @@ def _unmoved(v: Value, sources: Container[Value]) -> Value:
     while v not in sources and v.node is not None and v.node.op_type in _MOVING and (x := _cheap_input(v)) is not None:
         v = x
     return v
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """A name, underscored until nothing else has it."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 class GradientCut:
@@ -150,7 +214,7 @@ class GradientCut:
             if not (leaf := function.leaves[name]).is_float:
                 raise ModelError(f"{name!r} holds {leaf.dtype}, and only real numbers have a gradient.")
         self.function, self.wanted, self.with_zeros = function, list(wanted), with_zeros
-        self.seeds = [o for o, y in function.outputs.items() if y.is_float and o not in function.nondifferentiable]
+        self.seeds = function.seeds
         self._taken = {*function.sources, *function.outputs}
         cotangents, gradients = self._backpropagate(self.seeds)
         read = {} if recompute else self._values_to_keep(gradients.values())
@@ -169,8 +233,7 @@ class GradientCut:
 
     def _free(self, name: str) -> str:
         """Reserve a name, underscored until nothing else has it."""
-        while name in self._taken:
-            name += "_"
+        name = _free(name, self._taken)
         self._taken.add(name)
         return name
 

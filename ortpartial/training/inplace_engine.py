@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -69,7 +68,7 @@ class InplaceEngine(Engine):
     def gradient(self, spec: TrainingSpec, apart: dict[str, np.ndarray] | None = None) -> ModelProto:
         """The graph of the gradient; see `build` for `apart`."""
         gradient = spec.gradient or checkpoint_gradient(recompute_cheap)
-        return gradient_graph(replace(spec, gradient=gradient), weighted=self._weighted, apart=apart)
+        return gradient_graph(spec.with_gradient(gradient), weighted=self._weighted, apart=apart)
 
     def _open(self, key: ProgramKey) -> Any:
         """A step for batches of these shapes, or of all."""

@@ -198,7 +198,7 @@ class TrainingSpec:
     @property
     def may_branch(self) -> bool:
         """Whether the device can take a step with branches."""
-        return self.branches and Device.parse(self.device).shares_memory
+        return self.branches and Device.parse(self.device).is_cpu
 
     @property
     def planned_rate(self) -> BaseLearningRate:
@@ -249,8 +249,16 @@ class TrainingSpec:
 
     def threads(self) -> int | None:
         """Number of threads of a step, the same in every engine."""
-        values = [*(self.rewritten.outputs[o] for o in self.losses), *self.trained.values()]
-        return choose_threads(values, sizes=self.sizes)
+        trained = list(self.trained.values())
+        if choose_threads(trained, sizes=self.sizes) is None:  # Large weights decide, without a look at the model.
+            return None
+        return choose_threads([*(self.rewritten.outputs[o] for o in self.losses), *trained], sizes=self.sizes)
+
+    def with_gradient(self, gradient: Gradient) -> TrainingSpec:
+        """The same training with another gradient, for which the model is not rewritten again."""
+        spec = replace(self, gradient=gradient)
+        vars(spec)["rewritten"] = self.rewritten
+        return spec
 
 
 def known_shape(v: Value) -> tuple[int | str | None, ...]:

@@ -16,6 +16,7 @@ from ortpartial.rewrites import RowHead, all_finite, find_row_head, prepare_trai
 
 from .counter_rng import draw_mask
 from .counting import make_weights, weigh_elements
+from .flat_weights import FlatGroup
 from .spec import TrainingSpec, known_shape
 from .update import append_update
 
@@ -55,8 +56,8 @@ def sum_values(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else op.Sum(*(cast(v, values[0]) for v in values))
 
 
-def step_graph(spec: TrainingSpec, *, weighted: bool | str = False,
-               apart: dict[str, np.ndarray] | None = None) -> ModelProto:
+def step_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: dict[str, np.ndarray] | None = None,
+               groups: Sequence[FlatGroup] = ()) -> ModelProto:
     """A whole training step as one model, on any runtime.
 
     Parameters
@@ -67,6 +68,8 @@ def step_graph(spec: TrainingSpec, *, weighted: bool | str = False,
         Whether the rows have weights, or the elements of the targets.
     apart : dict of str to numpy.ndarray, optional
         Receives the big constants: see `build`.
+    groups : sequence of FlatGroup
+        As for `step_values`.
 
     Returns
     -------
@@ -76,11 +79,12 @@ def step_graph(spec: TrainingSpec, *, weighted: bool | str = False,
         the loss of the batch before the step, without the penalty, then statistics, weights, states and scale after
         the step. The names are those of `Names`.
     """
-    return build(*step_values(spec, weighted=weighted), name="step", apart=apart)
+    return build(*step_values(spec, weighted=weighted, groups=groups), name="step", apart=apart)
 
 
 def step_values(
-    spec: TrainingSpec, *, weighted: bool | str = False, k: Value | None = None, simplified: bool = True
+    spec: TrainingSpec, *, weighted: bool | str = False, k: Value | None = None, simplified: bool = True,
+    groups: Sequence[FlatGroup] = (),
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """A whole training step as an expression: what `step_graph` builds.
 
@@ -94,6 +98,8 @@ def step_values(
         The number of the batch, if it is not an input.
     simplified : bool
         Whether the model is simplified first; a step that starts from the tensors of the model as it is cannot have it.
+    groups : sequence of FlatGroup
+        Weights that are vectors of the step, and so their states, by the name of the group.
 
     Returns
     -------
@@ -116,13 +122,15 @@ def step_values(
     if k is None:
         inputs[names.iteration] = number
     counted = number - [*scaling.values()][-1] if scaling else number  # steps that were skipped do not count
-    append_update(spec, trained, gradients, counted, inputs, outputs)
+    append_update(spec, trained, gradients, counted, inputs, outputs, groups=groups)
     if precision is not None and scaling:
         finite = all_finite(gradients)
         for n in [n for n in inputs if names.new(n) in outputs]:
             outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
         inputs.update(scaling)
         outputs.update(zip(map(names.new, scaling), precision.update(finite, *scaling.values()), strict=True))
+    parts = {trained[n]: part for group in groups for n, part in group.split(inputs[group.name]).items()}
+    outputs = dict(zip(outputs, rewrite(list(outputs.values()), parts), strict=True))
     return inputs, rewrite_step(outputs)
 
 
@@ -218,8 +226,9 @@ def _differentiate_chunks(
 
 
 def _rows(model: Model) -> int | str | None:
-    """The size of the first axis of the inputs."""
-    return next((v.shape[0] for v in model.inputs.values() if v.shape), None)
+    """The size of the first axis of the inputs; the sizes of one that is not read may be left open."""
+    read = find_inputs(model.outputs.values(), model.inputs) or model.inputs
+    return next((v.shape[0] for v in read.values() if v.shape), None)
 
 
 def _scale_gradient(gradient: Gradient, scale: Value) -> Gradient:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ortpartial.graph import Value, cond, constant, op, variable, zeros_like
 from ortpartial.learning import descend, drop_flushes, share_flushes
 
+from .flat_weights import FlatGroup
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec
 
 __all__ = ["append_update"]
@@ -23,6 +24,7 @@ def append_update(
     inputs: dict[str, Value],
     outputs: dict[str, Value],
     due: bool | None = None,
+    groups: Sequence[FlatGroup] = (),
 ) -> None:
     """Append weights and states before the step to the inputs, and after it to the outputs.
 
@@ -41,6 +43,8 @@ def append_update(
     due : bool, optional
         With `accumulate`, whether this batch updates the weights, and leaves the sum of gradients to be set to zero, or
         adds to the sum alone; by default the graph finds out by k.
+    groups : sequence of FlatGroup
+        Weights that are vectors of the step, and so their states, by the name of the group.
     """
     names = spec.names
     states: dict[str, dict[str, Value]] = {n: {} for n in weights}
@@ -51,6 +55,8 @@ def append_update(
         scale = inputs[names.rate_scale] = variable(names.rate_scale, np.float64, [])
         factors = {n: scale if factor == 1 else scale * factor for n, factor in factors.items()}
     update = _Update(spec, weights, states, factors)
+    for group in groups:
+        update = update.flatten(group)
     inputs.update(update.before)
     # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
     by_age = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
@@ -69,6 +75,19 @@ class _Update:
     weights: Mapping[str, Value]
     states: Mapping[str, Mapping[str, Value]]
     factors: Mapping[str, Value | float]
+    groups: Mapping[str, FlatGroup] = field(default_factory=dict)
+
+    def flatten(self, group: FlatGroup) -> _Update:
+        """The same update with a vector in place of some weights, whose gradients are still given one by one."""
+        rest = [n for n in self.weights if n not in group.shapes]
+        vector = variable("", self.weights[group.first].dtype, [group.size])
+        states = {s: variable("", v.dtype, [group.size]) for s, v in self.states[group.first].items()}
+        return replace(
+            self,
+            weights={**{n: self.weights[n] for n in rest}, group.name: vector},
+            states={**{n: self.states[n] for n in rest}, group.name: states},
+            factors={**{n: self.factors[n] for n in rest}, group.name: self.factors[group.first]},
+            groups={**self.groups, group.name: group})
 
     @property
     def before(self) -> dict[str, Value]:
@@ -82,10 +101,11 @@ class _Update:
             gradients = dict(zip(gradients, spec.gradient_clipping(list(gradients.values())), strict=True))
         weights: dict[str, Value] = {}
         states: dict[str, dict[str, Value]] = {}
-        for n, g in gradients.items():
+        for n, g in self._join(gradients).items():
             former = {s: v for s, v in self.states[n].items() if s not in (ACCUMULATED, AVERAGE)}
-            start = spec.rate_starts.get(n, 0)
-            weights[n], *new = spec.rates[n].apply(
+            first = self.groups[n].first if n in self.groups else n
+            start = spec.rate_starts.get(first, 0)
+            weights[n], *new = spec.rates[first].apply(
                 self.weights[n], g, k, *former.values(), start=start, factor=self.factors[n])
             states[n] = dict(zip(former, new, strict=True))
             if averaging is not None:
@@ -118,6 +138,11 @@ class _Update:
         else:
             after = [op.Where(is_due, new, old) for new, old in zip(update(), before.values(), strict=True)]
         return dict(zip(before, after, strict=True))
+
+    def _join(self, gradients: Mapping[str, Value]) -> dict[str, Value]:
+        """Gradients of weights by those of vectors, as well."""
+        joined = {n: g for n, g in gradients.items() if n in self.weights}
+        return joined | {i: group.join([gradients[n] for n in group.shapes]) for i, group in self.groups.items()}
 
     def _by_name(
         self, weights: Mapping[str, Value], states: Mapping[str, Mapping[str, Value]]

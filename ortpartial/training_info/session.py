@@ -29,7 +29,7 @@ from ortpartial.model import (
     write,
 )
 from ortpartial.rewrites import rewrite_model
-from ortpartial.runtime import Binding, Buffer, Device, Session, Turn, as_numpy, choose_threads
+from ortpartial.runtime import Binding, Buffer, Device, DeviceName, Session, Turn, as_numpy, choose_threads
 
 from .checker import check_training_info, initialization
 from .graphs import build_step, list_computed, mutable, pairs, strip_training_info
@@ -53,8 +53,8 @@ class TrainingSession:
     ----------
     model : onnx.ModelProto, bytes, path or Model
         A model with training information; it is not written to. Of a `Model`, the session keeps ``straight_through``.
-    device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    device : str or tuple of str and dict
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
     folder : path, optional
         Where the external data of a ModelProto or of bytes are; those of a path are beside it.
     returned : collection of str, optional
@@ -99,8 +99,9 @@ class TrainingSession:
     [[1.0]]
     """
 
-    def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], *, device: str | Device = "cpu",
-                 folder: str | os.PathLike[str] | None = None, returned: Collection[str] | None = None,
+    def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], *,
+                 device: DeviceName | Device = "cpu", folder: str | os.PathLike[str] | None = None,
+                 returned: Collection[str] | None = None,
                  threads: int | None = None, exchanges: Mapping[str, Callable[[Buffer], None]] | None = None):
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
@@ -504,7 +505,7 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
 
 
 def draw_initialization(
-    graph: Model, seed: int | None, rng: np.random.Generator, device: str | Device = "cpu"
+    graph: Model, seed: int | None, rng: np.random.Generator, device: DeviceName | Device = "cpu"
 ) -> dict[str, np.ndarray]:
     """Run an initialization, whose random numbers numpy draws, alike on every runtime.
 

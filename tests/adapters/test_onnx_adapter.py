@@ -14,6 +14,8 @@ from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.model import read_adapter
 from ortpartial.runtime import has_adapter_files, read_adapter_file, write_adapter_file
 
+needs_rank_0 = pytest.mark.skipif(
+    not has_adapter_files(), reason="onnxruntime 1.19.2 leaves the memory of a product of rank 0 as it is.")
 needs_files = pytest.mark.skipif(not has_adapter_files(), reason="onnxruntime has an AdapterFormat from 1.20 on.")
 DRAW = np.random.default_rng(0)
 IDS = DRAW.integers(0, 11, (7, 6))
@@ -67,6 +69,7 @@ ADDED = {
 }
 
 
+@needs_rank_0
 @pytest.mark.parametrize("name", ADDED)
 def test_without_an_adapter_the_base_computes_what_it_did(name):
     model = make_network()
@@ -79,6 +82,7 @@ def test_without_an_adapter_the_base_computes_what_it_did(name):
     assert remove_adapter(base) == model
 
 
+@needs_rank_0
 def test_a_base_of_an_old_ir_version():
     """Up to version 3 all initializers are inputs, too, which stay what they are."""
     model = make_network()

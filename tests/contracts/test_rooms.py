@@ -19,6 +19,7 @@ ORDER = (
     "autodiff",
     "rewrites learning",
     "runtime",
+    "native",
     "training",
     "training_info torch plots",
     "kits adapters",

@@ -21,6 +21,7 @@ from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.losses import ElasticLearningLoss
 from ortpartial.learning.optimizers import LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
+from ortpartial.training.engine import Engine
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -148,6 +149,23 @@ def test_divergence(engine, exc):
             o.partial_fit(1e30 * X, Y)
         assert caught[0].filename == __file__
     o.predict(X)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_single_step_that_diverges(engine, monkeypatch):
+    """What it has read is still there: nothing is copied before it."""
+    o = optimizer(linear(), learning_rate=LearningRateSGDNesterov(), engine=engine, batch_size=60).partial_fit(X, Y)
+    before, copies, snapshot = o.get_state() + o.get_state("optimizer"), [], Engine.snapshot
+
+    def count(self, *, copy=True):
+        copies.append(copy)
+        return snapshot(self, copy=copy)
+
+    monkeypatch.setattr(Engine, "snapshot", count)
+    with pytest.raises(ConvergenceError, match=r"at iteration 2 .* the weights are those of iteration 1"):
+        o.partial_fit(1e30 * X, Y)
+    assert not copies[0]
+    assert all((a == b).all() for a, b in zip(before, o.get_state() + o.get_state("optimizer"), strict=True))
 
 
 def test_goes_on_after_divergence():

@@ -140,7 +140,7 @@ def test_fixed_batch_dimension():
 def test_threads_follow_from_the_rows():
     """One thread for a few rows of a small model, all for many; a session for each number, and no more."""
     o = optimizer()
-    large = np.zeros((20_000, X.shape[1]), np.float32)
+    large = np.zeros((100_000, X.shape[1]), np.float32)
     for rows in (X[:1], X, large, large[:-1]):
         o.predict(rows)
     assert [session.threads for session in o._predictor.sessions.values()] == [1, None]

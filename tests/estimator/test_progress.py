@@ -140,7 +140,7 @@ def test_the_end_is_told(ending, case, where, request, capsys, caplog):
     else:
         assert re.match(rf"epoch \d+/{o.max_iter}, {ending}[, ]", terminal.states()[-1])
     first = next(r.message for r in caplog.records if r.levelname == "INFO")
-    assert first == f"training by engine 'epoch': {o.engine_reason_}"
+    assert first == f"training by engine {o.engine_!r}: {o.engine_reason_}"
     assert re.fullmatch(rf"{expected}, [\d.]+ s", caplog.records[-1].message)
 
 

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
-from ortpartial.runtime.device import has_training
+from ortpartial.runtime import Session
 from ortpartial.torch.autograd import _ortvalue, _tensor
 from ortpartial.torch.onnx_layer import OnnxLayer
 from ortpartial.training.gradient_cut import GradientCut
@@ -100,6 +100,13 @@ def sequence():
     return build([x], {"y": op.GRU(x, w, r, weight("b", 2, 18), hidden_size=3, direction="bidirectional")[0]})
 
 
+def squared_error():
+    """A loss, whose gradient is computed with it."""
+    x, t = x_of("N", 3), x_of("N", 2, name="t")
+    e = op.Tanh(x @ weight("w", 3, 2) + weight("b", 2, seed=1)) - t
+    return build([x, t], {"loss": op.ReduceMean(e * e, keepdims=0), "rows": op.Shape(x, end=1)})
+
+
 TABLE = {
     "linear": (lambda: linear(3, 2, "float64"), [(2, 3)]),
     "mlp": (lambda: mlp(3, 2, "float64", hidden=4), [(2, 3)]),
@@ -111,6 +118,7 @@ TABLE = {
     "split": (pieces, [(2, 4)]),
     "images": (images, [(1, 2, 5, 5)]),
     "sequence": (sequence, [(3, 1, 2)]),
+    "loss": (squared_error, [(2, 3), (2, 2)]),
 }
 
 
@@ -378,9 +386,9 @@ def test_freezing(engine):
     (gradient,) = compiled.function._gradients.values()
     if engine == "step":
         assert gradient.cut.wanted == ["W2", "b2"]
-        ((function, _),) = gradient._gradients.values()
-        assert [o.name for o in function.function.graph().graph.output] == ["W2_grad", "b2_grad"]
-        assert "MatMul" not in {n.op_type for n in function.function.graph().graph.node}
+        graph = gradient.cut.gradient[0].graph().graph
+        assert gradient._whole[0].session.outputs == [o.name for o in graph.output] == ["W2_grad", "b2_grad"]
+        assert "MatMul" not in {n.op_type for n in graph.node}
     else:
         assert gradient.wanted == ["W2", "b2"]
     layer.requires_grad_(False)
@@ -755,6 +763,74 @@ def test_outputs_belong_to_the_caller():
         assert torch.equal(layer(x), y)
 
 
+# -- losses --------------------------------------------------------------------------------------------------------
+
+
+def loss_of(layer, x, t):
+    return layer(x, t)[0]
+
+
+def rows_of(n, seed=0):
+    return [torch.tensor(real(n, k, seed=seed + k, dtype="float64")) for k in (3, 2)]
+
+
+@pytest.mark.parametrize("factor", [1, 2.5])
+def test_a_loss_is_computed_with_its_gradient(factor, monkeypatch):
+    """In one run, and backward scales it."""
+    layer, (x, t), runs = OnnxLayer(squared_error()), rows_of(4), []
+    w, b = (p.detach().clone().requires_grad_() for p in (layer.w, layer.b))
+    run = Session.run_ortvalues
+    monkeypatch.setattr(Session, "run_ortvalues", lambda session, feeds: runs.append(session) or run(session, feeds))
+    (factor * loss_of(layer, x, t)).backward()
+    assert len(runs) == 1
+    (factor * ((x @ w + b).tanh() - t).square().mean()).backward()
+    torch.testing.assert_close(layer.w.grad, w.grad, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(layer.b.grad, b.grad, rtol=1e-12, atol=1e-14)
+    assert (layer.engine_, layer.engine_reason_.split(",")[0]) == ("step", "the graph computes a loss")
+
+
+def test_a_loss_is_backpropagated_twice():
+    """The gradient that was passed on is not added to, and losses may wait for each other."""
+    layer, batches = OnnxLayer(squared_error()), [rows_of(3, seed) for seed in (0, 5)]
+    losses = [loss_of(layer, *batch) for batch in batches]
+    once = [torch.autograd.grad(loss_of(layer, *batch), [layer.w])[0] for batch in batches]
+    losses[1].backward(retain_graph=True)
+    (2 * losses[1]).backward()
+    torch.testing.assert_close(layer.w.grad, 3 * once[1], rtol=1e-12, atol=1e-14)
+    losses[0].backward()
+    torch.testing.assert_close(layer.w.grad, once[0] + 3 * once[1], rtol=1e-12, atol=1e-14)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        losses[0].backward()
+
+
+def test_a_loss_has_the_gradients_that_are_wanted():
+    layer, (x, t) = OnnxLayer(squared_error()), rows_of(4)
+    with torch.no_grad():
+        loss = loss_of(layer, x, t)
+    (compiled,) = layer._compiled.values()
+    assert not compiled.function._gradients
+    layer.b.requires_grad_(False)
+    torch.testing.assert_close(loss_of(layer, x, t).detach(), loss)
+    (gradient,) = compiled.function._gradients.values()
+    assert gradient._session.session.outputs == ["loss", "rows", "w_grad"]
+
+
+def test_a_loss_in_half_precision_is_scaled_before():
+    """In float16 a gradient of 1e-9 is 0, unless the loss is scaled first, as torch.amp.GradScaler does."""
+    x, w = variable("x", "float16", [2]), constant(np.ones(2, np.float16), hint="w")
+    layer = OnnxLayer(build([x], {"loss": op.ReduceSum(x * w * np.float16(1e-4), keepdims=0)}), engine="step")
+    (2.0**14 * layer(torch.full([2], 1e-5, dtype=torch.float16)).float()).backward()
+    assert layer.w.grad.all()
+
+
+def test_a_loss_of_no_rows():
+    x, w = variable("x", "float32", ["N", 2]), constant(np.ones((2, 3), np.float32), hint="w")
+    layer = OnnxLayer(build([x], {"loss": op.ReduceSum(x @ w, keepdims=0)}))
+    assert layer(torch.zeros(0, 2)).item() == 0
+    layer(torch.ones(1, 2)).backward()
+    assert layer.w.grad.eq(1).all()
+
+
 # -- as a part of models -------------------------------------------------------------------------------------------
 
 
@@ -911,9 +987,7 @@ def test_import():
     program = "import sys, ortpartial; print('ortpartial.torch' in sys.modules, 'torch' in sys.modules); print(%s)"
     printed = subprocess.run([sys.executable, "-c", program % "ortpartial.torch.OnnxLayer.__name__"], check=True,
                              capture_output=True, text=True).stdout.split()
-    # onnxruntime-training 1.19.2 imports torch itself, where it is installed.
-    assert printed in (["False", "False", "OnnxLayer"], ["False", "True", "OnnxLayer"])
-    assert has_training() or printed[1] == "False"
+    assert printed == ["False", "False", "OnnxLayer"]
     with pytest.raises(AttributeError, match="module 'ortpartial' has no attribute 'layers'"):
         _ = __import__("ortpartial").layers
 

@@ -299,7 +299,7 @@ def test_recordings(stand_in, monkeypatch):
     monkeypatch.setattr(Session, "_open", lambda s, *a: opened.append(s.device.providers[0][1]) or former(s, *a))
     X, y, _ = data(25)
     far = optimizer(device="cuda:1").fit(X, y)
-    assert opened == [{"device_id": "1", "enable_cuda_graph": "1"}] * 4
+    assert opened == [{"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "1"}] * 4
     first = programs(far)
     assert {key[:2] for key in first} == {("captured", 10), ("captured", 5)}
     thread = threading.Thread(target=lambda: far.partial_fit(X, y))

@@ -356,7 +356,7 @@ def test_many_shapes_train_reproducibly(engine, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("length", "threads"), [(2, 1), (3000, None)])
+@pytest.mark.parametrize(("length", "threads"), [(2, 1), (12_000, None)])
 def test_threads_of_a_program_for_all_shapes(monkeypatch, length, threads):
     """As many as the first batch would use; what is assumed for unknown sizes would be too large, or too small."""
     used, former = [], Session.__init__

@@ -18,6 +18,7 @@ from ortpartial.graph.control_flow import cond
 from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
 from ortpartial.model import external_data as weights
 from ortpartial.runtime.session_options import session_options
+from ortpartial.training import spec
 from ortpartial.training.inplace_engine import InplaceEngine, _is_finite, can_overwrite, forward_bytes
 
 SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
@@ -61,6 +62,20 @@ def test_big_weights_are_trained_in_one_copy():
     assert (o.engine_, o._engine.copies) == ("step", 1)
     assert Optimizer(mlp(hidden=2**20), engine="epoch")._engine.copies == 2
     assert np.isfinite(o.fit(X, y).train_losses_).all()
+
+
+def test_a_first_step_rewrites_the_model_once(monkeypatch):
+    """Not again for another gradient, and not for the number of threads where the weights are large."""
+    rewritten, rewrite = [], spec.rewrite_model
+
+    def count(model, **settings):
+        rewritten.append(model)
+        return rewrite(model, **settings)
+
+    monkeypatch.setattr(spec, "rewrite_model", count)
+    X, y, _ = data(8, features=512)
+    o = Optimizer(mlp(features=512, hidden=512), checkpointing="auto", max_iter=1).fit(X, y)
+    assert o._engine.copies == len(rewritten) == 1
 
 
 def test_the_last_finite_step_stays():

@@ -26,6 +26,7 @@ from ortpartial.learning import (
     resolve_loss,
 )
 from ortpartial.model import Model, load
+from ortpartial.runtime import DeviceName
 
 from .base import BaseOnnxEstimator
 from .compat import with_callbacks
@@ -183,7 +184,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         verbose: bool | int = False,
         weights_to_train: Any = None,
         dtype: str = "auto",
-        device: str = "cpu",
+        device: DeviceName = "cpu",
         engine: str = "auto",
         callbacks: Any = (),
         settings: dict[str, Any] | None = None,

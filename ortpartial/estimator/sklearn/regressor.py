@@ -13,6 +13,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from ortpartial.learning import BaseLearningLoss, ElasticLearningLoss, resolve_loss
+from ortpartial.runtime import DeviceName
 
 from .base import BaseOnnxEstimator
 from .compat import with_callbacks
@@ -149,7 +150,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         verbose: bool | int = False,
         weights_to_train: Any = None,
         dtype: str = "auto",
-        device: str = "cpu",
+        device: DeviceName = "cpu",
         engine: str = "auto",
         callbacks: Any = (),
         settings: dict[str, Any] | None = None,

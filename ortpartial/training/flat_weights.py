@@ -1,0 +1,143 @@
+"""Flat weights: small weights that are updated alike, side by side in one vector, and so their states and gradients.
+
+An update of few elements takes the time of its operators, of which a vector has as many as a single weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ortpartial.graph import Value, build, op, variable
+from ortpartial.learning import WeightAverage
+from ortpartial.runtime import Session
+
+from .names import Names
+from .spec import TrainingSpec, known_shape
+
+__all__ = ["FlatGroup", "find_flat_groups"]
+
+#: Elements of a weight, and of a group, at most: what a vector saves in operators, it takes in copies of gradients and
+#: weights, and of weights of 16384 elements, or groups that leave the nearest cache, it is more.
+_WEIGHT, _GROUP = 2**13, 2**15
+
+#: onnxruntime 1.19.2 takes square roots in float32 of so many elements at once, an ulp off, and of those that remain at
+#: the end exactly. So that these are the same in a vector, one weight whose size is no multiple of it comes last.
+_PACKET = 4
+
+#: The shapes of weights, by name.
+_Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class FlatGroup:
+    """Weights that are updated as one vector.
+
+    Parameters
+    ----------
+    name : str
+        What the vector is called.
+    shapes : dict of str to tuple of int
+        The shapes of the weights, by name, in their order in the vector.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> group = FlatGroup("flat", {"w": (3, 2), "b": (3,)})
+    >>> flat = group.join([variable(n, "float32", shape) for n, shape in group.shapes.items()])
+    >>> flat, group.split(flat)
+    (<Value Concat float32[9]>, {'w': <Value Reshape float32[3x2]>, 'b': <Value Split float32[3]>})
+    """
+
+    name: str
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def first(self) -> str:
+        """The first weight, whose settings are those of all."""
+        return next(iter(self.shapes))
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return sum(map(prod, self.shapes.values()))
+
+    def names(self, names: Names, states: Iterable[str]) -> dict[str, list[str]]:
+        """The names of the tensors that vectors consist of, for that of the weights and those of their states."""
+        of_states = {names.state(self.name, s): [names.state(n, s) for n in self.shapes] for s in states}
+        return {self.name: [*self.shapes], **of_states}
+
+    def split_array(self, flat: np.ndarray) -> list[np.ndarray]:
+        """What `split` gives, as views of an array."""
+        parts = np.split(flat, np.cumsum([prod(shape) for shape in self.shapes.values()])[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
+
+    def join(self, values: Sequence[Value]) -> Value:
+        """The vector of tensors of the shapes of the weights."""
+        return op.Concat(*(v if v.rank == 1 else op.Reshape(v, [-1]) for v in values), axis=0)
+
+    def split(self, flat: Value) -> dict[str, Value]:
+        """The tensors of the shapes of the weights, by their names, that a vector consists of."""
+        sizes = np.array([prod(shape) for shape in self.shapes.values()])
+        parts = op.Split(flat, sizes, axis=0, n_outputs=len(sizes))
+        return {n: part if len(shape) == 1 else op.Reshape(part, np.array(shape, np.int64))
+                for part, (n, shape) in zip(parts, self.shapes.items(), strict=True)}
+
+
+def find_flat_groups(spec: TrainingSpec) -> list[FlatGroup]:
+    """The groups of weights that are updated faster as vectors, to the same bits.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+
+    Returns
+    -------
+    list of FlatGroup
+        Without weights that are large, or that are updated each by itself; none on a device with memory of its own.
+    """
+    averages = spec.averaging is not None and type(spec.averaging).apply is not WeightAverage.apply
+    if spec.accumulate > 1 or averages or not spec.may_branch:
+        return []
+    alike: list[tuple[Any, _Shapes]] = []
+    for n, w in spec.trained.items():
+        rate, shape = spec.rates[n], tuple(size for size in known_shape(w) if isinstance(size, int))
+        # Without a state, an update is a part of the product that most gradients are.
+        if rate.elementwise and rate.state and w.is_static and 0 < prod(shape) <= _WEIGHT:
+            settings = rate, w.dtype, spec.rate_starts.get(n, 0), spec.rate_factors.get(n, 1.0)
+            group = next((shapes for others, shapes in alike if others == settings), None)
+            if group is None:
+                alike.append((settings, group := {}))
+            group[n] = shape
+    groups = [part for _, shapes in alike for part in _divide(shapes) if len(part) > 1]
+    return [FlatGroup(spec.names.free(f"flat_{i}"), part) for i, part in enumerate(groups)]
+
+
+def _divide(shapes: _Shapes) -> list[_Shapes]:
+    """Weights in groups of limited size, which consist of whole packets but for the last weight, if that matters."""
+    whole = {n: shape for n, shape in shapes.items() if prod(shape) % _PACKET == 0}
+    if len(shapes) > len(whole) + 1 and _has_exact_roots():
+        whole = shapes
+    ends = accumulate(map(prod, whole.values()))
+    groups: dict[int, _Shapes] = {}
+    for (n, shape), end in zip(whole.items(), ends, strict=True):
+        groups.setdefault((end - 1) // _GROUP, {})[n] = shape
+    for group, n in zip(groups.values(), [n for n in shapes if n not in whole], strict=False):
+        group[n] = shapes[n]
+    return list(groups.values())
+
+
+@cache
+def _has_exact_roots() -> bool:
+    """Whether onnxruntime takes square roots of several elements at once exactly; 1.32.0 does."""
+    numbers = np.arange(1, 65, dtype=np.float32)
+    x = variable("x", np.float32, numbers.shape)
+    roots = Session(build([x], {"y": op.Sqrt(x)})).run({"x": numbers})["y"]
+    return np.array_equal(roots, np.sqrt(numbers))

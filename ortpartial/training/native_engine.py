@@ -1,0 +1,201 @@
+"""The native engine: steps compiled by the system's C compiler, many in one call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.exceptions import DeadlineError, UntranslatableError
+from ortpartial.graph import Value
+from ortpartial.native import Field, NativeStep, compile_library, lay_out, translate
+
+from .engine import ProgramKey, Shapes, WeightedMean, is_symbolic
+from .epoch_engine import EpochEngine
+from .shared_sessions import shared_sessions
+from .spec import TrainingSpec
+from .step import step_graph, step_values
+
+__all__ = ["NativeEngine", "compose_native", "write_step"]
+
+#: Steps of one call at most, and how many multiplications they may take together: some hundredths of a second, which
+#: is all that Ctrl-C can take away.
+_STEPS, _WORK = 2**15, 2**28
+#: Bytes that memory is aligned to, a line of the cache.
+_LINE = 64
+
+
+def write_step(spec: TrainingSpec, weighted: bool | str = False, name: str = "step") -> NativeStep:
+    """A training step as a C file.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained, with the sizes of one batch.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
+    name : str
+        What functions and types begin with.
+
+    Returns
+    -------
+    NativeStep
+        Its state has the names of the inputs of the step.
+
+    Raises
+    ------
+    UntranslatableError
+        An operator cannot be written in C; the message names it.
+    """
+    names = spec.names
+    inputs, outputs, rows = compose_native(spec, weighted)
+    state = {n: names.new(n) for n in inputs if names.new(n) in outputs}
+    return translate(inputs, outputs, rows=rows, state=state, loss=names.loss, iteration=names.iteration, name=name)
+
+
+def compose_native(
+    spec: TrainingSpec, weighted: bool | str = False
+) -> tuple[dict[str, Value], dict[str, Value], list[str]]:
+    """The step that is written in C, as an expression: its inputs, its outputs, and which inputs are rows.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained, with the sizes of one batch.
+    weighted : bool or "elements"
+        Whether the rows have weights, or the elements of the targets.
+
+    Returns
+    -------
+    tuple of dict, dict and list of str
+    """
+    # Compiled code takes denormal numbers for 0, so that nothing needs to flush them in a branch.
+    inputs, outputs = step_values(replace(spec, branches=False), weighted=weighted)
+    names = spec.names
+    others = {names.iteration, names.seed, *spec.controls}
+    return inputs, outputs, [n for n in inputs if n not in others and names.new(n) not in outputs]
+
+
+class NativeEngine(EpochEngine):
+    """Machine code for batches of the size that most have, many steps in one call.
+
+    The last batch of an epoch, where it is smaller, and batches of many shapes are steps of onnxruntime. Sums are added
+    up in an order of their own: numbers agree with those of the other engines within rounding.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        What is trained.
+    """
+
+    name = "native"
+    runs = (("step", ("model", "loss", "gradient", "update")),)
+
+    def __init__(self, spec: TrainingSpec):
+        super().__init__(spec)
+        self._size = 0  # of the batches that are compiled for
+
+    def graphs(self) -> dict[str, ModelProto]:
+        """The step that is compiled, with symbolic sizes where the model has them."""
+        return {"step": step_graph(self.spec, weighted=self._weighted)}
+
+    def epoch(self, order: np.ndarray, batch_size: int, start: int = 0, stop: int | None = None) -> float:
+        """Train once on the rows in this order; see `Engine.epoch`."""
+        self._size = min(batch_size, order.size)
+        return super().epoch(order, batch_size, start, stop)
+
+    def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
+        """Take a step for each row of `batches`, many in one call."""
+        rows = batches.shape[1]
+        if rows != self._size or is_symbolic(shapes) or not self._is_whole:
+            super()._train(batches, shapes, mean, steps)
+            return
+        program = self._program("native", shapes, rows)
+        chunk = min(_STEPS, _WORK // (rows * self._trained + 1))
+        self._run(program, batches, max(1, chunk if program.is_direct else min(chunk, self._count_near(rows))), mean,
+                  steps)
+
+    def _open(self, key: ProgramKey) -> Any:
+        """The compiled steps, or those of another engine."""
+        if key.kind != "native":
+            return super()._open(key)
+
+        def compile_step() -> tuple[NativeStep, Any]:
+            try:
+                step = write_step(self._spec_for(key.shapes), self._weighted)
+            except UntranslatableError as e:
+                raise UntranslatableError(f"{e} Train it with engine='auto', 'epoch' or 'step'.") from None
+            return step, compile_library(step.source, {f"{step.name}.h": step.header})
+
+        return _NativeProgram(self, *shared_sessions.get(self.identity, (key, self._weighted), compile_step))
+
+
+class _NativeProgram:
+    """The steps of an epoch in machine code, with memory of their own for weights and states."""
+
+    source: tuple[int, int] | None = None
+
+    def __init__(self, engine: NativeEngine, step: NativeStep, library: Any):
+        self.engine, self.step, self.is_direct = engine, step, True
+        self.state, self.memory = _allocate(step.state), _allocate(step.memory)
+        given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given)]
+        self.given = _allocate_as(np.dtype(given, align=True))
+        # All that a call can find out before, as an epoch may take microseconds.
+        self._fields = [(f.name, self.state[f.c_name][0][: f.size].reshape(f.shape)) for f in step.state]
+        self._further = [(f.name, self.given[f.c_name].reshape(f.shape)) for f in step.given]
+        self._iteration = self.given["iteration"]
+        self._rows: list[np.ndarray] = []
+        self._pointers: Any = None
+        train = library[f"{step.name}_train"]
+        train.restype, train.argtypes = None, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
+        self._train = partial(train, self.state.ctypes.data, self.memory.ctypes.data)
+        self._given_address = self.given.ctypes.data
+
+    def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
+        """Take the rows from these arrays from now on; which ones make a batch is said at each run."""
+        self._rows = [data[f.name] for f in self.step.rows]
+        self.is_direct = all(a.flags.c_contiguous and a.dtype == f.dtype and a.dtype.isnative
+                             for a, f in zip(self._rows, self.step.rows, strict=True))
+        self._pointers = _point_to(self._rows) if self.is_direct else None
+
+    def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
+        engine, order, pointers = self.engine, np.ascontiguousarray(batches, np.int64), self._pointers
+        if (options := engine.local.options) is not None and options.terminate:  # as onnxruntime ends a run by them
+            raise DeadlineError("The training was ended between two batches.")
+        if not self.is_direct:
+            rows = [np.ascontiguousarray(a[order.ravel()], f.dtype)
+                    for a, f in zip(self._rows, self.step.rows, strict=True)]
+            order, pointers = np.arange(order.size).reshape(order.shape), _point_to(rows)
+        before, after = engine.sides[side], engine.sides[side ^ 1]
+        for name, array in self._fields:
+            array[...] = before[name].array
+        self._iteration[0] = engine.iteration
+        for name, array in self._further:
+            array[...] = engine.given[name].array
+        losses = np.empty(len(order), self.step.loss_dtype)
+        self._train(pointers, self._given_address, order.ctypes.data, len(order), losses.ctypes.data)
+        for name, array in self._fields:
+            after[name].numpy()[...] = array
+        return losses
+
+
+def _point_to(arrays: Sequence[np.ndarray]) -> Any:
+    """A struct of pointers to arrays."""
+    return (ctypes.c_void_p * max(len(arrays), 1))(*[a.ctypes.data for a in arrays])
+
+
+def _allocate(fields: Sequence[Field]) -> np.ndarray:
+    """Memory of a struct."""
+    return _allocate_as(lay_out(fields))
+
+
+def _allocate_as(dtype: np.dtype) -> np.ndarray:
+    """Memory of one element, at the beginning of a line of the cache."""
+    raw = np.zeros(dtype.itemsize + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    return raw[start : start + dtype.itemsize].view(dtype)
