@@ -248,7 +248,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     two batches of an iterable, and see the state of one step. Copies, pickles and the children of a process share
     nothing.
 
-    The constructor takes settings of onnxcustom, too, such as `device_index` and `weight_name`: MIGRATION.md has them.
+    The constructor takes settings of onnxcustom, too, such as `device_index` and `weight_name`: the page "From
+    onnxcustom" of the documentation has them.
 
     References
     ----------
