@@ -12,6 +12,7 @@ HEADERS := examples/anywhere/c/include
 PYTEST := -m pytest -n 2 --dist worksteal
 PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
+GALLERY := 1
 
 # pip leaves compiling to the first import, and dozens of processes import torch: where images of containers forbid
 # Python to keep what it compiled, each compiles anew, which takes about one minute of the tests.
@@ -19,12 +20,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-training test-cpu environments node java headers lint bench proof proof-training proof-cpu \
-	readme clean distclean
+	docs readme clean distclean
 
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
 	@echo "make test    all tests, on onnxruntime-training and on the newest onnxruntime"
 	@echo "make lint    ruff and mypy"
+	@echo "make docs    the documentation, in docs/_build/html; without figures of the examples: make docs GALLERY=0"
 	@echo "make bench   speed, beside other libraries"
 	@echo "make proof   the long proofs that make test only samples"
 	@echo "make readme  write the table of operators into README.md"
@@ -57,6 +59,11 @@ lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
 	$(TRAINING)/bin/mypy
 
+# Sphinx imports the package and, unless GALLERY=0, runs the examples. Warnings are errors, and every link has a target.
+docs: $(CPU)/.installed-test
+	$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(CPU)/bin/python -m sphinx --jobs=2 --fail-on-warning --keep-going --nitpicky --quiet \
+		-D plot_gallery=$(GALLERY) docs docs/_build/html
+
 bench: $(TRAINING)/.installed-bench
 	$(TRAINING)/bin/python bench/bench.py
 
@@ -87,7 +94,7 @@ $(TRAINING)/.installed-bench: pyproject.toml
 	@touch $@
 
 $(CPU)/.installed-test: pyproject.toml
-	$(call install,$(CPU),cpu$(,)oldest$(,)sklearn$(,)plot$(,)test$(,)genai,99)
+	$(call install,$(CPU),cpu$(,)oldest$(,)sklearn$(,)plot$(,)test$(,)genai$(,)docs,99)
 	@touch $@
 
 # Takes seconds; scripts of packages are not run.
@@ -124,7 +131,7 @@ CHECK_RUNTIME := import sys; from importlib.metadata import packages_distributio
 	len(builds) == 1 or sys.exit(f"{sys.prefix} must hold one build of onnxruntime and holds {builds}: make distclean")
 
 clean:
-	rm -rf demo_output build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf demo_output build dist docs/_build docs/examples docs/reference/generated .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

@@ -63,7 +63,7 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     onnx.ModelProto
         The model with the adapter's weights as initializers: ``<module>.lora_A.weight`` of shape (inputs, rank) and
         ``<module>.lora_B.weight`` of shape (rank, outputs), in the dtype that the target computes; of a convolution
-        (rank, inputs, *kernel) and (outputs, rank, 1, ...). Inputs, outputs and all else are those of the model.
+        ``(rank, inputs, *kernel)`` and (outputs, rank, 1, ...). Inputs, outputs and all else are those of the model.
 
     Raises
     ------

@@ -1050,7 +1050,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         See Also
         --------
         load_checkpoint : Go back to the state in a file.
-        ortpartial.estimator.Checkpoint : The callback that writes such files during `fit`, which goes on from them.
+        ortpartial.Checkpoint : The callback that writes such files during `fit`, which goes on from them.
 
         Examples
         --------

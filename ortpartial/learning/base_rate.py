@@ -188,7 +188,7 @@ class BaseLearningRate(BaseLearningOnnx):
         return self if schedule is self.schedule else replace(self, schedule=schedule)
 
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
-        """The update as an ONNX model: (w, g, k, *state) -> (w_out, *state_out).
+        """The update as an ONNX model: ``(w, g, k, *state) -> (w_out, *state_out)``.
 
         Parameters
         ----------

@@ -1,9 +1,6 @@
 """The examples, the demonstration and the code in the README run and give what they promise."""
 
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from paths import SUPPORT
+from scripts import run
 from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
 from tiny_decoders import make_decoder
@@ -53,27 +51,6 @@ PRINTED = {
 
 # What examples need that only one of the two environments has.
 NEEDED = {"plot_fine_tune_llm": "onnxruntime_genai"}
-
-# scikit-learn 1.4 gives the solver of a newer scipy options that this deprecates, and rounds in float32.
-OLD_SKLEARN = ("-W", "ignore:scipy.optimize:DeprecationWarning", "-W", "ignore:The y_pred values do not sum to one")
-
-
-def run(*arguments: object, cwd: Path, torch: bool = False, timeout: float = 60) -> str:
-    """What Python prints, run in a folder of its own with ortpartial and without torch; warnings are errors."""
-    hidden = cwd / "hidden"
-    hidden.mkdir(exist_ok=True)
-    # `make demo` does not install torch.
-    (hidden / "torch.py").write_text("raise ImportError('what a user runs first does without torch')")
-    folders = [str(ROOT)] if torch else [str(hidden), str(ROOT)]
-    path = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *OLD_SKLEARN, *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-        timeout=timeout, encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
 
 def test_every_example_is_known():
     assert [e.stem for e in EXAMPLES] == sorted(PRINTED)

@@ -3,13 +3,13 @@
 import doctest
 import importlib
 import inspect
-import math
 import pkgutil
 import re
 from itertools import pairwise
 
 import pytest
 from once import ON_TRAINING
+from printed import FLAGS, NumberChecker
 
 import ortpartial
 from ortpartial.autodiff.registry import RULES
@@ -125,28 +125,6 @@ def problems(value):
     return faults
 
 
-class NumberChecker(doctest.OutputChecker):
-    """Numbers agree as far as they are written: 0.33 stands for 0.3333, and 3 only for 3."""
-
-    number = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
-
-    def check_output(self, want, got, optionflags):
-        if super().check_output(want, got, optionflags):
-            return True
-        wanted, gotten = self.number.findall(want), self.number.findall(got)
-        # numpy pads numbers to a common width, so that white space depends on their digits.
-        same_text = "".join(self.number.sub("#", want).split()) == "".join(self.number.sub("#", got).split())
-        return same_text and len(wanted) == len(gotten) and all(map(self.close, wanted, gotten))
-
-    @staticmethod
-    def close(want, got):
-        digits, _, exponent = want.lower().partition("e")
-        if "." not in digits and not exponent:
-            return want.lstrip("+") == got.lstrip("+").removesuffix(".")
-        unit = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
-        return math.isclose(float(want), float(got), rel_tol=1e-12, abs_tol=0.5000001 * unit)
-
-
 def examples():
     """Every docstring of the package that holds an example, by its name: private ones must run, too."""
     finder = doctest.DocTestFinder()
@@ -179,7 +157,7 @@ def test_example(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rules = dict(RULES)
     report = []
-    runner = doctest.DocTestRunner(NumberChecker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner = doctest.DocTestRunner(NumberChecker(), optionflags=FLAGS)
     runner.run(EXAMPLES[name], out=report.append)
     RULES.clear()
     RULES.update(rules)

@@ -253,7 +253,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
     def to_onnx(self) -> ModelProto:
         """Return an ONNX model that predicts what `predict` does.
 
-        The output "variable", of shape (N, n_outputs_), is the one that skl2onnx has. skl2onnx itself converts the
+        The output "variable", of shape ``(N, n_outputs_)``, is the one that skl2onnx has. skl2onnx itself converts the
         estimator as well, and pipelines with it, by a converter that is registered where it is installed. This library
         trains either model further.
 
