@@ -27,7 +27,7 @@ help:
 	@echo "make test    all tests, on onnxruntime-training and on the newest onnxruntime"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    the documentation, in docs/_build/html; without figures of the examples: make docs GALLERY=0"
-	@echo "make bench   speed, beside other libraries"
+	@echo "make bench   speed and memory, beside other libraries and on every version of onnxruntime"
 	@echo "make proof   the long proofs that make test only samples"
 	@echo "make readme  write the table of operators into README.md"
 	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
@@ -64,8 +64,13 @@ docs: $(CPU)/.installed-test
 	$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(CPU)/bin/python -m sphinx --jobs=2 --fail-on-warning --keep-going --nitpicky --quiet \
 		-D plot_gallery=$(GALLERY) docs docs/_build/html
 
+# The last step writes docs/benchmarks.md from the results of all.
 bench: $(TRAINING)/.installed-bench
 	$(TRAINING)/bin/python bench/bench.py
+	$(TRAINING)/bin/python bench/memory.py
+	$(TRAINING)/bin/python bench/parallel.py
+	$(TRAINING)/bin/python bench/runtimes.py
+	$(TRAINING)/bin/python bench/page.py
 
 proof: proof-training proof-cpu
 
@@ -135,4 +140,4 @@ clean:
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules) $(JAVA) $(HEADERS)
+	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules) $(JAVA) $(HEADERS) bench/.runtimes

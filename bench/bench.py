@@ -25,25 +25,20 @@ import contextlib
 import itertools
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from machine import cpu_name, machine, now, runtime_version
 from models import LARGE, MODELS, RATES, Task, model
 from peers import OURS, PEERS
 from race import HERE, Cannot, Process, check, first, pinned, race
 
-PACKAGES = ("ortpartial", "onnxruntime", "onnxruntime-training-cpu", "onnxruntime-gpu", "onnx", "torch", "jax",
-            "onnxsim", "scikit-learn", "numpy")
 #: For each axis along which cost grows: the varied quantity, and the models and steps of its points.
 GROWTH = {
     "rows": ("rows of an epoch, 20-100-1, batch 32", [("20-100-1", s) for s in (30, 300, 3000)]),
@@ -59,7 +54,7 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, folder: str):
         self.args, self.folder = args, folder
-        self.results: dict[str, Any] = {"when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        self.results: dict[str, Any] = {"when": now(),
                                       "machine": machine(), "settings": vars(args), "steps": [], "left_out": [],
                                       "floors": [], "first": [], "growth": {}}
         self.exported: set[str] = set()
@@ -205,27 +200,15 @@ class Bench:
 
     def write(self) -> None:
         """JSON and chart."""
-        from chart import draw
+        from chart import draw_both
 
-        name = re.sub(r"[^a-z0-9]+", "-", self.results["machine"]["cpu"].lower()).strip("-")
-        runtime = next(v for k, v in self.results["machine"].items() if k.startswith("onnxruntime"))
-        path = Path(self.args.out) / f"{name}-onnxruntime-{runtime}{'-quick' * self.args.quick}.json"
+        this = self.results["machine"]
+        name = f"{cpu_name(this)}-onnxruntime-{runtime_version(this)}{'-quick' * self.args.quick}.json"
+        path = Path(self.args.out) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.results, indent=1) + "\n")
-        draw(self.results, path.with_suffix(".png"), cpu=self.args.cpu)
+        draw_both(self.results, path.with_suffix(".png"), cpu=self.args.cpu)
         print(f"\nWritten to {path} and {path.with_suffix('.png').name}")
-
-
-def machine() -> dict[str, str]:
-    """The processor, the number of cores and the versions of the packages."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else []
-    results = {"cpu": names[0] if names else platform.processor() or platform.machine(), "cores": str(os.cpu_count()),
-             "python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            results[package] = version(package)
-    return results
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,7 +1,9 @@
 """
-The chart of a benchmark: one panel for each question.
+The charts of a benchmark, for light pages and for dark ones: one panel for each question.
 
     python bench/chart.py bench/results/<results>.json
+
+writes <results>.png and <results>-dark.png.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from models import model
 from peers import OURS
+from themes import save, themed
 
 #: What is drawn of the contestants: their names and colors.
 PEERS = {"native": ("ortpartial, native", "#7a0c14"), "epoch": ("ortpartial, epoch", "#c1121f"),
@@ -32,11 +34,11 @@ NUMBER = FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
 Panel = tuple[str, Callable[[Any], None]]
 
 
-def draw(results: dict[str, Any], path: Path, *, cpu: bool = False) -> Figure:
+def draw(results: dict[str, Any], path: Path, *, cpu: bool = False, theme: str = "light") -> Figure:
     """Draw the panels for which there are results, at the width of a page."""
     panels = [*speedups(results, "cpu_us" if cpu else "us"), *comparisons(results, "cpu_us" if cpu else "us")]
     rows = max(1, -(-len(panels) // 2))
-    with style.context("ortpartial.figure"):
+    with themed(theme):
         figure = Figure(figsize=(8.4, 3.1 * rows))
         axes = figure.subplots(rows, 2, squeeze=False)
         for ax, (title, write) in zip(axes.flat, panels, strict=False):
@@ -45,8 +47,14 @@ def draw(results: dict[str, Any], path: Path, *, cpu: bool = False) -> Figure:
             ax.grid(axis="x", visible=False)
         for ax in axes.flat[len(panels):]:
             ax.axis("off")
-        figure.savefig(path)
+        save(figure, path, theme)
     return figure
+
+
+def draw_both(results: dict[str, Any], path: Path, *, cpu: bool = False) -> None:
+    """The picture of a light page, and of a dark one beside it."""
+    draw(results, path, cpu=cpu)
+    draw(results, path.with_name(f"{path.stem}-dark{path.suffix}"), cpu=cpu, theme="dark")
 
 
 def ours(peers: dict[str, Any], us: str) -> float:
@@ -172,4 +180,4 @@ def mark(ax: Any, xs: list[int]) -> None:
 
 if __name__ == "__main__":
     source = Path(sys.argv[1])
-    draw(json.loads(source.read_text()), source.with_suffix(".png"))
+    draw_both(json.loads(source.read_text()), source.with_suffix(".png"))

@@ -8,7 +8,8 @@ The model is a Qwen2 of 0.5 billion random weights (width 896), which the builde
 AdamW on rows of tokens. Each has a process of its own, and they take turns: a round is some steps of each. Printed are
 the seconds of a step, and those of the processor where other programs run as well, medians of the rounds; the seconds
 from the file to the first step, and of the gradient; and the peak of the resident memory beyond that after the imports.
-Activations are what torch's memory grows by in a step.
+Activations are what torch's memory grows by in a step. With the sizes of the default, the figures are written to
+bench/results/, too.
 
 It takes onnxruntime-genai, transformers and peft: pip install "ortpartial[bench]" onnxruntime-genai==0.18.0.
 """
@@ -30,6 +31,7 @@ from typing import Any
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 import numpy as np
+from machine import write_results
 
 RANK, ALPHA, RATE = 8, 16, 1e-4
 #: The names of the targets in PEFT; those of `add_lora` are "linear".
@@ -264,6 +266,13 @@ def race(folder: Path, options: argparse.Namespace) -> None:
     least = figures["ortpartial"]["peak"] - activations
     print(f"memory: {least / size:.2f}x the file, beside activations of {activations:.0f} MB")
     print(f"gradient: written in {written['grad']:.1f} s, built in {written['build']:.1f} s ({written['nodes']} nodes)")
+    if (options.layers, options.vocabulary) == (24, 151936):
+        peers = {name: {"seconds": statistics.median(times[name]), "cpu_seconds": statistics.median(work[name]),
+                        "ready": f["ready"], "first": first[name]["seconds"][0], "megabytes": f["peak"]}
+                 for name, f in figures.items()}
+        write_results("llm", {"llm": {
+            "tokens": options.tokens, "file_megabytes": size, "peers": peers, "ratios": ratios, "cpu_ratios": of_work,
+            "activations": activations, "gradient": {k: written[k] for k in ("grad", "build", "nodes")}}})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Peak memory of a training, beside torch.
 A network of bottlenecks (convolutions, 25 million weights) and a transformer encoder (30 million) take some steps with
 SGD, momentum and Adam, at a batch where weights take most of the memory and at one where activations do. Every
 contestant has a process of its own, which prints the peak of its resident memory, beyond that after its imports and in
-total. Both must reach the same losses.
+total. Both must reach the same losses. With all models, the figures are written to bench/results/, too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from machine import write_results
 
 STEPS = 4
 RATES = ("SGD", "momentum", "Adam")
@@ -156,19 +157,25 @@ def run(*arguments: object) -> dict[str, float]:
 
 def main(kinds: list[str]) -> None:
     print("MB beyond what the imports take, at the most (the whole process in brackets), and as a share of torch's")
+    entries = []
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds or MODELS:
-            print(f"\n{kind}, {prepare(kind, folder) / 1e6:.1f} million weights")
+            weights = prepare(kind, folder)
+            print(f"\n{kind}, {weights / 1e6:.1f} million weights")
             for batch in MODELS[kind]:
                 for rate in RATES:
                     figures = {name: run(name, kind, folder, rate, batch) for name in CONTESTANTS}
                     losses = [f["loss"] for f in figures.values()]
                     if max(losses) - min(losses) > 2e-3 * max(losses):
                         sys.exit(f"The contestants do not compute the same: losses of {losses}.")
+                    entries.append({"model": kind, "weights": weights, "batch": batch, "rate": rate, "megabytes": {
+                        name: {"grown": f["peak"] - f["before"], "peak": f["peak"]} for name, f in figures.items()}})
                     grown = {name: f["peak"] - f["before"] for name, f in figures.items()}
                     cells = (f"{name} {m:6.0f} ({figures[name]['peak']:6.0f}) {m / grown['torch']:5.2f}x"
                              for name, m in grown.items())
                     print(f"  batch {batch:3d} {rate:9} {'   '.join(cells)}", flush=True)
+    if not kinds:
+        write_results("memory", {"memory": entries})
 
 
 if __name__ == "__main__":

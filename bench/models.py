@@ -64,16 +64,19 @@ MODELS = {
     "encoder": Model("encoder, 2 layers of width 64, 32 tokens", (32, 64), 1, "square", (32,), 10),
     "bert": Model("BERT-small, 64 tokens", (64,), 2, "labels", (8,), 3, tokens=30522),
 }
+#: Those that take less time, for many versions of the runtime.
+FURTHER = {"bert-tiny": Model("BERT-tiny, 64 tokens", (64,), 2, "labels", (8,), 2, tokens=5000)}
 SMALL = [name for name, m in MODELS.items() if m.widths]
 LARGE = [name for name, m in MODELS.items() if not m.widths]
 
 
 def model(name: str) -> Model:
     """The model of this name; widths, as in 20-100-1, name a chain of layers."""
-    if name not in MODELS and not re.fullmatch(r"\d+(-\d+)+", name):
-        raise SystemExit(f"{name!r} is no model: choose {', '.join(MODELS)}, or widths as in 20-100-100-1.")
-    widths = [] if name in MODELS else [int(w) for w in name.split("-")]
-    return MODELS.get(name) or dense(*widths, loss="square" if widths[-1] == 1 else "labels")
+    models = MODELS | FURTHER
+    if name not in models and not re.fullmatch(r"\d+(-\d+)+", name):
+        raise SystemExit(f"{name!r} is no model: choose {', '.join(models)}, or widths as in 20-100-100-1.")
+    widths = [] if name in models else [int(w) for w in name.split("-")]
+    return models.get(name) or dense(*widths, loss="square" if widths[-1] == 1 else "labels")
 
 
 @dataclass(frozen=True)

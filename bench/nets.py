@@ -81,10 +81,10 @@ class Encoder(nn.Module):
 
 
 class Bert(Encoder):
-    """An encoder of the sizes of BERT-small, with word and position embeddings."""
+    """An encoder with word and position embeddings."""
 
-    def __init__(self, tokens: int = 30522, width: int = 512, length: int = 64):
-        super().__init__(width, 8, 4, 2)
+    def __init__(self, tokens: int, width: int, heads: int, depth: int, length: int = 64):
+        super().__init__(width, heads, depth, 2)
         self.token, self.place = nn.Embedding(tokens, width), nn.Parameter(torch.zeros(length, width))
         self.norm = nn.LayerNorm(width)
 
@@ -92,7 +92,8 @@ class Bert(Encoder):
         return super().forward(self.norm(self.token(x) + self.place))
 
 
-NETS = {"lenet": lenet, "resnet18": ResNet, "encoder": lambda: Encoder(64, 4, 2, 1), "bert": Bert}
+NETS = {"lenet": lenet, "resnet18": ResNet, "encoder": lambda: Encoder(64, 4, 2, 1),
+        "bert": lambda: Bert(30522, 512, 8, 4), "bert-tiny": lambda: Bert(5000, 128, 2, 2)}
 
 
 def net(name: str) -> nn.Module:

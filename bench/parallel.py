@@ -4,7 +4,7 @@ Time of an epoch with one process and with two, on the cores of this machine.
     python bench/parallel.py
 
 Every figure is the median over rounds; in each round, all settings take turns. One process is measured with one thread
-and with one per core; two processes have one thread each.
+and with one per core; two processes have one thread each. The figures are written to bench/results/, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 
 import numpy as np
+from machine import write_results
 
 #: Sizes of a row, layers (channels of convolutions, or widths), batches, and the number of rows.
 MODELS = {
@@ -95,6 +96,7 @@ def main() -> None:
     settings = {"1 process, 1 thread": (1, False), f"1 process, {cores} threads": (1, True), "2 processes": (2, False)}
     print(f"milliseconds an epoch on {cores} cores; in brackets, times the first column\n")
     print(f"{'model':26} {'batch':>5}  " + "  ".join(f"{s:>20}" for s in settings))
+    entries = []
     for name in MODELS:
         for batch in MODELS[name][2]:
             times: dict[str, list[float]] = {s: [] for s in settings}
@@ -102,9 +104,11 @@ def main() -> None:
                 for s, (size, alone) in settings.items():
                     times[s].append(run(name, batch, size, alone))
             medians = {s: 1000 * statistics.median(t) for s, t in times.items()}
+            entries.append({"model": name, "batch": batch, "ms": medians})
             first = next(iter(medians.values()))
             cells = [f"{m:.1f} ({m / first:.2f})" for m in medians.values()]
             print(f"{name:26} {batch:5}  " + "  ".join(f"{c:>20}" for c in cells), flush=True)
+    write_results("parallel", {"parallel": entries})
 
 
 if __name__ == "__main__":

@@ -41,13 +41,15 @@ def pinned(cores: int) -> Callable[[], None]:
 class Process(AbstractContextManager["Process"]):
     """A contestant in a process of its own, on some cores, with one thread per core."""
 
+    script = "worker.py"
+
     def __init__(self, name: str, cores: int = 1, **environment: str):
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(cores))
         self.name, self.cores, self.folder = name, cores, tempfile.TemporaryDirectory()
         # Caches of compiled code from earlier processes are not used.
         compiled = {"TORCHINDUCTOR_CACHE_DIR": self.folder.name}
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py")], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, str(HERE / self.script)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=None if "BENCH_TRACE" in os.environ else subprocess.DEVNULL, preexec_fn=pinned(cores),
             env={**os.environ, **threads, **compiled, **environment})
 
@@ -84,6 +86,8 @@ class Process(AbstractContextManager["Process"]):
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         self.folder.cleanup()
 
 

@@ -91,9 +91,13 @@ def sentence(e: Exception) -> str:
     return text if isinstance(e, Cannot) else f"{type(e).__name__}: {text}"
 
 
-if __name__ == "__main__":
+def serve(worker: Worker) -> None:
+    """Answer commands until there are no more."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries is not an answer
-    worker = Worker()
     for asked in sys.stdin:
         print(json.dumps(worker.answer(json.loads(asked))), file=said, flush=True)
+
+
+if __name__ == "__main__":
+    serve(Worker())

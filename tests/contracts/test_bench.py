@@ -3,14 +3,20 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
+import onnxruntime
 import pytest
-from once import ON_TRAINING
+from matplotlib import pyplot
+from matplotlib.colors import to_rgb
+from once import ON_NEWEST, ON_TRAINING
 
 ROOT = Path(__file__).parents[2]
+MODULES = {path.stem for path in (ROOT / "bench").glob("*.py")}
 PEERS = ["epoch", "torch", "numpy", "sklearn"]
 
 
@@ -21,6 +27,20 @@ def bench(script, *arguments):
                           env={**os.environ, "PYTHONPATH": path}, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextmanager
+def benchmark_modules(monkeypatch):
+    """Modules of the benchmark can be imported as its scripts import one another; those of the tests are put back."""
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "bench"))
+        for name in MODULES:
+            patch.delitem(sys.modules, name, raising=False)
+        try:
+            yield
+        finally:
+            for name in MODULES:
+                sys.modules.pop(name, None)
 
 
 @ON_TRAINING
@@ -63,7 +83,8 @@ def test_settings():
 
 
 # Those with a chart beside them hold the whole table; others a part, such as one engine beside one library.
-KEPT = sorted(path for path in (ROOT / "bench" / "results").glob("*.json") if path.with_suffix(".png").exists())
+RESULTS = {path: json.loads(path.read_text()) for path in sorted((ROOT / "bench" / "results").glob("*.json"))}
+KEPT = [path for path, results in RESULTS.items() if "steps" in results and path.with_suffix(".png").exists()]
 
 
 def test_a_chart_is_kept():
@@ -72,14 +93,10 @@ def test_a_chart_is_kept():
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_the_chart_answers_a_question_in_each_panel(tmp_path, monkeypatch, kept):
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    for name in ("models", "chart"):  # `models` is a module of the tests as well, which is put back.
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    from chart import draw
+    with benchmark_modules(monkeypatch):
+        from chart import draw
 
-    figure = draw(json.loads(kept.read_text()), tmp_path / "chart.png")
-    for name in ("models", "chart"):
-        monkeypatch.delitem(sys.modules, name)
+        figure = draw(json.loads(kept.read_text()), tmp_path / "chart.png")
     panels = [a for a in figure.axes if a.axison]
     assert len(panels) >= 3
     assert all(a.get_title(loc="left").split(" (")[0].endswith("?") for a in panels)
@@ -89,18 +106,100 @@ def test_the_chart_answers_a_question_in_each_panel(tmp_path, monkeypatch, kept)
     assert figure.get_figwidth() * 120 < 1024, "it is read at the width of a page"
 
 
+def test_charts_for_dark_pages(tmp_path, monkeypatch):
+    """They have no background, and nothing is as dark as the page."""
+    with benchmark_modules(monkeypatch):
+        from chart import draw
+
+        figure = draw(json.loads(KEPT[0].read_text()), tmp_path / "chart.png", theme="dark")
+    assert pyplot.imread(tmp_path / "chart.png")[0, 0, 3] == 0
+    for axes in figure.axes:
+        assert all(max(to_rgb(line.get_color())) > 0.5 for line in axes.get_lines())
+
+
+def test_the_page_is_written_from_the_results():
+    """`python bench/page.py` writes it: a change of results, or of the script, comes with the page."""
+    code = "import sys; sys.path.insert(0, 'bench'); import page; sys.stdout.write(page.page())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"})
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert done.stdout.decode() == text, done.stderr.decode()
+    pictures = re.findall(r"{image} (\S+)", text)
+    assert len(pictures) >= 8
+    assert all((ROOT / "docs" / picture).exists() for picture in pictures)
+
+
+@pytest.fixture
+def runtimes(monkeypatch):
+    """The module of the benchmark of versions, imported as its scripts import one another."""
+    with benchmark_modules(monkeypatch):
+        import runtimes
+
+        yield runtimes
+
+
+def measured_versions(folder, *arguments):
+    """What is printed and written of the installed version, and of one that cannot be imported."""
+    broken, whole = (folder / "cache" / version for version in ("0.0.1", onnxruntime.__version__))
+    (broken / "onnxruntime").mkdir(parents=True)
+    (broken / "onnxruntime" / "__init__.py").write_text("raise ImportError('This version needs\\nanother machine.')")
+    whole.mkdir()
+    (whole / "onnxruntime").symlink_to(Path(onnxruntime.__file__).parent)
+    said = bench("runtimes.py", "--quick", "--versions", broken.name, whole.name, "--cache", str(folder / "cache"),
+                 "--out", str(folder), *arguments)
+    (written,) = folder.glob("*.json")
+    for suffix in ("", "-dark"):
+        assert written.with_name(f"{written.stem}{suffix}.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads(written.read_text())
+    for cell in results["cells"]:
+        assert cell["versions"]["0.0.1"] == "ImportError: This version needs"
+        turns = cell["versions"][whole.name]
+        assert len(turns) == 2
+        assert all(0 < turn[key] < 60 for turn in turns for key in ("runtime", "reference", "runtime_cpu"))
+    assert "(ImportError: This version needs)" in said
+    return [(cell["kind"], cell["model"], cell["steps"]) for cell in results["cells"]]
+
+
+@ON_NEWEST
+def test_versions_of_the_runtime(tmp_path):
+    assert measured_versions(tmp_path, "--kinds", "import") == [("import", "", 1)]
+
+
+@pytest.mark.slow
+def test_versions_of_the_runtime_in_all_kinds_of_cells(tmp_path):
+    assert measured_versions(tmp_path) == [
+        ("train", "20-100-1", 625), ("infer", "20-100-1", 625), ("open", "20-100-1", 1), ("import", "", 1)]
+
+
+def test_another_version_than_the_asked_one(tmp_path, runtimes):
+    """What is measured is the version that stands beside the figures."""
+    folder = tmp_path / "1.0.0" / "onnxruntime"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("__version__ = '1.0.1'")
+    with pytest.raises(Exception, match=r"1\.0\.1 of .* was imported in its place"):
+        runtimes.Runtime("1.0.0", folder.parent)
+
+
+def test_slower_versions(runtimes):
+    """Marked is what is more than 10 % slower than the best before it, beyond the noise of the rounds of both."""
+    def turns(*ratios):
+        return [{"runtime": 2.0 * r, "reference": 2.0, "runtime_cpu": r, "reference_cpu": 1.0} for r in ratios]
+
+    cell = {"versions": {"1.9.0": turns(1.2, 1.2, 1.2, 1.2), "1.10.0": turns(0.99, 1.0, 1.0, 1.01),
+                         "1.20.0": "it cannot", "1.21.0": turns(1.08, 1.09, 1.09, 1.1),
+                         "1.22.0": turns(0.9, 1.0, 1.4, 1.5), "1.23.1": turns(1.2, 1.21, 1.21, 1.3),
+                         "1.24.0": turns(0.8, 0.8, 0.8, 0.8), "1.25.0": turns(0.95, 0.95, 0.95, 0.95)}}
+    marks = [(m["version"], m["best"], round(m["worse"], 2)) for m in runtimes.regressions(cell)]
+    assert marks == [("1.23.1", "1.10.0", 0.21), ("1.25.0", "1.24.0", 0.19)]
+
+
 @pytest.fixture
 def race(monkeypatch):
     """The module of the benchmark, imported as its scripts import one another."""
-    # `models` is a module of the tests as well, which is put back.
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    for name in ("models", "race"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import race
+    with benchmark_modules(monkeypatch):
+        import race
 
-    yield race
-    for name in ("models", "race"):
-        monkeypatch.delitem(sys.modules, name)
+        yield race
 
 
 def test_other_weights_and_sentences(race):

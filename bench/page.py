@@ -1,0 +1,303 @@
+"""
+The page of the benchmarks in the documentation, from the results of all of them.
+
+    python bench/page.py
+
+writes docs/benchmarks.md from the JSON files in bench/results, and draws their charts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from models import model
+from peers import OURS
+from runtimes import WORSE, figures, numbers, regressions
+
+from bench import arguments
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+#: As the columns of tables are called.
+PEERS = {"torch": "torch", "torch.compile": "torch.compile", "jax scan": "JAX", "jax step": "JAX, a call a step",
+         "onnxsim": "onnxsim", "sklearn": "scikit-learn", "numpy": "numpy"}
+RATES = {"sgd": "SGD", "nesterov": "Nesterov", "adam": "Adam"}
+
+INTRODUCTION = """\
+# Benchmarks
+
+What a training step costs beside other libraries, on every version of onnxruntime, and in memory: figures that you can
+measure again.
+
+One command measures, draws the charts and writes this page:
+
+```bash
+make bench
+```
+
+Each benchmark is a script of the folder `bench`, which the headings below name; `--help` or the first lines of the file
+say what it can be asked. Contestants have processes of their own, are pinned to the measured cores, take turns, and
+must reach the same weights or losses before their times count. Results are kept as JSON in `bench/results`, with the
+machine and the versions of all packages; figures of other machines differ, and their ratios less so.
+"""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table in Markdown; columns after the first ones are aligned to the right."""
+    lines = [head, [":--"] * left + ["--:"] * (len(head) - left), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def picture(source: Path, alt: str) -> str:
+    """The chart beside a file of results, in the theme of the page."""
+    name = f"../{(source.parent / source.stem).relative_to(ROOT).as_posix()}"
+    return "\n".join(f"```{{image}} {name}{suffix}.png\n:alt: {alt}\n:class: only-{theme}\n:width: 100%\n```\n"
+                     for theme, suffix in (("light", ""), ("dark", "-dark")))
+
+
+def prose(text: str) -> str:
+    """A paragraph."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def folded(title: str, text: str) -> str:
+    """Text that a click shows."""
+    return f"````{{dropdown}} {title}\n{text.rstrip()}\n````\n"
+
+
+def measured(results: dict[str, Any]) -> str:
+    """A sentence: on what machine, when, with which packages."""
+    this = dict(results["machine"])
+    cpu, cores, day = this.pop("cpu"), this.pop("cores"), results["when"][:10]
+    packages = ", ".join(f"{name if name != 'python' else 'Python'} {v}" for name, v in this.items()
+                         if name != "ortpartial")
+    return prose(f"Measured on {day}: {cpu}, {cores} cores; {packages}.")
+
+
+def digits(us: float) -> str:
+    """Three digits, and no more after the comma than a time has."""
+    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
+
+
+def command(settings: dict[str, Any]) -> str:
+    """The command that measured, with the settings that are not those of today."""
+    words = ["python bench/bench.py"]
+    today = vars(arguments([]))
+    for name in ("models", "peers", "rates", "batches", "cores", "parts"):
+        if settings[name] != today[name]:
+            words.append(shlex.join([f"--{name}", *map(str, settings[name] or ())]))
+    if settings["rounds"] != today["rounds"]:
+        words.append(f"--rounds {settings['rounds']}")
+    return " \\\n  ".join(words)
+
+
+def steps(source: Path, results: dict[str, Any]) -> list[str]:
+    """The sections of `bench.py`: a step beside other libraries, and the first step."""
+    us = "cpu_us" if results["settings"].get("cpu") else "us"
+    rates = " and ".join(filter(None, [", ".join(RATES[r] for r in results["settings"]["rates"][:-1]),
+                                       RATES[results["settings"]["rates"][-1]]]))
+    engines = [p for p in results["settings"]["peers"] if p in OURS]
+    others = [p for p in PEERS if p in results["settings"]["peers"]]
+    title = f"Engine native beside others: {rates}" if engines == ["native"] else f"A training step with {rates}"
+    parts = [f"## {title}\n", measured(results), f"```bash\n{command(results['settings'])}\n```\n"]
+    if source.with_suffix(".png").exists():
+        parts.append(picture(source, f"Time of a training step beside other libraries, {rates}"))
+    fastest = (f"the fastest of the engines {', '.join(f'`{e}`' for e in engines)}" if len(engines) > 1
+               else f"engine `{engines[0]}`")
+    parts.append(prose(
+        f"Microseconds of a step: a `fit` divided by its steps, with checks of the data, shuffling and bookkeeping. "
+        f"Ours is {fastest}; the last column is its time over that of the fastest other library."))
+    head = ["model", *["optimizer"] * (len(results["settings"]["rates"]) > 1), "cores", "batch", "ours", "engine",
+            *(PEERS[p] for p in others), "ours / fastest other"]
+    rows, former = [], None
+    for e in results["steps"]:
+        ours = {p: t[us] for p, t in e["peers"].items() if p in OURS}
+        theirs = {p: t[us] for p, t in e["peers"].items() if p not in OURS}
+        if not ours:
+            continue
+        engine = min(ours, key=ours.__getitem__)
+        here = [model(e["model"]).title, *([RATES[e["rate"]]] if len(head) > 6 + len(others) else []), str(e["cores"])]
+        rows.append([*(here if here != former else [""] * len(here)), f"{e['batch']}", digits(ours[engine]), engine,
+                     *(digits(theirs[p]) if p in theirs else "" for p in others),
+                     f"{ours[engine] / min(theirs.values()):.2f}" if theirs else ""])
+        former = here
+    parts.append(table(head, rows, 1))
+    out = {(o["peer"], o["why"], o["where"].removeprefix("first step, ").split()[0]) for o in results["left_out"]}
+    if out:
+        why = [(PEERS.get(peer, peer), ", ".join(o[2] for o in group), reason)
+               for (peer, reason), group in itertools.groupby(sorted(out), key=lambda o: o[:2])]
+        parts.append(folded("Who is left out, and why", table(["library", "where", "reason"], why, 3)))
+    if results["first"]:
+        parts += first_steps(results)
+    return parts
+
+
+def first_steps(results: dict[str, Any]) -> list[str]:
+    """Seconds from the start to the end of the first step, the import, and megabytes."""
+    peers = list(dict.fromkeys(f["peer"] for f in results["first"]))
+    at = {(f["model"], f["peer"]): f for f in results["first"]}
+    rows = [[model(name).title, *(f"{at[name, p]['first']:.2f}" if (name, p) in at else "" for p in peers)]
+            for name in dict.fromkeys(f["model"] for f in results["first"])]
+    imports = [f"{max(f['import'] for f in results['first'] if f['peer'] == p):.1f}" for p in peers]
+    return ["### The first step\n",
+            prose("Seconds that the first step takes in a new process, compilation included, after the import of the "
+                  "library, which takes the seconds of the last line."),
+            table(["model", *(PEERS.get(p, f"engine {p}") for p in peers)], [*rows, ["import", *imports]])]
+
+
+def runtimes(source: Path, results: dict[str, Any]) -> list[str]:
+    """The section of `runtimes.py`."""
+    cpu, versions = results["settings"]["cpu"], sorted(results["versions"], key=numbers)
+    parts = ["## Versions of onnxruntime\n", measured(results), "```bash\npython bench/runtimes.py\n```\n",
+             prose(
+                 f"The same trainings (steps and epochs of `fit`), inferences, creations of a session and imports on "
+                 f"onnxruntime {versions[0]} to {versions[-1]}, the last release of each minor version. Every turn is "
+                 f"divided by one of a reference in the same process at the same moment: numpy or torch with the same "
+                 f"model, the shape inference of onnx, the import of onnx. Bars are half the interquartile range of "
+                 f"the rounds. A version is red where it is more than {WORSE:.0%} slower than the best version before "
+                 f"it, beyond that noise, and after a second measurement in new processes; a cross is a version that "
+                 f"cannot run the cell."),
+             picture(source, "Time of trainings and inferences on every version of onnxruntime")]
+    parts.append(slower(results))
+    rows = []
+    for entry in results["cells"]:
+        at = {v: f for v, turns in entry["versions"].items() if (f := figures(turns, cpu))}
+        if not at:
+            continue
+        newest, best = max(at, key=numbers), min(at, key=lambda v: at[v]["ratio"])
+        oldest = min(at, key=numbers)
+        rows.append([entry["title"], digits(at[newest]["seconds"] / entry["steps"] * 1e6), entry["reference"],
+                     *(f"{at[v]['ratio']:.3g}" for v in (oldest, newest)),
+                     f"{at[newest]['ratio'] / at[oldest]['ratio']:.2f}", best])
+    parts.append(table(["cell", f"µs on {versions[-1]}", "reference", f"ratio on {versions[0]}",
+                        f"on {versions[-1]}", "newest / oldest", "fastest"], rows))
+    every = [[e["title"], *(f"{f['ratio']:.3g}" if (f := figures(e["versions"].get(v, ""), cpu)) else "×"
+                            for v in versions)] for e in results["cells"]]
+    parts.append(folded("The ratio on every version", table(["cell", *versions], every)))
+    failed = [(v, e["title"], turns) for e in results["cells"] for v, turns in e["versions"].items()
+              if isinstance(turns, str)]
+    if failed:
+        grouped: dict[tuple[str, str], list[str]] = {}
+        for v, title, why in failed:
+            grouped.setdefault((v, why), []).append(title)
+        rows = [[v, "all" if len(titles) == len(results["cells"]) else "; ".join(titles), f"`{why}`"]
+                for (v, why), titles in grouped.items()]
+        parts += ["What a version cannot run, by the first line of its error:\n",
+                  table(["version", "cell", "error"], rows, 3)]
+    return parts
+
+
+def slower(results: dict[str, Any]) -> str:
+    """What is marked, with the operators in which the time goes; or that nothing is."""
+    cpu, lines = results["settings"]["cpu"], []
+    for entry in results["cells"]:
+        marks = regressions(entry, cpu)
+        if not marks:
+            continue
+        names = ", ".join(f"{m['version']} ({m['worse']:+.0%})" for m in marks)
+        line = f"* **{entry['title']}**: slower on {names} than on {marks[0]['best']}."
+        profiles = entry.get("profiles", {})
+        shown = {v: profiles[v] for v in (marks[0]["best"], marks[-1]["version"]) if v in profiles}
+        if len(shown) == 2:
+            (a, before), (b, after) = shown.items()
+            changes = sorted(before.keys() | after.keys(), key=lambda o: before.get(o, 0) - after.get(o, 0))[:3]
+            line += (f" In the profile of {b}, beside that of {a}: "
+                     + ", ".join(f"{o} {before.get(o, 0):,.1f} → {after.get(o, 0):,.1f} µs" for o in changes) + ".")
+        lines.append(line)
+    if not lines:
+        return "No version is slower than one before it by more than that.\n"
+    return "Slower than a version before it:\n\n" + "\n".join(lines) + "\n"
+
+
+def memory(source: Path, results: dict[str, Any]) -> list[str]:
+    """The section of `memory.py`."""
+    rows, former = [], None
+    for e in results["memory"]:
+        here = f"{e['model']}, {e['weights'] / 1e6:.1f} million weights"
+        ours, theirs = e["megabytes"]["ortpartial"], e["megabytes"]["torch"]
+        rows.append([here if here != former else "", str(e["batch"]), e["rate"],
+                     *(f"{x['grown']:,.0f} ({x['peak']:,.0f})" for x in (ours, theirs)),
+                     f"{ours['grown'] / theirs['grown']:.2f}"])
+        former = here
+    return ["## Memory\n", measured(results), "```bash\npython bench/memory.py\n```\n",
+            picture(source, "Peak memory of a training beside torch"),
+            "Megabytes at the peak beyond what the imports take, and in brackets those of the whole process.\n",
+            table(["model", "batch", "optimizer", "ours", "torch", "ours / torch"], rows)]
+
+
+def parallel(source: Path, results: dict[str, Any]) -> list[str]:
+    """The section of `parallel.py`."""
+    settings = list(results["parallel"][0]["ms"])
+    rows = [[e["model"], str(e["batch"]), *(f"{e['ms'][s]:,.1f}" for s in settings),
+             *(f"{e['ms'][settings[0]] / e['ms'][s]:.2f}" for s in settings[1:])] for e in results["parallel"]]
+    return ["## Two processes\n", measured(results), "```bash\npython bench/parallel.py\n```\n",
+            picture(source, "Speed of an epoch with one process and with two"),
+            prose("Milliseconds of an epoch, and how many times as fast that is as one process of one thread. The "
+                  "first and the last are trained with `distributed=True`, which adds up gradients after every step; "
+                  "the second is a plain `fit`."),
+            table(["model", "batch", *settings, *(f"speed of {s}" for s in settings[1:])], rows)]
+
+
+def llm(source: Path, results: dict[str, Any]) -> list[str]:
+    """The section of `llm.py`."""
+    r = results["llm"]
+    rows = [[{"torch": "torch with PEFT"}.get(name, name),
+             *(f"{p[key]:,.{n}f}" for key, n in (("seconds", 2), ("first", 1), ("ready", 1), ("megabytes", 0)))]
+            for name, p in r["peers"].items()]
+    ratio, least = sorted(r["ratios"])[len(r["ratios"]) // 2], r["peers"]["ortpartial"]["megabytes"] - r["activations"]
+    return ["## An adapter of a language model\n", measured(results),
+            "```bash\ntaskset -c 0 python bench/llm.py\n```\n",
+            prose(f"A step of a LoRA adapter of rank 8 on a Qwen2 of 0.5 billion weights, {r['tokens']} tokens, on one "
+                  f"core: here on weights of 4 bits, as the builder of onnxruntime-genai writes them, with torch on "
+                  f"the same in float32. Memory is the peak beyond the imports."),
+            table(["library", "seconds a step", "first step", "until ready", "MB"], rows),
+            prose(f"A step takes {ratio:.2f} times as long as torch's. Without activations, of {r['activations']:,.0f} "
+                  f"MB, training takes {least / r['file_megabytes']:.1f} times the size of the file, "
+                  f"{r['file_megabytes']:,.0f} MB. The gradient, of {r['gradient']['nodes']:,} nodes, is written in "
+                  f"{r['gradient']['grad'] + r['gradient']['build']:.1f} seconds.")]
+
+
+#: The section of a file of results, by a key that it has, in the order of the page.
+SECTIONS = {"steps": steps, "versions": runtimes, "memory": memory, "parallel": parallel, "llm": llm}
+
+
+def page() -> str:
+    """The text of the page."""
+    parts = [INTRODUCTION]
+    for key, section in SECTIONS.items():
+        for source in sorted(RESULTS.glob("*.json"), key=lambda p: (p.stem.startswith("native"), p.stem)):
+            results = json.loads(source.read_text())
+            if key in results:
+                parts += section(source, results)
+    options = (RESULTS / "session-options.md").read_text().replace("# Options", "## Options")
+    return "\n".join([*parts, options.rstrip() + "\n"])
+
+
+def draw() -> None:
+    """Draw the charts of all results."""
+    import bars
+    import chart
+    import runtimes_chart
+
+    for source in sorted(RESULTS.glob("*.json")):
+        results = json.loads(source.read_text())
+        if "versions" in results:
+            runtimes_chart.draw_both(results, source.with_suffix(".png"))
+        elif "memory" in results or "parallel" in results:
+            bars.draw_both(results, source.with_suffix(".png"))
+        elif source.with_suffix(".png").exists():
+            chart.draw_both(results, source.with_suffix(".png"), cpu=results["settings"]["cpu"])
+
+
+if __name__ == "__main__":
+    draw()
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page())
+    print(f"Written to {PAGE}")
