@@ -38,10 +38,10 @@ demo: $(TRAINING)/.installed-demo
 test: test-training test-cpu
 
 test-training: $(TRAINING)/.installed-dev node
-	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST)
+	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) --half
 
 test-cpu: $(CPU)/.installed-test node java headers
-	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST)
+	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) --half
 
 # With --jobs=2, both environments are installed at once: pip uses one core.
 environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers

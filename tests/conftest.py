@@ -1,8 +1,11 @@
 """Skips of tests that the installed packages cannot run, with what they lack, and the fixtures `rng` and `ctrl_c`."""
 
 import gc
+import re
 import signal
+from collections.abc import Generator
 from importlib.util import find_spec
+from zlib import crc32
 
 import numpy as np
 import onnxruntime
@@ -27,12 +30,54 @@ def missing(marker: str) -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Rooms whose tests run whole on both runtimes, as they are about what runtimes do.
+ROOMS_ON_BOTH = ("tests/robustness/", "tests/runtime/", "tests/torch/", "tests/training/")
+# Marks of tests that run wherever they can.
+PLACED = ("agent", "both", "cuda", "proof", "skip", "skipif", "sklearn_callbacks", "slow")
+HALVED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", action="store_true", help="leave out what the other runtime runs in `make test`")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share(config.option.half, items)
     reasons = {marker: missing(marker) for marker in ("agent", "cuda", "sklearn_callbacks")}
     for item in items:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def share(is_half: bool, items: list[pytest.Item]) -> None:
+    """With `--half`, leave every second test that any runtime can run to the other one.
+
+    The name of a test decides, so that each runtime has rows of a table. Without the option all run on both, and those
+    that `make test` halves are part of `make proof`.
+    """
+    for item in items:
+        if item.nodeid.startswith(ROOMS_ON_BOTH) or any(map(item.get_closest_marker, PLACED)):
+            continue
+        item.stash[HALVED] = is_half
+        item.add_marker("proof" if not is_half or is_here(item) else "slow")
+
+
+def is_here(item: pytest.Item) -> bool:
+    """Whether this is the runtime of the two on which `make test` runs a test."""
+    return crc32(item.nodeid.encode()) % 2 == hasattr(_pybind_state, "TrainingAgent")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that only the other runtime can run, and that is left out there, would run nowhere."""
+    report = yield
+    reason = report.longrepr[-1] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    if item.stash.get(HALVED, False) and re.search("onnxruntime|sklearn", reason):
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nThe other runtime leaves the test out: mark it ON_BOTH or by who can run it."
+    return report
 
 
 def pytest_collection() -> None:

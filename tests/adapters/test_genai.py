@@ -6,10 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from decoders import build_decoder, onnxruntime_genai
+from once import ON_BOTH
 from onnx import numpy_helper
 
 from ortpartial.adapters import add_dora, add_lora, merge, save_adapter
 from ortpartial.model import read_adapter, write
+
+pytestmark = ON_BOTH
 
 ADDED = {"a": lambda model: add_lora(model, "linear", rank=4, alpha=32, random_state=1),
          "b": lambda model: add_lora(model, ["attention", "up_proj"], rank=2, alpha=8, random_state=2)}

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from models import mlp
+from once import ON_BOTH
 
 from ortpartial import build, constant, op, variable
 from ortpartial.cli import main
@@ -16,6 +17,7 @@ def bench(words):
     return main(["bench", *words.split(), "--seconds", "0.01"])
 
 
+@ON_BOTH
 def test_table(at, capsys):
     assert bench("mlp.onnx --batch-size 1 8") == 0
     lines = capsys.readouterr().out.splitlines()

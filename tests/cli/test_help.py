@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from models import data, mlp
+from once import ON_BOTH
 from tiny_decoders import make_decoder
 
 from ortpartial.cli import main
@@ -49,6 +50,7 @@ def list_examples(text):
     return [shlex.split(line)[1:] for line in lines]
 
 
+@ON_BOTH
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_run(files, capsys, command):
     if command == "lora" and not has_adapter_files():

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from interruptions import interrupt_at
+from once import ON_BOTH
 from paths import ROOT, environment
 
 import ortpartial
@@ -88,6 +89,7 @@ def test_output_that_nobody_reads(at, capsys, monkeypatch, words):
     assert capsys.readouterr().err == ""
 
 
+@ON_BOTH
 def test_version(capsys):
     with pytest.raises(SystemExit) as e:
         main(["--version"])

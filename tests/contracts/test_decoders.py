@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from once import ON_BOTH
 from onnx import helper, numpy_helper
 
 from ortpartial import (
@@ -206,6 +207,7 @@ def test_accumulation_takes_the_mean_of_means():
     assert_close(parts.trained_coef_, mean)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_mixed_precision_leaves_packed_weights_as_they_are(precision):
     model = add_lora(make_decoder(layers=2), rank=4, random_state=0)

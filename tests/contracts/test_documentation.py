@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
+from once import ON_BOTH
 from paths import ROOT, SUPPORT
 from printed import FLAGS, NumberChecker
 from scripts import run
@@ -70,6 +71,7 @@ def is_foreign(page):
     return any(re.search(FOREIGN, code, re.MULTILINE) for _, code, _, _ in python_blocks(page))
 
 
+@ON_BOTH
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("torch", [False, True], ids=["without torch", "with torch"])
 def test_code_of_pages(torch, half, tmp_path):

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from corpus import CASES, FIRST, PLAIN, SINGLE, expression, has_rule
 from ml_dtypes import bfloat16, finfo
+from once import ON_BOTH
 from table import OLD
 
 from ortpartial.autodiff.grad import grad
@@ -17,6 +18,8 @@ from ortpartial.graph.shaping import cast
 from ortpartial.runtime.device import runtime_version
 from ortpartial.runtime.session import Session
 from ortpartial.testing import _runs, check_gradient
+
+pytestmark = ON_BOTH
 
 VERSIONS = f"onnx {onnx.__version__} or onnxruntime {runtime_version()}"
 

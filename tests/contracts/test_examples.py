@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from once import ON_BOTH
 from paths import SUPPORT
 from scripts import run
 from skl2onnx import to_onnx
@@ -56,6 +57,7 @@ def test_every_example_is_known():
     assert [e.stem for e in EXAMPLES] == sorted(PRINTED)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("torch", [False, True], ids=["without torch", "with torch"])
 def test_examples(torch, half, tmp_path):
@@ -103,6 +105,7 @@ def test_example_is_short_and_says_what_it_shows(example):
     assert 'plt.style.use("ortpartial.figure")' in text, "all figures have one style"
 
 
+@ON_BOTH
 def test_demo(tmp_path):
     printed = run(ROOT / "examples" / "demo.py", cwd=tmp_path)
     line = r"^(\w.*?)  +(skl2onnx|notation|saved ONNX) +(\w+) .* (\S+) +(\S+) +(\S+)$"

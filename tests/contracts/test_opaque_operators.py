@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from once import ON_BOTH
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession, SessionOptions
 
@@ -20,6 +21,8 @@ from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph.gradient_stop import mark_gradient_stop
 from ortpartial.runtime import Session, has_training
 from ortpartial.training_info import TrainingSession, to_training_info
+
+pytestmark = ON_BOTH
 
 #: It has operators of the domain ai.onnx.contrib, such as NegPos: min(x, 0) and max(x, 0).
 EXTENSIONS = importlib.util.find_spec("onnxruntime_extensions")

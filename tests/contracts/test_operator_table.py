@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from once import ON_BOTH
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import _pybind_state
 from paths import ROOT, environment
@@ -29,6 +30,7 @@ def test_they_are_up_to_date():
     assert run.stdout.strip() == "True", "call make readme"
 
 
+@ON_BOTH
 @pytest.mark.parametrize("tool", language_operators.FOLDERS)
 def test_what_the_tools_write_is_listed(tool):
     """Their source names no other operator of com.microsoft, as far as it is installed."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from exports import assert_gradients
 from models import weights_of
+from once import ON_BOTH
 from onnx import helper
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
@@ -25,8 +26,8 @@ from ortpartial.learning import LearningRateAdam
 from ortpartial.model import read_adapter
 from ortpartial.runtime.session import Session, runtime_version
 
-pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning",
-                                        "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [ON_BOTH, pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning",
+                                        "ignore::FutureWarning", "ignore::UserWarning")]
 
 
 def write(family, folder, opt_level=0, *, attention="divided", dynamo=False, dynamic=False, **options):

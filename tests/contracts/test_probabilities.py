@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from once import ON_BOTH
 from onnx import TensorProto
 from sklearn.metrics import log_loss
 
@@ -86,6 +87,7 @@ def of_probabilities(loss):
     return type(loss)(**{**vars(loss), "from_logits": False})
 
 
+@ON_BOTH
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_sigmoids(rows, engine):
     """Both columns go on to sum up to 1, and the weights are those of one-hot labels before Sigmoid."""
@@ -103,6 +105,7 @@ def test_two_sigmoids(rows, engine):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("engine", ENGINES)
 def test_extreme_logits(engine):
     """Where the probability of the label underflows, its logarithm and the gradient are exact."""

@@ -14,6 +14,7 @@ import matplotlib
 import pytest
 from matplotlib import pyplot
 from models import data, mlp
+from once import ON_BOTH
 from paths import ROOT
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession, nn
@@ -141,6 +142,7 @@ def write_on(path, functions, is_new=False):
                 os.rename(path, path.parent.parent / f"{os.getpid()}-{time.monotonic_ns()}")
 
 
+@ON_BOTH
 @pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_killed_writer(writer, kills):
     """What is there is the former content or the new one, and what a killed process has left, the next one removes."""
@@ -171,6 +173,7 @@ def test_a_killed_writer_of_a_new_folder(tmp_path, monkeypatch):
         assert content(path) in (None, whole)
 
 
+@ON_BOTH
 def test_no_room_on_the_disk(writer, tmp_path):
     """The former content remains, and the error says where there was no room."""
     path, functions, contents = writer

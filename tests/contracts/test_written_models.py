@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 from models import images, mlp
+from once import ON_BOTH
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.graph import build, constant, op, variable
@@ -58,6 +59,7 @@ def write_dropout():
     return build([x], {"y": h @ constant(np.ones((4, 1), np.float32), hint="w")})
 
 
+@ON_BOTH
 @pytest.mark.parametrize("settings", [
     {}, {"engine": "epoch"}, {"engine": "agent"}, {"train_mode": True}, {"precision": "float16"},
     {"checkpointing": "auto"}, {"init": "random"}], ids=str)

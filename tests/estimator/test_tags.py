@@ -2,6 +2,7 @@
 
 import pytest
 from models import data, mlp
+from once import ON_BOTH
 from sklearn.base import is_classifier, is_regressor
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -15,6 +16,7 @@ def optimizer():
     return OrtGradientForwardBackwardOptimizer(mlp(), learning_rate=0.05, max_iter=3, random_state=0)
 
 
+@ON_BOTH
 def test_what_an_optimizer_is():
     pytest.importorskip("sklearn", minversion="1.6")
     from sklearn.utils import get_tags

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from models import linear
+from once import ON_BOTH
 from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, optimizer, same
 
 from ortpartial.exceptions import ConvergenceError, DeadlineError, SettingError
@@ -358,6 +359,7 @@ def test_a_view_of_one_epoch_leaves_the_history_whole():
     assert [record["learning_rate"] for record in o.history_] == [0.125] * 4
 
 
+@ON_BOTH
 def test_a_callback_of_scikit_learn():
     """Of which the contexts and the fitted estimators are those of scikit-learn, as far as it can tell."""
     callback = pytest.importorskip("sklearn.callback")

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
+from once import ON_BOTH
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortpartial.autodiff.grad import grad
@@ -224,6 +225,7 @@ def run_file(model, feeds):
     return Session(model.SerializeToString()).run(feeds)
 
 
+@ON_BOTH
 @pytest.mark.parametrize(("op_type", "opset", "inputs", "attributes"), CASES,
                          ids=lambda v: v if isinstance(v, (int, str)) else "")
 def test_meaning(op_type, opset, inputs, attributes):
@@ -370,6 +372,7 @@ def test_later_versions_only_add():
                 assert not any(required for n, (_, required, _) in after[2].items() if n not in before[2]), op_type
 
 
+@ON_BOTH
 @pytest.mark.parametrize("opset", [9, 17, 21, 22])
 @pytest.mark.parametrize("inside", [11, 18, 22])
 def test_functions_of_another_opset(opset, inside):

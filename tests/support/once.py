@@ -1,6 +1,6 @@
-"""Marks of tests that `make test` runs on one of the two runtimes, as what they prove is the same on both.
+"""Which of the two runtimes a test runs on in `make test`; `make proof` runs it on both.
 
-`make proof` runs them on both.
+Without a mark a test runs on one of them, chosen by its name: `share` of `tests/conftest.py`.
 """
 
 import pytest
@@ -11,3 +11,5 @@ from ortpartial.runtime.device import has_training
 ON_TRAINING = pytest.mark.proof if has_training() else pytest.mark.slow
 #: On the newest onnxruntime alone.
 ON_NEWEST = pytest.mark.slow if has_training() else pytest.mark.proof
+#: On both: what the test proves differs between them, or it may be skipped on one.
+ON_BOTH = pytest.mark.both

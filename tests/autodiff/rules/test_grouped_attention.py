@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from once import ON_BOTH
 from onnx import helper
 
 from ortpartial import build, constant, grad, gradient_model, op, variable
@@ -12,6 +13,8 @@ from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph.ops import Operators
 from ortpartial.model import load
 from ortpartial.runtime.session import Session
+
+pytestmark = ON_BOTH
 
 ms = Operators("com.microsoft")
 IS_OLD = onnxruntime.__version__.startswith("1.19.")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from exports import assert_gradients, exported
 from models import assert_close, weights_of
+from once import ON_BOTH
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.capi import _pybind_state
 from table import cotangent
@@ -23,6 +24,8 @@ from ortpartial.graph.ops import Operators
 from ortpartial.runtime.agent_support import find_active, find_untrusted
 from ortpartial.runtime.session import Session
 from ortpartial.testing import _gradient, check_gradient
+
+pytestmark = ON_BOTH
 
 DOMAIN = "com.microsoft"
 NAMES = sorted(name for domain, name in RULES if domain == DOMAIN and hasattr(microsoft, name))

@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from once import ON_BOTH
 from onnx import numpy_helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, grad, op, variable
@@ -77,6 +78,7 @@ def make_product(case, x, **attributes):
     return y, values, drawn
 
 
+@ON_BOTH
 @pytest.mark.parametrize("case", CASES)
 def test_gradient(case):
     bits, k, *_ = CASES[case]
@@ -104,6 +106,7 @@ def test_gradient(case):
         np.testing.assert_allclose(found[f"d_{n}"], expected[n].reshape(wrt[n].shape), rtol=1e-4, atol=1e-3, err_msg=n)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("case", ["4 bits", "zero points", "groups", "8 bits"])
 def test_big_weight_is_dequantized_in_parts(case, monkeypatch):
     if IS_OLD and case == "8 bits":
@@ -187,6 +190,7 @@ TABLES = {"4 bits": ("uint8", 4, 0, 1, False), "4 bits and zero points": ("uint8
           "int4": ("int4", 4, 0, 1, True), "uint4": ("uint4", 4, 1, 0, False)}
 
 
+@ON_BOTH
 @pytest.mark.parametrize("case", TABLES)
 def test_rows_of_a_packed_table(case):
     """Embeddings in few bits: a gradient by their scales, and by what is behind them."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from once import ON_BOTH
 from table import NOTHING, OLD, apart, real, rows
 
 from ortpartial.autodiff.grad import grad
@@ -223,6 +224,7 @@ AVERAGE += [
 ]
 
 
+@ON_BOTH
 @pytest.mark.parametrize(("x", "attributes"), AVERAGE)
 def test_average_pool(x, attributes):
     if OLD and attributes["count_include_pad"] and attributes.get("ceil_mode") and attributes["kernel_shape"] == [2, 1]:

@@ -1,9 +1,12 @@
 """The checks of scikit-learn for estimators, which ours pass as its own perceptrons do."""
 
 import pytest
+from once import ON_BOTH
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ortpartial import OnnxClassifier, OnnxRegressor
+
+pytestmark = ON_BOTH
 
 # None is expected to fail, neither here nor for MLPClassifier and MLPRegressor.
 ESTIMATORS = [

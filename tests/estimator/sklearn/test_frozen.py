@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from once import ON_BOTH
 from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -14,7 +15,7 @@ from ortpartial import OnnxClassifier, OnnxRegressor
 callback = pytest.importorskip("sklearn.callback", exc_type=ImportError)
 X, Y = load_iris(return_X_y=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [ON_BOTH, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
 
 
 class Recorder:
