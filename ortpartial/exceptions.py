@@ -1,4 +1,9 @@
-"""Exceptions and warnings of ortpartial, all errors with one base class."""
+"""Exceptions and warnings of ortpartial, all errors with one base class.
+
+Their messages name tensors and files: what could give orders to a terminal is shown as an escape.
+"""
+
+from .texts import printable
 
 __all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMissingError", "ConvergenceError",
            "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning", "GraphError",
@@ -8,6 +13,16 @@ __all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMis
 
 class OrtPartialError(Exception):
     """Base of every error that ortpartial raises on purpose."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
+
+
+class _NamingWarning(UserWarning):
+    """Base of the warnings."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
 
 class GraphError(OrtPartialError, ValueError):
@@ -74,17 +89,17 @@ class ConvergenceError(OrtPartialError, ArithmeticError):
     """The loss or a weight is no longer finite: the learning rate is too high, or X and y are not scaled."""
 
 
-class ConvergenceWarning(UserWarning):
+class ConvergenceWarning(_NamingWarning):
     """Training ended or continued in a questionable state, such as before it converged."""
 
 
-class CheckpointWarning(UserWarning):
+class CheckpointWarning(_NamingWarning):
     """A checkpoint is damaged or none of this library, and the one before it is used."""
 
 
-class DeviceWarning(UserWarning):
+class DeviceWarning(_NamingWarning):
     """An execution provider was asked for and does not run a graph, which runs on the CPU instead."""
 
 
-class ModelWarning(UserWarning):
+class ModelWarning(_NamingWarning):
     """A model was exported in a way that a setting does not fit, so that it does nothing or not what is meant."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from ortpartial.exceptions import ModelError
 from ortpartial.model import Adapter, Model, Target, note_adapter, read, read_adapter
 
 from . import dora, ia3, lora
@@ -152,7 +153,11 @@ def strip_adapter(proto: ModelProto) -> None:
     scaled = {node.output[0]: node.input[0] for node in inserted if node.output[0].startswith(prefixes) and node.input}
     kept = [node for node in proto.graph.node if not node.name.startswith(prefixes)]
     for node in kept:
-        node.output[:] = [outputs[o.partition(MARK)[0]] if o.startswith(prefixes) else o for o in node.output]
+        targets = {o: o.partition(MARK)[0] for o in node.output if o.startswith(prefixes)}
+        if missing := [o for o, target in targets.items() if target not in outputs]:
+            raise ModelError(f"Nothing reads {missing[0]!r}, beside which an adapter stands by the model's record; add "
+                             f"the adapter to the base again.")
+        node.output[:] = [outputs[targets[o]] if o in targets else o for o in node.output]
         node.input[:] = [_trace(i, scaled) for i in node.input]
     weights = set(adapter.weights)
     _replace(proto.graph.node, kept)
@@ -166,8 +171,8 @@ def strip_adapter(proto: ModelProto) -> None:
 
 def _trace(name: str, first: Mapping[str, str]) -> str:
     """What the first of nodes in a row reads, by what each computes and what it reads first."""
-    while name in first:
-        name = first[name]
+    for _ in first:  # Nodes of a damaged model may be in a circle.
+        name = first.get(name, name)
     return name
 
 

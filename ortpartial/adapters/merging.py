@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 from onnx import GraphProto, ModelProto, numpy_helper
@@ -14,7 +15,8 @@ from ortpartial.model import Adapter, Model, Target, read_adapter
 from .changes import Change, make_bias_change, make_change
 from .constants import Constants
 from .insertion import read_copy, strip_adapter
-from .products import Product, find_products, read_attributes
+from .matching import match_products
+from .products import Product, read_attributes
 from .quantized_weights import find_quantized
 from .requantize import Requantized
 from .saving import load_adapter
@@ -81,7 +83,7 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
     strip_adapter(proto)
     constants = Constants(proto.graph)
     rounded = {}
-    for product, targets in _pair(proto.graph, record):
+    for product, targets in _pair(proto.graph, record, arrays):
         change = make_change(product, targets, arrays)
         if (weight := find_quantized(constants, product)) is not None:
             rounded[product.name] = weight.change(change)
@@ -95,9 +97,10 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
     return proto
 
 
-def _pair(graph: GraphProto, adapter: Adapter) -> list[tuple[Product, list[Target]]]:
+def _pair(graph: GraphProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
+          ) -> list[tuple[Product, list[Target]]]:
     """The products that an adapter stands beside, and its targets in each."""
-    products = {product.node_name: product for product in find_products(graph)}
+    products = match_products(graph, adapter, arrays)
     targets: dict[str, list[Target]] = {}
     for target in adapter.targets:
         targets.setdefault(target.node, []).append(target)

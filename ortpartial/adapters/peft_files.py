@@ -15,6 +15,7 @@ from onnx import helper
 
 from ortpartial.exceptions import ModelError
 from ortpartial.model import Adapter, Target, read_tensors, write_files, write_tensors
+from ortpartial.texts import parse_json
 
 from .dora import check
 from .peft_modules import PeftModule, collect_modules, distribute
@@ -112,7 +113,7 @@ def _read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if _CONFIG not in texts and not beside.exists():
         raise ModelError(f"{str(file)!r} has no settings: put PEFT's {_CONFIG} beside it.")
     try:
-        config = json.loads(texts[_CONFIG] if _CONFIG in texts else beside.read_text("utf-8"))
+        config = parse_json(texts[_CONFIG] if _CONFIG in texts else beside.read_text("utf-8"))
         return dict(config), tensors
     except (TypeError, ValueError):
         raise ModelError(f"{str(beside)!r} is damaged: it is no JSON of settings.") from None
@@ -136,7 +137,7 @@ def _read_method(config: Mapping[str, Any], path: str | os.PathLike[str]) -> str
     if kind == "LORA" and not (isinstance(rank, int) and rank >= 1):
         raise ModelError(f"{str(path)!r} has r={rank!r}; the rank of an adapter is a whole number, at least 1.")
     patterns = config.get("alpha_pattern") or {}
-    alphas = patterns.values() if isinstance(patterns, dict) else [patterns]
+    alphas = patterns.values() if isinstance(patterns, dict) else [None]
     for name, numbers in {"lora_alpha": [config.get("lora_alpha", 8)], "alpha_pattern": alphas,
                           "lora_dropout": [config.get("lora_dropout", 0)]}.items():
         if kind == "LORA" and not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ortpartial.exceptions import ModelError
+from ortpartial.texts import parse_json
 
 from .products import Part, Product
 
@@ -120,7 +120,7 @@ def read_kind(model: object) -> str:
     if not isinstance(model, (str, os.PathLike)):
         return ""
     try:
-        return str(json.loads(Path(model).with_name("genai_config.json").read_text("utf-8"))["model"]["type"])
+        return str(parse_json(Path(model).with_name("genai_config.json").read_text("utf-8"))["model"]["type"])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 

@@ -13,6 +13,7 @@ from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import Model, check_finite, is_base, read_adapter, write
 
 from .insertion import insert, read_copy, remove_adapter, strip_adapter
+from .matching import match_products
 from .onnx_adapter import make_base, read_onnx_adapter, write_onnx_adapter
 from .peft_files import read_peft, write_peft
 from .products import find_products
@@ -83,10 +84,11 @@ def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.Path
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in names}
     check_finite(arrays, {n: np.zeros(1) for n in arrays}, "get_trained_onnx")
     strip_adapter(proto)
+    products = match_products(proto.graph, adapter, arrays)
     if Path(path).suffix == _ONNX:
         write_onnx_adapter(adapter, arrays, path, proto)
     else:
-        write_peft(adapter, arrays, path, find_products(proto.graph))
+        write_peft(adapter, arrays, path, list(products.values()))
     if base is not None:
         make_base(proto, adapter)
         write(proto, base)

@@ -10,7 +10,7 @@ from ortpartial.estimator import resolve_losses
 from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.model import Model, load
 
-from .console import format_seconds, format_table, paint, print_json
+from .console import format_seconds, format_table, paint, print_json, print_line
 from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
 from .pieces import parse_losses, parse_rate
 from .timing import RandomRows, parse_sizes, time_forward, time_steps
@@ -114,6 +114,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
                 yield [row["what"], str(row["batch_size"]), "-", "-", "-", "-"]
 
     head, *lines = format_table(["engine", "batch", "step", "steps/s", "rows/s", "ratio"], format_rows())
-    print(paint(head, "bold"), *lines, sep="\n")
+    for line in (paint(head, "bold"), *lines):
+        print_line(line)
     for what, error in {row["what"]: row["error"] for row in rows if "error" in row}.items():
-        print(f"{what}: {' '.join(error.split())}")
+        print_line(f"{what}: {' '.join(error.split())}")

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 
-__all__ = ["close_output", "format_seconds", "format_table", "has_colors", "paint", "print_error",
+from ortpartial.texts import printable
+
+__all__ = ["clean", "close_output", "format_seconds", "format_table", "has_colors", "paint", "print_error",
            "print_json", "print_line", "show_warning"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+#: What `paint` writes, which stays when a line is cleaned.
+_PAINT = re.compile(rf"(\033\[(?:{'|'.join(['0', *_STYLES.values()])})m)")
 
 
 def has_colors(stream: TextIO) -> bool:
@@ -63,7 +69,7 @@ def print_error(text: str) -> None:
     text : str
         What is wrong; line breaks become spaces.
     """
-    print(f"{paint('ortpartial:', 'red', sys.stderr)} {' '.join(text.split())}", file=sys.stderr)
+    print(f"{paint('ortpartial:', 'red', sys.stderr)} {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -74,7 +80,7 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     message : Warning or str
         The warning.
     """
-    print(f"{paint('warning:', 'yellow', sys.stderr)} {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"{paint('warning:', 'yellow', sys.stderr)} {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:
@@ -83,16 +89,36 @@ def print_line(text: str, file: TextIO | None = None) -> None:
     Parameters
     ----------
     text : str
-        The line.
+        The line; what could give orders to a terminal is printed as an escape.
     file : file, optional
         Where to print; stdout by default.
     """
     file = file or sys.stdout
     try:
-        file.write(f"{text}\n")  # At once, where `print` lets Ctrl-C in before the end of the line.
+        file.write(f"{clean(text)}\n")  # At once, where `print` lets Ctrl-C in before the end of the line.
         file.flush()
     except BrokenPipeError:
         close_output(file)
+
+
+def clean(line: str) -> str:
+    """A line with nothing that could give orders to a terminal, but for what `paint` has written.
+
+    Parameters
+    ----------
+    line : str
+        The line, with names from files.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> print(clean("w\\x1b[2J\\n"))
+    w\\x1b[2J\\n
+    """
+    return "".join(part if i % 2 else printable(part) for i, part in enumerate(_PAINT.split(line)))
 
 
 def close_output(file: TextIO) -> None:
@@ -116,7 +142,8 @@ def print_json(record: Mapping[str, Any]) -> None:
     record : dict
         Numbers, of numpy too, texts, lists and dicts.
     """
-    print_line(json.dumps(_to_json(record), ensure_ascii=False))
+    text = json.dumps(_to_json(record), ensure_ascii=False)
+    print_line("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def _to_json(value: Any) -> Any:
@@ -152,7 +179,7 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str 
     >>> format_table(["engine", "us"], [["epoch", "7.5"], ["step", "12.1"]])
     ['engine    us', 'epoch    7.5', 'step    12.1']
     """
-    lines = [list(head), *map(list, rows)]
+    lines = [[printable(text) for text in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(f"{text:{side}{w}}" for text, w, side in zip(line, widths, align.ljust(len(head), ">"),
                                                                    strict=True)).rstrip() for line in lines]

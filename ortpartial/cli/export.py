@@ -13,7 +13,7 @@ from ortpartial.kits import TARGETS, TrainingKit, write_kit
 from ortpartial.model import load, read, write
 from ortpartial.training_info import TrainingSession
 
-from .console import print_json
+from .console import print_json, print_line
 from .options import (
     add_command,
     add_json_option,
@@ -110,5 +110,5 @@ def _report(args: argparse.Namespace, inputs: list[str], outputs: list[str], sta
     if args.json:
         print_json({"model": args.output, "inputs": inputs, "outputs": outputs, "state": state})
     else:
-        print(f"{args.output}: a step reads {', '.join(inputs)}, gives {', '.join(outputs)}, and changes "
-              f"{', '.join(state)}")
+        print_line(f"{args.output}: a step reads {', '.join(inputs)}, gives {', '.join(outputs)}, and changes "
+                   f"{', '.join(state)}")

@@ -8,7 +8,7 @@ from typing import Any
 from ortpartial.autodiff import gradient_model
 from ortpartial.model import load, write
 
-from .console import print_json
+from .console import print_json, print_line
 from .options import add_command, add_json_option, add_output_option, add_straight_through_option
 
 __all__ = ["add_gradient_command"]
@@ -55,5 +55,5 @@ def run_gradient(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"model": args.output, "inputs": inputs, "outputs": outputs})
     else:
-        print(f"{args.output}: {', '.join(inputs)} -> {', '.join(outputs)}")
+        print_line(f"{args.output}: {', '.join(inputs)} -> {', '.join(outputs)}")
     return 0

@@ -34,7 +34,7 @@ from ortpartial.model import (
 from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
-from .console import format_seconds, format_table, paint, print_json
+from .console import format_seconds, format_table, paint, print_json, print_line
 from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
 from .pieces import parse_rate
 from .timing import RandomRows, parse_sizes, time_steps
@@ -210,23 +210,26 @@ def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
 def _print(report: Report, cost: Mapping[str, Any], args: argparse.Namespace) -> None:
     """Print a report for people."""
     model, sizes = report.model, report.sizes
-    print(*_format_tensors(model), sep="\n")
+    for line in _format_tensors(model):
+        print_line(line)
     for line in _format_initializers(report, args.depth):
-        print(paint(line, "green") if re.search("  trained(,|$)", line) else line)
+        print_line(paint(line, "green") if re.search("  trained(,|$)", line) else line)
     head, *rows = format_table(["operator", "nodes", "gradient", "engines"],
                                ([o, str(n), *others] for o, n, *others in _list_operators(model, report.refusals)),
                                align="<><<")
-    print(paint(head, "bold"), *rows, sep="\n")
-    print(f"\ntrained: {len(report.weights)} of {len(sizes)} float initializers, "
-          f"{sum(sizes[w] for w in report.weights):,} of {sum(sizes.values()):,} numbers")
+    for line in (paint(head, "bold"), *rows):
+        print_line(line)
+    print_line("")
+    print_line(f"trained: {len(report.weights)} of {len(sizes)} float initializers, "
+               f"{sum(sizes[w] for w in report.weights):,} of {sum(sizes.values()):,} numbers")
     for line in _format_cost(report, cost, args.rate):
-        print(line)
+        print_line(line)
     for first, *others in _group_by_operator(report.refusals).values():
-        print(f"not by the agent: {first}{f' (and {len(others)} more)' if others else ''}")
+        print_line(f"not by the agent: {first}{f' (and {len(others)} more)' if others else ''}")
     for name in [n for n in model.outputs if n not in report.outputs]:
-        print(f"not trained: {explain_output(model, name)}")
+        print_line(f"not trained: {explain_output(model, name)}")
     for blocker in report.blockers:
-        print(f"{paint('blocked:', 'red')} {blocker}")
+        print_line(f"{paint('blocked:', 'red')} {blocker}")
 
 
 def _format_cost(report: Report, cost: Mapping[str, Any], rate: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ from ortpartial.runtime import Session
 from ortpartial.training import forward_graph
 from ortpartial.training_info import TABLES, count_rows, write_table
 
-from .console import format_table, paint, print_json
+from .console import format_table, paint, print_json, print_line
 from .losses import choose_losses
 from .options import add_command, add_data_options, add_force_option, add_json_option, check_count, check_output
 from .pieces import parse_losses
@@ -130,7 +130,7 @@ def run_predict(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"file": path, "rows": rows, "columns": list(tables)})
     else:
-        print(f"{paint(str(path), 'bold')}: {rows} rows of {', '.join(tables)}")
+        print_line(f"{paint(str(path), 'bold')}: {rows} rows of {', '.join(tables)}")
     return 0
 
 
@@ -250,4 +250,5 @@ def _print_metrics(args: argparse.Namespace, rows: int, loss: float, metrics: Ma
     lines = [["loss", f"{loss:.6g}"]]
     for output, values in metrics.items():
         lines += [[n if len(metrics) == 1 else f"{n} of {output}", f"{v:.6g}"] for n, v in values.items()]
-    print(*format_table(["rows", str(rows)], lines, align="<<"), sep="\n")
+    for line in format_table(["rows", str(rows)], lines, align="<<"):
+        print_line(line)

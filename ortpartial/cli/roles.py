@@ -19,6 +19,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import Value
 from ortpartial.learning import BaseLearningLoss
+from ortpartial.texts import parse_json
 from ortpartial.training_info import TABLES, count_rows, open_arrays, read_table
 
 __all__ = ["Columns", "Roles", "load_roles", "read_columns", "store_roles"]
@@ -306,7 +307,7 @@ def load_roles(model: ModelProto) -> Roles:
     if text is None:
         return Roles()
     try:
-        roles = Roles(**json.loads(text))
+        roles = Roles(**parse_json(text))
         _check_types(roles)
     except (AttributeError, TypeError, ValueError):
         raise SettingError(f"The model has an entry {_KEY!r} in its metadata, which is not as ortpartial writes it; "

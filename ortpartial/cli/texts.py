@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import DataError, RuntimeMissingError
+from ortpartial.texts import parse_json
 
 __all__ = ["Row", "TextReader", "read_json", "read_texts"]
 
@@ -114,7 +114,7 @@ def _load_array(path: Path) -> np.ndarray:
 def _read_line(line: str, reader: TextReader, where: str) -> Row:
     """The row of a line of JSON."""
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError as e:
         raise DataError(f"{where} is no JSON: {e}.") from None
     if isinstance(record, list):
@@ -153,7 +153,7 @@ def _to_row(ids: Any, where: str, labels: Any = None) -> Row:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file of JSON; nothing where there is no such file, or another one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .callbacks import Checkpoint, EarlyStopping
-from .checkpoint import decode, encode, list_checkpoints, read_checkpoint, write_checkpoint
+from .checkpoint import encode, list_checkpoints, parse_state, read_checkpoint, write_checkpoint
 from .full_optimizer import OrtGradientOptimizer
 from .loss_graph import add_loss_output
 from .missing_values import find_nullable
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .sklearn import OnnxRegressor as OnnxRegressor
 
 __all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
-           "PaddedBatches", "add_loss_output", "check_inputs", "decode", "encode", "ends_in_probabilities",
-           "explain_output", "find_nullable", "list_checkpoints", "pad_rows", "read_checkpoint", "resolve_losses",
+           "PaddedBatches", "add_loss_output", "check_inputs", "encode", "ends_in_probabilities", "explain_output",
+           "find_nullable", "list_checkpoints", "pad_rows", "parse_state", "read_checkpoint", "resolve_losses",
            "write_checkpoint"]
 
 

@@ -19,9 +19,10 @@ import numpy as np
 
 from ortpartial.exceptions import CheckpointError, CheckpointWarning, ModelError, SettingError
 from ortpartial.model import read_tensors, write_tensors
+from ortpartial.texts import parse_json
 
-__all__ = ["add_checkpoint", "decode", "encode", "find_checkpoint", "list_checkpoints", "read_checkpoint",
-           "write_checkpoint"]
+__all__ = ["add_checkpoint", "decode", "encode", "find_checkpoint", "list_checkpoints", "parse_state",
+           "read_checkpoint", "write_checkpoint"]
 
 _VERSION = 1
 
@@ -98,7 +99,7 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str = "checkpoint") -> d
     text = metadata.get("state", "")
     if version != str(_VERSION) or _hash(text, arrays) != metadata.get("sha256"):
         raise CheckpointError(f"{str(path)!r} is damaged: its checksum is not that of its content.")
-    return dict(decode(json.loads(text), arrays))
+    return parse_state(text, arrays, repr(str(path)))
 
 
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
@@ -271,6 +272,36 @@ def encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return value
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     raise SettingError(f"What is saved is arrays, numbers, texts, and lists and dicts of them; {name!r} is {kind}.")
+
+
+def parse_state(text: str, arrays: Mapping[str, np.ndarray], origin: str) -> dict[str, Any]:
+    """Read a state that was written as JSON by `encode`.
+
+    Parameters
+    ----------
+    text : str
+        The JSON, which may be forged: a checksum proves no author.
+    arrays : dict of str to numpy.ndarray
+        The arrays by name.
+    origin : str
+        Where it is from, for the error.
+
+    Returns
+    -------
+    dict of str to object
+
+    Raises
+    ------
+    CheckpointError
+        It is not what `encode` writes of a dict.
+    """
+    try:
+        state = decode(parse_json(text), arrays)
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+        raise CheckpointError(f"{origin} is damaged: what it describes is no state ({type(e).__name__}).") from None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{origin} is damaged: it holds no state.")
+    return state
 
 
 def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -16,6 +16,7 @@ from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, find_inputs
 from ortpartial.learning import BaseLearningLoss, refuse_former_names, resolve_loss
 from ortpartial.model import Model, load, prune_outputs, read
+from ortpartial.texts import parse_json
 from ortpartial.training import LossOutput, TrainingSpec, known_shape, make_targets, make_weights, mean_loss
 from ortpartial.training_info import declare_labels, declare_versions, find_labels, upgrade_model
 
@@ -273,7 +274,7 @@ def _read_note(proto: ModelProto) -> _Written | None:
     if text is None:
         return None
     try:
-        note = json.loads(text)
+        note = parse_json(text)
         losses = {str(o): _read_loss(loss) for o, loss in note["losses"].items()}
         written = _Written(note["name"], losses, {o: note["targets"][o] for o in losses}, note["row_weights"])
         return written if losses and note["digest"] == _digest(proto, written) else None

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from ortpartial.exceptions import ConvergenceError, DeadlineError
 from ortpartial.logs import logger, seconds_compiling
+from ortpartial.texts import printable
 
 __all__ = ["Bar", "Progress", "is_interactive"]
 
@@ -130,7 +131,7 @@ class Progress:
         self._done = self._epoch
         if not self._is_followed:
             return
-        self._losses = dict(read_losses())
+        self._losses = {printable(n): loss for n, loss in read_losses().items()}
         listed = "".join(f"{n}={loss:.4g}, " for n, loss in self._losses.items())
         line = f"epoch {self._epoch}/{self._max_iter}: {listed}{time.monotonic() - self._epoch_start:.3f} s"
         if self._is_logged:

@@ -20,6 +20,7 @@ from ortpartial.training import Engine, TrainingSpec
 
 from .changes import WEIGHTS, change_settings, keep_learned
 from .checkpoint import find_checkpoint
+from .checkpoint_form import BITS, check_form
 from .fit_loop import Place
 from .params import PROGRESS
 from .tasks import get_states
@@ -38,11 +39,12 @@ _FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_stat
 _PIECES = {"learning_rate": "rate", "learning_penalty": "penalty", "gradient_clipping": "gradient_clipping",
            "averaging": "averaging"}
 
+#: What each is, where it is not left out.
+_KINDS = {"learning_rate": BaseLearningRate, "learning_penalty": BaseLearningPenalty,
+          "gradient_clipping": GradientClipping, "averaging": WeightAverage}
+
 #: Settings of the loop that a callback may change.
 _LOOP = ("max_iter", "batch_size", "shuffle", "validation_every")
-
-#: Sources of random bits that numpy has.
-_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 @contextmanager
@@ -136,6 +138,7 @@ def restore_fit(optimizer: Optimizer, path: str | os.PathLike[str]) -> tuple[Pla
         return None
     file, state = stored
     origin, max_iter = f"The checkpoint {str(file)!r}", optimizer.max_iter
+    check_form(state, origin)
     _check_settings(optimizer, state["settings"], origin)
     restore_state(optimizer, state, origin)
     if max_iter != state["settings"]["max_iter"]:
@@ -161,25 +164,28 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
     CheckpointError
         It is the state of another training; the optimizer goes on with its own.
     """
+    check_form(state, origin)
     _check_model(optimizer._spec, state, origin)
     rng = _find_generator(optimizer._rng, state["random"]["bit_generator"], origin)
     note_settings(optimizer)
     weights = {n: _rebuild(state["changes"][n], None, origin) for n in WEIGHTS if n in state["changes"]}
     settings = {**state["settings"], **state["changes"]}
-    update = {n: _rebuild(settings[n], getattr(optimizer, n), origin) for n in _PIECES}
+    update = {n: _rebuild_piece(n, settings[n], getattr(optimizer, n), origin) for n in _PIECES}
     starts = {"rate_starts": state["rate_starts"], "average_start": state["average_start"]}
-    change_settings(optimizer, weights)
     former, class_weights = optimizer._spec, optimizer._class_weights
-    optimizer._class_weights = state["class_weights"]
     try:
+        change_settings(optimizer, weights)
+        optimizer._class_weights = state["class_weights"]
         _adopt(optimizer, replace(former, **{_PIECES[n]: piece for n, piece in update.items()}, **starts,
                                   batches=state["batches"], losses=optimizer._resolve_losses(former.model)))
         _check_arrays(optimizer._engine, state["engine"]["arrays"], origin)
-    except CheckpointError:
+    except Exception as e:
         optimizer._class_weights = class_weights
         _adopt(optimizer, former)
         change_settings(optimizer, {n: optimizer._origin[n] for n in weights})
-        raise
+        if isinstance(e, CheckpointError | MemoryError):
+            raise
+        raise CheckpointError(f"{origin} is damaged, or that of another training: {e}") from e
     _set_pieces(optimizer, **update)
     optimizer._batches = state["batches"]
     if state["learned"] or optimizer._learned:
@@ -252,7 +258,7 @@ def _find_generator(rng: np.random.Generator, bits: str, origin: str) -> np.rand
     """A generator that draws from a source of this name: the one that was given, where it does."""
     if bits == type(rng.bit_generator).__name__:
         return rng
-    if bits not in _BITS:
+    if bits not in BITS:
         raise CheckpointError(f"{origin} is of a training whose random_state draws from {bits}; give such a Generator.")
     return np.random.Generator(getattr(np.random, bits)())
 
@@ -282,6 +288,19 @@ def _rebuild(described: Any, former: Any, origin: str) -> Any:
     kind = _find_class(names.pop("class"), type(former), origin)
     known = {f.name for f in fields(kind) if f.init}
     return kind(**{n: _rebuild(v, getattr(former, n, None), origin) for n, v in names.items() if n in known})
+
+
+def _rebuild_piece(name: str, described: Any, former: Any, origin: str) -> Any:
+    """The piece of the update that was described."""
+    try:
+        piece = _rebuild(described, former, origin)
+    except (AttributeError, TypeError, ValueError) as e:
+        if isinstance(e, CheckpointError):
+            raise
+        raise CheckpointError(f"{origin} is damaged: its {name} is none ({e}).") from None
+    if not isinstance(piece, _KINDS[name]) and (piece is not None or name in ("learning_rate", "learning_penalty")):
+        raise CheckpointError(f"{origin} is damaged: its {name} is {_write(described)}.")
+    return piece
 
 
 def _find_class(name: str, former: type, origin: str) -> type:

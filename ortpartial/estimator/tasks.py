@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ortpartial.exceptions import OrtPartialError
+from ortpartial.exceptions import CheckpointError, OrtPartialError
 from ortpartial.logs import logger
 
 from .changes import WEIGHTS, change_settings, name_weights, scale_rate
@@ -309,7 +309,11 @@ def set_states(callbacks: Iterable[Any], states: Iterable[Mapping[str, Any]]) ->
     for state in states:
         for i, callback in enumerate(waiting):
             if type(callback).__name__ == state["class"]:
-                waiting.pop(i).set_state(state["state"])
+                try:
+                    waiting.pop(i).set_state(state["state"])
+                except (AttributeError, LookupError, TypeError, ValueError) as e:
+                    raise CheckpointError(f"The checkpoint has a state of {state['class']} that it cannot go on from: "
+                                          f"{type(e).__name__}: {e}.") from e
                 break
 
 

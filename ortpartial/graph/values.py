@@ -12,6 +12,7 @@ import numpy as np
 from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError
+from ortpartial.texts import printable
 
 from .arithmetic import Arithmetic
 from .eager import deferring, find_numbers
@@ -162,7 +163,7 @@ class Value(Arithmetic, Immutable):
 
     def __repr__(self) -> str:
         what = self.hint or (self.node.op_type if self.node else "constant" if self.array is not None else "input")
-        return f"<Value {what} {self.type_name}{self._describe_numbers()}>"
+        return f"<Value {printable(f'{what} {self.type_name}')}{self._describe_numbers()}>"
 
     def _describe_numbers(self) -> str:
         """The numbers of a value that is computed or was given some, shortened as numpy does it, in one line."""
@@ -265,7 +266,7 @@ class Node(Immutable):
                              f"given.") from None
 
     def __repr__(self) -> str:
-        return f"<Node {self.name or '(unnamed)'}: {self.op_type}>"
+        return f"<Node {printable(self.name) or '(unnamed)'}: {printable(self.op_type)}>"
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import to_dtype
 from ortpartial.model import Range, read, write_files
 from ortpartial.native import Field, NativeStep, lay_out, translate
+from ortpartial.texts import parse_json
 from ortpartial.training_info import TrainingSession, to_training_info
 
 from .c_texts import write_check, write_page, write_state
@@ -145,7 +146,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
     """
     file = Path(folder) / f"{name}.json"
     try:
-        layout = json.loads(file.read_bytes())
+        layout = parse_json(file.read_bytes())
         if (layout["format"], layout["version"]) != (_FORMAT, _VERSION):
             raise ValueError
         fields = [Field(f["name"], f["name"], np.dtype(f["dtype"]), tuple(f["shape"])) for f in layout["state"]]

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.exceptions import DataError, ModelError
+from ortpartial.texts import parse_json
 
 __all__ = ["FORMAT", "VERSION", "Manifest", "Tensor", "read_manifest"]
 
@@ -149,7 +150,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     data = (folder / Manifest.NAME).read_bytes()
     try:
-        stored = json.loads(data)
+        stored = parse_json(data)
         newer = stored["format"] == FORMAT and _whole(stored["version"]) > VERSION
         manifest = None if newer else _parse(stored)
     except (KeyError, TypeError, ValueError, RecursionError):

@@ -14,6 +14,7 @@ from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.graph import to_dtype
 from ortpartial.model import match_names, read_tensors, replace_file
 from ortpartial.runtime import DeviceName, Session, runtime_version
+from ortpartial.texts import printable
 
 from .checks import check_mapping, check_whole, to_array
 from .manifest import Manifest, read_manifest
@@ -240,7 +241,8 @@ class TrainingKit:
     def __repr__(self) -> str:
         inputs = ", ".join(f"{t.name} {t.dtype}[{', '.join(map(str, t.shape))}]" for t in self.manifest.inputs)
         size = sum(a.size for a in self.state.values())
-        return f"<TrainingKit {inputs}; state: {len(self.state)} ({size:,} numbers); {self.steps_taken} steps taken>"
+        return (f"<TrainingKit {printable(inputs)}; state: {len(self.state)} ({size:,} numbers); {self.steps_taken} "
+                f"steps taken>")
 
 
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError
+from ortpartial.texts import parse_json
 
 __all__ = ["Adapter", "Target", "is_base", "note_adapter", "read_adapter"]
 
@@ -135,11 +137,12 @@ def read_adapter(proto: ModelProto) -> Adapter | None:
     if text is None:
         return None
     try:
-        record = json.loads(text)
+        record = parse_json(text)
         version = int(record.pop("format"))
         if version <= _FORMAT:
             record["targets"] = tuple(Target(**t) for t in record["targets"])
             adapter = Adapter(**record)
+            _check_types(adapter)
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise ModelError(f"The model's record of its adapter, {_KEY!r} in its metadata, is damaged ({e}); add the "
                          f"adapter to the base again.") from None
@@ -151,3 +154,36 @@ def read_adapter(proto: ModelProto) -> Adapter | None:
         raise ModelError(f"The model's record of its adapter names the weight {missing[0]!r}, which the model does not "
                          f"have; add the adapter again.")
     return adapter
+
+
+def _check_types(adapter: Adapter) -> None:
+    """Raise an error where an entry is of another type: the model may be of a stranger."""
+    _check(isinstance(adapter.method, str), "method", adapter.method)
+    for n, low, high in (("rank", 0, 2**31), ("ir_version", 1, 2**31)):
+        _check_whole(n, getattr(adapter, n), low, high)
+    for n in ("alpha", "dropout"):
+        _check_number(n, getattr(adapter, n))
+    _check(0 <= adapter.dropout < 1, "dropout", adapter.dropout)
+    for target in adapter.targets:
+        for n in ("name", "node", "kind", "weight", "module"):
+            _check(isinstance(getattr(target, n), str), n, getattr(target, n))
+        for n in ("inputs", "outputs", "start", "stop"):
+            _check_whole(n, getattr(target, n), 0, 2**62)
+        _check(target.start <= target.stop <= target.outputs, "stop", target.stop)
+        _check_number("scale", target.scale)
+        _check(isinstance(target.feedforward, bool), "feedforward", target.feedforward)
+        weights = target.weights
+        _check(isinstance(weights, dict) and all(isinstance(n, str) for n in weights.values()), "weights", weights)
+
+
+def _check_whole(name: str, number: object, low: int, high: int) -> None:
+    _check(type(number) is int and low <= number < high, name, number)
+
+
+def _check_number(name: str, number: object) -> None:
+    _check(type(number) in (int, float) and abs(number) < math.inf, name, number)  # type: ignore[arg-type]
+
+
+def _check(is_right: bool, name: str, entry: object) -> None:
+    if not is_right:
+        raise ValueError(f"{name} is {entry!r:.60}")

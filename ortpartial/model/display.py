@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ortpartial.graph import walk_nodes
+from ortpartial.texts import printable
 
 from .tree import Leaf, draw_tree, place_initializers
 
@@ -43,12 +44,13 @@ def list_facts(model: Model) -> dict[str, str]:
     listed = ", ".join(f"{n} {name}" if n > 1 else name for name, n in counts.most_common(8))
     more = ", ..." if len(counts) > 8 else ""
     numbers = sum(a.size for a in model.arrays.values())
-    return {
+    facts = {
         "inputs": ", ".join(f"{n} {v.type_name}" for n, v in model.inputs.items()),
         "outputs": ", ".join(f"{n} {v.type_name}" for n, v in model.outputs.items()),
         "nodes": f"{counts.total()} ({listed}{more})",
         "initializers": f"{len(model.arrays)} ({numbers:,} numbers)",
     }
+    return {n: printable(fact) for n, fact in facts.items()}
 
 
 def to_text(model: Model) -> str:
@@ -91,9 +93,10 @@ def draw_card(title: str, rows: Mapping[str, str], picture: str = "",
     >>> draw_card("A", {"b": "<c>"}).partition("left")[2]
     '"><tr><th>b</th><td>&lt;c&gt;</td></tr></table></details>'
     """
-    cells = "".join(f'<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in rows.items())
+    shown = {name: printable(text, keep="\n") for name, text in rows.items()}
+    cells = "".join(f'<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in shown.items())
     folded = "".join(f'<details><summary>{escape(name)}</summary><pre style="line-height: 1.25; overflow-x: auto">'
-                     f'{escape(chr(10).join(lines))}</pre></details>' for name, lines in texts.items())
+                     f'{escape(chr(10).join(map(printable, lines)))}</pre></details>' for name, lines in texts.items())
     return (f'<details open><summary><b>{escape(title)}</b></summary><table style="text-align: left">{cells}</table>'
             f'{picture}{folded}</details>')
 

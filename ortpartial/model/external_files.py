@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import errno
 import os
-from collections.abc import Iterator
-from typing import Any
+import stat
+import sys
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, external_data_helper, helper
+from onnx import ModelProto, TensorProto
 
 from ortpartial.exceptions import ModelError
 
-__all__ = ["read_external_data"]
+from .stored_tensors import list_tensors, measure_bytes
 
-#: Bits of an element in memory of the types that are packed.
-_PACKED = {"FLOAT4E2M1": 4, "INT2": 2, "INT4": 4, "UINT2": 2, "UINT4": 4}
+__all__ = ["read_external_data"]
 
 
 def read_external_data(proto: ModelProto, folder: str | os.PathLike[str] | None) -> ModelProto:
@@ -45,11 +44,11 @@ def read_external_data(proto: ModelProto, folder: str | os.PathLike[str] | None)
     >>> read_external_data(model, None) is model
     True
     """
-    if not any(_is_external(t) for _, t in _list_tensors(proto)):
+    if not any(_is_external(t) for _, t in list_tensors(proto)):
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for what, t in _list_tensors(copy):
+    for what, t in list_tensors(copy):
         if not _is_external(t):
             continue
         if folder is None:
@@ -57,7 +56,7 @@ def read_external_data(proto: ModelProto, folder: str | os.PathLike[str] | None)
                              f"its folder, as in load(model, folder=...).")
         try:
             _read(t, os.fspath(folder) or ".")
-        except Exception as e:  # Those of onnx 1.23.2 are of many kinds.
+        except (KeyError, OSError, TypeError, ValueError) as e:
             raise ModelError(f"The external data of {what} cannot be read: {' '.join(str(e).split())}") from None
     return copy
 
@@ -67,80 +66,58 @@ def _is_external(t: TensorProto) -> bool:
 
 
 def _read(t: TensorProto, folder: str) -> None:
-    """Read the data of a tensor, which must fit its shape, from a file inside of the folder, as onnx makes sure."""
+    """Read the data of a tensor, which must fit its shape, from a file inside of the folder."""
     entries = {e.key: e.value for e in t.external_data}
     for key in ("offset", "length"):
         text = entries.get(key, "0")
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise ValueError(f"{key!r} is {text[:20]!r}, where a whole number of at least 0 was expected.")
-    size = _measure(t)
-    if int(entries.setdefault("length", str(size))) != size:
+    if t.data_type == TensorProto.STRING:
+        raise ValueError("texts cannot be in another file.")
+    size = measure_bytes(t)
+    if int(entries.get("length", size)) != size:
         kind = TensorProto.DataType.Name(t.data_type)
         raise ValueError(f"'length' is {entries['length']}, and a tensor of {kind} and shape {tuple(t.dims)} takes "
                          f"{size} bytes.")
-    del t.external_data[:]
-    for key in ("location", "offset", "length"):
-        if key in entries:
-            t.external_data.add(key=key, value=entries[key])
-    external_data_helper.load_external_data_for_tensor(t, folder)
-    if len(t.raw_data) != size:  # Older versions of onnx read what there is.
-        raise ValueError(f"the file holds {len(t.raw_data)} of {size} bytes.")
+    location, offset = entries.get("location", ""), int(entries.get("offset", 0))
+    with os.fdopen(_open_inside(folder, location), "rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        if offset + size > length:
+            raise ValueError(f"byte {offset + size} exceeds available data: {location!r} has {length} bytes.")
+        file.seek(offset)
+        t.raw_data = file.read(size)
     t.data_location = TensorProto.DEFAULT
     del t.external_data[:]
 
 
-def _measure(t: TensorProto) -> int:
-    """Bytes of a tensor in a file."""
-    if t.data_type == TensorProto.STRING:
-        raise ValueError("texts cannot be in another file.")
-    if any(d < 0 for d in t.dims):
-        raise ValueError(f"its shape is {tuple(t.dims)}.")
-    bits = _PACKED.get(TensorProto.DataType.Name(t.data_type))
-    if bits is None:
-        bits = 8 * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
-    return -(-math.prod(t.dims) * bits // 8)
+def _open_inside(folder: str, location: str) -> int:
+    """A descriptor of a regular file in a folder or below, which no link of any kind leads to.
 
-
-def _list_tensors(proto: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """All tensors of a model, with what to call them."""
-    yield from _list_inside(proto.graph)
-    for function in proto.functions:
-        for what, t in _list_inside(function):
-            yield f"{what} of the function {function.name!r}", t
-    for i, info in enumerate(proto.training_info):
-        for part, graph in (("initialization", info.initialization), ("algorithm", info.algorithm)):
-            for what, t in _list_inside(graph):
-                yield f"{what} of training_info[{i}].{part}", t
-
-
-def _list_inside(container: GraphProto | FunctionProto) -> Iterator[tuple[str, TensorProto]]:
-    """The tensors of a graph or a function, those of the graphs inside it included."""
-    if isinstance(container, GraphProto):
-        for t in container.initializer:
-            yield repr(t.name), t
-        for s in container.sparse_initializer:
-            yield from _list_parts(s, repr(s.values.name))
+    onnx follows links up to 1.20, and every version looks at the file before it opens it.
+    """
+    parts = location.replace("\\", "/").split("/") if sys.platform == "win32" else location.split("/")
+    if not location or "\0" in location or os.path.isabs(location) or ".." in parts or ":" in parts[0]:
+        raise ValueError(f"its location {location!r} is no path of a file inside of the folder of the model.")
+    parts = [part for part in parts if part not in ("", ".")] or [""]
+    if sys.platform == "win32":  # It opens no folders. Links need rights there that users lack by default.
+        path = os.path.join(os.path.realpath(folder), *parts)
+        if os.path.normcase(os.path.realpath(path)) != os.path.normcase(path):
+            raise ValueError(f"{location!r} is or goes through a link.")
+        descriptor = os.open(path, os.O_RDONLY | os.O_BINARY)
     else:
-        for a in container.attribute_proto:
-            yield from _list_attribute(a, f"the attribute {a.name!r}")
-    for node in container.node:
-        for a in node.attribute:
-            yield from _list_attribute(a, f"the attribute {a.name!r} of {node.name or ''.join(node.output[:1])!r}")
-
-
-def _list_attribute(a: AttributeProto, what: str) -> Iterator[tuple[str, TensorProto]]:
-    """The tensors of an attribute, in whatever field they are."""
-    if a.HasField("t"):
-        yield what, a.t
-    for t in a.tensors:
-        yield what, t
-    for s in (*((a.sparse_tensor,) if a.HasField("sparse_tensor") else ()), *a.sparse_tensors):
-        yield from _list_parts(s, what)
-    for graph in (*((a.g,) if a.HasField("g") else ()), *a.graphs):
-        yield from _list_inside(graph)
-
-
-def _list_parts(s: Any, what: str) -> Iterator[tuple[str, TensorProto]]:
-    """The two tensors of a sparse one."""
-    yield what, s.values
-    yield f"{what} (indices)", s.indices
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        for i, part in enumerate(parts, 1):
+            flags = os.O_NONBLOCK if i == len(parts) else os.O_DIRECTORY  # A pipe would wait for its writer.
+            try:
+                inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=descriptor)
+            except OSError as e:
+                reason = "is or goes through a link" if e.errno in (errno.ELOOP, errno.ENOTDIR) else e.strerror
+                raise ValueError(f"{location!r}: {reason}.") from None
+            finally:
+                os.close(descriptor)
+            descriptor = inner
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise ValueError(f"{location!r} is no regular file, or has several names (hard links).")
+    return descriptor

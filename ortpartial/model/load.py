@@ -27,6 +27,7 @@ from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
+from .stored_tensors import check_tensors
 from .straight_through import is_marked, mark_straight_through
 from .upgrade import STANDARD
 from .validation import check_size
@@ -146,7 +147,8 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
     Raises
     ------
     ModelError
-        The file does not exist, the bytes are no ONNX model, or external data cannot be read.
+        The file does not exist, the bytes are no ONNX model, external data cannot be read, or a tensor does not hold
+        what its shape promises.
 
     Examples
     --------
@@ -182,7 +184,9 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
         suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) else ""
         hint = f"; a {suffix} file is of another library: export its model to ONNX" if suffix in _FOREIGN else ""
         raise ModelError(f"{what} no ONNX model, or one that was cut short{hint}.")
-    return densify(read_external_data(model, folder))
+    model = read_external_data(model, folder)
+    check_tensors(model)
+    return densify(model)
 
 
 def read_marked(model: Model) -> ModelProto:

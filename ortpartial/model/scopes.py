@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from typing import Any
 
 from onnx import GraphProto, NodeProto
 
 from .walk import walk_graphs
 
 __all__ = ["find_readers", "read_scope"]
+
+#: Characters that a list of modules may take.
+_LONGEST = 10_000
 
 
 def read_scope(node: NodeProto) -> str | None:
@@ -35,12 +39,21 @@ def read_scope(node: NodeProto) -> str | None:
     metadata = {p.key: p.value for p in node.metadata_props}
     if "pkg.torch.onnx.name_scopes" in metadata:
         # A list of modules, from the outermost to the innermost, and the node of torch's graph.
-        scopes = ast.literal_eval(metadata["pkg.torch.onnx.name_scopes"])
+        scopes = _parse_list(metadata["pkg.torch.onnx.name_scopes"])
         return str(scopes[-2]) if len(scopes) > 1 else ""
     if "namespace" in metadata:  # torch 2.5, ": Net/encoder: Encoder/encoder.layer: Layer/linear_1: aten.linear"
         scopes = [part.split(": ")[0] for part in metadata["namespace"].split("/")]
         return scopes[-2] if len(scopes) > 1 else ""
     return ".".join(node.name.split("/")[1:-1]) if node.name.startswith("/") else None
+
+
+def _parse_list(text: str) -> list[Any]:
+    """A list that Python has written; an empty one where it is none."""
+    try:
+        value = ast.literal_eval(text) if len(text) < _LONGEST else []
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
+        return []
+    return value if isinstance(value, list) else []
 
 
 def find_readers(graph: GraphProto) -> dict[str, list[tuple[NodeProto, int]]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from ortpartial.texts import printable
+
 from .scopes import find_readers, read_scope
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ __all__ = ["Leaf", "count_modules", "draw_tree", "place_initializers"]
 
 #: Lines up to which a tree is drawn with all its leaves.
 _LINES = 60
+
+#: Levels at most: a name may have any number of dots.
+_LEVELS = 50
 
 #: Columns between two columns of text.
 _GAP = 2
@@ -86,7 +91,7 @@ def place_initializers(model: Model) -> dict[str, tuple[str, ...]]:
     places = {}
     for n, name in model.main_names.items():
         separator = "." if "." in name else "/"
-        *modules, last = name.split(separator)
+        *modules, last = name.rsplit(separator, _LEVELS)
         scopes = [scope for node, _ in readers.get(n, []) if (scope := read_scope(node))]
         if not modules and scopes:
             separator, modules = ".", scopes[0].split(".")
@@ -190,6 +195,7 @@ def _list_rows(group: _Group, depth: int, level: int = 0) -> Iterator[_Row]:
 
 def _align(rows: Sequence[_Row], width: int) -> list[str]:
     """The rows as lines of equal columns, of which the first and the last are cut to fit."""
+    rows = [replace(r, label=printable(r.label), type_name=printable(r.type_name)) for r in rows]
     kind, numbers = (max(map(len, column)) for column in zip(*((r.type_name, r.numbers) for r in rows), strict=True))
     note = max(len(r.note) for r in rows)
     rest = width - kind - numbers - 3 * _GAP

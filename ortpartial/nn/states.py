@@ -13,9 +13,10 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 from onnx.numpy_helper import from_array, to_array
 
-from ortpartial.estimator import decode, encode, read_checkpoint, write_checkpoint
+from ortpartial.estimator import encode, parse_state, read_checkpoint, write_checkpoint
 from ortpartial.exceptions import CheckpointError, ModelError, ModelWarning, SettingError
 from ortpartial.model import check_finite, find_aliases, read, write
+from ortpartial.texts import parse_json
 
 from .initializers import Constant
 from .parameter import Parameter
@@ -249,7 +250,7 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
     is_part = module._program is None and any(p._program for p in own.values())
     program = None if is_part and not include_state else _find_program(module)
     proto = _read(path)
-    listed = next((json.loads(p.value) for p in proto.metadata_props if p.key == _NAMES), None)
+    listed = next((parse_json(p.value) for p in proto.metadata_props if p.key == _NAMES), None)
     parameters, states = _read_tensors(proto, listed) if listed else (_find_parameters(proto, own), {})
     problems = _compare(own, parameters)
     for problem in (text for part in problems.values() for text in part.values()):
@@ -309,7 +310,8 @@ def _read_state(proto: ModelProto) -> dict[str, Any]:
     """The state of the user in a file."""
     text = next((p.value for p in proto.metadata_props if p.key == _STATE), "{}")
     tensors = (t for info in proto.training_info for t in info.initialization.initializer)
-    return dict(decode(json.loads(text), {t.name: to_array(t) for t in tensors if t.name.startswith("state/")}))
+    arrays = {t.name: to_array(t) for t in tensors if t.name.startswith("state/")}
+    return parse_state(text, arrays, "The state in the model")
 
 
 def _walk(module: Module, outer: Sequence[Module], prefix: str = "") -> Iterator[tuple[str, Parameter]]:

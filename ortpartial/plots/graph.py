@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from ortpartial.texts import printable
+
 from .figure import drawing, import_pyplot
 from .layout import Layout, Point, lay_out
 from .picture import Box, Picture, compose
@@ -77,7 +79,7 @@ def plot_graph(source: Any, *, depth: int | None = None, ax: Axes | None = None)
     with drawing(ax, (right - left, bottom + 0.5), axes_class=SvgAxes) as ax:
         ax.set(xlim=(left, right), ylim=(bottom, -0.15), aspect="equal")
         ax.set_axis_off()
-        ax.set_title(picture.title, loc="left")
+        ax.set_title(printable(picture.title), loc="left", parse_math=False)
         for boxes, label in picture.frames:
             _draw_frame(ax, picture, layout, boxes, label)
         for edge, corners in layout.paths.items():
@@ -85,7 +87,8 @@ def plot_graph(source: Any, *, depth: int | None = None, ax: Axes | None = None)
         for box, center in zip(picture.boxes, layout.centers, strict=True):
             _draw_box(ax, box, center)
         _draw_brackets(ax, picture, layout)
-        ax.text(left + 0.1, layout.bottom + 0.2, "\n".join(caption), va="top", fontsize=8, color="0.35")
+        ax.text(left + 0.1, layout.bottom + 0.2, "\n".join(map(printable, caption)), va="top", fontsize=8, color="0.35",
+                parse_math=False)
     if not is_new:
         _scale_texts(ax, (right - left, bottom + 0.15))
     return ax
@@ -109,9 +112,10 @@ def _draw_box(ax: Axes, box: Box, center: Point) -> None:
     (width, height), (x, y) = _measure(box), center
     _draw_rectangle(ax, (x - width / 2, y - height / 2), (width, height), *_STYLES[box.style])
     top = y - height / 2 + _LINE / 2
-    ax.text(x, top, box.title, ha="center", va="center", fontsize=8.5, fontweight="bold", zorder=4)
-    ax.text(x, top + _LINE / 2 - 0.04, "\n".join(box.lines), ha="center", va="top", fontsize=8, linespacing=1.25,
-            color="0.25", zorder=4)
+    ax.text(x, top, printable(box.title), ha="center", va="center", fontsize=8.5, fontweight="bold", zorder=4,
+            parse_math=False)
+    ax.text(x, top + _LINE / 2 - 0.04, "\n".join(map(printable, box.lines)), ha="center", va="top", fontsize=8,
+            linespacing=1.25, color="0.25", zorder=4, parse_math=False)
 
 
 def _draw_rectangle(ax: Axes, corner: Point, size: Point, fill: str, edge: str, line: str, zorder: int = 3) -> None:
@@ -130,7 +134,7 @@ def _draw_edge(ax: Axes, corners: Sequence[Point], label: str) -> None:
                                  linewidth=0.9, shrinkA=0, shrinkB=0, zorder=2, joinstyle="round"))
     if len(corners) == 2:
         (x, y0), (_, y1) = corners
-        ax.text(x + 0.07, (y0 + y1) / 2, label, va="center", fontsize=7, color="0.35", zorder=4,
+        ax.text(x + 0.07, (y0 + y1) / 2, label, va="center", fontsize=7, color="0.35", zorder=4, parse_math=False,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5} if label else None)
 
 
@@ -144,7 +148,8 @@ def _draw_frame(ax: Axes, picture: Picture, layout: Layout, boxes: Sequence[int]
     (left, right), (top, bottom) = ((min(c), max(c)) for c in zip(*corners, strict=True))
     corner, size = (left - 0.12, top - 0.29), (right - left + 0.22, bottom - top + 0.38)
     _draw_rectangle(ax, corner, size, "#fafafa", "#999999", ":", zorder=1)
-    ax.text(corner[0] + 0.08, corner[1] + 0.14, label, va="center", fontsize=7.5, fontweight="bold", color="0.3")
+    ax.text(corner[0] + 0.08, corner[1] + 0.14, printable(label), va="center", fontsize=7.5, fontweight="bold",
+            color="0.3", parse_math=False)
 
 
 def _draw_brackets(ax: Axes, picture: Picture, layout: Layout) -> None:

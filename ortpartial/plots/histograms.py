@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.exceptions import DataError
+from ortpartial.texts import printable
 
 from .figure import drawing
 
@@ -76,7 +77,7 @@ def _draw(ax: Axes, numbers: Mapping[str, np.ndarray], log: bool, bins: int) -> 
     edges = np.histogram_bin_edges(np.concatenate(list(shown.values())), bins)
     for row, (name, a) in enumerate(shown.items()):
         _draw_row(ax, -row, np.histogram(a, edges)[0], edges, _summarize(numbers[name], log))
-    ax.set_yticks(-np.arange(len(shown)), list(shown), fontsize=9)
+    ax.set_yticks(-np.arange(len(shown)), list(map(printable, shown)), fontsize=9, parse_math=False)
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False)
     ax.set_ylim(-len(shown) + 0.9, 0.95)

@@ -12,6 +12,7 @@ from typing import Any
 from ortpartial.autodiff import find_default_weights
 from ortpartial.graph import Value
 from ortpartial.model import Model, load
+from ortpartial.texts import printable
 from ortpartial.training import TrainingSpec
 
 from .blocks import Block, collapse, find_blocks
@@ -194,6 +195,7 @@ def _describe_shape(v: Value) -> str:
 
 def _cut(text: str, length: int = _CHARACTERS, at_end: bool = False) -> str:
     """A text that fits a box; the end of a name says most, and the beginning of a list."""
+    text = printable(text)
     if len(text) <= length:
         return text
     return f"{text[: length - 1]}…" if at_end else f"…{text[1 - length :]}"

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from onnx import GraphProto
 
+from ortpartial.exceptions import ModelError
 from ortpartial.model import Range
+from ortpartial.texts import parse_json
 from ortpartial.training import TrainingSpec, known_shape
 
 __all__ = ["declare_labels", "find_labels", "read_labels"]
@@ -67,5 +69,18 @@ def read_labels(algorithm: GraphProto, where: str) -> dict[str, Range]:
     dict of str to Range
         By the names of the inputs.
     """
-    stored = {i.name: json.loads(p.value) for i in algorithm.input for p in i.metadata_props if p.key == _KEY}
-    return {n: Range("labels", 0, labels["classes"] - 1, labels["ignore_index"], where) for n, labels in stored.items()}
+    stored = {i.name: p.value for i in algorithm.input for p in i.metadata_props if p.key == _KEY}
+    return {n: _parse_range(n, text, where) for n, text in stored.items()}
+
+
+def _parse_range(name: str, text: str, where: str) -> Range:
+    """The range that a text describes."""
+    try:
+        labels = parse_json(text)
+        classes, ignored = labels["classes"], labels["ignore_index"]
+    except (LookupError, TypeError, ValueError):
+        classes, ignored = None, None
+    if type(classes) is not int or classes < 1 or not (ignored is None or type(ignored) is int):
+        raise ModelError(f"The input {name!r} of {where} has {_KEY!r} in its metadata, which does not say how many "
+                         f"classes there are; export the training again.")
+    return Range("labels", 0, classes - 1, ignored, where)

@@ -1,0 +1,150 @@
+"""Tensors as a model stores them, of any initializer or attribute: whether they hold what their shapes promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper
+
+from ortpartial.exceptions import ModelError
+
+__all__ = ["check_tensors", "list_tensors", "measure_bytes"]
+
+#: Bits of an element in memory of the types that are packed.
+_PACKED = {"FLOAT4E2M1": 4, "INT2": 2, "INT4": 4, "UINT2": 2, "UINT4": 4}
+
+#: Axes that numpy 1.26 takes, and bytes that an index can count.
+_AXES, _BYTES = 32, 2**62
+
+
+def check_tensors(proto: ModelProto) -> None:
+    """Refuse tensors whose content is not what their shapes and element types say, which no reader expects.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model, not validated yet; tensors in other files are left out.
+
+    Raises
+    ------
+    ModelError
+        The message names the tensor.
+
+    Examples
+    --------
+    >>> from onnx import helper
+    >>> graph = helper.make_graph([], "g", [], [])
+    >>> graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=bytes(12))  # doctest: +ELLIPSIS
+    dims: 4...
+    >>> check_tensors(helper.make_model(graph))
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ModelError: The tensor 'w' is FLOAT of shape (4,), which takes 16 bytes, and has 12.
+    """
+    for what, t in list_tensors(proto):
+        if t.data_location != TensorProto.EXTERNAL:
+            try:
+                _check(t)
+            except ValueError as e:
+                raise ModelError(f"The tensor {what} {e}") from None
+
+
+def _check(t: TensorProto) -> None:
+    size, kind = measure_bytes(t), TensorProto.DataType.Name(t.data_type)
+    shape = tuple(t.dims)
+    if t.HasField("segment"):
+        raise ValueError("is stored in segments, which ONNX has no reader for.")
+    if t.HasField("raw_data") and t.data_type != TensorProto.STRING:
+        if len(t.raw_data) != size:
+            raise ValueError(f"is {kind} of shape {shape}, which takes {size} bytes, and has {len(t.raw_data)}.")
+        return
+    numbers = size if kind in _PACKED else math.prod(shape) * (2 if kind.startswith("COMPLEX") else 1)
+    stored = len(getattr(t, helper.tensor_dtype_to_field(t.data_type)))
+    if stored != numbers:
+        raise ValueError(f"is {kind} of shape {shape}, which takes {numbers} numbers, and has {stored}.")
+
+
+def measure_bytes(t: TensorProto) -> int:
+    """Bytes of a tensor in a file.
+
+    Parameters
+    ----------
+    t : onnx.TensorProto
+        The tensor, not validated yet; one of texts counts its elements.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        Its element type is none, or its shape.
+    """
+    if t.data_type == TensorProto.UNDEFINED or t.data_type not in TensorProto.DataType.values():
+        raise ValueError(f"has the element type {t.data_type}, which is none of ONNX.")
+    if len(t.dims) > _AXES or any(d < 0 for d in t.dims) or math.prod(max(d, 1) for d in t.dims) * 16 > _BYTES:
+        raise ValueError(f"has the shape {tuple(t.dims)[: _AXES + 1]}, which no tensor can have.")
+    bits = _PACKED.get(TensorProto.DataType.Name(t.data_type))
+    if bits is None:
+        bits = 8 if t.data_type == TensorProto.STRING else 8 * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
+    return -(-math.prod(t.dims) * bits // 8)
+
+
+def list_tensors(proto: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """All tensors of a model: dense and sparse initializers, attributes, and those of its training.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model, which need not be valid.
+
+    Yields
+    ------
+    what : str
+        What to call the tensor.
+    tensor : onnx.TensorProto
+    """
+    yield from _list_inside(proto.graph)
+    for function in proto.functions:
+        for what, t in _list_inside(function):
+            yield f"{what} of the function {function.name!r}", t
+    for i, info in enumerate(proto.training_info):
+        for part, graph in (("initialization", info.initialization), ("algorithm", info.algorithm)):
+            for what, t in _list_inside(graph):
+                yield f"{what} of training_info[{i}].{part}", t
+
+
+def _list_inside(container: GraphProto | FunctionProto) -> Iterator[tuple[str, TensorProto]]:
+    """The tensors of a graph or a function, those of the graphs inside it included."""
+    if isinstance(container, GraphProto):
+        for t in container.initializer:
+            yield repr(t.name), t
+        for s in container.sparse_initializer:
+            yield from _list_parts(s, repr(s.values.name))
+    else:
+        for a in container.attribute_proto:
+            yield from _list_attribute(a, f"the attribute {a.name!r}")
+    for node in container.node:
+        for a in node.attribute:
+            yield from _list_attribute(a, f"the attribute {a.name!r} of {node.name or ''.join(node.output[:1])!r}")
+
+
+def _list_attribute(a: AttributeProto, what: str) -> Iterator[tuple[str, TensorProto]]:
+    """The tensors of an attribute, in whatever field they are."""
+    if a.HasField("t"):
+        yield what, a.t
+    for t in a.tensors:
+        yield what, t
+    for s in (*((a.sparse_tensor,) if a.HasField("sparse_tensor") else ()), *a.sparse_tensors):
+        yield from _list_parts(s, what)
+    for graph in (*((a.g,) if a.HasField("g") else ()), *a.graphs):
+        yield from _list_inside(graph)
+
+
+def _list_parts(s: Any, what: str) -> Iterator[tuple[str, TensorProto]]:
+    """The two tensors of a sparse one."""
+    yield what, s.values
+    yield f"{what} (indices)", s.indices
