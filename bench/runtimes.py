@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,13 @@ WORSE = 0.10
 CACHE = HERE / ".runtimes"
 
 
+#: With what is compared what is no model.
+REFERENCES = {"operator": "numpy", "open": "shape inference of onnx, 20 times", "import": "import of onnx"}
+
+
 @dataclass(frozen=True)
 class Cell:
-    """What is measured: "train", "infer", "open" or "import"; of which model, at which batch, by which engine."""
+    """What is measured, of which model or operator, at which batch, by which engine."""
 
     kind: str
     model: str = ""
@@ -55,8 +59,8 @@ class Cell:
     @property
     def title(self) -> str:
         """As it stands above a panel and in a table."""
-        if self.kind == "import":
-            return "import onnxruntime"
+        if self.kind in ("import", "operator"):
+            return self.model or "import onnxruntime"
         name = {"linear": "linear", "lenet": "LeNet", "bert-tiny": "BERT-tiny"}.get(self.model, self.model)
         words = {"train": f"train {name}", "infer": f"infer {name}", "open": f"open step of {name}"}[self.kind]
         return f"{words}, batch {self.batch}{f', {self.engine}' * bool(self.engine)}"
@@ -64,17 +68,19 @@ class Cell:
     @property
     def reference(self) -> str:
         """With what it is compared."""
-        if self.kind in ("import", "open"):
-            return {"import": "import of onnx", "open": "shape inference of onnx, 20 times"}[self.kind]
+        if self.kind in REFERENCES:
+            return REFERENCES[self.kind]
         return "numpy" if model(self.model).widths else "torch"
 
     @property
     def steps(self) -> int:
         """Steps of an epoch, or calls of a session, that take about 10 ms."""
+        if self.kind in REFERENCES:
+            return 50 if self.kind == "operator" else 1
         return min(1000, max(2, 20_000 // self.batch)) if model(self.model).widths else 2
 
 
-KINDS = ("train", "infer", "open", "import")
+KINDS = ("train", "infer", "operator", "open", "import")
 CELLS = [
     *(Cell("train", name, batch, engine) for name in ("linear", "20-100-1") for batch in (1, 32, 1024)
       for engine in ("step", "epoch")),
@@ -83,6 +89,7 @@ CELLS = [
     *(Cell("infer", name, batch) for name, batch in (
         ("linear", 32), ("20-100-1", 1), ("20-100-1", 32), ("20-100-1", 1024), ("64-128-64-10", 32), ("lenet", 64),
         ("encoder", 32), ("bert-tiny", 8))),
+    *(Cell("operator", name) for name in ("LayerNormalization", "SkipLayerNormalization", "MatMul")),
     Cell("open", "20-100-1", 32), Cell("open", "encoder", 32),
     Cell("import"),
 ]
@@ -178,7 +185,8 @@ class Bench:
         if cell.model not in self.exported:
             subprocess.run([sys.executable, str(HERE / "nets.py"), self.folder, cell.model], check=True)
             self.exported.add(cell.model)
-        return asdict(Task(cell.model, "sgd", cell.batch, cell.steps, self.folder, shuffle=False))
+        steps = replace(cell, kind="train").steps
+        return asdict(Task(cell.model, "sgd", cell.batch, steps, self.folder, shuffle=False))
 
     def start(self, version: str) -> Runtime | None:
         """A process, unless this version cannot be installed or imported, which is kept for all cells."""
@@ -214,13 +222,13 @@ class Bench:
         """By version, the rounds of a cell, or why there are none."""
         if cell.kind == "import":
             return self.imports(list(processes), rounds)
-        task = self.task(cell)
+        asked = {"cell": asdict(cell), **({} if cell.kind == "operator" else {"task": self.task(cell)})}
         result: dict[str, Any] = {}
         if cell.kind == "open":
             self.write_graph(cell, processes)
         for version in list(processes):
             try:
-                processes[version].ask(cell=asdict(cell), task=task)
+                processes[version].ask(**asked)
                 result[version] = []
             except Cannot as e:
                 result[version] = str(e)
@@ -265,7 +273,7 @@ class Bench:
                 turns = self.measure(cell, processes, self.args.rounds)
                 turns |= {version: why for version, why in self.broken.items() if version not in turns}
                 entry = {**asdict(cell), "title": cell.title, "reference": cell.reference,
-                         "steps": cell.steps if cell.kind in ("train", "infer") else 1,
+                         "steps": cell.steps,
                          "versions": {v: turns[v] for v in self.args.versions if v in turns}}
                 self.results["cells"].append(entry)
                 self.show(entry)
@@ -297,9 +305,12 @@ class Bench:
         if cell.kind == "train":
             self.write_graph(cell, {v: processes[v] for v in sorted(processes, key=numbers)})
         for version in dict.fromkeys([marks[0]["best"], *(m["version"] for m in marks)]):
-            with contextlib.suppress(Cannot, KeyError):
+            try:
                 answer = processes[version].ask(profile=asdict(cell), task=self.task(cell))
-                entry.setdefault("profiles", {})[version] = answer["operators"]
+            except (Cannot, KeyError) as e:
+                print(f"{cell.title}, {version}: no profile: {e}")
+                continue
+            entry.setdefault("profiles", {})[version] = answer["operators"]
 
     def show(self, entry: dict[str, Any]) -> None:
         """A line of the ratios."""

@@ -11,6 +11,7 @@ A process in which one version of onnxruntime is measured. `runtimes.py` starts 
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from worker import Worker, serve
 
 #: What `Worker.turn` calls at the least: of fewer calls, none would be free of what else the machine does.
 CALLS = 3
+#: Of an operator, in each of which `Worker.turn` measures.
+OPERATOR_CALLS = 50  # as `Cell.steps` has it
 #: Losses of float32 after hundreds of steps, and outputs, relative to the largest.
 SAME_LOSS, SAME_OUTPUT = 2e-3, 1e-4
 
@@ -59,15 +62,16 @@ def infer(task: Task, _: str) -> Calls:
     y, expected = session.run(None, {"x": X})[0], np.asarray(reference())
     if not abs(y - expected).max() <= SAME_OUTPUT * abs(expected).max():
         raise Cannot(f"Its outputs differ by {abs(y - expected).max():.1e}.")
+    return {"runtime": repeated(lambda: session.run(None, {"x": X}), task.steps),
+            "reference": repeated(reference, task.steps)}
 
-    def repeated(call: Callable[[], Any]) -> Callable[[], Any]:
-        def run() -> None:
-            for _ in range(task.steps):
-                call()
 
-        return run
+def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
+    def run() -> None:
+        for _ in range(times):
+            call()
 
-    return {"runtime": repeated(lambda: session.run(None, {"x": X})), "reference": repeated(reference)}
+    return run
 
 
 def forward_numpy(task: Task, X: np.ndarray) -> Callable[[], Any]:
@@ -122,6 +126,47 @@ def open_step(task: Task, _: str) -> Calls:
     return {"runtime": create, "reference": reference}
 
 
+def normalize(x: np.ndarray) -> np.ndarray:
+    e = x - x.mean(-1, keepdims=True)
+    return e / np.sqrt((e * e).mean(-1, keepdims=True) + 1e-5)
+
+
+#: By operator: its domain, its inputs, which of them are weights, and what it computes.
+OPERATORS: dict[str, tuple[str, list[tuple[int, ...]], list[int], Callable[..., np.ndarray]]] = {
+    "LayerNormalization": ("", [(32, 32, 64), (64,), (64,)], [1, 2], lambda x, s, b: normalize(x) * s + b),
+    "SkipLayerNormalization": ("com.microsoft", [(32, 32, 64), (32, 32, 64), (64,), (64,)], [2, 3],
+                               lambda x, y, s, b: normalize(x + y) * s + b),
+    "MatMul": ("", [(256, 256), (256, 256)], [1], lambda x, y: x @ y)}
+
+
+def run_operator(operator: str) -> Calls:
+    """Twenty calls of a session of one node, and of the formula in numpy."""
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    domain, shapes, weights, formula = OPERATORS[operator]
+    rng, names = np.random.default_rng(0), [f"x{i}" for i in range(len(shapes))]
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    expected = formula(*arrays)
+    node = helper.make_node(operator, names, ["y"], domain=domain,
+                            **({"epsilon": 1e-5} if operator.endswith("Normalization") else {}))
+    graph = helper.make_graph(
+        [node], operator,
+        [helper.make_tensor_value_info(names[i], TensorProto.FLOAT, shapes[i])
+         for i in range(len(shapes)) if i not in weights],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, expected.shape)],
+        [numpy_helper.from_array(arrays[i], names[i]) for i in weights])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17),
+                                                    helper.make_opsetid("com.microsoft", 1)], ir_version=8)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options(), providers=["CPUExecutionProvider"])
+    feeds = {names[i]: arrays[i] for i in range(len(shapes)) if i not in weights}
+    worst = abs(session.run(None, feeds)[0] - expected).max() / abs(expected).max()
+    if not worst <= SAME_OUTPUT:
+        raise Cannot(f"Its output differs by {worst:.1e}.")
+    return {"runtime": repeated(lambda: session.run(None, feeds), OPERATOR_CALLS),
+            "reference": repeated(lambda: formula(*arrays), OPERATOR_CALLS)}
+
+
 KINDS: dict[str, Callable[[Task, str], Calls]] = {"train": train, "infer": infer, "open": open_step}
 
 
@@ -136,15 +181,16 @@ def profile(kind: str, task: Task) -> dict[str, Any]:
         settings.profile_file_prefix = f"{folder}/profile"
         session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
         feeds = inputs_of(session, task)
-        calls = max(20, min(500, task.steps))
-        for _ in range(calls):
+        for _ in range(100):
             session.run(None, feeds)
         events = json.loads(Path(session.end_profiling()).read_text())
-    operators: dict[str, float] = {}
+    nodes: dict[tuple[str, str], list[float]] = {}
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            name = event["args"]["op_name"]
-            operators[name] = operators.get(name, 0.0) + event["dur"] / calls
+            nodes.setdefault((event["args"]["op_name"], event["name"]), []).append(event["dur"])
+    operators: dict[str, float] = {}
+    for (operator, _), times in nodes.items():
+        operators[operator] = operators.get(operator, 0.0) + statistics.median(times)
     return {"operators": dict(sorted(operators.items(), key=lambda item: -item[1]))}
 
 
@@ -165,8 +211,9 @@ class RuntimeWorker(Worker):
 
     def ready(self, line: dict[str, Any]) -> None:
         self.line = line
-        if "task" in line:
+        if "cell" in line:
             vars(self).pop("calls", None)
+        if "task" in line:
             self.task = Task(**line["task"])
             _ = self.task.start, self.task.data, self.task.trained
 
@@ -178,6 +225,8 @@ class RuntimeWorker(Worker):
             return {"version": onnxruntime.__version__, "file": onnxruntime.__file__}
         if "graph" in line:
             write_graph(self.task)
+        elif "cell" in line and line["cell"]["kind"] == "operator":
+            self.calls = run_operator(line["cell"]["model"])
         elif "cell" in line:
             self.calls = KINDS[line["cell"]["kind"]](self.task, line["cell"]["engine"])
         elif "profile" in line:

@@ -50,13 +50,20 @@ _FAILING_FUSIONS = {
 
 def _leaves_padding() -> bool:
     """Whether attention may read memory that nothing has written: see `clear_padding`."""
-    return tuple(map(int, runtime_version().split(".")[:2])) < (1, 32)
+    return _minor_version() < (1, 32)
 
 
-def _unwanted_optimizers(model: ModelProto | bytes) -> list[str]:
+def _minor_version() -> tuple[int, ...]:
+    return tuple(map(int, runtime_version().split(".")[:2]))
+
+
+def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]:
     """The optimizers of onnxruntime that fail on a graph, or would make it worse."""
     # GemmSumFusion of 1.19.2 fails on a sum of two Gemms, the gradient of a weight that two products share.
     names = ["GemmSumFusion"]
+    if device.is_cpu and _minor_version() >= (1, 30):
+        # From 1.30 to 1.32, the fused kernel takes 5 times as long as a sum and LayerNormalization: bench/runtimes.py.
+        names.append("SkipLayerNormFusion")
     graphs = list(walk_graphs(model.graph)) if isinstance(model, ModelProto) else []
     quantized = [n for graph in graphs for n in graph.node if n.op_type == "DequantizeLinear"]
     if quantized and len(graphs) > 1:
@@ -229,7 +236,7 @@ class Session:
         else:
             data = bytes(model)
         try:
-            return self._open(data, options, _unwanted_optimizers(model))
+            return self._open(data, options, _unwanted_optimizers(model, self.device))
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
             if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
                 return self._load(lower_quantized(self._fill(model)), options)

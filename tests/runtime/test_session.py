@@ -4,14 +4,17 @@ import gc
 import sys
 
 import numpy as np
+import onnxruntime
 import pytest
-from onnx import TensorProto, parser
+from once import ON_NEWEST
+from onnx import TensorProto, load, parser
 
 from ortpartial.exceptions import DataError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.runtime.buffer import Buffer, as_numpy
 from ortpartial.runtime.session import Binding, Session
+from ortpartial.runtime.session_options import session_options
 
 
 def affine(shape=("N", 3), dtype="float32"):
@@ -217,6 +220,25 @@ def test_names_that_an_optimizer_has_given_before():
     y = op.Reshape(op.Gemm(op.Reshape(x @ w + b, rows), w, b), steps) @ w + b
     model = build([x], {"y": y, "z": op.Reshape(x @ w @ w + b, rows)})
     assert Session(model).run({"x": rng.normal(size=(2, 3, 4)).astype(np.float32)})["y"].shape == (2, 3, 4)
+
+
+@ON_NEWEST
+def test_sums_and_layer_normalizations_are_not_fused(tmp_path):
+    """From 1.30 to 1.32 SkipLayerNormalization takes 5 times as long as the nodes that it stands for."""
+    rng = np.random.default_rng(0)
+    w, b = (constant(rng.normal(size=8).astype(np.float32)) for _ in range(2))
+    x, y = (variable(n, "float32", [2, 4, 8]) for n in "xy")
+    model, path = build([x, y], {"z": op.LayerNormalization(x + y, w, b)}), tmp_path / "optimized.onnx"
+
+    def operators(open_session):
+        options = session_options(1)
+        options.optimized_model_filepath = str(path)
+        open_session(options)
+        return [node.op_type for node in load(path).graph.node]
+
+    plain = operators(lambda options: onnxruntime.InferenceSession(model.SerializeToString(), options))
+    assert plain == ["SkipLayerNormalization"], "otherwise the fusion need not be switched off"
+    assert operators(lambda options: Session(model, options=options)) == ["Add", "LayerNormalization"]
 
 
 def test_dequantized_numbers_that_a_body_reads():
