@@ -12,7 +12,17 @@ __all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMis
 
 
 class OrtPartialError(Exception):
-    """Base of every error that ortpartial raises on purpose."""
+    """Base of every error that ortpartial raises on purpose.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtPartialError, load
+    >>> try:
+    ...     load(b"no model")
+    ... except OrtPartialError as error:
+    ...     print(type(error).__name__, isinstance(error, ValueError))
+    ModelError True
+    """
 
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n")
@@ -26,43 +36,142 @@ class _NamingWarning(UserWarning):
 
 
 class GraphError(OrtPartialError, ValueError):
-    """An operator was called as the ONNX specification does not allow: its name, inputs, attributes or types."""
+    """An operator was called as the ONNX specification does not allow: its name, inputs, attributes or types.
+
+    Examples
+    --------
+    >>> from ortpartial import op, variable
+    >>> op.Relu(variable("x", "float32", [2]), alpha=1.0)
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.GraphError: Relu has no attribute 'alpha'; its attributes are: none.
+    """
 
 
 class UnknownOperatorError(GraphError, AttributeError):
-    """ONNX has no operator of this name; an AttributeError as well, so that ``hasattr(op, name)`` is False."""
+    """ONNX has no operator of this name; an AttributeError as well, so that ``hasattr(op, name)`` is False.
+
+    Examples
+    --------
+    >>> from ortpartial import op
+    >>> op.Rellu
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.UnknownOperatorError: ONNX has no operator Rellu at opset 21. Did you mean Relu?
+    """
 
 
 class ModelError(OrtPartialError, ValueError):
-    """A model cannot be loaded or used: not ONNX, truncated, without a named tensor, or refused by the runtime."""
+    """A model cannot be loaded or used: not ONNX, truncated, without a named tensor, or refused by the runtime.
+
+    Examples
+    --------
+    >>> from ortpartial import load
+    >>> load(b"no model")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ModelError: The 8 bytes given are no ONNX model, or one that was cut short.
+    """
 
 
 class NotComputedError(OrtPartialError, TypeError):
-    """The numbers of a value were asked for that is an expression, of a graph that has not been run."""
+    """The numbers of a value were asked for that is an expression, of a graph that has not been run.
+
+    Examples
+    --------
+    >>> from ortpartial import variable
+    >>> float(variable("x", "float32", []))
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.NotComputedError: ... has no numbers before it is computed; write the formula ...
+    """
 
 
 class NoGradientError(OrtPartialError, NotImplementedError):
-    """An operator between a trained weight and the outputs has neither a gradient rule nor a function body."""
+    """An operator between a trained weight and the outputs has neither a gradient rule nor a function body.
+
+    Examples
+    --------
+    >>> from ortpartial import grad, op, variable
+    >>> x = variable("x", "float32", [4])
+    >>> grad(op.ReduceSum(op.Unique(x)[0]), [x])
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.NoGradientError: ... operator Unique has neither a rule nor a body in the ONNX specification. ...
+    """
 
 
 class SettingError(OrtPartialError, ValueError):
-    """A setting of an optimizer, a loss, a penalty or a learning rate is out of range or an unknown name."""
+    """A setting of an optimizer, a loss, a penalty or a learning rate is out of range or an unknown name.
+
+    Examples
+    --------
+    >>> from ortpartial import LearningRateSGD
+    >>> LearningRateSGD(-1)
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.SettingError: LearningRateSGD: eta0 is -1, a finite number more than 0 was expected.
+    """
 
 
 class CheckpointError(OrtPartialError, ValueError):
-    """A checkpoint is damaged, none of this library, or that of another training."""
+    """A checkpoint is damaged, none of this library, or that of another training.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> Path("state.safetensors").write_text("cut off")
+    7
+    >>> OrtGradientForwardBackwardOptimizer(model).load_checkpoint("state.safetensors")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.CheckpointError: 'state.safetensors' is no safetensors file, or a damaged one.
+    """
 
 
 class DataError(OrtPartialError, ValueError):
-    """X, y or the sample weights do not fit the model: wrong shape, dtype or length, or values that are no numbers."""
+    """X, y or the sample weights do not fit the model: wrong shape, dtype or length, or values that are no numbers.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> OrtGradientForwardBackwardOptimizer(model).fit([[1.0], [2.0]], [1.0, 2.0])
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.DataError: Input 'x' has shape (2, 1), where (N, 2) was expected.
+    """
 
 
 class DeadlineError(OrtPartialError, TimeoutError):
-    """The timeout ended a run; what was trained until then is kept."""
+    """The timeout ended a run; what was trained until then is kept.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(model, max_iter=10**9, timeout=0.01)
+    >>> optimizer.fit([[1.0, 2.0]], [1.0])
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.DeadlineError: The run was not over after 0.01 s, the timeout.
+    """
 
 
 class DeviceError(OrtPartialError, RuntimeError):
-    """The device is unknown, or the installed onnxruntime has no support for it."""
+    """The device is unknown, or the installed onnxruntime has no support for it.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> OrtGradientForwardBackwardOptimizer(model, device="tpu")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.DeviceError: The device is 'tpu'; expected 'cpu', 'cuda', ...
+    """
 
 
 class ProcessError(OrtPartialError, RuntimeError):
@@ -86,7 +195,17 @@ class CompilerError(OrtPartialError, RuntimeError):
 
 
 class ConvergenceError(OrtPartialError, ArithmeticError):
-    """The loss or a weight is no longer finite: the learning rate is too high, or X and y are not scaled."""
+    """The loss or a weight is no longer finite: the learning rate is too high, or X and y are not scaled.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> OrtGradientForwardBackwardOptimizer(model, learning_rate=1e30).fit([[1.0, 2.0]], [1.0])
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ConvergenceError: The loss is inf at iteration 2 (epoch 2) ... Lower the rate, or scale X and y.
+    """
 
 
 class ConvergenceWarning(_NamingWarning):
@@ -102,4 +221,16 @@ class DeviceWarning(_NamingWarning):
 
 
 class ModelWarning(_NamingWarning):
-    """A model was exported in a way that a setting does not fit, so that it does nothing or not what is meant."""
+    """A model was exported in a way that a setting does not fit, so that it does nothing or not what is meant.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     optimizer = OrtGradientForwardBackwardOptimizer(model, train_mode=True)
+    >>> str(caught[0].message)
+    'train_mode=True changes nothing, as the model has no Dropout and no BatchNormalization: ...'
+    """

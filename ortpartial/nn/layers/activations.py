@@ -28,6 +28,13 @@ class ReLU(Module):
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.ReLU().compile(nn.placeholder(["N"]))(np.float32([-1, 2])).round(3).tolist()
+    [0.0, 2.0]
     """
 
     inplace: bool = False
@@ -44,6 +51,13 @@ class ReLU6(Module):
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.ReLU6().compile(nn.placeholder(["N"]))(np.float32([-1, 8])).round(3).tolist()
+    [0.0, 6.0]
     """
 
     inplace: bool = False
@@ -66,13 +80,20 @@ class LeakyReLU(Module):
         The slope below 0.
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.LeakyReLU(0.5).compile(nn.placeholder(["N"]))(np.float32([-2, 2])).round(3).tolist()
+    [-1.0, 2.0]
     """
 
     negative_slope: float = 0.01
     inplace: bool = False
 
     def forward(self, x: Value) -> Value:
-        return op.LeakyRelu(x, alpha=self.negative_slope)
+        return op.LeakyRelu(x, alpha=float(self.negative_slope))
 
 
 class PReLU(Module):
@@ -122,13 +143,20 @@ class ELU(Module):
         -alpha is the limit below 0.
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.ELU().compile(nn.placeholder(["N"]))(np.float32([-1, 1])).round(3).tolist()
+    [-0.632, 1.0]
     """
 
     alpha: float = 1.0
     inplace: bool = False
 
     def forward(self, x: Value) -> Value:
-        return op.Elu(x, alpha=self.alpha)
+        return op.Elu(x, alpha=float(self.alpha))
 
 
 @dataclass(eq=False, repr=False)
@@ -139,6 +167,13 @@ class SELU(Module):
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.SELU().compile(nn.placeholder(["N"]))(np.float32([-1, 1])).round(3).tolist()
+    [-1.111, 1.051]
     """
 
     inplace: bool = False
@@ -157,6 +192,13 @@ class CELU(Module):
         -alpha is the limit below 0.
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.CELU(2).compile(nn.placeholder(["N"]))(np.float32([-1, 1])).round(3).tolist()
+    [-0.787, 1.0]
     """
 
     alpha: float = 1.0
@@ -164,7 +206,7 @@ class CELU(Module):
 
     def forward(self, x: Value) -> Value:
         if x.dtype == np.float32:
-            return op.Celu(x, alpha=self.alpha)
+            return op.Celu(x, alpha=float(self.alpha))
         return op.Elu(x / self.alpha) * self.alpha  # Celu is defined for float32 alone.
 
 
@@ -203,6 +245,13 @@ class SiLU(Module):
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.SiLU().compile(nn.placeholder(["N"]))(np.float32([-1, 1])).round(3).tolist()
+    [-0.269, 0.731]
     """
 
     inplace: bool = False
@@ -219,6 +268,13 @@ class Mish(Module):
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Mish().compile(nn.placeholder(["N"]))(np.float32([-1, 1])).round(3).tolist()
+    [-0.303, 0.865]
     """
 
     inplace: bool = False
@@ -229,7 +285,15 @@ class Mish(Module):
 
 @dataclass(eq=False, repr=False)
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Sigmoid().compile(nn.placeholder(["N"]))(np.float32([0, 2])).round(3).tolist()
+    [0.5, 0.881]
+    """
 
     def forward(self, x: Value) -> Value:
         return op.Sigmoid(x)
@@ -237,7 +301,15 @@ class Sigmoid(Module):
 
 @dataclass(eq=False, repr=False)
 class LogSigmoid(Module):
-    """-log(1 + exp(-x))."""
+    """-log(1 + exp(-x)).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.LogSigmoid().compile(nn.placeholder(["N"]))(np.float32([0, 2])).round(3).tolist()
+    [-0.693, -0.127]
+    """
 
     def forward(self, x: Value) -> Value:
         return -op.Softplus(-x)
@@ -251,6 +323,13 @@ class Hardsigmoid(Module):
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Hardsigmoid().compile(nn.placeholder(["N"]))(np.float32([-3, 0, 1.5])).round(3).tolist()
+    [0.0, 0.5, 0.75]
     """
 
     inplace: bool = False
@@ -267,6 +346,13 @@ class Hardswish(Module):
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Hardswish().compile(nn.placeholder(["N"]))(np.float32([-3, 0, 3])).round(3).tolist()
+    [-0.0, 0.0, 3.0]
     """
 
     inplace: bool = False
@@ -277,7 +363,15 @@ class Hardswish(Module):
 
 @dataclass(eq=False, repr=False)
 class Tanh(Module):
-    """tanh(x)."""
+    """tanh(x).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Tanh().compile(nn.placeholder(["N"]))(np.float32([0, 1])).round(3).tolist()
+    [0.0, 0.762]
+    """
 
     def forward(self, x: Value) -> Value:
         return op.Tanh(x)
@@ -285,7 +379,15 @@ class Tanh(Module):
 
 @dataclass(eq=False, repr=False)
 class Tanhshrink(Module):
-    """x - tanh(x)."""
+    """x - tanh(x).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Tanhshrink().compile(nn.placeholder(["N"]))(np.float32([0, 1])).round(3).tolist()
+    [0.0, 0.238]
+    """
 
     def forward(self, x: Value) -> Value:
         return x - op.Tanh(x)
@@ -303,6 +405,13 @@ class Hardtanh(Module):
         The largest value.
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Hardtanh().compile(nn.placeholder(["N"]))(np.float32([-3, 0.5])).round(3).tolist()
+    [-1.0, 0.5]
     """
 
     min_val: float = -1.0
@@ -323,6 +432,13 @@ class Softplus(Module):
         How sharp the bend at 0 is.
     threshold : float
         Where beta·x is larger, x itself is taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Softplus().compile(nn.placeholder(["N"]))(np.float32([0, 1])).round(3).tolist()
+    [0.693, 1.313]
     """
 
     beta: float = 1.0
@@ -335,7 +451,15 @@ class Softplus(Module):
 
 @dataclass(eq=False, repr=False)
 class Softsign(Module):
-    """x / (1 + abs(x))."""
+    """x / (1 + abs(x)).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Softsign().compile(nn.placeholder(["N"]))(np.float32([-1, 3])).round(3).tolist()
+    [-0.5, 0.75]
+    """
 
     def forward(self, x: Value) -> Value:
         return op.Softsign(x)
@@ -349,12 +473,19 @@ class Softshrink(Module):
     ----------
     lambd : float
         The bound.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Softshrink().compile(nn.placeholder(["N"]))(np.float32([-2, 0.25])).round(3).tolist()
+    [-1.5, 0.0]
     """
 
     lambd: float = 0.5
 
     def forward(self, x: Value) -> Value:
-        return op.Shrink(x, lambd=self.lambd, bias=self.lambd)
+        return op.Shrink(x, lambd=float(self.lambd), bias=float(self.lambd))
 
 
 @dataclass(eq=False, repr=False)
@@ -365,12 +496,19 @@ class Hardshrink(Module):
     ----------
     lambd : float
         The bound.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Hardshrink().compile(nn.placeholder(["N"]))(np.float32([-2, 0.25])).round(3).tolist()
+    [-2.0, 0.0]
     """
 
     lambd: float = 0.5
 
     def forward(self, x: Value) -> Value:
-        return op.Shrink(x, lambd=self.lambd, bias=0.0)
+        return op.Shrink(x, lambd=float(self.lambd), bias=0.0)
 
 
 @dataclass(eq=False, repr=False)
@@ -385,6 +523,13 @@ class Threshold(Module):
         What stands below it.
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Threshold(1, -1).compile(nn.placeholder(["N"]))(np.float32([0.5, 2])).round(3).tolist()
+    [-1.0, 2.0]
     """
 
     threshold: float
@@ -428,21 +573,46 @@ class Softmax(_AlongAxis):
 
 
 class LogSoftmax(_AlongAxis):
-    """x - log Σ exp(x) along an axis; see `Softmax`."""
+    """x - log Σ exp(x) along an axis; see `Softmax`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.LogSoftmax(-1).compile(nn.placeholder(["N", 2]))(np.float32([[0, 0]])).round(3).tolist()
+    [[-0.693, -0.693]]
+    """
 
     def forward(self, x: Value) -> Value:
         return op.LogSoftmax(x, axis=self.dim)
 
 
 class Softmin(_AlongAxis):
-    """exp(-x) / Σ exp(-x) along an axis; see `Softmax`."""
+    """exp(-x) / Σ exp(-x) along an axis; see `Softmax`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.Softmin(-1).compile(nn.placeholder(["N", 2]))(np.float32([[0, 1]])).round(3).tolist()
+    [[0.731, 0.269]]
+    """
 
     def forward(self, x: Value) -> Value:
         return op.Softmax(-x, axis=self.dim)
 
 
 class Softmax2d(Module):
-    """The softmax along the channels of images (N, C, H, W)."""
+    """The softmax along the channels of images (N, C, H, W).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> layer = nn.Softmax2d().compile(nn.placeholder(["N", 2, 1, 1]))
+    >>> layer(np.zeros((1, 2, 1, 1), np.float32)).ravel().tolist()
+    [0.5, 0.5]
+    """
 
     def forward(self, x: Value) -> Value:
         check_axes(x, "NCHW")
@@ -457,6 +627,13 @@ class GLU(Module):
     ----------
     dim : int
         The axis that is halved.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortpartial import nn
+    >>> nn.GLU().compile(nn.placeholder(["N", 2]))(np.float32([[2, 0]])).round(3).tolist()
+    [[1.0]]
     """
 
     dim: int = -1
