@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-training test-cpu environments node java headers lint bench proof proof-training proof-cpu \
-	docs readme clean distclean
+	docs tables clean distclean
 
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
@@ -29,7 +29,7 @@ help:
 	@echo "make docs    the documentation, in docs/_build/html; without figures of the examples: make docs GALLERY=0"
 	@echo "make bench   speed and memory, beside other libraries and on every version of onnxruntime"
 	@echo "make proof   the long proofs that make test only samples"
-	@echo "make readme  write the table of operators into README.md"
+	@echo "make tables  write the tables of operators into docs and the README of the rules"
 	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
 
 demo: $(TRAINING)/.installed-demo
@@ -80,7 +80,7 @@ proof-training: $(TRAINING)/.installed-dev
 proof-cpu: $(CPU)/.installed-test
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) $(PROOF)
 
-readme: $(TRAINING)/.installed-dev
+tables: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/python tools/operator_table.py
 
 # One call of pip installs an environment, again only when pyproject.toml has changed.

@@ -1,5 +1,5 @@
 """The operators of com.microsoft that onnxruntime's tools write, and how each has a gradient: a table for
-`ortpartial/autodiff/rules/README.md`, written by `make readme`.
+`ortpartial/autodiff/rules/README.md`, written by `make tables`.
 
 `python tools/language_operators.py` lists those of the packages that are installed where it runs.
 """

@@ -1,6 +1,6 @@
-"""The tables of differentiable operators, generated from the registered rules by `make readme`.
+"""The tables of differentiable operators, generated from the registered rules by `make tables`.
 
-That of README.md has all operators, that of the rules' README.md those of language models, and why some have no rule.
+That of the documentation has all operators, that of the rules' README.md those of language models, and why some have no rule.
 """
 
 import re
@@ -17,8 +17,7 @@ from ortpartial.graph.ops import OPSET
 from ortpartial.graph.schemas import schema_of
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-BEGIN, END = "<!-- written by `make readme` -->\n", "<!-- until here -->\n"
+BEGIN, END = "<!-- written by `make tables` -->\n", "<!-- until here -->\n"
 
 
 def make_table() -> str:
@@ -56,12 +55,12 @@ def is_real(schema: defs.OpSchema) -> bool:
 
 
 def update(text: str, make: Callable[[], str] = make_table) -> str:
-    """The text of a README with an up-to-date table."""
+    """The text of a page with an up-to-date table."""
     return re.sub(f"(?s)({re.escape(BEGIN)}).*?({re.escape(END)})", lambda m: m[1] + make() + m[2], text)
 
 
 #: By file, what makes its table.
-TABLES = {README: make_table, ROOT / "ortpartial/autodiff/rules/README.md": language_operators.make_table}
+TABLES = {ROOT / "docs/reference/operators.md": make_table, ROOT / "ortpartial/autodiff/rules/README.md": language_operators.make_table}
 
 if __name__ == "__main__":
     for path, make in TABLES.items():

@@ -248,15 +248,15 @@ def export(path):
 
 @ON_TRAINING
 def test_fine_tuning_takes_the_fewest_lines_here(tmp_path):
-    """It runs, goes on from its checkpoints, and the table of the README has what is counted."""
+    """It runs, goes on from its checkpoints, and the table of the tour has what is counted."""
     folder = ROOT / "bench" / "fine_tuning"
     table = bench("fine_tuning/count_lines.py").splitlines()[1:]
     counts = {library: (int(lines), int(statements)) for library, lines, statements in map(str.split, table)}
     assert len(counts) == 5
     assert counts["ortpartial"][0] < min(lines for library, (lines, _) in counts.items() if library != "ortpartial")
-    readme = (ROOT / "README.md").read_text()
+    tour = (ROOT / "docs" / "tour.md").read_text()
     for lines, statements in counts.values():
-        assert f"| {lines} | {statements} |" in readme
+        assert f"| {lines} | {statements} |" in tour
 
     (tmp_path / "encoder.py").write_text(ENCODER)
     script = (folder / "with_ortpartial.py").read_text()

@@ -27,7 +27,7 @@ def test_they_are_up_to_date():
             "print(all(texts[p] == update(texts[p], make) for p, make in TABLES.items()))")
     run = subprocess.run([sys.executable, "-c", code], env=environment(ROOT / "tools"), capture_output=True,
                          text=True, check=True)
-    assert run.stdout.strip() == "True", "call make readme"
+    assert run.stdout.strip() == "True", "call make tables"
 
 
 @ON_BOTH
