@@ -60,7 +60,8 @@ def update(text: str, make: Callable[[], str] = make_table) -> str:
 
 
 #: By file, what makes its table.
-TABLES = {ROOT / "docs/reference/operators.md": make_table, ROOT / "ortpartial/autodiff/rules/README.md": language_operators.make_table}
+TABLES = {ROOT / "docs/reference/operators.md": make_table,
+          ROOT / "ortpartial/autodiff/rules/README.md": language_operators.make_table}
 
 if __name__ == "__main__":
     for path, make in TABLES.items():

@@ -14,7 +14,7 @@ PATH = r"`((?:ortpartial|tests|tools|examples|bench)/[\w./]*[\w/])`"
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_named_files_exist(document):
     text = document.read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", re.sub(r"(?ms)^ *```.*?^ *```", "", text))
     assert [link for link in links if not (document.parent / link).exists()] == []
     assert [path for path in re.findall(PATH, text) if not (ROOT / path).exists()] == []
 
