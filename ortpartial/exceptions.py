@@ -97,7 +97,7 @@ class NoGradientError(OrtPartialError, NotImplementedError):
     >>> grad(op.ReduceSum(op.Unique(x)[0]), [x])
     Traceback (most recent call last):
         ...
-    ortpartial.exceptions.NoGradientError: ... operator Unique has neither a rule nor a body in the ONNX specification. ...
+    ortpartial.exceptions.NoGradientError: ... operator Unique has neither a rule nor a body ...
     """
 
 
@@ -204,7 +204,7 @@ class ConvergenceError(OrtPartialError, ArithmeticError):
     >>> OrtGradientForwardBackwardOptimizer(model, learning_rate=1e30).fit([[1.0, 2.0]], [1.0])
     Traceback (most recent call last):
         ...
-    ortpartial.exceptions.ConvergenceError: The loss is inf at iteration 2 (epoch 2) ... Lower the rate, or scale X and y.
+    ortpartial.exceptions.ConvergenceError: The loss is inf at iteration 2 ... Lower the rate, or scale X and y.
     """
 
 

@@ -1,6 +1,7 @@
 """The tables of differentiable operators, generated from the registered rules by `make tables`.
 
-That of the documentation has all operators, that of the rules' README.md those of language models, and why some have no rule.
+The documentation has the table of all operators, the README.md of the rules that of language models, and why some of
+these have no rule.
 """
 
 import re
