@@ -117,6 +117,8 @@ def _find(v: Value, op_types: Collection[str]) -> Node | None:
 def warn_of_activations(model: Model, losses: Mapping[str, BaseLearningLoss], stacklevel: int) -> None:
     """Warn where an output ends in an activation that its loss applies itself, which would be applied twice.
 
+    So where it ends in logarithms of probabilities, and the loss takes probabilities.
+
     Parameters
     ----------
     model : Model
@@ -127,6 +129,12 @@ def warn_of_activations(model: Model, losses: Mapping[str, BaseLearningLoss], st
         As for `warnings.warn`.
     """
     for name, loss in losses.items():
+        if not loss.from_logits and (node := _find(model.outputs[name], ("LogSoftmax",))) is not None:
+            warnings.warn(f"The output {name!r} ends in {_describe(node)}, and from_logits=False takes probabilities, "
+                          f"not their logarithms: leave from_logits of {type(loss).__name__} at True, as the softmax "
+                          "of logarithms of probabilities is these probabilities.", ModelWarning,
+                          stacklevel=stacklevel + 1)
+            continue
         node = _find(model.outputs[name], loss.activations) if loss.activations and loss.from_logits else None
         if node is None:
             continue

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, load, op, variable
+from ortpartial import (
+    OrtGradientForwardBackwardOptimizer,
+    SoftmaxCrossEntropyLearningLoss,
+    build,
+    constant,
+    load,
+    op,
+    variable,
+)
 from ortpartial.exceptions import DataError, ModelError, SettingError
 
 
@@ -50,6 +58,17 @@ def test_an_activation_that_the_loss_has_in_it(f, loss, operator):
 )
 def test_no_warning(f, loss):
     OrtGradientForwardBackwardOptimizer(model(f), learning_loss=loss)
+
+
+def test_logarithms_where_the_loss_takes_probabilities():
+    loss = SoftmaxCrossEntropyLearningLoss(from_logits=False)
+    with pytest.warns(UserWarning, match=r"ends in LogSoftmax .*, and from_logits=False takes probabilities, not "
+                                         r"their logarithms: leave from_logits of SoftmaxCrossEntropy") as w:
+        OrtGradientForwardBackwardOptimizer(model(op.LogSoftmax), learning_loss=loss)
+    assert [one.filename for one in w] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        OrtGradientForwardBackwardOptimizer(model(op.Softmax), learning_loss=loss)
 
 
 def test_argmax():
