@@ -51,7 +51,8 @@ machine and the versions of all packages; figures of other machines differ, and 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
     """A table in Markdown; columns after the first ones are aligned to the right."""
-    lines = [head, [":--"] * left + ["--:"] * (len(head) - left), *rows]
+    escaped = ([cell.replace("|", r"\|") for cell in row] for row in rows)
+    lines = [head, [":--"] * left + ["--:"] * (len(head) - left), *escaped]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
@@ -163,35 +164,40 @@ def runtimes(source: Path, results: dict[str, Any]) -> list[str]:
                  f"model, the shape inference of onnx, the import of onnx. Bars are half the interquartile range of "
                  f"the rounds. A version is red where it is more than {WORSE:.0%} slower than the best version before "
                  f"it, beyond that noise, and after a second measurement in new processes; a cross is a version that "
-                 f"cannot run the cell."),
+                 f"cannot run the cell. {'Times are those of the processor. ' * cpu}Inference is that of a plain "
+                 f"session of onnxruntime with one thread."),
              picture(source, "Time of trainings and inferences on every version of onnxruntime")]
-    parts.append(slower(results))
-    rows = []
+    parts += [slower(results), (RESULTS / "runtimes-notes.md").read_text(encoding="utf-8")]
+    return [*parts, *ratios(results, versions), *failures(results)]
+
+
+def ratios(results: dict[str, Any], versions: list[str]) -> list[str]:
+    """Tables of every cell, on the oldest and the newest version, and on all."""
+    rows, every, cpu = [], [], results["settings"]["cpu"]
     for entry in results["cells"]:
-        at = {v: f for v, turns in entry["versions"].items() if (f := figures(turns, cpu))}
-        if not at:
-            continue
-        newest, best = max(at, key=numbers), min(at, key=lambda v: at[v]["ratio"])
-        oldest = min(at, key=numbers)
-        rows.append([entry["title"], digits(at[newest]["seconds"] / entry["steps"] * 1e6), entry["reference"],
-                     *(f"{at[v]['ratio']:.3g}" for v in (oldest, newest)),
-                     f"{at[newest]['ratio'] / at[oldest]['ratio']:.2f}", best])
-    parts.append(table(["cell", f"µs on {versions[-1]}", "reference", f"ratio on {versions[0]}",
-                        f"on {versions[-1]}", "newest / oldest", "fastest"], rows))
-    every = [[e["title"], *(f"{f['ratio']:.3g}" if (f := figures(e["versions"].get(v, ""), cpu)) else "×"
-                            for v in versions)] for e in results["cells"]]
-    parts.append(folded("The ratio on every version", table(["cell", *versions], every)))
-    failed = [(v, e["title"], turns) for e in results["cells"] for v, turns in e["versions"].items()
-              if isinstance(turns, str)]
-    if failed:
-        grouped: dict[tuple[str, str], list[str]] = {}
-        for v, title, why in failed:
-            grouped.setdefault((v, why), []).append(title)
-        rows = [[v, "all" if len(titles) == len(results["cells"]) else "; ".join(titles), f"`{why}`"]
-                for (v, why), titles in grouped.items()]
-        parts += ["What a version cannot run, by the first line of its error:\n",
-                  table(["version", "cell", "error"], rows, 3)]
-    return parts
+        at = {v: f for v in versions if (f := figures(entry["versions"].get(v, ""), cpu))}
+        every.append([entry["title"], *(f"{at[v]['ratio']:.3g}" if v in at else "×" for v in versions)])
+        if at:
+            oldest, newest, best = min(at, key=numbers), max(at, key=numbers), min(at, key=lambda v: at[v]["ratio"])
+            rows.append([entry["title"], digits(at[newest]["seconds"] / entry["steps"] * 1e6), entry["reference"],
+                         *(f"{at[v]['ratio']:.3g}" for v in (oldest, newest)),
+                         f"{at[newest]['ratio'] / at[oldest]['ratio']:.2f}", best])
+    head = ["cell", f"µs on {versions[-1]}", "reference", f"ratio on {versions[0]}", f"on {versions[-1]}",
+            "newest / oldest", "fastest"]
+    return [table(head, rows), folded("The ratio on every version", table(["cell", *versions], every))]
+
+
+def failures(results: dict[str, Any]) -> list[str]:
+    """What a version cannot run."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for entry in results["cells"]:
+        for version, why in entry["versions"].items():
+            if isinstance(why, str):
+                cells.setdefault((version, why), []).append(entry["title"])
+    rows = [[version, "all" if len(titles) == len(results["cells"]) else "; ".join(titles), f"`{why}`"]
+            for (version, why), titles in cells.items()]
+    return ["What a version cannot run, by the first line of its error:\n",
+            table(["version", "cell", "error"], rows, 3)] if rows else []
 
 
 def slower(results: dict[str, Any]) -> str:
@@ -201,19 +207,21 @@ def slower(results: dict[str, Any]) -> str:
         marks = regressions(entry, cpu)
         if not marks:
             continue
-        names = ", ".join(f"{m['version']} ({m['worse']:+.0%})" for m in marks)
-        line = f"* **{entry['title']}**: slower on {names} than on {marks[0]['best']}."
-        profiles = entry.get("profiles", {})
-        shown = {v: profiles[v] for v in (marks[0]["best"], marks[-1]["version"]) if v in profiles}
-        if len(shown) == 2:
-            (a, before), (b, after) = shown.items()
-            changes = sorted(before.keys() | after.keys(), key=lambda o: before.get(o, 0) - after.get(o, 0))[:3]
-            line += (f" In the profile of {b}, beside that of {a}: "
-                     + ", ".join(f"{o} {before.get(o, 0):,.1f} → {after.get(o, 0):,.1f} µs" for o in changes) + ".")
+        slow = [f"than {best} on " + ", ".join(f"{m['version']} ({m['worse']:+.0%})" for m in group)
+                for best, group in itertools.groupby(marks, key=lambda m: m["best"])]
+        line = f"* {entry['title']}: slower {'; '.join(slow)}."
+        worst = max(marks, key=lambda m: m["worse"])
+        profiles = [entry.get("profiles", {}).get(worst[which], {}) for which in ("best", "version")]
+        if all(profiles):
+            changes = [(operator, *(p.get(operator, 0.0) for p in profiles))
+                       for operator in {**profiles[0], **profiles[1]}]
+            line += (f" Operators that take longer on {worst['version']} than on {worst['best']}: " + ", ".join(
+                f"{name} ({before:,.0f} → {after:,.0f} µs)"
+                for name, before, after in sorted(changes, key=lambda c: c[1] - c[2])[:3] if after > before) + ".")
         lines.append(line)
     if not lines:
         return "No version is slower than one before it by more than that.\n"
-    return "Slower than a version before it:\n\n" + "\n".join(lines) + "\n"
+    return "\n".join(["What is marked:\n", *lines]) + "\n"
 
 
 def memory(source: Path, results: dict[str, Any]) -> list[str]:
@@ -268,11 +276,16 @@ def llm(source: Path, results: dict[str, Any]) -> list[str]:
 SECTIONS = {"steps": steps, "versions": runtimes, "memory": memory, "parallel": parallel, "llm": llm}
 
 
+def kept() -> list[Path]:
+    """The files of results, but for those of quick runs."""
+    return sorted(p for p in RESULTS.glob("*.json") if not p.stem.endswith("-quick"))
+
+
 def page() -> str:
     """The text of the page."""
     parts = [INTRODUCTION]
     for key, section in SECTIONS.items():
-        for source in sorted(RESULTS.glob("*.json"), key=lambda p: (p.stem.startswith("native"), p.stem)):
+        for source in sorted(kept(), key=lambda p: (p.stem.startswith("native"), p.stem)):
             results = json.loads(source.read_text())
             if key in results:
                 parts += section(source, results)
@@ -286,7 +299,7 @@ def draw() -> None:
     import chart
     import runtimes_chart
 
-    for source in sorted(RESULTS.glob("*.json")):
+    for source in kept():
         results = json.loads(source.read_text())
         if "versions" in results:
             runtimes_chart.draw_both(results, source.with_suffix(".png"))
@@ -299,5 +312,5 @@ def draw() -> None:
 if __name__ == "__main__":
     draw()
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page())
+    PAGE.write_text(page(), encoding="utf-8")
     print(f"Written to {PAGE}")

@@ -138,9 +138,10 @@ def install(version: str, cache: Path) -> Path:
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as temporary:
+            # pip compiles the modules: where Python may not keep what it compiles, every import would compile them.
             done = subprocess.run(
                 [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-                 "--only-binary=:all:", "--target", f"{temporary}/new", f"onnxruntime=={version}"],
+                 "--compile", "--only-binary=:all:", "--target", f"{temporary}/new", f"onnxruntime=={version}"],
                 capture_output=True, text=True)
             if done.returncode:
                 raise Cannot(next((line for line in done.stderr.splitlines() if line.startswith("ERROR")),
@@ -292,25 +293,26 @@ class Bench:
                 for version, turns in again.items():
                     if isinstance(turns, list) and isinstance(entry["versions"][version], list):
                         entry["versions"][version] += turns
-                if marks := regressions(entry, self.args.cpu):
-                    self.profile(entry, cell, processes, marks)
+            if marks := regressions(entry, self.args.cpu):
+                self.profile(entry, cell, marks)
             print(f"{entry['title']}, measured again: "
                   + (", ".join(f"{m['version']} {m['worse']:+.0%}" for m in marks) or "no difference"), flush=True)
 
-    def profile(self, entry: dict[str, Any], cell: Cell, processes: dict[str, Runtime],
-                marks: list[dict[str, Any]]) -> None:
-        """The time of each operator, in the best version and in those that are marked."""
+    def profile(self, entry: dict[str, Any], cell: Cell, marks: list[dict[str, Any]]) -> None:
+        """The time of each operator, in the best versions and in those that are marked."""
         if cell.kind not in ("train", "infer"):
             return
-        if cell.kind == "train":
-            self.write_graph(cell, {v: processes[v] for v in sorted(processes, key=numbers)})
-        for version in dict.fromkeys([marks[0]["best"], *(m["version"] for m in marks)]):
-            try:
-                answer = processes[version].ask(profile=asdict(cell), task=self.task(cell))
-            except (Cannot, KeyError) as e:
-                print(f"{cell.title}, {version}: no profile: {e}")
-                continue
-            entry.setdefault("profiles", {})[version] = answer["operators"]
+        versions = sorted({v for m in marks for v in (m["best"], m["version"])}, key=numbers)
+        with self.running(versions) as processes:
+            if cell.kind == "train":
+                self.write_graph(cell, processes)
+            for version in processes:
+                try:
+                    answer = processes[version].ask(profile=asdict(cell), task=self.task(cell))
+                except Cannot as e:
+                    print(f"{cell.title}, {version}: no profile: {e}")
+                    continue
+                entry.setdefault("profiles", {})[version] = answer["operators"]
 
     def show(self, entry: dict[str, Any]) -> None:
         """A line of the ratios."""
@@ -326,7 +328,9 @@ class Bench:
 
         path = Path(self.args.out) / f"runtimes-{cpu_name(self.results['machine'])}{'-quick' * self.args.quick}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(rounded(self.results), indent=1) + "\n")
+        text = json.dumps(rounded(self.results), indent=1)
+        # A round stands in one line.
+        path.write_text(re.sub(r'\{\s+"runtime"[^{}]*\}', lambda m: " ".join(m[0].split()), text) + "\n")
         draw_both(self.results, path.with_suffix(".png"))
         return path
 

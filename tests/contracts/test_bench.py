@@ -193,6 +193,27 @@ def test_slower_versions(runtimes):
     assert marks == [("1.23.1", "1.10.0", 0.21), ("1.25.0", "1.24.0", 0.19)]
 
 
+def test_slower_versions_on_the_page(monkeypatch):
+    """What is marked stands there with its operators, and what a version cannot run with its error."""
+    def turns(ratio):
+        return [{"runtime": ratio, "reference": 1.0, "runtime_cpu": ratio, "reference_cpu": 1.0}] * 3
+
+    cell = {"kind": "infer", "title": "infer encoder", "engine": "", "steps": 2, "reference": "torch",
+            "versions": {"1.19.2": "Error: a|b", "1.20.1": turns(1.0), "1.21.0": turns(1.5)},
+            "profiles": {"1.20.1": {"Gemm": 5.0, "Add": 2.0}, "1.21.0": {"Gemm": 5.0, "Add": 9.0}}}
+    results = {"settings": {"cpu": False}, "versions": list(cell["versions"]), "cells": [cell]}
+    with benchmark_modules(monkeypatch):
+        import page
+
+        assert page.slower(results) == (
+            "What is marked:\n\n* infer encoder: slower than 1.20.1 on 1.21.0 (+50%). Operators that take longer on "
+            "1.21.0 than on 1.20.1: Add (2 → 9 µs).\n")
+        assert r"| 1.19.2 | all | `Error: a\|b` |" in page.failures(results)[1]
+        rows = page.ratios(results, results["versions"])
+    assert "| infer encoder | 750,000 | torch | 1 | 1.5 | 1.50 | 1.20.1 |" in rows[0]
+    assert "| infer encoder | × | 1 | 1.5 |" in rows[1]
+
+
 @pytest.fixture
 def race(monkeypatch):
     """The module of the benchmark, imported as its scripts import one another."""
