@@ -4,7 +4,16 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import callbacks, learning_loss, learning_penalty, learning_rate, precision, schedule, subgraph  # noqa: F401 - public paths
+from . import (  # noqa: F401 - public paths
+    artifacts,
+    callbacks,
+    learning_loss,
+    learning_penalty,
+    learning_rate,
+    precision,
+    schedule,
+    subgraph,
+)
 from .adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter, trainable_parameters
 from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
 from .estimator import (

@@ -23,7 +23,7 @@ ORDER = (
     "native",
     "training",
     "training_info torch plots",
-    "kits adapters",
+    "kits adapters artifacts",
     "estimator",
     "nn",
     "cli testing",

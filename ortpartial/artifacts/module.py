@@ -1,0 +1,577 @@
+"""Modules, optimizers and learning rate schedulers with the interface of `onnxruntime.training.api`, on any runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, numpy_helper
+
+from ortpartial.exceptions import CheckpointError, DataError, GraphError, ModelError, SettingError
+from ortpartial.graph import Value, find_inputs, to_dtype, variable
+from ortpartial.model import load as load_model
+from ortpartial.model import match_names, prune_outputs, read, write
+from ortpartial.rewrites import rewrite_model
+from ortpartial.runtime import Buffer, Device, DeviceName
+
+from .graphs import load_lowered, read_eval_graph, read_training_graph
+from .optimizers import OptimizerModel, read_optimizer
+from .programs import CALLS, RATE, SEED, STEP, Composition, Key, Program, compose_training, compose_update, finish
+from .state import CheckpointState, Tensors
+
+__all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
+
+#: How many shapes of inputs have programs of their own.
+_MAX_SHAPES = 8
+
+
+class Module:
+    """A model that is trained, as `onnxruntime.training.api.Module`.
+
+    In training mode a call computes the outputs and the gradients, which are added to those of the calls before; in
+    evaluation mode it computes the outputs alone. `Optimizer.step` changes the parameters, and `lazy_reset_grad` lets
+    the next gradients replace those that are there. `step` does all three in one graph, which is faster.
+
+    The gradient is the one of the file, its kernels in standard operators. Where the model has a Dropout in training
+    mode, its masks follow from `seed` and the number of calls.
+
+    Parameters
+    ----------
+    train_model_uri : onnx.ModelProto, bytes or path
+        ``training_model.onnx``.
+    state : CheckpointState
+        The state, whose parameters it trains.
+    eval_model_uri : onnx.ModelProto, bytes or path, optional
+        ``eval_model.onnx``.
+    device : str or Device
+        ``"cpu"``, ``"cuda"``, or as in `OrtGradientForwardBackwardOptimizer`.
+    seed : int
+        Of the masks of Dropout.
+
+    Attributes
+    ----------
+    training : bool
+        Whether it is in training mode, as it is at first.
+    optimizer : Optimizer or None
+        What `step` uses: the last one that was made for it.
+    state : CheckpointState
+        The state.
+
+    Raises
+    ------
+    ModelError
+        The model has a kernel that is not known in standard operators; the message names it.
+    CheckpointError
+        The state is that of another model.
+
+    Examples
+    --------
+    See `load`.
+    """
+
+    def __init__(self, train_model_uri: Any, state: CheckpointState, eval_model_uri: Any = None,
+                 device: DeviceName | Device = "cpu", *, seed: int = 0):
+        if not isinstance(state, CheckpointState):
+            raise SettingError(f"state is a CheckpointState of ortpartial.artifacts, not {type(state).__name__}.")
+        self._graph = read_training_graph(train_model_uri, state.parameters.keys())
+        self._eval = None if eval_model_uri is None else read_eval_graph(eval_model_uri)
+        self._device = Device.parse(device)
+        self._values = load_lowered(self._graph)  # a kernel that is not known is an error now, and not at the first call
+        self.training, self.state = True, state
+        self.optimizer: Optimizer | None = None
+        state._open(list(self._graph.gradients), list(self._graph.statistics), self._device)
+        self._resets = True
+        seeds = np.frombuffer(np.int64(seed).tobytes(), np.int32).copy()
+        #: Numbers that programs read, in memory that is shared with them.
+        self._numbers = {RATE: Buffer(np.zeros((), np.float32)), STEP: Buffer(np.zeros((), np.int64)),
+                         SEED: Buffer(seeds), CALLS: Buffer(np.zeros((), np.int64))}
+        self._programs: dict[Any, Program] = {}
+
+    # Names.
+
+    def input_names(self) -> list[str]:
+        """The names of the inputs, in the order of the arguments of a call.
+
+        Returns
+        -------
+        list of str
+        """
+        if self.training:
+            return list(self._graph.inputs)
+        return [i.name for i in self._eval_model().graph.input if i.name not in self.state.parameters]
+
+    def output_names(self) -> list[str]:
+        """The names of the outputs of a call; the first one of training is the loss.
+
+        Returns
+        -------
+        list of str
+        """
+        return list(self._graph.outputs) if self.training else [o.name for o in self._eval_model().graph.output]
+
+    def train(self, mode: bool = True) -> Module:
+        """Turn training mode on.
+
+        Parameters
+        ----------
+        mode : bool
+            Whether it is on.
+
+        Returns
+        -------
+        Module
+            Itself.
+        """
+        self.training = mode
+        return self
+
+    def eval(self) -> Module:
+        """Turn training mode off.
+
+        Returns
+        -------
+        Module
+            Itself.
+        """
+        return self.train(False)
+
+    # Running.
+
+    def __call__(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Compute the outputs, and in training mode the gradients.
+
+        Parameters
+        ----------
+        *user_inputs : array_like
+            One for each of `input_names`.
+
+        Returns
+        -------
+        numpy.ndarray or tuple of numpy.ndarray
+            The outputs; where there is one, that alone.
+
+        Raises
+        ------
+        DataError
+            An input is missing, or has the wrong type or shape.
+        """
+        with self.state._turn.lock:
+            if not self.training:
+                feeds = self._check(user_inputs)
+                return _unpack(self._program("evaluation", feeds, self._compose_evaluation).run(feeds))
+            results = self._train(user_inputs, None)
+            self._resets = False
+            return results
+
+    def step(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Compute outputs and gradients, take a step of the optimizer, and reset the gradients, in one graph.
+
+        It is what ``module(...)``, ``optimizer.step()`` and ``module.lazy_reset_grad()`` do one after the other.
+
+        Parameters
+        ----------
+        *user_inputs : array_like
+            As for a call.
+
+        Returns
+        -------
+        numpy.ndarray or tuple of numpy.ndarray
+            The outputs, computed before the parameters change.
+
+        Raises
+        ------
+        SettingError
+            There is no optimizer, or the module is in evaluation mode.
+        DataError
+            As for a call.
+        """
+        if self.optimizer is None or not self.training:
+            raise SettingError("A step needs an Optimizer of the module, and training mode.")
+        with self.state._turn.lock:
+            self.optimizer._write_numbers()
+            results = self._train(user_inputs, self.optimizer._model)
+            self.optimizer._count()
+            self._resets = True
+            return results
+
+    def lazy_reset_grad(self) -> None:
+        """Let the next gradients replace those that are there."""
+        self._resets = True
+
+    def _train(self, user_inputs: Sequence[Any], optimizer: OptimizerModel | None) -> Any:
+        """Forward and backward, and a step of an optimizer where there is one."""
+        feeds, accumulates = self._check(user_inputs), not self._resets
+
+        def compose(sizes: Any) -> Composition:
+            return compose_training(self._graph, optimizer, sizes, accumulates=accumulates)
+
+        calls = self._numbers[CALLS]
+        calls.fill(calls.numpy() + 1)
+        return _unpack(self._program((optimizer is not None, accumulates), feeds, compose).run(feeds))
+
+    def _program(self, kind: Any, feeds: Mapping[str, np.ndarray], compose: Callable[[Any], Composition]) -> Program:
+        """The program of a kind for the shapes of inputs, or for all shapes where there have been many."""
+        shapes = tuple([a.shape for a in feeds.values()])
+        if (program := self._programs.get((kind, shapes))) is None:
+            many = sum(k == kind for k, _ in self._programs) >= _MAX_SHAPES
+            key = (kind, None if many else shapes)
+            if (program := self._programs.get(key)) is None:
+                sizes = None if many else {n: a.shape for n, a in feeds.items()}
+                try:
+                    composition = compose(sizes)
+                except (GraphError, ModelError) as e:
+                    listed = ", ".join(f"{n} {a.shape}" for n, a in feeds.items())
+                    raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
+                program = self._programs[key] = Program(composition, self._places(), self._numbers, self._device)
+        return program
+
+    def _places(self) -> dict[Key, Tensors]:
+        """Where each tensor of the state is."""
+        state = self.state
+        places = {(n, ""): state._tensors(n) for n in state._names}
+        places |= {(n, "grad"): state._gradients for n in state._gradients}
+        return places | {(n, m): tensors for m, tensors in state._momentums.items() for n in tensors}
+
+    def _check(self, user_inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+        """The inputs by name, in the dtypes of the graph."""
+        names = self.input_names()
+        if len(user_inputs) != len(names):
+            raise DataError(f"A call takes {len(names)} inputs, {', '.join(names)}; {len(user_inputs)} were given.")
+        known = self._values.inputs if self.training else self._eval_inputs()
+        feeds = {}
+        for name, value in zip(names, user_inputs, strict=True):
+            array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+            declared = known[name]
+            if declared.dtype != array.dtype:
+                array = to_dtype(array, declared.dtype, f"The input {name!r}")
+            if declared.shape is not None and not _fits(array.shape, declared.shape):
+                raise DataError(f"The input {name!r} has shape {array.shape}, and the model reads "
+                                f"{list(declared.shape)}.")
+            feeds[name] = array
+        return feeds
+
+    # Evaluation.
+
+    def _eval_model(self) -> ModelProto:
+        if self._eval is None:
+            raise SettingError("The module has no evaluation model; give eval_model_uri.")
+        return self._eval
+
+    def _eval_inputs(self) -> Mapping[str, Value]:
+        if not hasattr(self, "_eval_values"):
+            self._eval_values = load_model(self._eval_model())
+        return self._eval_values.inputs
+
+    def _compose_evaluation(self, sizes: Any) -> Composition:
+        model = load_model(self._eval_model(), batch=sizes)
+        outputs = rewrite_model(model).outputs
+        return finish(model.inputs, outputs, {})
+
+    # Flat parameters.
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int:
+        """The number of elements of the parameters.
+
+        Parameters
+        ----------
+        trainable_only : bool
+            Whether frozen ones are left out.
+
+        Returns
+        -------
+        int
+        """
+        return sum(self.state.parameters[n].data.size for n in self._listed(trainable_only))
+
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> np.ndarray:
+        """All parameters in one vector, in the order of the inputs of the model.
+
+        Parameters
+        ----------
+        trainable_only : bool
+            Whether frozen ones are left out.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32, a copy.
+        """
+        arrays = [self.state.parameters[n].data.reshape(-1) for n in self._listed(trainable_only)]
+        return np.concatenate([*arrays, np.zeros(0, np.float32)]).astype(np.float32, copy=False)
+
+    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+        """Set all parameters from one vector.
+
+        Parameters
+        ----------
+        buffer : array_like
+            What `get_contiguous_parameters` returns.
+        trainable_only : bool
+            As it was there.
+
+        Raises
+        ------
+        DataError
+            It has another number of elements.
+        """
+        flat = np.asarray(buffer.numpy() if hasattr(buffer, "numpy") else buffer).reshape(-1)
+        if flat.size != (size := self.get_parameters_size(trainable_only)):
+            raise DataError(f"The parameters have {size} elements together, and the buffer {flat.size}.")
+        start = 0
+        for n in self._listed(trainable_only):
+            shape = self.state.parameters[n].data.shape
+            end = start + int(np.prod(shape, dtype=np.int64))
+            self.state.parameters[n] = flat[start:end].reshape(shape)
+            start = end
+
+    def _listed(self, trainable_only: bool) -> list[str]:
+        return [n for n in self._graph.parameters if not trainable_only or self.state.parameters[n].requires_grad]
+
+    # Models.
+
+    def forward_model(self) -> ModelProto:
+        """The model with its loss and the parameters as initializers: an ordinary ONNX model.
+
+        `OrtGradientOptimizer` trains it, and its names are those of the parameters.
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        SettingError
+            There is no evaluation model.
+        """
+        model = ModelProto()
+        model.CopyFrom(self._eval_model())
+        parameters = self.state.parameters
+        kept = [i for i in model.graph.input if i.name not in parameters]
+        stored = [i.name for i in model.graph.input if i.name in parameters]
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+        model.graph.initializer.extend(numpy_helper.from_array(parameters[n].data, n) for n in stored)
+        return model
+
+    def export_model_for_inferencing(self, inference_model_uri: str | os.PathLike[str],
+                                     graph_output_names: Sequence[str]) -> None:
+        """Write the model for inference, with the parameters as they are.
+
+        Parameters
+        ----------
+        inference_model_uri : path
+            The file.
+        graph_output_names : sequence of str
+            The tensors that become its outputs, such as what the loss was computed from.
+
+        Raises
+        ------
+        SettingError
+            There is no evaluation model.
+        DataError
+            It has no such tensor.
+        """
+        model, names = self.forward_model(), list(graph_output_names)
+        values = load_model(model).values
+        computed = [n for n in values if n not in self.state.parameters]
+        if not names or (unknown := [n for n in names if n not in computed]):
+            match_names(computed, [*computed, *(unknown if names else ["(none)"])], "output")
+        have = {o.name for o in model.graph.output}
+        for n in names:
+            if n not in have:
+                model.graph.output.add(name=n, type=values[n].type)
+        pruned = prune_outputs(model, names)
+        ordered = {o.name: o for o in pruned.graph.output}
+        copies = [type(o).FromString(o.SerializeToString()) for o in (ordered[n] for n in names)]
+        del pruned.graph.output[:]
+        pruned.graph.output.extend(copies)
+        write(pruned, inference_model_uri)
+
+    def __repr__(self) -> str:
+        trained = sum(self.state.parameters[n].data.size for n in self._graph.gradients)
+        return (f"<Module {', '.join(self._graph.inputs)} -> {', '.join(self._graph.outputs)}; "
+                f"{len(self._graph.gradients)} trained parameters ({trained:,} numbers)>")
+
+
+def _unpack(results: Sequence[np.ndarray]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
+    """Whether a shape agrees with the declared one."""
+    pairs = zip(shape, declared, strict=False)
+    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
+
+
+class Optimizer:
+    """An optimizer, as `onnxruntime.training.api.Optimizer`: AdamW or SGD, with or without clipping of gradients.
+
+    Parameters
+    ----------
+    optimizer_uri : onnx.ModelProto, bytes or path
+        ``optimizer_model.onnx``.
+    module : Module
+        The module, whose state has the momentums if it was saved with them.
+
+    Raises
+    ------
+    ModelError
+        The model has an operator that is not known; the message names it.
+
+    Examples
+    --------
+    See `load`.
+    """
+
+    def __init__(self, optimizer_uri: Any, module: Module):
+        self._model, self._module = read_optimizer(optimizer_uri), module
+        self._state = module.state._open_optimizer(self._model.momentums, module._device)
+        self._rate = self._state.learning_rate
+        self._update: Program | None = None
+        module._programs.clear()  # Those that take steps are bound to the momentums of another optimizer.
+        module.optimizer = self
+
+    def step(self) -> None:
+        """Change the parameters by the gradients that are there."""
+        module = self._module
+        with module.state._turn.lock:
+            self._write_numbers()
+            if self._update is None:
+                self._update = Program(self._compose(), module._places(), module._numbers, module._device)
+            self._update.run({})
+            self._count()
+
+    def _compose(self) -> Composition:
+        """A step alone, which reads the gradients that a module has computed."""
+        state = self._module.state
+        values = {n: state._trained.current(n) for n in self._module._graph.gradients}
+        parameters = {n: variable(n, b.dtype, b.shape) for n, b in values.items()}
+        gradients = {n: variable(f"{n}//grad", b.dtype, b.shape) for n, b in values.items()}
+        inputs, written = compose_update(self._model, parameters, gradients)
+        named = {f"{n}//grad": g for n, g in gradients.items()}
+        return finish({**parameters, **named, **inputs}, {}, written)
+
+    def _write_numbers(self) -> None:
+        self._module._numbers[RATE].fill(np.asarray(self._rate, np.float32))
+        self._module._numbers[STEP].fill(np.asarray(self._state.step, np.int64))
+
+    def _count(self) -> None:
+        self._state.step += 1
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Set the learning rate of the next steps.
+
+        Parameters
+        ----------
+        learning_rate : float
+            It.
+        """
+        self._rate = float(learning_rate)
+
+    def get_learning_rate(self) -> float:
+        """The learning rate of the next step.
+
+        Returns
+        -------
+        float
+        """
+        return self._rate
+
+    def __repr__(self) -> str:
+        return f"<Optimizer {self._model!r}, {self._state.step} steps taken>"
+
+
+class LinearLRScheduler:
+    """A learning rate that rises from 0 and then falls to 0, as `onnxruntime.training.api.LinearLRScheduler` says.
+
+    That of 1.19.2 takes its first count for the second and its second for the first: what was trained by it goes on with
+    the two swapped.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        The optimizer.
+    warmup_step_count : int
+        The number of steps in which it rises.
+    total_step_count : int
+        The number of all steps.
+    initial_lr : float
+        The largest learning rate.
+
+    Examples
+    --------
+    See `load`.
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float):
+        if warmup_step_count < 0 or total_step_count < 1:
+            raise SettingError(f"warmup_step_count is at least 0 and total_step_count at least 1, not "
+                               f"{warmup_step_count} and {total_step_count}.")
+        self._optimizer, self._warmup, self._total = optimizer, warmup_step_count, total_step_count
+        self._initial = float(initial_lr)
+        self.step()
+
+    def step(self) -> None:
+        """Set the learning rate of the optimizer: once after each of its steps, and at first by itself."""
+        k = self._optimizer._state.step
+        if k < self._warmup:
+            factor = k / max(1, self._warmup)
+        else:
+            factor = max(0.0, (self._total - k) / max(1, self._total - self._warmup))
+        self._optimizer.set_learning_rate(self._initial * factor)
+
+
+def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
+         device: DeviceName | Device = "cpu", seed: int = 0) -> Module:
+    """Go on with a training that `onnxruntime.training.artifacts.generate_artifacts` has prepared.
+
+    Parameters
+    ----------
+    folder : path
+        Where ``training_model.onnx``, ``eval_model.onnx``, ``optimizer_model.onnx`` and ``checkpoint`` are. The second
+        and the third may be missing.
+    prefix : str
+        What their names begin with.
+    checkpoint : path, optional
+        Another checkpoint, such as one that was saved during the training.
+    device : str or Device
+        As for `Module`.
+    seed : int
+        As for `Module`.
+
+    Returns
+    -------
+    Module
+        Its attribute `optimizer` is the `Optimizer`, if there is one.
+
+    Raises
+    ------
+    ModelError, CheckpointError
+        A file is missing, malformed, or has what is not known; the message says what.
+
+    Examples
+    --------
+    >>> from ortpartial import artifacts
+    >>> module = artifacts.load("mnist")                                    # doctest: +SKIP
+    >>> module.optimizer.set_learning_rate(0.01)                            # doctest: +SKIP
+    >>> for images, labels in batches:                                      # doctest: +SKIP
+    ...     loss = module.step(images, labels)
+    >>> artifacts.CheckpointState.save_checkpoint(module.state, "trained")  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    files = {kind: folder / f"{prefix}{kind}_model.onnx" for kind in ("training", "eval", "optimizer")}
+    if not files["training"].is_file():
+        ort = files["training"].with_suffix(".ort")
+        hint = "; models in ORT format have to be generated again without ort_format" if ort.is_file() else ""
+        raise ModelError(f"There is no file {str(files['training'])!r}{hint}; give the folder that generate_artifacts "
+                         f"wrote to, and its prefix.")
+    state = CheckpointState.load_checkpoint(folder / f"{prefix}checkpoint" if checkpoint is None else checkpoint)
+    evaluation = files["eval"] if files["eval"].is_file() else None
+    module = Module(files["training"], state, evaluation, device, seed=seed)
+    if files["optimizer"].is_file():
+        Optimizer(files["optimizer"], module)
+    return module

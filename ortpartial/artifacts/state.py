@@ -1,0 +1,268 @@
+"""The state of a training: parameters, gradients, momentums and counts, in the memory that sessions are bound to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import CheckpointError, DataError
+from ortpartial.runtime import CPU, Buffer, Device, Turn
+
+from .checkpoint import Checkpoint, OptimizerState, read_checkpoint, write_checkpoint
+
+__all__ = ["CheckpointState", "Parameter", "Parameters", "Tensors"]
+
+
+class Tensors:
+    """Tensors that change together: a program reads one buffer of each and writes to the other.
+
+    Parameters
+    ----------
+    arrays : dict of str to numpy.ndarray
+        Their first content, which is copied.
+    device : Device
+        What has them in its memory.
+    """
+
+    __slots__ = ("_device", "_pairs", "turn")
+
+    def __init__(self, arrays: dict[str, np.ndarray], device: Device = CPU):
+        self._device, self.turn = device, 0
+        self._pairs: dict[str, list[Buffer | None]] = {n: [Buffer(a.copy(), device), None] for n, a in arrays.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._pairs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pairs)
+
+    def current(self, name: str) -> Buffer:
+        """The buffer with the content of today."""
+        buffer = self._pairs[name][self.turn]
+        assert buffer is not None
+        return buffer
+
+    def next(self, name: str) -> Buffer:
+        """The buffer that the next content is written to."""
+        pair = self._pairs[name]
+        if (buffer := pair[1 - self.turn]) is None:
+            now = self.current(name)
+            buffer = pair[1 - self.turn] = Buffer.empty(now.shape, now.dtype, self._device)
+        return buffer
+
+    def flip(self) -> None:
+        """Take what was written as the content."""
+        self.turn = 1 - self.turn
+
+    def moved(self, device: Device) -> Tensors:
+        """The same content on a device."""
+        return Tensors({n: self.current(n).numpy() for n in self}, device)
+
+
+class Parameter:
+    """A parameter of a `CheckpointState`.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    requires_grad : bool
+        Whether it is trained.
+    """
+
+    def __init__(self, name: str, state: CheckpointState):
+        self.name, self._state = name, state
+        self.requires_grad = name in state._trained
+
+    @property
+    def data(self) -> np.ndarray:
+        """Its content, a copy; what is assigned to it has its shape."""
+        with self._state._turn.lock:
+            return self._state._tensors(self.name).current(self.name).numpy().copy()
+
+    @data.setter
+    def data(self, value: np.ndarray) -> None:
+        with self._state._turn.lock:
+            buffer = self._state._tensors(self.name).current(self.name)
+            array = np.asarray(value)
+            if array.shape != buffer.shape:
+                raise DataError(f"The parameter {self.name!r} has the shape {buffer.shape}, not {array.shape}.")
+            buffer.fill(array.astype(buffer.dtype, copy=False))
+
+    @property
+    def grad(self) -> np.ndarray | None:
+        """Its gradient, a copy; None if it is not trained, or no `Module` was made yet."""
+        with self._state._turn.lock:
+            gradients = self._state._gradients
+            return gradients.current(self.name).numpy().copy() if self.name in gradients else None
+
+    def __repr__(self) -> str:
+        return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"
+
+
+class Parameters(MutableMapping[str, Parameter]):
+    """The parameters of a `CheckpointState` by name. An array that is assigned becomes the content of one.
+
+    As in onnxruntime, iteration is over pairs of names and parameters.
+    """
+
+    def __init__(self, state: CheckpointState):
+        self._state = state
+
+    def __getitem__(self, name: str) -> Parameter:
+        if name not in self:
+            raise KeyError(f"Parameter {name} not found.")
+        return Parameter(name, self._state)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self[name].data = value
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("A parameter cannot be removed.")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state._trained or name in self._state._moving or name in self._state._fixed
+
+    def keys(self) -> list[str]:  # type: ignore[override]
+        """The names, those of trained ones first."""
+        return [*self._state._names]
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((name, self[name]) for name in self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __repr__(self) -> str:
+        return f"Parameters({', '.join(self.keys())})"
+
+
+class CheckpointState:
+    """The state of a training, as `onnxruntime.training.api.CheckpointState`.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        What a file has, or what is to be trained; it is copied.
+
+    Attributes
+    ----------
+    parameters : Parameters
+        The parameters by name.
+    properties : dict of str to int, float or str
+        What the user stores with them.
+
+    Examples
+    --------
+    >>> state = CheckpointState(Checkpoint({"w": np.zeros((2, 1), np.float32)}))
+    >>> state.parameters["w"] = np.ones((2, 1), np.float32)
+    >>> state.properties["epoch"] = 3
+    >>> CheckpointState.save_checkpoint(state, "checkpoint")
+    >>> CheckpointState.load_checkpoint("checkpoint").parameters["w"].data.ravel()
+    array([1., 1.], dtype=float32)
+    """
+
+    def __init__(self, checkpoint: Checkpoint):
+        if len(checkpoint.optimizers) > 1:
+            raise CheckpointError(f"The checkpoint has the groups {', '.join(sorted(checkpoint.optimizers))} of "
+                                  f"parameters; one was expected.")
+        self._turn = Turn()
+        self._names = [*checkpoint.trainable, *checkpoint.frozen]
+        self._trained, self._fixed = Tensors(checkpoint.trainable), Tensors(checkpoint.frozen)
+        self._moving, self._gradients = Tensors({}), Tensors({})
+        self._group, self._optimizer = next(iter(checkpoint.optimizers.items()), ("group0", None))
+        #: The momentums by their names, with all their parameters; they change with the trained parameters.
+        self._momentums: dict[str, Tensors] = {}
+        self.parameters = Parameters(self)
+        self.properties: dict[str, int | float | str] = dict(checkpoint.properties)
+
+    @classmethod
+    def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
+        """Read a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint_uri : path
+            The file, as `read_checkpoint` takes it.
+
+        Returns
+        -------
+        CheckpointState
+        """
+        return cls(read_checkpoint(checkpoint_uri))
+
+    @classmethod
+    def save_checkpoint(cls, state: CheckpointState, checkpoint_uri: str | os.PathLike[str],
+                        include_optimizer_state: bool = False) -> None:
+        """Write a checkpoint, which onnxruntime-training 1.19.2 reads, too.
+
+        Parameters
+        ----------
+        state : CheckpointState
+            The state.
+        checkpoint_uri : path
+            The file.
+        include_optimizer_state : bool
+            Whether the momentums and the number of steps are in it.
+        """
+        write_checkpoint(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
+
+    def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
+        """Copies of all numbers.
+
+        Parameters
+        ----------
+        include_optimizer_state : bool
+            Whether the momentums and the number of steps are in it.
+
+        Returns
+        -------
+        Checkpoint
+        """
+        with self._turn.lock:
+            arrays = {n: self._tensors(n).current(n).numpy().copy() for n in self._names}
+            groups = {}
+            if include_optimizer_state and self._optimizer is not None:
+                momentums = self._optimizer.momentums
+                if self._momentums:
+                    momentums = {n: {m: t.current(n).numpy().copy() for m, t in self._momentums.items()}
+                                 for n in self._trained}
+                groups[self._group] = OptimizerState(self._optimizer.step, self._optimizer.learning_rate, momentums)
+        frozen = {n: a for n, a in arrays.items() if n not in self._trained}
+        return Checkpoint({n: arrays[n] for n in self._trained}, frozen, groups, dict(self.properties))
+
+    def _tensors(self, name: str) -> Tensors:
+        """The tensors that a parameter is among."""
+        return next(t for t in (self._trained, self._moving, self._fixed) if name in t)
+
+    def _open(self, gradients: list[str], statistics: list[str], device: Device) -> None:
+        """Put the state where a module reads and writes it."""
+        if missing := [n for n in gradients if n not in self._trained]:
+            raise CheckpointError(f"The training model trains {missing[0]!r}, which is frozen in the checkpoint, or not "
+                                  f"in it; give the checkpoint that was made with the model.")
+        arrays = {n: self._tensors(n).current(n).numpy() for n in self._names}
+        moving = {n for n in statistics if n not in self._trained}
+        self._trained = self._trained.moved(device)
+        self._moving = Tensors({n: arrays[n] for n in moving}, device)
+        self._fixed = Tensors({n: a for n, a in arrays.items() if n not in self._trained and n not in moving}, device)
+        self._gradients = Tensors({n: np.zeros_like(arrays[n]) for n in gradients}, device)
+
+    def _open_optimizer(self, names: tuple[str, ...], device: Device) -> OptimizerState:
+        """The state of an optimizer with these momentums, which begin as 0 where the checkpoint has none."""
+        if self._optimizer is None:
+            self._optimizer = OptimizerState()
+        stored = self._optimizer.momentums
+        momentums: dict[str, dict[str, np.ndarray]] = {m: {} for m in names}
+        for n in self._trained:
+            like = self._trained.current(n)
+            for m in names:
+                array = stored.get(n, {}).get(m, np.zeros(like.shape, like.dtype))
+                if array.shape != like.shape:
+                    raise CheckpointError(f"The checkpoint has {m} of {n!r} with the shape {array.shape}, and the "
+                                          f"parameter has {like.shape}.")
+                momentums[m][n] = array.astype(like.dtype, copy=False)
+        self._momentums = {m: Tensors(arrays, device) for m, arrays in momentums.items()}
+        return self._optimizer
