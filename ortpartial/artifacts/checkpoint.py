@@ -220,7 +220,7 @@ class _Writer:
     """A checkpoint as a FlatBuffer, which is built from its end."""
 
     def __init__(self) -> None:
-        import flatbuffers  # Every onnxruntime depends on it, and reading does not.
+        import flatbuffers  # type: ignore[import-untyped]  # every onnxruntime depends on it
 
         self.builder: Any = flatbuffers.Builder(1024)
 
@@ -232,11 +232,11 @@ class _Writer:
                                   f"instead, with its external data.")
         b = self.builder
         bag = self._properties(checkpoint.properties) if checkpoint.properties else None
-        groups = [self._group(name, state) for name, state in sorted(checkpoint.optimizers.items())]
-        groups = self._vector(groups) if groups else None
+        states = [self._group(name, state) for name, state in sorted(checkpoint.optimizers.items())]
+        groups = self._vector(states) if states else None
         module = self._table(3, {i: ("UOffsetTRelative", self._tensors(tensors), 0)
                                  for i, tensors in enumerate((checkpoint.trainable, checkpoint.frozen))})
-        fields = {0: ("Int32", _VERSION, 0), 1: ("UOffsetTRelative", module, 0)}
+        fields: dict[int, tuple[str, Any, Any]] = {0: ("Int32", _VERSION, 0), 1: ("UOffsetTRelative", module, 0)}
         fields |= {i: ("UOffsetTRelative", o, 0) for i, o in ((2, groups), (3, bag)) if o is not None}
         b.Finish(self._table(4, fields), file_identifier=_IDENTIFIER)
         return bytes(b.Output())

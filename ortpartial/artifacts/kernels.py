@@ -276,7 +276,7 @@ def _(x, sizes, *, axis=0):
     if not isinstance(n, int):
         raise GraphError("the number of parts is not known.")
     parts = op.Split(x, sizes, axis=axis, n_outputs=n)
-    return [parts] if isinstance(parts, Value) else parts
+    return parts if n > 1 else [parts]
 
 
 @kernel("ReduceSumTraining")
@@ -286,18 +286,18 @@ def _(x, axes, *, keepdims=1, noop_with_empty_axes=0):
 
 @kernel("BroadcastGradientArgs")
 def _(a, b):
-    ranks = [None if v.shape is None else v.shape[0] for v in (a, b)]
-    if not all(isinstance(n, int) for n in ranks):
+    ranks = [n for v in (a, b) if v.shape is not None and isinstance(n := v.shape[0], int)]
+    if len(ranks) < 2:
         raise GraphError("the ranks of what was broadcast are not known.")
     longest = max(ranks)
     a, b = (concat_sizes(constant(np.ones(longest - n, np.int64)), v) for n, v in zip(ranks, (a, b), strict=True))
-    return [repeated_axes(a, b, longest - ranks[0]), repeated_axes(b, a, longest - ranks[1])]
+    return [repeated_axes(v, w, longest, longest - n) for v, w, n in zip((a, b), (b, a), ranks, strict=True)]
 
 
-def repeated_axes(a: Value, b: Value, missing: int) -> Value:
-    """The axes along which a shape was repeated to another one, among them those that it has not."""
-    rank = len(a.array) if a.array is not None else (a.shape or (0,))[0]
-    axes = np.arange(int(rank or 0))[::-1].copy()  # type: ignore[arg-type]
+def repeated_axes(a: Value, b: Value, rank: int, missing: int) -> Value:
+    """The axes along which a shape was repeated to another one, among them those that it has not; the last one first.
+    """
+    axes = np.arange(rank)[::-1].copy()
     if a.array is not None and b.array is not None:
         return constant(axes[(axes < missing) | ((a.array == 1) & (b.array != 1))[::-1]])
     repeated = op.And(op.Equal(a, 1), op.Not(op.Equal(b, 1)))

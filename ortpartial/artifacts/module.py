@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from ortpartial.exceptions import CheckpointError, DataError, GraphError, ModelError, SettingError
-from ortpartial.graph import Value, find_inputs, to_dtype, variable
+from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
+from ortpartial.graph import Value, to_dtype, variable
 from ortpartial.model import load as load_model
-from ortpartial.model import match_names, prune_outputs, read, write
+from ortpartial.model import match_names, prune_outputs, write
 from ortpartial.rewrites import rewrite_model
 from ortpartial.runtime import Buffer, Device, DeviceName
 
@@ -80,7 +79,8 @@ class Module:
         self._graph = read_training_graph(train_model_uri, state.parameters.keys())
         self._eval = None if eval_model_uri is None else read_eval_graph(eval_model_uri)
         self._device = Device.parse(device)
-        self._values = load_lowered(self._graph)  # a kernel that is not known is an error now, and not at the first call
+        # A kernel that is not known is an error now, and not at the first call.
+        self._values = load_lowered(self._graph)
         self.training, self.state = True, state
         self.optimizer: Optimizer | None = None
         state._open(list(self._graph.gradients), list(self._graph.statistics), self._device)
@@ -488,8 +488,8 @@ class Optimizer:
 class LinearLRScheduler:
     """A learning rate that rises from 0 and then falls to 0, as `onnxruntime.training.api.LinearLRScheduler` says.
 
-    That of 1.19.2 takes its first count for the second and its second for the first: what was trained by it goes on with
-    the two swapped.
+    That of 1.19.2 takes its first count for the second and its second for the first: what was trained by it goes on
+    with the two swapped.
 
     Parameters
     ----------

@@ -128,8 +128,8 @@ def read_values(graph: TrainingGraph, sizes: Any) -> tuple[Model, dict[str, Valu
         ratio = node.inputs[1]
         if ratio is not None and ratio.array is None:
             raise ModelError(f"{node!r} computes its ratio; a constant was expected.")
-        rate = 0.5 if ratio is None else float(ratio.array.item())
-        mask = draw_mask(inputs[0], 1 - rate, *counters.values(), count)
+        rate = 0.5 if ratio is None or ratio.array is None else float(ratio.array.item())
+        mask = draw_mask(inputs[0], 1 - rate, counters[SEED], counters[CALLS], count)
         count += 1
         return [inputs[0] * mask, cast(mask, variable("bool", np.bool_, []))]
 
@@ -193,7 +193,8 @@ def compose_update(
     written : dict of tuple of str to Value
         The new parameters and momentums.
     """
-    inputs, written = {RATE: variable(RATE, np.float32, []), STEP: variable(STEP, np.int64, [])}, {}
+    inputs = {RATE: variable(RATE, np.float32, []), STEP: variable(STEP, np.int64, [])}
+    written: dict[Key, Value] = {}
     for (n, w), g in zip(parameters.items(), optimizer.clip(list(gradients.values())), strict=True):
         momentums = {state_name(n, m): variable(state_name(n, m), w.dtype, w.shape) for m in optimizer.momentums}
         inputs |= momentums

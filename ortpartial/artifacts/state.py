@@ -57,10 +57,6 @@ class Tensors:
         """Take what was written as the content."""
         self.turn = 1 - self.turn
 
-    def moved(self, device: Device) -> Tensors:
-        """The same content on a device."""
-        return Tensors({n: self.current(n).numpy() for n in self}, device)
-
 
 class Parameter:
     """A parameter of a `CheckpointState`.
@@ -75,7 +71,7 @@ class Parameter:
 
     def __init__(self, name: str, state: CheckpointState):
         self.name, self._state = name, state
-        self.requires_grad = name in state._trained
+        self.requires_grad = name in state._trainable
 
     @property
     def data(self) -> np.ndarray:
@@ -124,7 +120,7 @@ class Parameters(MutableMapping[str, Parameter]):
         raise TypeError("A parameter cannot be removed.")
 
     def __contains__(self, name: object) -> bool:
-        return name in self._state._trained or name in self._state._moving or name in self._state._fixed
+        return name in self._state._names
 
     def keys(self) -> list[str]:  # type: ignore[override]
         """The names, those of trained ones first."""
@@ -170,10 +166,11 @@ class CheckpointState:
             raise CheckpointError(f"The checkpoint has the groups {', '.join(sorted(checkpoint.optimizers))} of "
                                   f"parameters; one was expected.")
         self._turn = Turn()
-        self._names = [*checkpoint.trainable, *checkpoint.frozen]
+        self._names, self._trainable = [*checkpoint.trainable, *checkpoint.frozen], frozenset(checkpoint.trainable)
         self._trained, self._fixed = Tensors(checkpoint.trainable), Tensors(checkpoint.frozen)
         self._moving, self._gradients = Tensors({}), Tensors({})
-        self._group, self._optimizer = next(iter(checkpoint.optimizers.items()), ("group0", None))
+        self._group = next(iter(checkpoint.optimizers), "group0")
+        self._optimizer = checkpoint.optimizers.get(self._group)
         #: The momentums by their names, with all their parameters; they change with the trained parameters.
         self._momentums: dict[str, Tensors] = {}
         self.parameters = Parameters(self)
@@ -231,8 +228,9 @@ class CheckpointState:
                     momentums = {n: {m: t.current(n).numpy().copy() for m, t in self._momentums.items()}
                                  for n in self._trained}
                 groups[self._group] = OptimizerState(self._optimizer.step, self._optimizer.learning_rate, momentums)
-        frozen = {n: a for n, a in arrays.items() if n not in self._trained}
-        return Checkpoint({n: arrays[n] for n in self._trained}, frozen, groups, dict(self.properties))
+        trainable = {n: a for n, a in arrays.items() if n in self._trainable}
+        frozen = {n: a for n, a in arrays.items() if n not in self._trainable}
+        return Checkpoint(trainable, frozen, groups, dict(self.properties))
 
     def _tensors(self, name: str) -> Tensors:
         """The tensors that a parameter is among."""
@@ -240,14 +238,14 @@ class CheckpointState:
 
     def _open(self, gradients: list[str], statistics: list[str], device: Device) -> None:
         """Put the state where a module reads and writes it."""
-        if missing := [n for n in gradients if n not in self._trained]:
-            raise CheckpointError(f"The training model trains {missing[0]!r}, which is frozen in the checkpoint, or not "
-                                  f"in it; give the checkpoint that was made with the model.")
+        if missing := [n for n in gradients if n not in self._trainable]:
+            raise CheckpointError(f"The training model trains {missing[0]!r}, which is frozen in the checkpoint; give "
+                                  f"the checkpoint that was made with the model.")
         arrays = {n: self._tensors(n).current(n).numpy() for n in self._names}
-        moving = {n for n in statistics if n not in self._trained}
-        self._trained = self._trained.moved(device)
-        self._moving = Tensors({n: arrays[n] for n in moving}, device)
-        self._fixed = Tensors({n: a for n, a in arrays.items() if n not in self._trained and n not in moving}, device)
+        self._trained = Tensors({n: arrays[n] for n in gradients}, device)
+        self._moving = Tensors({n: arrays[n] for n in statistics}, device)
+        others = {n: a for n, a in arrays.items() if n not in self._trained and n not in self._moving}
+        self._fixed = Tensors(others, device)
         self._gradients = Tensors({n: np.zeros_like(arrays[n]) for n in gradients}, device)
 
     def _open_optimizer(self, names: tuple[str, ...], device: Device) -> OptimizerState:

@@ -19,7 +19,7 @@ DTYPES = ["float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "bool
 def assert_equal(first, second):
     assert first.keys() == second.keys()
     for n, a in first.items():
-        assert a.dtype == second[n].dtype and a.shape == second[n].shape, n
+        assert (a.dtype, a.shape) == (second[n].dtype, second[n].shape), n
         np.testing.assert_array_equal(a, second[n], err_msg=n)
 
 
@@ -74,7 +74,7 @@ def test_numbers_in_a_file_beside(tmp_path):
     with pytest.raises(CheckpointError, match="outside of the file with its numbers"):
         read_checkpoint(tmp_path / "checkpoint")
     path.unlink()
-    with pytest.raises(CheckpointError, match="in 'checkpoint.data', which is not beside it"):
+    with pytest.raises(CheckpointError, match=r"in 'checkpoint.data', which is not beside it"):
         read_checkpoint(tmp_path / "checkpoint")
     (tmp_path / "secret").write_bytes(content)
     os.symlink(tmp_path / "secret", path)
@@ -119,7 +119,7 @@ def test_a_nominal_checkpoint_is_refused_by_name(tmp_path):
     model = export(make_net("mlp"), make_batches("mlp")[0][:-1])
     generate(model, tmp_path, "CrossEntropyLoss", "AdamW", nominal_checkpoint=True)
     assert read_checkpoint(tmp_path / "checkpoint").trainable
-    with pytest.raises(CheckpointError, match="a nominal one, which has no numbers; give the complete one"):
+    with pytest.raises(CheckpointError, match=r"a nominal one, which has no numbers; give the complete one"):
         read_checkpoint(tmp_path / "nominal_checkpoint")
 
 
@@ -151,18 +151,20 @@ def test_malformed_files_give_one_error(name, tmp_path, monkeypatch):
         content = (STORED / "cnn" / "trained").read_bytes()
     path, refused, read = tmp_path / "checkpoint", 0, 0
     path.touch()
-    for mutant in mutants(content):
+    every = list(mutants(content))
+    for mutant in every:
         monkeypatch.setattr(type(path), "read_bytes", lambda _, mutant=mutant: mutant)
         try:
             found = read_checkpoint(path)
         except CheckpointError as e:
-            assert str(e).startswith(f"{str(path)!r} is no checkpoint of onnxruntime.training: ")
-            refused += 1
+            refused += f"{str(path)!r} is no checkpoint of onnxruntime.training: " in str(e)
         else:
             arrays = [*found.trainable.values(), *found.frozen.values()]
             assert sum(a.nbytes for a in arrays) <= 2 * len(content)
             read += 1
-    assert refused > 500 and read > 100  # numbers alone may change
+    assert refused + read == len(every)
+    assert refused > 500
+    assert read > 100
 
 
 def test_tables_that_share_content_are_refused(tmp_path):

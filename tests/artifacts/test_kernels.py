@@ -107,7 +107,7 @@ def make_case(name):
     feeds = {f"i{i}": np.asarray(a) for i, a in enumerate(inputs)}
     kernel = name.split()[0]
     node = helper.make_node(kernel, list(feeds), [f"o{i}" for i in range(count)], domain="com.microsoft", **attributes)
-    types = {o: TensorProto.FLOAT for o in node.output}
+    types = dict.fromkeys(node.output, TensorProto.FLOAT)
     if name == "ConcatTraining":
         types["o1"] = TensorProto.INT64
     # What these read of a graph is a constant or follows from shapes.
@@ -165,7 +165,8 @@ def test_pools(name, settings):
     x = real(2, 3, 8, 8)
     y = ["y", "y_mask"] if name == "MaxPool" else ["y"]
     read = ["y_grad", "y_mask"] if name == "MaxPool" else ["y_grad"]
-    nodes = [helper.make_node(name, ["x"], y, **settings), helper.make_node(f"{name}Grad", read, ["x_grad"], **settings)]
+    nodes = [helper.make_node(name, ["x"], y, **settings),
+             helper.make_node(f"{name}Grad", read, ["x_grad"], **settings)]
     feeds = {"x": x, "y_grad": real(2, 3, 4, 4)}
     model = make_model(nodes, feeds, {"y": TensorProto.FLOAT})
     model.graph.output.append(info("x_grad", x))
@@ -202,8 +203,9 @@ def test_recurrence(kind):
                                **attributes)
     read = ["X", "W", "R", "", "", "", "Y", "all", "gates"] if kind == "LSTM" else [
         "X", "W", "R", "B", "", "", "Y", "gates"]
-    back = helper.make_node(f"{kind}Grad", [*read, "dY"], ["dX", "dW", "dR", "dB"], domain="com.microsoft", **attributes)
-    outputs = {n: TensorProto.FLOAT for n in ("Y", "dX", "dW", "dR", "dB")}
+    back = helper.make_node(f"{kind}Grad", [*read, "dY"], ["dX", "dW", "dR", "dB"], domain="com.microsoft",
+                            **attributes)
+    outputs = dict.fromkeys(("Y", "dX", "dW", "dR", "dB"), TensorProto.FLOAT)
     assert_close(make_model([forward, back], feeds, outputs), feeds)
 
 
@@ -214,7 +216,8 @@ def test_rest_of_the_kernels(rng):
     node = helper.make_node("ResizeGrad", ["dy", "x", "", "scales"], ["dx"], domain="com.microsoft", mode="linear")
     model = make_model([node], feeds, {"dx": TensorProto.FLOAT}, ["scales"])
     (dx,) = run_lowered(model, feeds)
-    assert dx.shape == x.shape and dx.sum() == pytest.approx(72)
+    assert dx.shape == x.shape
+    assert dx.sum() == pytest.approx(72)
     check_transposed_convolution()
     # Outside of training mode 1.19.2 applies the mask all the same; a Dropout does nothing there.
     feeds = {"dy": real(3, 4), "mask": real(3, 4) > 0, "ratio": np.float32(0.3), "mode": np.bool_(False)}
@@ -225,7 +228,8 @@ def test_rest_of_the_kernels(rng):
              helper.make_node("ZeroGradient", ["x", "r"], ["z"], domain="com.microsoft")]
     feeds = {"x": x, "r": np.zeros(1, np.bool_)}
     y, z = run_lowered(make_model(nodes, feeds, {"y": TensorProto.FLOAT, "z": TensorProto.FLOAT}), feeds)
-    assert np.array_equal(y, x) and not z.any()
+    assert np.array_equal(y, x)
+    assert not z.any()
 
 
 def check_transposed_convolution():

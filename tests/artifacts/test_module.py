@@ -173,7 +173,7 @@ def test_a_loss_of_blocks_and_an_optimizer_with_settings(tmp_path):
 
 @pytest.mark.agent
 def test_what_kills_1_19_2_runs_here(tmp_path):
-    """An AveragePool of batches of any size ends the process of 1.19.2; the same training on batches of one size not."""
+    """An AveragePool of batches of any size ends the process of 1.19.2; batches of one size do not."""
     import torch
 
     torch.manual_seed(0)
@@ -309,7 +309,8 @@ def test_evaluation_of_a_model_that_1_19_2_refuses(tmp_path):
     batches, module = make_batches("mobilenet"), artifacts.load(STORED / "mobilenet").eval()
     first = module(*batches[0])
     state = arrays_of(module.state)
-    assert first == module(*batches[0]) and arrays_of(module.state).keys() == state.keys()
+    assert first == module(*batches[0])
+    assert arrays_of(module.state).keys() == state.keys()
     module.train().step(*batches[0])
     assert module.eval()(*batches[0]) != first
     module.export_model_for_inferencing(tmp_path / "model.onnx", ["scores"])
@@ -366,7 +367,9 @@ def test_parameters_are_read_and_set():
     module = artifacts.load(STORED / "mlp")
     x, y = make_batches("mlp")[0]
     parameters = module.state.parameters
-    assert len(parameters) == 4 and "0.weight" in parameters and "0.weights" not in parameters
+    assert len(parameters) == 4
+    assert "0.weight" in parameters
+    assert "0.weights" not in parameters
     before = module(x, y)
     parameters["2.weight"] = np.zeros((4, 16))
     parameters["2.bias"].data = np.zeros(4)
@@ -404,7 +407,8 @@ def test_masks_of_dropout_follow_from_the_seed(tmp_path):
 
     x, modules = np.ones((4, 500), np.float32), [open_dropout(0), open_dropout(0), open_dropout(1)]
     losses = [[module(x).item() for _ in range(3)] for module in modules]
-    assert losses[0] == losses[1] != losses[2] and len(set(losses[0])) == 3
+    assert losses[0] == losses[1] != losses[2]
+    assert len(set(losses[0])) == 3
     assert np.mean(losses) == pytest.approx(2000, rel=0.02)
     # The gradient passes where the mask of the same call does: three calls were added up.
     grad = modules[0].state.parameters["w"].grad
@@ -454,11 +458,11 @@ def test_what_is_missing_is_named(tmp_path):
 
 
 def test_another_checkpoint_is_refused():
-    with pytest.raises(ModelError, match="'0.weight', and the checkpoint does not"):
+    with pytest.raises(ModelError, match=r"'0.weight', and the checkpoint does not"):
         artifacts.load(STORED / "cnn", checkpoint=STORED / "bert" / "checkpoint")
     content = read_checkpoint(STORED / "mlp" / "checkpoint")
     content.frozen["0.bias"] = content.trainable.pop("0.bias")
-    with pytest.raises(CheckpointError, match="'0.bias', which is frozen"):
+    with pytest.raises(CheckpointError, match=r"'0.bias', which is frozen"):
         artifacts.Module(STORED / "mlp" / "training_model.onnx", CheckpointState(content))
 
 
@@ -472,7 +476,8 @@ def test_descriptions():
     module = artifacts.load(STORED / "mlp")
     assert repr(module).startswith("<Module input_0, labels -> ")
     assert "4 trained parameters (1,108 numbers)" in repr(module)
-    assert "AdamW(" in repr(module.optimizer) and "0 steps taken" in repr(module.optimizer)
+    assert "AdamW(" in repr(module.optimizer)
+    assert "0 steps taken" in repr(module.optimizer)
 
 
 def test_kernels_that_are_not_known_are_refused_by_name():

@@ -126,7 +126,8 @@ def test_settings_are_read():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (make_model("LambOptimizer", {}, None), "has LambOptimizer; AdamWOptimizer, InplaceClipGradNorm, SGDOptimizerV2"),
+        (make_model("LambOptimizer", {}, None),
+         "has LambOptimizer; AdamWOptimizer, InplaceClipGradNorm, SGDOptimizerV2"),
         (make_model("AdamWOptimizer", {"adam_mode": 2}, None), "adam_mode 2; 0 and 1 are known"),
         (make_model("AdamWOptimizer", {"amsgrad": 1}, None), "the attribute 'amsgrad', which is not known"),
         (make_model("SGDOptimizerV2", {}, None, ["learning_rate", "gradients", "params"]),

@@ -1,8 +1,8 @@
 """Training artifacts of onnxruntime 1.19.2, small ones: generated there, and stored for other runtimes.
 
 Run as a program in the environment of onnxruntime-training 1.19.2, it writes `tests/data/artifacts` anew: for each
-model the four files, `trained`, the checkpoint that `onnxruntime.training.api` has after `STEPS` steps, and `exact.npz`,
-the weights that torch has then in float64.
+model the four files, `trained`, the checkpoint that `onnxruntime.training.api` has after `STEPS` steps, and
+`exact.npz`, the weights that torch has then in float64.
 """
 
 import io
