@@ -170,7 +170,8 @@ class TextReader:
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
-        self.settings = read_json(self.folder / "genai_config.json").get("model", {})
+        model = read_json(self.folder / "genai_config.json").get("model")
+        self.settings = model if isinstance(model, dict) else {}
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -225,7 +226,10 @@ class TextReader:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                     extensions=["jinja2.ext.loopcontrols"])
         environment.globals["raise_exception"] = refuse
-        return environment.from_string(text)
+        try:
+            return environment.from_string(text)
+        except Exception as e:  # jinja2 imports the class of its errors with itself.
+            raise DataError(f"The template of conversations in {str(self.folder)!r} is damaged: {e}.") from None
 
     def read_text(self, text: str, start: int = 0, is_whole: bool = True) -> Row:
         """The tokens of a text, those from some character on being counted.

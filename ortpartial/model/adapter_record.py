@@ -139,6 +139,7 @@ def read_adapter(proto: ModelProto) -> Adapter | None:
     try:
         record = parse_json(text)
         version = int(record.pop("format"))
+        _check(version > 0 and isinstance(record["targets"], list), "format", version)
         if version <= _FORMAT:
             record["targets"] = tuple(Target(**t) for t in record["targets"])
             adapter = Adapter(**record)

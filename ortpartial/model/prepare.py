@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, defs, helper, inliner
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper, inliner, numpy_helper
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, MISTAKEN_DEFAULTS, OPSET, forget_zero_sizes
@@ -26,6 +26,13 @@ __all__ = ["check_graph", "infer_types", "is_misplaced", "prepare", "set_sizes"]
 #: Types of the numbers of quantized weights, and how many of them a pass may see.
 _PACKED = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4}
 _MOST_PACKED = 2**20
+
+#: Operators whose outputs are as long as a constant says.
+_LENGTHENING = frozenset({"CenterCropPad", "Col2Im", "ConstantOfShape", "Expand", "MaxUnpool", "OneHot", "Pad",
+                          "Reshape", "Resize", "Tile"})
+
+#: The length of one axis up to which inference may look at the numbers of a tensor.
+_MOST_NUMBERS = 2**24
 
 
 def prepare(
@@ -214,6 +221,27 @@ def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) 
         d.dim_value = batch
 
 
+def _has_long_rows(graph: onnx.GraphProto) -> bool:
+    """Whether a tensor of one axis may be so long that inference must not follow numbers from node to node.
+
+    onnx 1.23.2 makes a dimension of each number of a tensor that Cast, Add and others read, before it knows any.
+    """
+    for i in graph.input:
+        dims = i.type.tensor_type.shape.dim
+        if len(dims) == 1 and dims[0].dim_value > 4 * _MOST_NUMBERS:
+            return True
+    for g in walk_graphs(graph):
+        shapes = [n for node in g.node if node.op_type in _LENGTHENING for n in node.input if n]
+        stored = {t.name: t for t in g.initializer if t.data_type == TensorProto.INT64}
+        stored |= {node.output[0]: a.t for node in g.node if node.op_type == "Constant" for a in node.attribute
+                   if a.name == "value" and a.t.data_type == TensorProto.INT64}
+        numbers = [numpy_helper.to_array(stored[n]) for n in shapes if n in stored]
+        drawn = [max(a.ints, default=0) for node in g.node for a in node.attribute if a.name == "shape"]
+        if max([*drawn, *(int(a.max()) for a in numbers if a.size)], default=0) > _MOST_NUMBERS:
+            return True
+    return False
+
+
 def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
                 opaque: Mapping[str, onnx.TypeProto] | None = None) -> dict[str, onnx.TypeProto]:
     """Types by shape inference over a graph, which follows the arithmetic of shapes from node to node.
@@ -251,7 +279,7 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
         mistaken = MISTAKEN_DEFAULTS[node.op_type]
         node.attribute.extend(helper.make_attribute(n, v) for n, v in mistaken.items() if n not in written)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=not _has_long_rows(model.graph))
     except Exception:
         return {}
     types: dict[str, onnx.TypeProto] = {}

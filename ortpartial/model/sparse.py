@@ -101,8 +101,8 @@ def to_dense(t: SparseTensorProto, name: str = "") -> np.ndarray:
            [7., 0., 0.]], dtype=float32)
     """
     what, shape = f"The sparse initializer {name or t.values.name!r}", tuple(t.dims)
-    if not shape or min(shape) < 0:
-        raise ModelError(f"{what} has the shape {shape}, where one or more sizes were expected, none of them negative.")
+    if not shape or min(shape) < 0 or len(shape) > 32:
+        raise ModelError(f"{what} has the shape {shape}, where one to 32 sizes were expected, none of them negative.")
     try:
         values, places = numpy_helper.to_array(t.values), numpy_helper.to_array(t.indices)
     except (TypeError, ValueError) as e:
