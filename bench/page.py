@@ -215,9 +215,10 @@ def slower(results: dict[str, Any]) -> str:
         if all(profiles):
             changes = [(operator, *(p.get(operator, 0.0) for p in profiles))
                        for operator in {**profiles[0], **profiles[1]}]
-            line += (f" Operators that take longer on {worst['version']} than on {worst['best']}: " + ", ".join(
-                f"{name} ({before:,.0f} → {after:,.0f} µs)"
-                for name, before, after in sorted(changes, key=lambda c: c[1] - c[2])[:3] if after > before) + ".")
+            longer = [f"{name} ({before:,.0f} → {after:,.0f} µs)"
+                      for name, before, after in sorted(changes, key=lambda c: c[1] - c[2])[:3] if after > before]
+            line += (f" Operators that take longer on {worst['version']} than on {worst['best']}: "
+                     f"{', '.join(longer) or 'none; it is the call that does'}.")
         lines.append(line)
     if not lines:
         return "No version is slower than one before it by more than that.\n"
