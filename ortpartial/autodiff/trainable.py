@@ -14,7 +14,7 @@ from ortpartial.model import Model, is_generated_name, is_quantized, list_prepro
 
 from .grad import _carries, nodes_between
 from .registry import is_constant
-from .rounding import explain_rounding, find_roundings
+from .rounding import explain_rounding, find_roundings, is_quantized_number
 from .weight_names import check_weight, find_frozen, is_pattern, list_adapter, list_some, match_names
 
 __all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find_reached_weights", "find_trainable",
@@ -44,7 +44,16 @@ _ARITHMETIC = frozenset({"Add", "Clip", "Div", "Exp", "Log", "Max", "Min", "Mod"
 def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> set[Value]:
     """The targets on a differentiable path to the outputs; their gradient may still be zero."""
     candidates = set(targets)
-    return candidates & {*outputs, *(x for node in nodes_between(outputs, candidates, ()) for x in node.reads)}
+    between = set(nodes_between(outputs, candidates, ()))
+    # Nodes before a whole number, such as one that Cast makes, are between them as well, and have no gradient.
+    reached, stack = set(outputs), [y.node for y in outputs if y.node in between]
+    while stack:
+        node = stack.pop()
+        between.discard(node)
+        carrying = {x for x in node.reads if _carries(x) or is_quantized_number(x)}
+        reached |= carrying
+        stack.extend(x.node for x in carrying if x.node in between)
+    return candidates & reached
 
 
 def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:

@@ -213,6 +213,8 @@ def model_of(f, *weights, shape=("N", 2)):
         (model_of(lambda x: x * x), {}, ModelError, "No float initializer of rank one or more leads to"),
         (model_of(lambda x, w: op.Floor(w) * x, (2,)), {"weights_to_train": "w0"}, ModelError,
          "No gradient leads from 'y' to the weight 'w0', so that it would not be trained; leave it out."),
+        (model_of(lambda x, w, v: op.Cast(op.Cast(x @ w, to=7), to=1) @ v, (2, 2), (2, 1)),
+         {"weights_to_train": ["w0", "w1"]}, ModelError, "No gradient leads from 'y' to the weight 'w0'"),
         (two_in_two_out(), {"learning_loss": {"kind": "log_loss"}, "weights_to_train": "w"}, ModelError,
          "No gradient leads from 'kind' to the weight 'w'"),
         (model_of(lambda x: op.Cast(x, to=7)), {}, SettingError,
