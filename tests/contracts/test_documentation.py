@@ -77,11 +77,12 @@ def is_foreign(page):
 def test_code_of_pages(torch, half, tmp_path):
     """Each page in a process of its own, all from one that has imported the packages that they share.
 
-    `make test` runs one half of them on onnxruntime-training and the other on onnxruntime.
+    `make test` runs one half of them on onnxruntime-training and the other, with those that need further packages, on
+    onnxruntime.
     """
     runnable = [page for page in PAGES if python_blocks(page) and is_foreign(page) == torch]
     chosen = [page for page in runnable if not needed(page)][half ^ has_training() :: 2]
-    if not half:
+    if half == has_training():
         chosen += [page for page in runnable if needed(page) and all(map(find_spec, needed(page)))]
     scripts = {page: tmp_path / page.relative_to(DOCS).with_suffix("") / f"{page.stem}.py" for page in chosen}
     for page, script in scripts.items():
