@@ -52,7 +52,7 @@ nitpick_ignore = [("py:class", "numpy.int64")]
 default_role = "name"
 
 # Pages.
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath", "substitution"]
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath", "substitution"]
 myst_heading_anchors = 3
 copybutton_exclude = ".linenos, .gp, .go"
 
@@ -67,6 +67,7 @@ autosummary_context = {"documented_bases": ", ".join([
     "RegressorMixin", "dict", "list", "object"])}
 numpydoc_show_class_members = False
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 # The gallery.
 sphinx_gallery_conf = {
@@ -131,6 +132,15 @@ def leave_out(app, what, name, obj, skip, options):
     return None if own and code.__doc__ else True
 
 
+def sign(app, what, name, obj, options, signature, returns):
+    """The parameters of a class, which Sphinx would read from a `__new__` that takes any."""
+    if what != "class" or not signature:
+        return None
+    found = inspect.signature(obj)
+    return str(found.replace(parameters=[p.replace(annotation=p.empty) for p in found.parameters.values()
+                                         if not p.name.startswith("_")], return_annotation=found.empty)), None
+
+
 def escape_bars(app, what, name, obj, options, lines):
     """The bars of absolute values, as in |e|, between which reStructuredText reads a name."""
     is_example = False
@@ -189,4 +199,5 @@ def setup(app):
     app.connect("missing-reference", resolve_name)
     app.connect("source-read", read_page)
     app.connect("autodoc-process-docstring", escape_bars, priority=100)
+    app.connect("autodoc-process-signature", sign)
     app.connect("autodoc-skip-member", leave_out)

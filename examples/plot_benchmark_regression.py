@@ -5,7 +5,7 @@ A regression beside scikit-learn's MLPRegressor
 The diabetes data, a network 10-50-1, Adam with the same step size, batches and number of epochs: the time and the score
 of both. One core, float32, no penalty, initial weights from the same distribution, medians of three seeds. The seconds
 of ortpartial include compiling its graph, some tens of milliseconds, which pays off for many small batches and not for
-few large ones.
+few large ones. ::
 
     python examples/plot_benchmark_regression.py [folder for the figure] [device]
 """

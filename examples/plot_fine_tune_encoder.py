@@ -4,7 +4,7 @@ Fine-tuning the last block of an exported encoder
 
 A transformer encoder that reads an image as eight rows was trained on the digits 0 to 4 and exported to ONNX; only
 the ONNX file is left. `OnnxLayer` makes a module of it again: its last block is trained with a new layer of
-torch for the digits 5 to 9, from few examples, and the blocks before it stay as they are.
+torch for the digits 5 to 9, from few examples, and the blocks before it stay as they are. ::
 
     python examples/plot_fine_tune_encoder.py [folder for the figure]
 """

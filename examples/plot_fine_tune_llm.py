@@ -3,7 +3,7 @@ Fine-tuning a language model of onnxruntime-genai
 =================================================
 
 onnxruntime-genai's builder writes a tiny Llama of random weights in 4 bits. It generates noise, and sentences with an
-adapter that was trained on 200 of a made-up language, in which articles end like their nouns: "la fusila kez lo grono".
+adapter that was trained on 200 of a made-up language, whose articles end like their nouns: "la fusila kez lo grono". ::
 
     python examples/plot_fine_tune_llm.py [folder for the figure]
 """

@@ -4,7 +4,7 @@ Derivatives of any order, as nodes of a graph
 
 Gradient is an operator of ONNX that no runtime executes: its node names tensors of its own graph and computes the
 derivative of one by the others. The next node may name this derivative, so four nodes compute the derivatives up to the
-fourth. Those of exp(-x²/2) are Hermite's polynomials times the function itself, which serves as a check.
+fourth. Those of exp(-x²/2) are Hermite's polynomials times the function itself, which serves as a check. ::
 
     python examples/plot_gradient_operator.py [folder for the figure] [device]
 """

@@ -4,7 +4,7 @@ Second derivatives: the product of a Hessian and a vector
 
 A gradient is an expression like any other, so it has a gradient too. With g = ∇f(x), the gradient of g·v is H·v, the
 Hessian times a vector, as an ONNX graph that never holds H: its cost grows with the size of x, not with its square.
-Here f is Rosenbrock's function Σ 100 (xᵢ₊₁ - xᵢ²)² + (1 - xᵢ)², whose exact Hessian serves as a check.
+Here f is Rosenbrock's function Σ 100 (xᵢ₊₁ - xᵢ²)² + (1 - xᵢ)², whose exact Hessian serves as a check. ::
 
     python examples/plot_hessian_vector_product.py [folder for the figure]
 """

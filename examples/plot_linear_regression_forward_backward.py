@@ -4,7 +4,7 @@ Linear regression with a training loop of your own
 
 `OrtGradientForwardBackward` runs a graph forward and backward and does nothing else: the loss, its gradient and the
 step are yours, written here in numpy. Use it for a loss that ONNX cannot express, for the optimizer of another library,
-or for a model of which ONNX is only one part.
+or for a model of which ONNX is only one part. ::
 
     python examples/plot_linear_regression_forward_backward.py [folder for the figure] [device]
 """

@@ -3,7 +3,7 @@ A character-level language model: LSTM
 ======================================
 
 The model reads a text character by character and predicts the next one. Its sizes are symbolic, `["N", "T"]`: one graph
-is trained on many windows of 32 characters, and predicts one text of any length, from which it writes on.
+is trained on many windows of 32 characters, and predicts one text of any length, from which it writes on. ::
 
     python examples/plot_module_char_rnn.py [folder for the figure] [device]
 """

@@ -3,7 +3,7 @@ A convolutional network on digits
 =================================
 
 Convolutions, batch normalization and Dropout in training mode. The mode is the module's: `fit` trains in training mode,
-`predict` and the ONNX model compute in evaluation mode, with the running statistics.
+`predict` and the ONNX model compute in evaluation mode, with the running statistics. ::
 
     python examples/plot_module_cnn.py [folder for the figure] [device]
 """

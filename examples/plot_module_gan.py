@@ -5,7 +5,7 @@ A GAN: two modules, two optimizers, one graph a step
 A generator turns noise into points, a discriminator tells them from real ones. `train_one_batch` says what happens with
 a batch: the discriminator learns, then the generator learns to deceive the one that has just learned. It is called
 once, on placeholders without data; the step that it writes, with both gradients and both updates of Adam, is one ONNX
-graph.
+graph. ::
 
     python examples/plot_module_gan.py [folder for the figure] [device]
 """

@@ -4,7 +4,7 @@ A model written in Python: an MLP
 
 A `Module` is built before any data is there: its layers in `__init__`, what they compute in `forward`, in the notation
 of the library. `compile` writes the graph on a placeholder, which holds no data, and draws the weights. The model is
-trained, saved as one ONNX file that holds its training, and loaded back to go on.
+trained, saved as one ONNX file that holds its training, and loaded back to go on. ::
 
     python examples/plot_module_mlp.py [folder for the figure] [device]
 """

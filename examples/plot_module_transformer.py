@@ -3,7 +3,7 @@ A small transformer that sorts
 ==============================
 
 A sequence of digits goes in, the same digits come out in order. Two layers of attention learn it from examples drawn at
-random. Layers and weights have the names of torch, so that `load_state_dict` of either takes what the other has.
+random. Layers and weights have the names of torch, so that `load_state_dict` of either takes what the other has. ::
 
     python examples/plot_module_transformer.py [folder for the figure] [device]
 """

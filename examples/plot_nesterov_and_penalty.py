@@ -5,7 +5,7 @@ Nesterov momentum and an elastic penalty
 The same network, from the same weights and over the same batches, is trained four times: by plain SGD or with
 Nesterov's momentum, and with or without an elastic penalty. Momentum reaches a low loss in fewer epochs at the same
 step size. There are few rows, and only three of 20 inputs matter: without a penalty, the network overfits the noise;
-with one, it drops the irrelevant inputs and predicts new rows better.
+with one, it drops the irrelevant inputs and predicts new rows better. ::
 
     python examples/plot_nesterov_and_penalty.py [folder for the figure] [device]
 """

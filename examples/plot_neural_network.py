@@ -4,7 +4,7 @@ A neural network in five lines
 
 A network is written as a formula over ONNX operators: `op.Tanh` is Tanh as the ONNX specification has it, `@` and `+`
 are MatMul and Add, and `build` turns the formula into an ordinary ONNX model. It is trained with the softmax
-cross-entropy and Adam on three spirals, which no straight line can separate.
+cross-entropy and Adam on three spirals, which no straight line can separate. ::
 
     python examples/plot_neural_network.py [folder for the figure] [device]
 """

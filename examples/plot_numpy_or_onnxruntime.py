@@ -4,7 +4,7 @@ An expression in numpy and in onnxruntime
 
 An expression of the notation is a graph, and `Session` runs it on onnxruntime. Calling a graph costs some microseconds,
 so numpy is faster on few numbers. On many numbers a graph is faster where one operator replaces several passes of
-numpy, as Softmax does; a single pass takes the same time in both. One core each.
+numpy, as Softmax does; a single pass takes the same time in both. One core each. ::
 
     python examples/plot_numpy_or_onnxruntime.py [folder for the figure] [device]
 """

@@ -4,7 +4,7 @@ A loss of your own in three lines
 
 A loss is a formula from the prediction `y` and the target `t` to the loss of each element. The gradient, sample weights
 and all engines need no further code. The pinball loss below trains three quantiles at once: one in ten targets lies
-below the first, half of them below the second, nine in ten below the third.
+below the first, half of them below the second, nine in ten below the third. ::
 
     python examples/plot_own_loss.py [folder for the figure] [device]
 """

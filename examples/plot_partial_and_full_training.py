@@ -5,7 +5,7 @@ Partial or full training
 *Partial* training takes the graph that you deploy, and the loss is a setting: another loss, other labels or weights of
 tokens need no other graph. *Full* training takes a graph that computes its own loss from features and labels. It is for
 a loss that is no formula of one prediction and its target: one that compares rows, as below, or that an exporter has
-written, as of a transformer with labels. `add_loss_output` leads from one to the other, to the same weights.
+written, as of a transformer with labels. `add_loss_output` leads from one to the other, to the same weights. ::
 
     python examples/plot_partial_and_full_training.py [folder for the figure] [device]
 """

@@ -4,7 +4,7 @@ A torch layer and an ONNX layer in one network
 
 `OnnxLayer` turns any ONNX graph into a torch module: its initializers are parameters, and gradients flow through
 it. Here the first layer of a network is torch's and the second is ONNX, and one of torch's optimizers trains both on
-handwritten digits. A network of the same weights in torch alone takes the same steps.
+handwritten digits. A network of the same weights in torch alone takes the same steps. ::
 
     python examples/plot_torch_and_onnx_layers.py [folder for the figure]
 """

@@ -5,7 +5,7 @@ Training in C, where there is neither Python nor onnxruntime
 A network that reads digits is exported as a training step in C99, with 27 kB of weights and states, and a few kB of
 code that allocates no memory. Where it is used, the camera turns out to be mounted askew, by a quarter turn. The
 program below gets labeled images batch by batch, as a microcontroller would, and learns to read what it sees; then its
-weights come back to Python.
+weights come back to Python. ::
 
     python examples/plot_train_in_c.py [folder for the figure]
 """

@@ -5,7 +5,7 @@ A training stored in its model and continued elsewhere
 Since version 1.7, an ONNX model may describe its training beside the graph for inference: how weights are initialized,
 and what a step computes, from the loss to the update. Here a network is trained for some epochs, written to one file
 with its training, and trained further from that file alone, without the code and the settings. The weights are those of
-a training without a break. The step is also available as a plain ONNX graph, which any runtime executes.
+a training without a break. The step is also available as a plain ONNX graph, which any runtime executes. ::
 
     python examples/plot_training_handed_on.py [folder for the figure] [device]
 """

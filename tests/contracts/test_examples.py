@@ -1,4 +1,4 @@
-"""The examples, the demonstration and the code in the README run and give what they promise."""
+"""The examples, the demonstration and the code of the README run and give what they promise."""
 
 import re
 from importlib.util import find_spec
@@ -12,13 +12,11 @@ from paths import SUPPORT
 from scripts import run
 from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
-from tiny_decoders import make_decoder
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
 from ortpartial.learning.losses import ElasticLearningLoss
 from ortpartial.learning.optimizers import LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
-from ortpartial.runtime.adapter_file import has_adapter_files
 from ortpartial.runtime.device import has_training
 from ortpartial.runtime.session import Session
 
@@ -133,47 +131,20 @@ def test_demo(tmp_path):
 
 
 def test_readme(tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    (torch_block,) = (block for block in blocks if "import torch" in block)
-    blocks.remove(torch_block)
-    blocks.remove(next(block for block in blocks if "save_adapter" in block))
-    in_torch = tmp_path / "readme_torch.py"
-    in_torch.write_text("\n".join([blocks[0], torch_block, "assert len(trained.graph.initializer) == 2"]))
-    run(in_torch, cwd=tmp_path, torch=True)
+    (block,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     after = """
     assert [s.shape for s in state_tensors] == [(3, 1), (1,)]
     assert len(losses) == 100 and losses[-1] < losses[0]
-    assert abs(trained_y - train_session.predict(X_train)).max() < 1e-6
+    from onnxruntime import InferenceSession
+    session = InferenceSession("trained.onnx", providers=["CPUExecutionProvider"])
+    (trained,) = session.run(None, {"X": X_train.astype(np.float32)})
+    assert abs(trained - train_session.predict(X_train)).max() < 1e-6
     assert train_session.get_trained_onnx().graph.initializer[0].name == "coef"
-    assert loss > 0 and trained.graph.initializer[0].name == "coef" and len(step.graph.input) == 7
     """
-    # The block on fine-tuning starts from a model and data of its reader.
-    before = """
-    from ortpartial import op
-    rows, table = variable("tokens", "int64", ["rows", 4]), constant(np.eye(9, dtype=np.float32))
-    head = constant(np.zeros((36, 3), np.float32))
-    onnx_file = build([rows], {"scores": op.Flatten(op.Gather(table, rows)) @ head})
-    open("encoder.onnx", "wb").write(onnx_file.SerializeToString())
-    tokens, labels = rng.integers(0, 9, (50, 4)), rng.integers(0, 3, 50)
-    """
-    (fine_tuning,) = (i for i, block in enumerate(blocks) if '"encoder.onnx"' in block)
-    blocks[1] += "\ntrained_y = y"  # Later blocks have a y of their own.
-    blocks.insert(fine_tuning, "\n".join(map(str.strip, before.splitlines())))
     script = tmp_path / "readme.py"
-    script.write_text("\n".join([*blocks, *map(str.strip, after.splitlines())]), encoding="utf-8")
+    script.write_text("\n".join([block, *map(str.strip, after.splitlines())]), encoding="utf-8")
     run(script, cwd=tmp_path)
-
-
-def test_readme_on_adapters(tmp_path):
-    (block,) = re.findall(r"^```python\n([^`]*save_adapter[^`]*)^```$", README, re.MULTILINE)
-    (tmp_path / "base").mkdir()
-    onnx.save(make_decoder(), tmp_path / "base" / "model.onnx")
-    suffix = "onnx_adapter" if has_adapter_files() else "safetensors"
-    after = f'from ortpartial import load_adapter\nload_adapter("with_adapters.onnx", "my.{suffix}")'
-    script = tmp_path / "readme.py"
-    block = block.replace("onnx_adapter", suffix)
-    script.write_text("\n".join(["rows_of_token_ids = [[3, 4, 5], [5, 6]]", block, after]))
-    run(script, cwd=tmp_path)
+    assert README.count("\n") <= 110
 
 
 def linear_model(origin: str, X: np.ndarray, y: np.ndarray) -> onnx.ModelProto:
