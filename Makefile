@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-training test-cpu environments node java headers lint bench proof proof-training proof-cpu \
-	docs tables clean distclean
+	coverage docs tables clean distclean
 
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
@@ -28,6 +28,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    the documentation, in docs/_build/html; without figures of the examples: make docs GALLERY=0"
 	@echo "make bench   speed and memory, beside other libraries and on every version of onnxruntime"
+	@echo "make coverage  the share of lines that the tests run, in docs/coverage.md; lines: coverage_html/index.html"
 	@echo "make proof   the long proofs that make test only samples"
 	@echo "make tables  write the tables of operators into docs and the README of the rules"
 	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
@@ -58,6 +59,16 @@ headers: $(if $(shell command -v apt-get),$(HEADERS)/.installed)
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
 	$(TRAINING)/bin/mypy
+
+# The data of both runtimes, and of all processes, count together. A test that fails counts, too: make test says so.
+coverage: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers
+	rm -f .coverage .coverage.*
+	-$(ONE_THREAD) $(TRAINING)/bin/python -m coverage run $(PYTEST) --half
+	-$(ONE_THREAD) $(CPU)/bin/python -m coverage run $(PYTEST) --half
+	$(TRAINING)/bin/python -m coverage combine --quiet
+	$(TRAINING)/bin/python -m coverage html --quiet
+	$(TRAINING)/bin/python -m coverage json --quiet
+	$(TRAINING)/bin/python -m tools.coverage_table coverage.json docs/coverage.md
 
 # Sphinx imports the package and, unless GALLERY=0, runs the examples. Warnings are errors, and every link has a target.
 docs: $(CPU)/.installed-test
@@ -136,7 +147,7 @@ CHECK_RUNTIME := import sys; from importlib.metadata import packages_distributio
 	len(builds) == 1 or sys.exit(f"{sys.prefix} must hold one build of onnxruntime and holds {builds}: make distclean")
 
 clean:
-	rm -rf demo_output build dist docs/_build docs/examples docs/reference/generated .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf demo_output build dist .coverage* coverage.json coverage_html docs/_build docs/examples docs/reference/generated .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
