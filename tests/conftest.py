@@ -31,7 +31,7 @@ def missing(marker: str) -> str | None:
 
 
 # Rooms whose tests run whole on both runtimes, as they are about what runtimes do.
-ROOMS_ON_BOTH = ("tests/robustness/", "tests/runtime/", "tests/torch/", "tests/training/")
+ROOMS_ON_BOTH = ("tests/robustness/", "tests/runtime/", "tests/training/")
 # Marks of tests that run wherever they can.
 PLACED = ("agent", "both", "cuda", "proof", "skip", "skipif", "sklearn_callbacks", "slow")
 HALVED = pytest.StashKey[bool]()

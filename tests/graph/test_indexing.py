@@ -97,3 +97,11 @@ def test_nothing_is_left_of_the_first_element():
     x = variable("x", "float32", ["M", "N", 6])
     for key in (np.s_[-6:-8:-1], np.s_[:, -6::-2], np.s_[-4::-1, -2:-4:-1], np.s_[::-1, -1::-1], np.s_[-3::-1, :-3:-1]):
         np.testing.assert_array_equal(evaluate(build([x], {"y": x[key]}), {"x": A})["y"], A[key])
+
+
+def test_an_index_that_no_slice_and_no_axis_has():
+    x = variable("x", "float32", ["N", 3])
+    with pytest.raises(ValueError, match=r"The step of a slice is not 0\."):
+        x[::0]
+    with pytest.raises(IndexError, match=rf"The index {2**70} is out of range for <Value x"):
+        x[2**70]

@@ -157,3 +157,9 @@ def test_parameters_are_used_as_values_are():
     x, w = np.eye(4, dtype=np.float32), np.arange(12).reshape(4, 3)
     for y, expected in zip(model(x), [w, w, np.broadcast_to(w[1] + 3, (4, 3)), -3.5, -w, np.ones((4, 3))], strict=True):
         np.testing.assert_array_equal(y, expected)
+
+
+def test_numbers_of_another_shape():
+    model = Product()
+    with pytest.raises(SettingError, match=r"takes numbers of the shape \(6, 4\), not \(4, 6\)\."):
+        model.weight.set(np.zeros((4, 6)))

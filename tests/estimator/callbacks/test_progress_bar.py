@@ -3,6 +3,7 @@
 import pickle
 import re
 import time
+from functools import partial
 
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -72,9 +73,9 @@ def test_an_estimator_of_scikit_learn(terminal):
     assert bar._listeners == {}
 
 
-def score_slowly(estimator, X, y):
+def score_slowly(estimator, X, y, seconds):
     """So that the bar is drawn in between."""
-    time.sleep(0.03)
+    time.sleep(seconds)
     return estimator.score(X, y)
 
 
@@ -86,7 +87,8 @@ def score_slowly(estimator, X, y):
 def test_a_search(terminal, estimator, n_jobs):
     """It moves, whether the fits run here or in other processes."""
     parameters = {"C": [0.1, 1.0]} if isinstance(estimator, LogisticRegression) else {"alpha": [0.1, 1.0]}
-    search = GridSearchCV(estimator, parameters, cv=3, n_jobs=n_jobs, scoring=score_slowly)
+    search = GridSearchCV(estimator, parameters, cv=3, n_jobs=n_jobs,
+                          scoring=partial(score_slowly, seconds=0.03 * n_jobs**3))  # processes report now and then
     search.set_callbacks(ProgressBar())
     search.fit(X, LABELS)
     states = terminal.states()
