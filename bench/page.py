@@ -87,6 +87,10 @@ def digits(us: float) -> str:
     return f"{us:,.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
 
 
+def short_title(name: str) -> str:
+    return model(name).title.split(",")[0]
+
+
 def command(settings: dict[str, Any]) -> str:
     """The command that measured, with the settings that are not those of today."""
     words = ["python bench/bench.py"]
@@ -124,7 +128,8 @@ def steps(source: Path, results: dict[str, Any]) -> list[str]:
         if not ours:
             continue
         engine = min(ours, key=ours.__getitem__)
-        here = [model(e["model"]).title, *([RATES[e["rate"]]] if len(head) > 6 + len(others) else []), str(e["cores"])]
+        rate = [RATES[e["rate"]]] if "optimizer" in head else []
+        here = [short_title(e["model"]), *rate, str(e["cores"])]
         rows.append([*(here if here != former else [""] * len(here)), f"{e['batch']}", digits(ours[engine]), engine,
                      *(digits(theirs[p]) if p in theirs else "" for p in others),
                      f"{ours[engine] / min(theirs.values()):.2f}" if theirs else ""])
@@ -144,7 +149,7 @@ def first_steps(results: dict[str, Any]) -> list[str]:
     """Seconds from the start to the end of the first step, the import, and megabytes."""
     peers = list(dict.fromkeys(f["peer"] for f in results["first"]))
     at = {(f["model"], f["peer"]): f for f in results["first"]}
-    rows = [[model(name).title, *(f"{at[name, p]['first']:.2f}" if (name, p) in at else "" for p in peers)]
+    rows = [[short_title(name), *(f"{at[name, p]['first']:.2f}" if (name, p) in at else "" for p in peers)]
             for name in dict.fromkeys(f["model"] for f in results["first"])]
     imports = [f"{max(f['import'] for f in results['first'] if f['peer'] == p):.1f}" for p in peers]
     return ["### The first step\n",
