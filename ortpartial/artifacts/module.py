@@ -17,6 +17,7 @@ from ortpartial.model import match_names, prune_outputs, write
 from ortpartial.rewrites import rewrite_model
 from ortpartial.runtime import Buffer, Device, DeviceName
 
+from .checkpoint import Checkpoint as Checkpoint
 from .graphs import load_lowered, read_eval_graph, read_training_graph
 from .optimizers import OptimizerModel, read_optimizer
 from .programs import CALLS, RATE, SEED, STEP, Composition, Key, Program, compose_training, compose_update, finish
@@ -33,7 +34,7 @@ class Module:
 
     In training mode a call computes the outputs and the gradients, which are added to those of the calls before; in
     evaluation mode it computes the outputs alone. `Optimizer.step` changes the parameters, and `lazy_reset_grad` lets
-    the next gradients replace those that are there. `step` does all three in one graph, which is faster.
+    the next gradients replace those that are there. `step` does all three in one graph.
 
     The gradient is the one of the file, its kernels in standard operators. Where the model has a Dropout in training
     mode, its masks follow from `seed` and the number of calls.
@@ -69,7 +70,43 @@ class Module:
 
     Examples
     --------
-    See `load`.
+    A model that `generate_artifacts` might have written, as text; `load` takes the files.
+
+    >>> from onnx.parser import parse_model
+    >>> training_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     training (float[N, 1] x, float[N, 1] t, float[1, 1] w, float[1, 1] buffer, bool[1] reset)
+    ...         => (float loss, bool[1] done)
+    ...     <float two = {2}>
+    ...     {
+    ...         y = MatMul (x, w)
+    ...         e = Sub (y, t)
+    ...         square = Mul (e, e)
+    ...         loss = ReduceMean <keepdims = 0> (square)
+    ...         e2 = Mul (e, two)
+    ...         n = Size (e)
+    ...         e_grad = com.microsoft.Scale <scale_down = 1> (e2, n)
+    ...         w_grad = com.microsoft.FusedMatMul <transA = 1> (x, e_grad)
+    ...         done = com.microsoft.InPlaceAccumulatorV2 (buffer, w_grad, reset)
+    ...     }''')
+    >>> optimizer_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     optimizer (float[1] learning_rate, int64[1] step, seq(float[]) params, seq(float[]) gradients,
+    ...                seq(float[]) first_order_moments) => (bool[1] done)
+    ...     { done = com.microsoft.SGDOptimizerV2 (learning_rate, params, gradients) }''')
+    >>> state = CheckpointState(Checkpoint({"w": np.zeros((1, 1), np.float32)}))
+    >>> module = Module(training_model, state)
+    >>> optimizer = Optimizer(optimizer_model, module)
+    >>> optimizer.set_learning_rate(0.25)
+    >>> x = np.ones((4, 1), np.float32)
+    >>> module(x, 2 * x).item()
+    4.0
+    >>> optimizer.step()
+    >>> module.lazy_reset_grad()
+    >>> state.parameters["w"].data.tolist()
+    [[1.0]]
+    >>> module.step(x, 2 * x).item(), state.parameters["w"].data.tolist()
+    (1.0, [[1.5]])
     """
 
     def __init__(self, train_model_uri: Any, state: CheckpointState, eval_model_uri: Any = None,
@@ -424,7 +461,7 @@ class Optimizer:
 
     Examples
     --------
-    See `load`.
+    See `Module`.
     """
 
     def __init__(self, optimizer_uri: Any, module: Module):
@@ -504,7 +541,7 @@ class LinearLRScheduler:
 
     Examples
     --------
-    See `load`.
+    See `Module` for an optimizer, and for `load` the folder of one.
     """
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float):

@@ -27,8 +27,8 @@ FOREIGN = r"^ *(?:import|from) (?:torch|transformers|peft)\b|OnnxLayer"
 TORCH_WARNINGS = ("-W", "ignore:`isinstance(treespec, LeafSpec)` is deprecated:FutureWarning")
 
 # What stands on a page is public by these modules; elsewhere rooms share names.
-PUBLIC = ("", ".nn", ".torch", ".testing", ".plots", ".exceptions", ".callbacks", ".adapters", ".learning_loss",
-          ".learning_penalty", ".learning_rate", ".schedule")
+PUBLIC = ("", ".nn", ".artifacts", ".torch", ".testing", ".plots", ".exceptions", ".callbacks", ".adapters",
+          ".learning_loss", ".learning_penalty", ".learning_rate", ".schedule")
 OPTIONAL = {"OnnxClassifier", "OnnxRegressor", "OnnxLayer"}  # Imported on first use, so not in __all__.
 
 
