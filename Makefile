@@ -5,6 +5,8 @@ PYTHON ?= python3
 TRAINING := .venv-training
 CPU := .venv-cpu
 NODE := examples/anywhere/javascript tests/kits/node
+TOOLS := .venv-tools
+PYTHONS := .pythons
 JAVA := examples/anywhere/java/lib
 HEADERS := examples/anywhere/c/include
 
@@ -20,13 +22,15 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-training test-cpu environments node java headers lint bench proof proof-training proof-cpu \
-	coverage docs tables clean distclean
+	coverage docs matrix package tables clean distclean
 
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
 	@echo "make test    all tests, on onnxruntime-training and on the newest onnxruntime"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy, and zizmor for the workflows"
 	@echo "make docs    the documentation, in docs/_build/html; without figures of the examples: make docs GALLERY=0"
+	@echo "make package  wheel and archive of sources, checked and tried where nothing else is installed"
+	@echo "make matrix  the fast part of the tests on every Python, with the oldest and the newest packages"
 	@echo "make bench   speed and memory, beside other libraries and on every version of onnxruntime"
 	@echo "make coverage  the share of lines that the tests run, in docs/coverage.md; lines: coverage_html/index.html"
 	@echo "make proof   the long proofs that make test only samples"
@@ -44,8 +48,8 @@ test-training: $(TRAINING)/.installed-dev node
 test-cpu: $(CPU)/.installed-test node java headers
 	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) --half
 
-# With --jobs=2, both environments are installed at once: pip uses one core.
-environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers
+# With --jobs=2, two environments are installed at once: pip uses one core.
+environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test $(TOOLS)/.installed node java headers
 
 # Some tests train in JavaScript; without npm they are skipped.
 node: $(if $(shell command -v npm),$(NODE:%=%/node_modules/.installed))
@@ -59,6 +63,7 @@ headers: $(if $(shell command -v apt-get),$(HEADERS)/.installed)
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
 	$(TRAINING)/bin/mypy
+	$(TRAINING)/bin/zizmor --offline --pedantic --quiet .github
 
 # The data of both runtimes, and of all processes, count together. A test that fails counts, too: make test says so.
 coverage: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers
@@ -74,6 +79,17 @@ coverage: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers
 docs: $(CPU)/.installed-test
 	$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(CPU)/bin/python -m sphinx --jobs=2 --fail-on-warning --keep-going --nitpicky --quiet \
 		-D plot_gallery=$(GALLERY) docs docs/_build/html
+
+package: $(TOOLS)/.installed
+	$(TOOLS)/bin/nox --session package
+
+# A session whose interpreter is missing, or for which there is no package, is skipped, and the end says so: all of them
+# are listed there. Some alone: make matrix SESSIONS='fast-3.12'
+SESSIONS ?= fast coming torch
+# Interpreters are looked for in PATH and where pyenv installs them.
+matrix: export PATH := $(CURDIR)/$(PYTHONS)/3.14/usr/bin:$(subst $() ,:,$(wildcard $(HOME)/.pyenv/versions/*/bin)):$(PATH)
+matrix: $(TOOLS)/.installed $(if $(shell command -v apt-get),$(PYTHONS)/3.14/.installed)
+	$(TOOLS)/bin/nox --no-error-on-missing-interpreters --sessions $(SESSIONS)
 
 # The last step writes docs/benchmarks.md from the results of all.
 bench: $(TRAINING)/.installed-bench
@@ -113,6 +129,15 @@ $(CPU)/.installed-test: pyproject.toml
 	$(call install,$(CPU),cpu$(,)oldest$(,)sklearn$(,)plot$(,)test$(,)genai$(,)docs,99)
 	@touch $@
 
+$(TOOLS)/.installed: tools/requirements.txt
+	@test -x $(TOOLS)/bin/pip || $(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement $<
+	@touch $@
+
+# The newest Python, where the machine has none: Debian's, in a folder.
+$(PYTHONS)/%/.installed: tools/fetch_python.sh | $(TOOLS)/.installed
+	-$(if $(shell command -v python$*),,PATH=$(CURDIR)/$(TOOLS)/bin:$$PATH $< $* $(@D) && touch $@)
+
 # Takes seconds; scripts of packages are not run.
 %/node_modules/.installed: %/package.json %/package-lock.json
 	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
@@ -151,4 +176,4 @@ clean:
 	find . -path './.venv-*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(TRAINING) $(CPU) $(NODE:%=%/node_modules) $(JAVA) $(HEADERS) bench/.runtimes
+	rm -rf $(TRAINING) $(CPU) $(TOOLS) $(PYTHONS) .nox $(NODE:%=%/node_modules) $(JAVA) $(HEADERS) bench/.runtimes

@@ -22,7 +22,7 @@ def missing(marker: str) -> str | None:
     # `onnxruntime.training` would need torch to be imported, so the symbol is looked for where it is defined.
     if marker == "agent" and not hasattr(_pybind_state, "TrainingAgent"):
         return f"needs onnxruntime-training-cpu 1.19.2 (ortpartial[training]), found onnxruntime {version}"
-    if marker == "sklearn_callbacks" and find_spec("sklearn.callback") is None:
+    if marker == "sklearn_callbacks" and not (find_spec("sklearn") and find_spec("sklearn.callback")):
         return "needs scikit-learn 1.9 or later"
     providers = onnxruntime.get_available_providers()
     if marker == "cuda" and "CUDAExecutionProvider" not in providers:

@@ -49,8 +49,9 @@ def test_estimators_are_imported_when_they_are_asked_for():
     assert (OnnxClassifier, OnnxRegressor) == (estimator.OnnxClassifier, estimator.OnnxRegressor)
 
 
-def test_estimators_without_scikit_learn():
-    hide = "import sys; sys.modules['sklearn'] = None"
+@pytest.mark.parametrize("missing", ["sklearn", "scipy"])
+def test_estimators_without_scikit_learn(missing):
+    hide = f"import sys; sys.modules[{missing!r}] = None"
     ask = "try:\n    from ortpartial import OnnxRegressor\nexcept ImportError as e:\n    print(e)"
     assert run(f"{hide}\n{ask}") == ("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed; "
                                     "install it with pip install 'ortpartial[sklearn]'.")

@@ -20,7 +20,17 @@ from .opaque import OpaqueSchema, describe_opaque, register_type_finder
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
 from .pickling import NodeList
 from .rewriter import make_rewriter, rewrite
-from .schemas import OPSET, attribute_value, check_required, defaults, onnx_type, parameter, schema_of
+from .schemas import (
+    OPSET,
+    accepted_types,
+    attribute_value,
+    check_required,
+    defaults,
+    onnx_type,
+    parameter,
+    register_schema,
+    schema_of,
+)
 from .shape_inference import MISTAKEN_DEFAULTS, forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
 from .traits import FLOATS, LABEL_LOSSES, PRODUCTS, RANDOM, VIEWS, WITH_BODIES
@@ -29,11 +39,11 @@ from .walk import find_boundary, find_inputs, find_reached, topological, walk_ba
 
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS",
            "WITH_BODIES", "Arithmetic", "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph",
-           "Value", "attach_outputs", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond",
-           "constant", "count_flops", "count_runs", "counter", "defaults", "describe_misfit", "describe_opaque",
-           "drop_straight_through", "evaluating", "find_boundary", "find_inputs", "find_numbers", "find_reached",
-           "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node", "make_rewriter",
-           "mark_gradient_stop", "ones_like", "onnx_type", "op", "parameter", "register_evaluator",
-           "register_type_finder", "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of",
-           "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back", "walk_nodes",
-           "widen_body", "with_numbers", "zeros_like"]
+           "Value", "accepted_types", "attach_outputs", "attribute_value", "body_inputs", "build", "cast",
+           "check_required", "cond", "constant", "count_flops", "count_runs", "counter", "defaults", "describe_misfit",
+           "describe_opaque", "drop_straight_through", "evaluating", "find_boundary", "find_inputs", "find_numbers",
+           "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop", "make_node",
+           "make_rewriter", "mark_gradient_stop", "ones_like", "onnx_type", "op", "parameter", "register_evaluator",
+           "register_schema", "register_type_finder", "replace_gradient", "reshape_like", "rewrite", "scan",
+           "schema_of", "shape_of", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back",
+           "walk_nodes", "widen_body", "with_numbers", "zeros_like"]

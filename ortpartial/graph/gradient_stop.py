@@ -12,7 +12,7 @@ from onnx import NodeProto, defs
 
 from .ops import Operators, make_node
 from .rewriter import rewrite
-from .schemas import schema_of
+from .schemas import accepted_types, register_schema, schema_of
 from .values import Node, Value
 from .walk import topological
 
@@ -29,13 +29,12 @@ _MARK = "ortpartial.stop_gradient"
 def _register(op_type: str, inputs: str) -> None:
     """Declare an operator whose output has the type and the shape of its first input."""
     formal = defs.OpSchema.FormalParameter
-    tensors = sorted(t for t in defs.get_schema("Identity").inputs[0].types if t.startswith("tensor"))
+    tensors = sorted(t for t in accepted_types(defs.get_schema("Identity"), 0) if t.startswith("tensor"))
     schema = defs.OpSchema(
         op_type, DOMAIN, 1, inputs=[formal(n, "T") for n in inputs], outputs=[formal("Y", "T")],
         type_constraints=[("T", tensors, "")],
     )
-    schema.set_type_and_shape_inference_function(_infer)
-    defs.register_schema(schema)
+    register_schema(schema, _infer)
 
 
 def _infer(context: Any) -> None:

@@ -50,6 +50,7 @@ class OpaqueSchema:
     declared: tuple[bytes, ...]
 
     has_function = has_context_dependent_function = deprecated = False
+    type_constraints = ()
 
     @property
     def name(self) -> str:

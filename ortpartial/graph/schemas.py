@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .opaque import OpaqueSchema
 
 __all__ = ["OPSET", "accepted_types", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype",
-           "onnx_type", "parameter", "schema_of"]
+           "onnx_type", "parameter", "register_schema", "schema_of"]
 
 #: Rules are written against this opset; a built graph declares at least this one.
 OPSET = 21
@@ -31,6 +32,21 @@ def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
         return defs.get_schema(op_type, domain)
     except defs.SchemaError:
         raise UnknownOperatorError(_unknown(op_type, domain, version)) from None
+
+
+def register_schema(schema: defs.OpSchema, infer: Callable[[Any], None]) -> None:
+    """Register the schema of an operator and its type inference, a function of the context of onnx's.
+
+    Before 1.23, onnx frees the function after Python has ended and crashes, so that the schema leaves before.
+    """
+    schema.set_type_and_shape_inference_function(infer)
+    defs.register_schema(schema)
+    atexit.register(_deregister, schema.name, schema.since_version, schema.domain)
+
+
+def _deregister(op_type: str, version: int, domain: str) -> None:
+    if defs.has(op_type, version, domain):  # a user may have done so
+        defs.deregister_schema(op_type, version, domain)
 
 
 def list_operators(domain: str) -> list[str]:
@@ -93,8 +109,15 @@ def _inputs(schema: defs.OpSchema | OpaqueSchema) -> tuple[defs.OpSchema.FormalP
 
 @cache
 def accepted_types(schema: defs.OpSchema | OpaqueSchema, i: int) -> frozenset[str]:
-    """The types of the i-th input that the specification allows, such as `tensor(int64)`."""
-    return frozenset(parameter(schema, i).types)
+    """The types of the i-th input that the specification allows, such as `tensor(int64)`.
+
+    They are those of its type variable: `FormalParameter.types` raises a TypeError in onnx 1.20.
+    """
+    type_str = parameter(schema, i).type_str
+    for constraint in schema.type_constraints:
+        if constraint.type_param_str == type_str:
+            return frozenset(constraint.allowed_type_strs)
+    return frozenset({type_str} if "(" in type_str else ())
 
 
 @cache

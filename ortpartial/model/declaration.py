@@ -11,7 +11,7 @@ import onnx.reference  # noqa: F401 - onnx 1.23.2 fails to import it once two do
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
 
 from ortpartial.exceptions import OrtPartialError
-from ortpartial.graph import Value, attribute_value
+from ortpartial.graph import Value, accepted_types, attribute_value, register_schema
 
 from .straight_through import Formula, stands_for
 
@@ -22,7 +22,7 @@ _OPTION = defs.OpSchema.FormalParameterOption
 _OPTIONS = {"?": _OPTION.Optional, "*": _OPTION.Variadic}
 _KINDS: dict[Any, int] = {float: AttributeProto.FLOAT, int: AttributeProto.INT, list: AttributeProto.INTS,
                           str: AttributeProto.STRING, tuple: AttributeProto.STRINGS}
-_TYPES = sorted(defs.get_schema("Identity").inputs[0].types)
+_TYPES = sorted(accepted_types(defs.get_schema("Identity"), 0))
 
 
 def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",
@@ -75,8 +75,7 @@ def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[Any], 
         name, DOMAIN, 1, inputs=[_formal(n) for n in inputs.split()], outputs=[_formal(n) for n in outputs.split()],
         attributes=[_declared(n, default) for n, default in attributes.items()],
         type_constraints=[(f"T_{n.rstrip('?*')}", _TYPES, "") for n in f"{inputs} {outputs}".split()])
-    schema.set_type_and_shape_inference_function(infer)
-    defs.register_schema(schema)
+    register_schema(schema, infer)
 
 
 def _formal(name: str) -> defs.OpSchema.FormalParameter:

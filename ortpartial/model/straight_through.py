@@ -14,7 +14,18 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from ortpartial.exceptions import GraphError, NoGradientError
-from ortpartial.graph import OPSET, Node, Value, cast, make_node, op, parameter, replace_gradient, schema_of
+from ortpartial.graph import (
+    OPSET,
+    Node,
+    Value,
+    accepted_types,
+    cast,
+    make_node,
+    op,
+    parameter,
+    replace_gradient,
+    schema_of,
+)
 
 __all__ = ["QUANTIZERS", "can_pass_straight_through", "is_marked", "is_quantized", "mark_straight_through",
            "pass_straight_through", "stands_for", "to_real"]
@@ -34,7 +45,7 @@ QUANTIZERS = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "Dynamic
 #: Element types of quantizations, and those beside them: Cast of onnxruntime 1.19.2 takes no integers of 4 bits.
 _WHOLE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
 _NARROW = frozenset(TensorProto.DataType.Value(t[len("tensor(") : -1].upper())
-                    for t in schema_of("DequantizeLinear", "", OPSET).inputs[0].types) - _WHOLE
+                    for t in accepted_types(schema_of("DequantizeLinear", "", OPSET), 0)) - _WHOLE
 
 
 def stands_for(*op_types: str, domain: str = "") -> Callable[[Formula], Formula]:

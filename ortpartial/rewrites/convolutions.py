@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, defs, helper
 
 from ortpartial.autodiff import Window, has_small_kernel, im2col, pad_input
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Node, Operators, Value, build, op, rewrite
+from ortpartial.graph import Node, Operators, Value, build, op, register_schema, rewrite
 from ortpartial.model import load, walk_graphs
 
 __all__ = ["BLOCKS", "has_convolutions", "write_convolutions"]
@@ -41,8 +41,7 @@ def _declare(op_type: str, inputs: str, **kinds: Any) -> None:
         op_type, BLOCKS, 1, type_constraints=[("T", ["tensor(float)"], "")], outputs=[formal("Y", "T")],
         inputs=[formal(n, "T", param_option=options.Optional if n == "B" else options.Single) for n in inputs],
         attributes=[defs.OpSchema.Attribute(n, kind, required=False) for n, kind in kinds.items()])
-    schema.set_type_and_shape_inference_function(_infer)
-    defs.register_schema(schema)
+    register_schema(schema, _infer)
 
 
 def _infer(context: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from ortpartial.graph import (
     PRODUCTS,
     Node,
     Value,
+    accepted_types,
     cast,
     constant,
     make_node,
@@ -203,7 +204,7 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
         return apply(node, inputs, low=follows or node.op_type in PRODUCTS)
 
     def apply(node: Node, inputs: Sequence[Value | None], low: bool) -> list[Value]:
-        takes = [type_name in _input_types(node, i) for i in range(len(inputs))]
+        takes = [type_name in accepted_types(node.schema, i) for i in range(len(inputs))]
         low = low and takes[0]
         inputs = [x if x is None or old is None or not x.is_float else lower(x) if low and takes[i] else cast(x, old)
                   for i, (x, old) in enumerate(zip(inputs, node.inputs, strict=True))]
@@ -255,7 +256,7 @@ def to_dtype(model: Model, dtype: Any) -> Model:
             raise ModelError(f"{node!r} has a graph inside, whose dtypes are fixed; leave the layer in its own.")
         inputs = list(inputs)
         for i, (x, old) in enumerate(zip(inputs, node.inputs, strict=True)):
-            if x is not None and old is not None and x.is_float and type_name not in _input_types(node, i):
+            if x is not None and old is not None and x.is_float and type_name not in accepted_types(node.schema, i):
                 inputs[i] = old if old.array is not None else cast(x, old)
         outputs = _copy_node(node, inputs, kind).outputs
         return [op.Cast(y, to=kind) if y.is_float and y.dtype != dtype else y for y in outputs]
@@ -269,12 +270,6 @@ def to_dtype(model: Model, dtype: Any) -> Model:
 def _cast_leaf(v: Value, dtype: np.dtype) -> Value:
     """An input or a constant in another dtype."""
     return variable(v.hint, dtype, v.shape) if v.array is None else constant(v.array.astype(dtype), hint=v.hint)
-
-
-def _input_types(node: Node, i: int) -> Collection[str]:
-    """The types that the schema of a node allows for its i-th input."""
-    formal = node.schema.inputs
-    return formal[min(i, len(formal) - 1)].types
 
 
 def _copy_node(node: Node, inputs: Sequence[Value | None], kind: int | None) -> Node:

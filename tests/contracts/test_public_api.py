@@ -153,6 +153,8 @@ def test_documented(name):
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_example(name, tmp_path, monkeypatch):
+    if name.endswith(".TensorBoard"):
+        pytest.importorskip("tensorboard", reason="this example needs tensorboard")
     # Examples may write files, and register rules whose names end with the example.
     monkeypatch.chdir(tmp_path)
     rules = dict(RULES)

@@ -108,7 +108,7 @@ def test_numbers_that_fit():
         ("unsigned", FAR, "An index of <Value x float32[Nx4]> is 9223372036854775808, where int64"),
         ("unsigned ones", np.array([FAR]), "An index of <Value x float32[Nx4]> holds 9223372036854775808, where int64"),
         ("beyond 64 bits", 2**64, "The index 18446744073709551616 is out of range for <Value x float32[Nx4]>."),
-        ("real", np.float32(-1), "<Value x float32[Nx4]> cannot be indexed by np.float32(-1.0); whole numbers"),
+        ("real", np.float32(-1), f"<Value x float32[Nx4]> cannot be indexed by {np.float32(-1)!r}; whole numbers"),
         ("a real value", X, "<Value x float32[Nx4]> cannot be indexed by <Value x float32[Nx4]>; whole numbers"),
         ("a real end", np.s_[1.5:], "<Value x float32[Nx4]> cannot be sliced with 1.5; a slice has whole numbers"),
         ("a real step", np.s_[::1.5], "<Value x float32[Nx4]> cannot be sliced with 1.5; a slice has whole numbers"),

@@ -225,12 +225,20 @@ def run_file(model, feeds):
     return Session(model.SerializeToString()).run(feeds)
 
 
+def minor_version():
+    return int(runtime_version().split(".")[1])
+
+
 @ON_BOTH
 @pytest.mark.parametrize(("op_type", "opset", "inputs", "attributes"), CASES,
                          ids=lambda v: v if isinstance(v, (int, str)) else "")
 def test_meaning(op_type, opset, inputs, attributes):
     if op_type == "QLinearMatMul" and runtime_version().startswith("1.19"):
         pytest.skip("onnxruntime 1.19.2 has no kernel for QLinearMatMul 21")
+    if op_type == "AveragePool" and opset < 19 and "ceil_mode" in attributes and 21 <= minor_version() < 30:
+        with pytest.raises(ModelError, match=r"AveragePool, output 'y0'. computes something else at opset 21"):
+            load(file_of(op_type, opset, inputs, attributes))
+        pytest.skip("onnxruntime 1.21 to 1.29 compute it in another way before opset 19: it is refused")
     model, feeds = file_of(op_type, opset, inputs, attributes), {"x0": inputs[0]}
     loaded = load(model)
     found = Session(build(loaded.inputs, loaded.outputs)).run(feeds)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-import torch
 
 from ortpartial.autodiff.grad import grad
 from ortpartial.graph.build import build
@@ -64,6 +63,8 @@ def gradients(f: Callable, args: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def torch_gradients(f: Callable, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The gradients that torch computes."""
+    import torch  # which takes seconds, and few tables need it
+
     x = [torch.tensor(a, requires_grad=a.dtype.kind == "f") for a in args]
     y = f(*x)
     y = y if isinstance(y, (list, tuple)) else [y]

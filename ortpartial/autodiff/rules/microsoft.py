@@ -10,7 +10,7 @@ import numpy as np
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
 
 from ortpartial.exceptions import NoGradientError, OrtPartialError
-from ortpartial.graph import Value, attribute_value, cast, constant, make_node, op
+from ortpartial.graph import Value, attribute_value, cast, constant, make_node, op, register_schema
 from ortpartial.model import declare, dequantize, register_expansion
 
 from ..grad import composed
@@ -35,8 +35,7 @@ def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Calla
                 name, DOMAIN, 1, inputs=_formal(inputs), outputs=_formal(outputs), attributes=_declared(attributes),
                 type_constraints=[("T", [f"tensor({t})" for t in ("float", "double", "float16", "bfloat16")], ""),
                                   ("M", ["tensor(int32)"], ""), ("U", ["tensor(float)"], "")])
-            schema.set_type_and_shape_inference_function(_inferred(formula, attributes))
-            defs.register_schema(schema)
+            register_schema(schema, _inferred(formula, attributes))
         return composed(name, DOMAIN)(formula)
 
     return register

@@ -9,7 +9,7 @@ try:
     from .onnx_export import register_converters
     from .regressor import OnnxRegressor
 except ModuleNotFoundError as e:
-    if e.name is None or e.name.split(".")[0] != "sklearn":
+    if e.name is None or e.name.split(".")[0] not in ("scipy", "sklearn"):  # the first comes with the second
         raise
     raise RuntimeMissingError("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed; install it "
                               "with pip install 'ortpartial[sklearn]'.") from None
