@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-training test-cpu environments node java headers lint bench proof proof-training proof-cpu \
-	coverage docs matrix package tables clean distclean
+	coverage fuzz docs matrix package tables clean distclean
 
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
@@ -32,6 +32,7 @@ help:
 	@echo "make package  wheel and archive of sources, checked and tried where nothing else is installed"
 	@echo "make matrix  the fast part of the tests on every Python, with the oldest and the newest packages"
 	@echo "make bench   speed and memory, beside other libraries and on every version of onnxruntime"
+	@echo "make fuzz    changed files of every kind, for an hour"
 	@echo "make coverage  the share of lines that the tests run, in docs/coverage.md; lines: coverage_html/index.html"
 	@echo "make proof   the long proofs that make test only samples"
 	@echo "make tables  write the tables of operators into docs and the README of the rules"
@@ -92,6 +93,10 @@ matrix: $(TOOLS)/.installed $(if $(shell command -v apt-get),$(PYTHONS)/3.14/.in
 	$(TOOLS)/bin/nox --no-error-on-missing-interpreters --sessions $(SESSIONS)
 
 # The last step writes docs/benchmarks.md from the results of all.
+# Changed files for an hour, or MINUTES; what ends in no clear error is printed with its seed.
+fuzz: $(CPU)/.installed-test
+	$(ONE_THREAD) PYTHONPATH=.:tests/support $(CPU)/bin/python tests/support/file_mutants.py $(or $(MINUTES),60)
+
 bench: $(TRAINING)/.installed-bench
 	$(TRAINING)/bin/python bench/bench.py
 	$(TRAINING)/bin/python bench/memory.py

@@ -150,7 +150,8 @@ def strip_adapter(proto: ModelProto) -> None:
     prefixes = tuple(f"{t.name}{MARK}" for t in adapter.targets)
     inserted = [node for node in proto.graph.node if node.name.startswith(prefixes)]
     outputs = {node.name.partition(MARK)[0]: o for node in inserted for o in node.output if not o.startswith(prefixes)}
-    scaled = {node.output[0]: node.input[0] for node in inserted if node.output[0].startswith(prefixes) and node.input}
+    scaled = {node.output[0]: node.input[0] for node in inserted
+              if node.input and node.output and node.output[0].startswith(prefixes)}
     kept = [node for node in proto.graph.node if not node.name.startswith(prefixes)]
     for node in kept:
         targets = {o: o.partition(MARK)[0] for o in node.output if o.startswith(prefixes)}

@@ -27,7 +27,7 @@ from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
 from .sparse import densify
-from .stored_tensors import check_tensors
+from .stored_tensors import check_names, check_tensors
 from .straight_through import is_marked, mark_straight_through
 from .upgrade import STANDARD
 from .validation import check_size
@@ -147,8 +147,8 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
     Raises
     ------
     ModelError
-        The file does not exist, the bytes are no ONNX model, external data cannot be read, or a tensor does not hold
-        what its shape promises.
+        The file does not exist, the bytes are no ONNX model, external data cannot be read, a name is not in UTF-8,
+        or a tensor does not hold what its shape promises.
 
     Examples
     --------
@@ -184,6 +184,7 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
         suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) else ""
         hint = f"; a {suffix} file is of another library: export its model to ONNX" if suffix in _FOREIGN else ""
         raise ModelError(f"{what} no ONNX model, or one that was cut short{hint}.")
+    check_names(model)
     model = read_external_data(model, folder)
     check_tensors(model)
     return densify(model)
@@ -276,6 +277,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         if i.name not in initializers:
             if not i.type.HasField("tensor_type"):
                 raise ModelError(f"Input {i.name!r} is no tensor.")
+            if (kind := i.type.tensor_type.elem_type) not in TensorProto.DataType.values() or not kind:
+                raise ModelError(f"Input {i.name!r} has the element type {kind}, which is none of ONNX.")
             inputs[i.name] = Value(i.type, hint=i.name)
             check_size(inputs[i.name], f"Input {i.name!r}")
     if straight_through is None:

@@ -10,7 +10,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorPr
 
 from ortpartial.exceptions import ModelError
 
-__all__ = ["check_tensors", "list_tensors", "measure_bytes"]
+__all__ = ["check_names", "check_tensors", "list_tensors", "measure_bytes"]
 
 #: Bits of an element in memory of the types that are packed.
 _PACKED = {"FLOAT4E2M1": 4, "INT2": 2, "INT4": 4, "UINT2": 2, "UINT4": 4}
@@ -49,6 +49,65 @@ def check_tensors(proto: ModelProto) -> None:
                 _check(t)
             except ValueError as e:
                 raise ModelError(f"The tensor {what} {e}") from None
+
+
+def check_names(proto: ModelProto) -> None:
+    """Refuse a model whose names are not in UTF-8, which Python reads as bytes: no other code expects them.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The model, not validated yet.
+
+    Raises
+    ------
+    ModelError
+        The message has the name.
+    """
+    for name in _list_names(proto):
+        if not isinstance(name, str):
+            raise ModelError(f"The model has the name {name!r:.200}, which is no text in UTF-8.")
+
+
+def _list_names(proto: ModelProto) -> Iterator[Any]:
+    """The names in a model."""
+    for o in proto.opset_import:
+        yield o.domain
+    for p in proto.metadata_props:
+        yield from (p.key, p.value)
+    for function in proto.functions:
+        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
+        yield from (o.domain for o in function.opset_import)
+        yield from _list_node_names(function)
+    infos = [(i.initialization, i.algorithm) for i in proto.training_info]
+    for graph in (proto.graph, *(g for pair in infos for g in pair)):
+        yield from _list_graph_names(graph)
+    for info in proto.training_info:
+        for b in (*info.update_binding, *info.initialization_binding):
+            yield from (b.key, b.value)
+
+
+def _list_graph_names(graph: GraphProto) -> Iterator[Any]:
+    yield graph.name
+    yield from (t.name for t in graph.initializer)
+    yield from (t.values.name for t in graph.sparse_initializer)
+    for v in (*graph.input, *graph.output, *graph.value_info):
+        yield v.name
+        yield from (d.dim_param for d in v.type.tensor_type.shape.dim)
+        for p in v.metadata_props:
+            yield from (p.key, p.value)
+    yield from _list_node_names(graph)
+
+
+def _list_node_names(container: GraphProto | FunctionProto) -> Iterator[Any]:
+    for node in container.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for p in node.metadata_props:
+            yield from (p.key, p.value)
+        for a in node.attribute:
+            yield from (a.name, a.ref_attr_name)
+            for graph in (*((a.g,) if a.HasField("g") else ()), *a.graphs):
+                yield from _list_graph_names(graph)
 
 
 def _check(t: TensorProto) -> None:

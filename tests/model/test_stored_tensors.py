@@ -55,3 +55,21 @@ def test_every_way_to_store(dtype, shape):
     numbers = helper.make_tensor("w", raw.data_type, shape, array.astype(complex if array.dtype.kind == "c" else float))
     for t in (raw, numbers):
         assert load(model(t)).arrays["w"].astype(complex).tolist() == array.astype(complex).tolist()
+
+
+@pytest.mark.parametrize("name", ["one", "Add", "nodename"])
+def test_names_that_are_no_text(name):
+    """protobuf reads any bytes, and Python gets bytes for a text then."""
+    proto = model(TensorProto(name="w", data_type=FLOAT, dims=[1], raw_data=bytes(4)))
+    proto.graph.node[0].name = "nodename"
+    data = proto.SerializeToString()
+    with pytest.raises(ModelError, match=r"The model has the name b'\\xff.*', which is no text in UTF-8"):
+        load(data.replace(name.encode(), b"\xff" * len(name)))
+
+
+@pytest.mark.parametrize("kind", [0, 99, -(2**31)])
+def test_inputs_of_no_type(kind):
+    proto = model(TensorProto(name="w", data_type=FLOAT, dims=[1], raw_data=bytes(4)))
+    proto.graph.input[0].type.tensor_type.elem_type = kind
+    with pytest.raises(ModelError, match=f"Input 'x' has the element type {kind}, which is none of ONNX"):
+        load(proto)
