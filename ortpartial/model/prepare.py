@@ -164,11 +164,16 @@ def _add_named_inputs(nodes: Any) -> None:
     for node in nodes:
         if node.op_type == "Gradient" and node.domain == "ai.onnx.preview.training":
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            named = [n.decode() for n in (*attributes.get("xs", ()), *attributes.get("zs", ()))]
+            try:
+                named = [n.decode() for n in (*attributes.get("xs", ()), *attributes.get("zs", ()))]
+                y = attributes.get("y", b"").decode()
+            except (AttributeError, TypeError, ValueError):
+                raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names tensors by something else than "
+                                 f"texts.") from None
             if len(named) != len(node.input):
                 raise ModelError(f"Node {node.name or '(unnamed)'} (Gradient) names {len(named)} tensors in xs and zs, "
                                  f"and has {len(node.input)} inputs; one for each was expected.")
-            node.input.extend([*named, attributes.get("y", b"").decode()])
+            node.input.extend([*named, y])
 
 
 def _sort(nodes: Any) -> None:

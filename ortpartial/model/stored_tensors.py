@@ -52,7 +52,8 @@ def check_tensors(proto: ModelProto) -> None:
 
 
 def check_names(proto: ModelProto) -> None:
-    """Refuse a model whose names are not in UTF-8, which Python reads as bytes: no other code expects them.
+    """Refuse what no other code expects: names that are not in UTF-8, which Python reads as bytes, opsets beyond 32
+    bits, and operators of ONNX without outputs.
 
     Parameters
     ----------
@@ -67,6 +68,9 @@ def check_names(proto: ModelProto) -> None:
     for name in _list_names(proto):
         if not isinstance(name, str):
             raise ModelError(f"The model has the name {name!r:.200}, which is no text in UTF-8.")
+    for o in (*proto.opset_import, *(o for function in proto.functions for o in function.opset_import)):
+        if not -(2**31) <= o.version < 2**31:
+            raise ModelError(f"The model imports opset {o.version} of the domain {o.domain!r}, which is none.")
 
 
 def _list_names(proto: ModelProto) -> Iterator[Any]:
@@ -101,6 +105,8 @@ def _list_graph_names(graph: GraphProto) -> Iterator[Any]:
 
 def _list_node_names(container: GraphProto | FunctionProto) -> Iterator[Any]:
     for node in container.node:
+        if not node.output and node.domain in ("", "ai.onnx"):
+            raise ModelError(f"Node {node.name!r} ({node.op_type}) has no outputs.")
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         for p in node.metadata_props:
             yield from (p.key, p.value)
@@ -193,7 +199,7 @@ def _list_inside(container: GraphProto | FunctionProto) -> Iterator[tuple[str, T
 
 def _list_attribute(a: AttributeProto, what: str) -> Iterator[tuple[str, TensorProto]]:
     """The tensors of an attribute, in whatever field they are."""
-    if a.HasField("t"):
+    if a.HasField("t") or a.type == AttributeProto.TENSOR:
         yield what, a.t
     for t in a.tensors:
         yield what, t

@@ -442,7 +442,7 @@ BROKEN = {
 def test_an_initializer_of_another_size_than_its_shape():
     model = changed()
     model.training_info[0].algorithm.initializer[0].dims.append(2)
-    with pytest.raises(ModelError, match=r"\[0\].algorithm: the initializer 'rate' is not valid: cannot reshape array"):
+    with pytest.raises(ModelError, match=r"The tensor 'rate' of training_info\[0\].algorithm is FLOAT of shape"):
         check_training_info(model)
 
 
