@@ -255,7 +255,8 @@ def _convertible(graphs: Sequence[Any], outputs: Collection[str]) -> Iterator[No
     for node in nodes:
         if node.op_type == "Constant":
             constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-        elif node.op_type == "Identity" and node.input and node.input[0] in constants:  # torch's exporter merges equal initializers.
+        elif node.op_type == "Identity" and node.input and node.input[0] in constants:
+            # torch's exporter merges equal initializers.
             constants[node.output[0]] = constants[node.input[0]]
     for node in nodes:
         if node.op_type == "Dropout" and len(node.input) > 2:
