@@ -78,8 +78,8 @@ coverage: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers
 
 # Sphinx imports the package and, unless GALLERY=0, runs the examples. Warnings are errors, and every link has a target.
 docs: $(CPU)/.installed-test
-	$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(CPU)/bin/python -m sphinx --jobs=2 --fail-on-warning --keep-going --nitpicky --quiet \
-		-D plot_gallery=$(GALLERY) docs docs/_build/html
+	$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(CPU)/bin/python -m sphinx --fresh-env --jobs=2 --quiet \
+		--fail-on-warning --keep-going --nitpicky -D plot_gallery=$(GALLERY) docs docs/_build/html
 
 package: $(TOOLS)/.installed
 	$(TOOLS)/bin/nox --session package
