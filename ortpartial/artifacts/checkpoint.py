@@ -279,6 +279,8 @@ class _Writer:
                                2: ("Float32", state.learning_rate, 0.0), 3: ("UOffsetTRelative", vector, 0)})
 
     def _properties(self, properties: Mapping[str, int | float | str]) -> int:
+        properties = {n: v.item() if isinstance(v, np.generic) else v for n, v in properties.items()}
+
         def entries(kind: type, write: Callable[[Any], tuple[str, Any, Any]]) -> int:
             offsets = []
             for name, value in sorted(properties.items()):
@@ -287,8 +289,10 @@ class _Writer:
                     offsets.append(self._table(2, {0: ("UOffsetTRelative", text, 0), 1: content}))
             return self._vector(offsets)
 
-        if wrong := [n for n, v in properties.items() if type(v) not in (int, float, str)]:
-            raise CheckpointError(f"The property {wrong[0]!r} is no int, float or str.")
+        if wrong := [n for n, v in properties.items() if not isinstance(n, str) or type(v) not in (int, float, str)
+                     or (isinstance(v, int) and not -(2**63) <= v < 2**63)]:
+            raise CheckpointError(f"The property {wrong[0]!r} is no int, float or str that a checkpoint holds by a "
+                                  f"name: {properties[wrong[0]]!r}.")
         bags = [entries(int, lambda v: ("Int64", v, 0)), entries(float, lambda v: ("Float32", v, 0.0)),
                 entries(str, lambda v: ("UOffsetTRelative", self.builder.CreateString(v), 0))]
         return self._table(3, {i: ("UOffsetTRelative", o, 0) for i, o in enumerate(bags)})

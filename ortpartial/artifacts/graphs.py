@@ -171,8 +171,9 @@ def load_lowered(graph: TrainingGraph, sizes: dict[str, tuple[int, ...]] | None 
     model = load(graph.model, batch=sizes)
     for node in walk_nodes(topological(list(model.outputs.values()))):
         if isinstance(node.schema, OpaqueSchema) and node.domain == DOMAIN:
-            raise ModelError(f"{node!r}: com.microsoft.{node.op_type} is a kernel of onnxruntime's training that is "
-                             f"not known in other operators, and no runtime after 1.19.2 has it.")
+            raise ModelError(f"{node!r}: {DOMAIN}.{node.op_type.removeprefix(f'{DOMAIN}.')} is a kernel of "
+                             f"onnxruntime's training that is not known in other operators, and no runtime after "
+                             f"1.19.2 has it.")
     return model
 
 

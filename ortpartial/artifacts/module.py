@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
+from ortpartial.exceptions import CheckpointError, DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Value, to_dtype, variable
 from ortpartial.model import load as load_model
-from ortpartial.model import match_names, prune_outputs, write
+from ortpartial.model import prune_outputs, write
 from ortpartial.rewrites import rewrite_model
 from ortpartial.runtime import Buffer, Device, DeviceName
 
@@ -21,7 +22,7 @@ from .checkpoint import Checkpoint as Checkpoint
 from .graphs import load_lowered, read_eval_graph, read_training_graph
 from .optimizers import OptimizerModel, read_optimizer
 from .programs import CALLS, RATE, SEED, STEP, Composition, Key, Program, compose_training, compose_update, finish
-from .state import CheckpointState, Tensors
+from .state import CheckpointState, Tensors, to_array
 
 __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
 
@@ -118,15 +119,40 @@ class Module:
         self._device = Device.parse(device)
         # A kernel that is not known is an error now, and not at the first call.
         self._values = load_lowered(self._graph)
+        self._check_files(state)
+        seeds = np.frombuffer(_to_seed(seed).tobytes(), np.int32).copy()
         self.training, self.state = True, state
         self.optimizer: Optimizer | None = None
         state._open(list(self._graph.gradients), list(self._graph.statistics), self._device)
+        self._number = state._modules
         self._resets = True
-        seeds = np.frombuffer(np.int64(seed).tobytes(), np.int32).copy()
         #: Numbers that programs read, in memory that is shared with them.
         self._numbers = {RATE: Buffer(np.zeros((), np.float32)), STEP: Buffer(np.zeros((), np.int64)),
                          SEED: Buffer(seeds), CALLS: Buffer(np.zeros((), np.int64))}
         self._programs: dict[Any, Program] = {}
+
+    def _check_files(self, state: CheckpointState) -> None:
+        """Refuse a checkpoint or an evaluation model of another model."""
+        parameters = state.parameters
+        for n in self._graph.parameters:
+            declared, shape = self._values.inputs[n].shape, parameters[n].data.shape
+            if declared is not None and not _fits(shape, declared):
+                raise CheckpointError(f"The parameter {n!r} has shape {shape} in the checkpoint and {list(declared)} "
+                                      f"in the training model; give the checkpoint that was made with it.")
+        if self._eval is not None:
+            known = {*self._graph.inputs, *parameters.keys(), *(i.name for i in self._eval.graph.initializer)}
+            if other := [i.name for i in self._eval.graph.input if i.name not in known]:
+                raise ModelError(f"The evaluation model has the input {other[0]!r}, which neither the training model "
+                                 f"nor the checkpoint has; give the eval_model.onnx that was made with them.")
+
+    def _check_turn(self) -> None:
+        """Refuse to compute with parameters that another module has taken over."""
+        if self.state._modules != self._number:
+            raise SettingError("Another Module has been made of the state since, and trains it; use that one, or load "
+                               "the checkpoint once for each.")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("A Module cannot be pickled or copied; pickle its state, and make a Module of that.")
 
     # Names.
 
@@ -195,8 +221,13 @@ class Module:
         ------
         DataError
             An input is missing, or has the wrong type or shape.
+        ConvergenceError
+            The loss of training is NaN or infinite; parameters and gradients are those before that batch.
+        SettingError
+            Another module has been made of the state.
         """
         with self.state._turn.lock:
+            self._check_turn()
             if not self.training:
                 feeds = self._check(user_inputs)
                 return _unpack(self._program("evaluation", feeds, self._compose_evaluation).run(feeds))
@@ -223,12 +254,13 @@ class Module:
         ------
         SettingError
             There is no optimizer, or the module is in evaluation mode.
-        DataError
+        DataError, ConvergenceError
             As for a call.
         """
         if self.optimizer is None or not self.training:
             raise SettingError("A step needs an Optimizer of the module, and training mode.")
         with self.state._turn.lock:
+            self._check_turn()
             self.optimizer._write_numbers()
             results = self._train(user_inputs, self.optimizer._model)
             self.optimizer._count()
@@ -242,6 +274,9 @@ class Module:
     def _train(self, user_inputs: Sequence[Any], optimizer: OptimizerModel | None) -> Any:
         """Forward and backward, and a step of an optimizer where there is one."""
         feeds, accumulates = self._check(user_inputs), not self._resets
+        if empty := [n for n, a in feeds.items() if not a.size]:
+            raise DataError(f"The input {empty[0]!r} has no elements, by its shape {feeds[empty[0]].shape}; leave the "
+                            f"batch out.")
 
         def compose(sizes: Any) -> Composition:
             return compose_training(self._graph, optimizer, sizes, accumulates=accumulates)
@@ -281,7 +316,7 @@ class Module:
         known = self._values.inputs if self.training else self._eval_inputs()
         feeds = {}
         for name, value in zip(names, user_inputs, strict=True):
-            array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+            array = to_array(value, f"The input {name!r}")
             declared = known[name]
             if declared.dtype != array.dtype:
                 array = to_dtype(array, declared.dtype, f"The input {name!r}")
@@ -355,10 +390,10 @@ class Module:
         DataError
             It has another number of elements.
         """
-        flat = np.asarray(buffer.numpy() if hasattr(buffer, "numpy") else buffer).reshape(-1)
+        flat = to_array(buffer, "The buffer").reshape(-1)
         if flat.size != (size := self.get_parameters_size(trainable_only)):
             raise DataError(f"The parameters have {size} elements together, and the buffer {flat.size}.")
-        start = 0
+        flat, start = to_dtype(flat, np.dtype(np.float32), "The buffer"), 0
         for n in self._listed(trainable_only):
             shape = self.state.parameters[n].data.shape
             end = start + int(np.prod(shape, dtype=np.int64))
@@ -411,12 +446,18 @@ class Module:
             There is no evaluation model.
         DataError
             It has no such tensor.
+        ConvergenceError
+            The training has made a parameter NaN or infinite; the file remains as it is.
         """
-        model, names = self.forward_model(), list(graph_output_names)
+        model = self.forward_model()
+        names = [graph_output_names] if isinstance(graph_output_names, str) else list(graph_output_names or ())
         values = load_model(model).values
         computed = [n for n in values if n not in self.state.parameters]
         if not names or (unknown := [n for n in names if n not in computed]):
-            match_names(computed, [*computed, *(unknown if names else ["(none)"])], "output")
+            what = f"the evaluation model does not compute {unknown[0]!r}" if names else "none was given"
+            raise DataError(f"The outputs are names of tensors, and {what}; it has "
+                            f"{', '.join(map(repr, computed))}.")
+        self.state._check_finite("forward_model")
         have = {o.name for o in model.graph.output}
         for n in names:
             if n not in have:
@@ -444,6 +485,23 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
     return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
 
+def _to_seed(seed: Any) -> np.int64:
+    try:
+        return np.int64(operator.index(seed))
+    except (TypeError, OverflowError):
+        raise SettingError(f"seed is {seed!r}; a whole number of 64 bits was expected.") from None
+
+
+def _to_rate(rate: Any, name: str) -> float:
+    try:
+        number = float(rate)
+    except (TypeError, ValueError, OverflowError):
+        number = np.nan
+    if not 0 <= number <= float(np.finfo(np.float32).max):
+        raise SettingError(f"{name} is {rate!r}; a finite number of at least 0 was expected.")
+    return number
+
+
 class Optimizer:
     """An optimizer, as `onnxruntime.training.api.Optimizer`: AdamW or SGD, with or without clipping of gradients.
 
@@ -465,6 +523,9 @@ class Optimizer:
     """
 
     def __init__(self, optimizer_uri: Any, module: Module):
+        if not isinstance(module, Module):
+            raise SettingError(f"module is a Module of ortpartial.artifacts, not {type(module).__name__}.")
+        module._check_turn()
         self._model, self._module = read_optimizer(optimizer_uri), module
         self._state = module.state._open_optimizer(self._model.momentums, module._device)
         self._rate = self._state.learning_rate
@@ -473,9 +534,19 @@ class Optimizer:
         module.optimizer = self
 
     def step(self) -> None:
-        """Change the parameters by the gradients that are there."""
+        """Change the parameters by the gradients that are there.
+
+        Raises
+        ------
+        SettingError
+            Another optimizer has been made for the module, or another module of its state.
+        """
         module = self._module
         with module.state._turn.lock:
+            module._check_turn()
+            if module.optimizer is not self:
+                raise SettingError("Another Optimizer has been made for the module since, and has its momentums; use "
+                                   "that one.")
             self._write_numbers()
             if self._update is None:
                 self._update = Program(self._compose(), module._places(), module._numbers, module._device)
@@ -505,9 +576,14 @@ class Optimizer:
         Parameters
         ----------
         learning_rate : float
-            It.
+            A number of at least 0.
+
+        Raises
+        ------
+        SettingError
+            It is negative, NaN or no number.
         """
-        self._rate = float(learning_rate)
+        self._rate = _to_rate(learning_rate, "The learning rate")
 
     def get_learning_rate(self) -> float:
         """The learning rate of the next step.
@@ -517,6 +593,9 @@ class Optimizer:
         float
         """
         return self._rate
+
+    def __reduce__(self) -> Any:
+        raise TypeError("An Optimizer cannot be pickled or copied; pickle the state of its module.")
 
     def __repr__(self) -> str:
         return f"<Optimizer {self._model!r}, {self._state.step} steps taken>"
@@ -545,11 +624,14 @@ class LinearLRScheduler:
     """
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float):
-        if warmup_step_count < 0 or total_step_count < 1:
-            raise SettingError(f"warmup_step_count is at least 0 and total_step_count at least 1, not "
-                               f"{warmup_step_count} and {total_step_count}.")
+        if not isinstance(optimizer, Optimizer):
+            raise SettingError(f"optimizer is an Optimizer of ortpartial.artifacts, not {type(optimizer).__name__}.")
+        counts = warmup_step_count, total_step_count
+        if not all(isinstance(n, int | np.integer) for n in counts) or counts[0] < 0 or counts[1] < max(1, counts[0]):
+            raise SettingError(f"warmup_step_count is a whole number of at least 0, and total_step_count one of at "
+                               f"least 1 that is not less, not {warmup_step_count!r} and {total_step_count!r}.")
         self._optimizer, self._warmup, self._total = optimizer, warmup_step_count, total_step_count
-        self._initial = float(initial_lr)
+        self._initial = _to_rate(initial_lr, "initial_lr")
         self.step()
 
     def step(self) -> None:

@@ -141,9 +141,10 @@ def read_optimizer(source: ModelProto | bytes | str | os.PathLike[str]) -> Optim
     """
     graph = read(source).graph
     nodes = {node.op_type: node for node in graph.node}
-    if len(nodes) != len(graph.node) or (unknown := sorted(set(nodes) - _KNOWN)):
-        name = unknown[0] if len(nodes) == len(graph.node) else "the same operator twice"
-        raise ModelError(f"The optimizer model has {name}; {', '.join(sorted(_KNOWN))} are known.")
+    if unknown := sorted(set(nodes) - _KNOWN):
+        raise ModelError(f"The optimizer model has {unknown[0]}; {', '.join(sorted(_KNOWN))} are known.")
+    if len(nodes) != len(graph.node):
+        raise ModelError("The optimizer model has the same operator twice; one of each was expected.")
     clipping = nodes.pop("InplaceClipGradNorm", None)
     if len(nodes) != 1:
         raise ModelError(f"The optimizer model has {len(nodes)} optimizers; one was expected.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.exceptions import ModelError
+from ortpartial.exceptions import ConvergenceError, ModelError
 from ortpartial.graph import Node, Value, build, cast, find_inputs, rewrite, variable
 from ortpartial.model import Model, check_indices, index_ranges
 from ortpartial.rewrites import rewrite_model, rewrite_step
@@ -87,18 +87,20 @@ class Program:
         self._bindings: dict[tuple[int, ...], Binding] = {}
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Run once, take over the new state, and return copies of the other outputs."""
+        """Run once, take over the new state unless the loss is NaN, and return copies of the other outputs."""
         check_indices(self._ranges, feeds)
         binding = self._bind()
         for name in self._fed:
             binding.bind_input(name, feeds[name])
         binding.run()
+        results = binding.ortvalues() if self._returned else {}
+        arrays = [as_numpy(results[n]) for n in self._returned]
+        if self._changed and arrays and arrays[0].dtype.kind == "f" and not np.isfinite(arrays[0]).all():
+            raise ConvergenceError(f"The loss {self._returned[0]!r} is {arrays[0]}; parameters and gradients are those "
+                                   f"before that batch. Look for NaN in the data, or lower the learning rate.")
         for tensors in self._changed:
             tensors.flip()
-        if not self._returned:
-            return []
-        results = binding.ortvalues()
-        return [as_numpy(results[n]) for n in self._returned]
+        return arrays
 
     def _bind(self) -> Binding:
         """The binding for the buffers that are current."""

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ortpartial.exceptions import CheckpointError, DataError
+from ortpartial.exceptions import CheckpointError, DataError, SettingError
+from ortpartial.graph import to_dtype
+from ortpartial.model import check_finite
 from ortpartial.runtime import CPU, Buffer, Device, Turn
 
 from .checkpoint import Checkpoint, OptimizerState, read_checkpoint, write_checkpoint
 
-__all__ = ["CheckpointState", "Parameter", "Parameters", "Tensors"]
+__all__ = ["CheckpointState", "Parameter", "Parameters", "Tensors", "to_array"]
+
+
+def to_array(data: Any, what: str) -> np.ndarray:
+    """What a user gives as an array, a tensor of torch included."""
+    if data is None:
+        raise DataError(f"{what} is None; an array was expected.")
+    if hasattr(data, "detach") and hasattr(data, "cpu"):
+        data = data.detach().cpu()
+    elif hasattr(data, "numpy"):  # an OrtValue
+        data = data.numpy()
+    try:
+        return np.asarray(data)
+    except (TypeError, ValueError) as e:
+        raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
 
 
 class Tensors:
@@ -65,13 +81,15 @@ class Parameter:
     ----------
     name : str
         Its name.
-    requires_grad : bool
-        Whether it is trained.
     """
 
     def __init__(self, name: str, state: CheckpointState):
         self.name, self._state = name, state
-        self.requires_grad = name in state._trainable
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether it is trained."""
+        return self.name in self._state._trainable
 
     @property
     def data(self) -> np.ndarray:
@@ -83,10 +101,10 @@ class Parameter:
     def data(self, value: np.ndarray) -> None:
         with self._state._turn.lock:
             buffer = self._state._tensors(self.name).current(self.name)
-            array = np.asarray(value)
+            array = to_array(value, f"The parameter {self.name!r}")
             if array.shape != buffer.shape:
                 raise DataError(f"The parameter {self.name!r} has the shape {buffer.shape}, not {array.shape}.")
-            buffer.fill(array.astype(buffer.dtype, copy=False))
+            buffer.fill(to_dtype(array, buffer.dtype, f"The parameter {self.name!r}"))
 
     @property
     def grad(self) -> np.ndarray | None:
@@ -99,7 +117,7 @@ class Parameter:
         return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"
 
 
-class Parameters(MutableMapping[str, Parameter]):
+class Parameters:
     """The parameters of a `CheckpointState` by name. An array that is assigned becomes the content of one.
 
     As in onnxruntime, iteration is over pairs of names and parameters.
@@ -122,11 +140,23 @@ class Parameters(MutableMapping[str, Parameter]):
     def __contains__(self, name: object) -> bool:
         return name in self._state._names
 
-    def keys(self) -> list[str]:  # type: ignore[override]
+    def keys(self) -> list[str]:
         """The names, those of trained ones first."""
         return [*self._state._names]
 
-    def __iter__(self) -> Iterator[Any]:
+    def values(self) -> list[Parameter]:
+        """The parameters."""
+        return [self[name] for name in self.keys()]
+
+    def items(self) -> list[tuple[str, Parameter]]:
+        """Pairs of names and parameters."""
+        return [*self]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A parameter, or the default where there is none of the name."""
+        return Parameter(name, self._state) if name in self else default
+
+    def __iter__(self) -> Iterator[tuple[str, Parameter]]:
         return ((name, self[name]) for name in self.keys())
 
     def __len__(self) -> int:
@@ -162,13 +192,22 @@ class CheckpointState:
     """
 
     def __init__(self, checkpoint: Checkpoint):
+        if not isinstance(checkpoint, Checkpoint):
+            raise SettingError(f"A CheckpointState is made of a Checkpoint, not a {type(checkpoint).__name__}; "
+                               f"load_checkpoint reads a file.")
         if len(checkpoint.optimizers) > 1:
             raise CheckpointError(f"The checkpoint has the groups {', '.join(sorted(checkpoint.optimizers))} of "
                                   f"parameters; one was expected.")
         self._turn = Turn()
-        self._names, self._trainable = [*checkpoint.trainable, *checkpoint.frozen], frozenset(checkpoint.trainable)
-        self._trained, self._fixed = Tensors(checkpoint.trainable), Tensors(checkpoint.frozen)
+        trainable, frozen = ({n: to_array(a, f"The parameter {n!r}") for n, a in arrays.items()}
+                             for arrays in (checkpoint.trainable, checkpoint.frozen))
+        self._names, self._trainable = [*trainable, *frozen], frozenset(trainable)
+        #: What was finite at first, and is to be so when it is saved.
+        self._finite = {n for n, a in {**trainable, **frozen}.items() if a.dtype.kind != "f" or np.isfinite(a).all()}
+        self._trained, self._fixed = Tensors(trainable), Tensors(frozen)
         self._moving, self._gradients = Tensors({}), Tensors({})
+        #: How many modules have been made of it; the last one has it.
+        self._modules = 0
         self._group = next(iter(checkpoint.optimizers), "group0")
         self._optimizer = checkpoint.optimizers.get(self._group)
         #: The momentums by their names, with all their parameters; they change with the trained parameters.
@@ -204,7 +243,16 @@ class CheckpointState:
             The file.
         include_optimizer_state : bool
             Whether the momentums and the number of steps are in it.
+
+        Raises
+        ------
+        ConvergenceError
+            The training has made a parameter NaN or infinite; the file remains as it is.
         """
+        if not isinstance(state, CheckpointState):
+            raise SettingError(f"save_checkpoint takes a CheckpointState and then a path, not a "
+                               f"{type(state).__name__}; that of a Module is its attribute state.")
+        state._check_finite("to_checkpoint")
         write_checkpoint(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
 
     def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
@@ -232,6 +280,14 @@ class CheckpointState:
         frozen = {n: a for n, a in arrays.items() if n not in self._trainable}
         return Checkpoint(trainable, frozen, groups, dict(self.properties))
 
+    def _check_finite(self, instead: str) -> None:
+        """Refuse to write what a training has made NaN or infinite."""
+        arrays = {n: self.parameters[n].data for n in self._names if n in self._finite}
+        check_finite(arrays, dict.fromkeys(arrays, np.zeros(1)), instead)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CheckpointState, (self.to_checkpoint(),)
+
     def _tensors(self, name: str) -> Tensors:
         """The tensors that a parameter is among."""
         return next(t for t in (self._trained, self._moving, self._fixed) if name in t)
@@ -241,6 +297,7 @@ class CheckpointState:
         if missing := [n for n in gradients if n not in self._trainable]:
             raise CheckpointError(f"The training model trains {missing[0]!r}, which is frozen in the checkpoint; give "
                                   f"the checkpoint that was made with the model.")
+        self._modules += 1
         arrays = {n: self._tensors(n).current(n).numpy() for n in self._names}
         self._trained = Tensors({n: arrays[n] for n in gradients}, device)
         self._moving = Tensors({n: arrays[n] for n in statistics}, device)
@@ -252,7 +309,7 @@ class CheckpointState:
         """The state of an optimizer with these momentums, which begin as 0 where the checkpoint has none."""
         if self._optimizer is None:
             self._optimizer = OptimizerState()
-        stored = self._optimizer.momentums
+        stored = self.to_checkpoint().optimizers[self._group].momentums
         momentums: dict[str, dict[str, np.ndarray]] = {m: {} for m in names}
         for n in self._trained:
             like = self._trained.current(n)

@@ -44,6 +44,12 @@ def test_what_is_written_is_read(tmp_path):
     found.trainable["float32"][:] = 1  # a copy that may be written to
 
 
+def test_numbers_of_numpy_are_properties(tmp_path):
+    properties = {"loss": np.float32(0.5), "epoch": np.int64(3)}
+    write_checkpoint(Checkpoint({}, properties=properties), tmp_path / "checkpoint")
+    assert read_checkpoint(tmp_path / "checkpoint").properties == {"loss": 0.5, "epoch": 3}
+
+
 def test_an_empty_checkpoint(tmp_path):
     write_checkpoint(Checkpoint({}), tmp_path / "checkpoint")
     assert read_checkpoint(tmp_path / "checkpoint") == Checkpoint({})
@@ -214,6 +220,9 @@ def test_what_cannot_be_written(tmp_path, monkeypatch):
         write_checkpoint(Checkpoint({"w": np.zeros(1, np.complex64)}), path)
     with pytest.raises(CheckpointError, match="property 'p' is no int, float or str"):
         write_checkpoint(Checkpoint({}, properties={"p": None}), path)
+    for properties in ({3: 1}, {"large": 2**63}):
+        with pytest.raises(CheckpointError, match="is no int, float or str that a checkpoint holds"):
+            write_checkpoint(Checkpoint({}, properties=properties), path)
     monkeypatch.setattr(checkpoint_module, "_LARGEST", 3)
     with pytest.raises(CheckpointError, match="would have 4 bytes; save the model"):
         write_checkpoint(Checkpoint({"w": np.zeros(1, np.float32)}), path)

@@ -1,5 +1,8 @@
 """Training goes on from the files of onnxruntime 1.19.2, on any runtime, and reaches what it would have reached."""
 
+import copy
+import pickle
+
 import numpy as np
 import onnx
 import pytest
@@ -22,7 +25,7 @@ from training_artifacts import (
 
 from ortpartial import OrtGradientOptimizer, artifacts
 from ortpartial.artifacts import CheckpointState, LinearLRScheduler, read_checkpoint
-from ortpartial.exceptions import CheckpointError, DataError, ModelError, SettingError
+from ortpartial.exceptions import CheckpointError, ConvergenceError, DataError, ModelError, SettingError
 from ortpartial.runtime import Session
 
 
@@ -487,3 +490,123 @@ def test_kernels_that_are_not_known_are_refused_by_name():
     state = CheckpointState.load_checkpoint(STORED / "mlp" / "checkpoint")
     with pytest.raises(ModelError, match=r"com.microsoft.NcclAllReduce is a kernel .* not\s+known"):
         artifacts.Module(model, state)
+
+
+def is_state(module, arrays):
+    return all(np.array_equal(p.data, arrays[n]) for n, p in module.state.parameters)
+
+
+def test_a_loss_of_nan_changes_nothing(tmp_path):
+    module = open_module(STORED / "mlp", 0.1)
+    x, y = make_batches("mlp")[0]
+    module.step(x, y)
+    before, broken = arrays_of(module.state), x.copy()
+    broken[0, 0] = np.nan
+    for call in (module, module.step):
+        with pytest.raises(ConvergenceError, match="is nan; parameters and gradients are those before"):
+            call(broken, y)
+        assert is_state(module, before)
+        assert np.isfinite(module.state.parameters["0.weight"].grad).all()
+    CheckpointState.save_checkpoint(module.state, tmp_path / "checkpoint")
+    module.state.parameters["0.bias"] = np.full(16, np.inf)
+    with pytest.raises(ConvergenceError, match=r"'0.bias' is no longer finite, and nothing is written"):
+        CheckpointState.save_checkpoint(module.state, tmp_path / "checkpoint")
+    assert_close(CheckpointState.load_checkpoint(tmp_path / "checkpoint"), before, 0)
+    with pytest.raises(ConvergenceError, match="nothing is written"):
+        module.export_model_for_inferencing(tmp_path / "model.onnx", ["scores"])
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_a_state_has_one_module_and_one_optimizer():
+    """What would train numbers that nobody reads is refused, and a state goes on with its momentums."""
+    whole, first = open_module(STORED / "mlp", 0.01), open_module(STORED / "mlp", 0.01)
+    batches = make_batches("mlp")
+    train(whole, batches, 4)
+    train(first, batches, 2)
+    files = STORED / "mlp"
+    old = first.optimizer
+    artifacts.Optimizer(files / "optimizer_model.onnx", first)
+    with pytest.raises(SettingError, match="Another Optimizer has been made"):
+        old.step()
+    first.optimizer.set_learning_rate(0.01)
+    first.step(*batches[2])
+    second = artifacts.Module(files / "training_model.onnx", first.state)
+    artifacts.Optimizer(files / "optimizer_model.onnx", second).set_learning_rate(0.01)
+    for use in (first, first.step, lambda *_: first.optimizer.step()):
+        with pytest.raises(SettingError, match="Another Module has been made of the state"):
+            use(*batches[3])
+    second.step(*batches[3])
+    assert_close(second.state, arrays_of(whole.state), 0)
+
+
+def test_files_of_another_model_are_refused():
+    files, content = STORED / "mlp", read_checkpoint(STORED / "mlp" / "checkpoint")
+    with pytest.raises(ModelError, match=r"evaluation model has the input '3.weight', which neither"):
+        artifacts.Module(files / "training_model.onnx", CheckpointState(content), STORED / "cnn" / "eval_model.onnx")
+    with pytest.raises(ModelError, match=r"The optimizer model has .*; AdamWOptimizer"):
+        artifacts.Optimizer(files / "training_model.onnx", artifacts.load(files))
+    content.trainable["0.bias"] = np.zeros(17, np.float32)
+    with pytest.raises(CheckpointError, match=r"'0.bias' has shape \(17,\) in the checkpoint and \[16\] in the"):
+        artifacts.Module(files / "training_model.onnx", CheckpointState(content))
+
+
+@pytest.mark.parametrize("rate", [-1, np.nan, np.inf, 1e300, "a", None, [0.1]])
+def test_learning_rates_are_checked(rate):
+    module = open_module(STORED / "mlp", 0)
+    x, y = make_batches("mlp")[0]
+    before = arrays_of(module.state)
+    with pytest.raises(SettingError, match="a finite number of at least 0 was expected"):
+        module.optimizer.set_learning_rate(rate)
+    with pytest.raises(SettingError, match="initial_lr is"):
+        LinearLRScheduler(module.optimizer, 1, 5, rate)
+    module.step(x, y)
+    assert is_state(module, before)
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda m, x, y: m(x[:0], y[:0]), DataError, r"'input_0' has no elements, by its shape \(0, 64\)"),
+        (lambda m, x, y: m([[1.0], [1.0, 2.0]], y), DataError, "'input_0' is no rectangular array"),
+        (lambda m, x, y: m(None, y), DataError, "'input_0' is None"),
+        (lambda m, x, y: m.copy_buffer_to_parameters(["a"] * 1108), DataError, "The buffer is <U1"),
+        (lambda m, x, y: m.state.parameters.__setitem__("0.bias", ["1"] * 16), DataError, "'0.bias' is <U1"),
+        (lambda m, x, y: LinearLRScheduler(m.optimizer, 9, 5, 0.1), SettingError, "not 9 and 5"),
+        (lambda m, x, y: LinearLRScheduler(m.optimizer, 1.5, 5, 0.1), SettingError, "not 1.5 and 5"),
+        (lambda m, x, y: LinearLRScheduler(m, 1, 5, 0.1), SettingError, "not Module"),
+        (lambda m, x, y: artifacts.Optimizer("optimizer_model.onnx", m.state), SettingError, "not CheckpointSt"),
+        (lambda m, x, y: artifacts.load(STORED / "mlp", seed="a"), SettingError, "seed is 'a'"),
+        (lambda m, x, y: artifacts.load(STORED / "mlp", seed=2**70), SettingError, "whole number of 64 bits"),
+        (lambda m, x, y: CheckpointState.save_checkpoint(m, "file"), SettingError, "its attribute state"),
+        (lambda m, x, y: CheckpointState({"w": x}), SettingError, "not a dict; load_checkpoint"),
+        (lambda m, x, y: m.export_model_for_inferencing("file", []), DataError, "none was given; it has"),
+        (lambda m, x, y: pickle.dumps(m), TypeError, "pickle its state"),
+        (lambda m, x, y: copy.copy(m.optimizer), TypeError, "pickle the state"),
+    ],
+)
+def test_slips_have_one_answer(use, error, message):
+    module = open_module(STORED / "mlp", 0.1)
+    x, y = make_batches("mlp")[0]
+    before = arrays_of(module.state)
+    with pytest.raises(error, match=message):
+        use(module, x, y)
+    assert is_state(module, before)
+
+
+def test_a_state_is_pickled_with_its_momentums():
+    module, batches = open_module(STORED / "mlp", 0.01), make_batches("mlp")
+    train(module, batches, 2)
+    other = artifacts.Module(STORED / "mlp" / "training_model.onnx", pickle.loads(pickle.dumps(module.state)))
+    artifacts.Optimizer(STORED / "mlp" / "optimizer_model.onnx", other).set_learning_rate(0.01)
+    assert other.step(*batches[2]) == module.step(*batches[2])
+    assert arrays_equal(other, module)
+
+
+def test_parameters_are_pairs():
+    parameters = artifacts.load(STORED / "mlp").state.parameters
+    assert [n for n, _ in parameters.items()] == parameters.keys() == [p.name for p in parameters.values()]
+    assert dict(parameters).keys() == set(parameters.keys())
+    assert parameters.get("bias") is None
+    assert parameters.get("0.bias").name == "0.bias"
+    with pytest.raises(AttributeError, match="requires_grad"):
+        parameters["0.bias"].requires_grad = False
