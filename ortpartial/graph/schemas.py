@@ -31,7 +31,9 @@ def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
             return defs.get_schema(op_type, version, domain)
         return defs.get_schema(op_type, domain)
     except defs.SchemaError:
-        raise UnknownOperatorError(_unknown(op_type, domain, version)) from None
+        error = UnknownOperatorError(_unknown(op_type, domain, version))
+        error.name = op_type  # Python would add a guess of its own to an AttributeError without a name
+        raise error from None
 
 
 def register_schema(schema: defs.OpSchema, infer: Callable[[Any], None]) -> None:

@@ -5,7 +5,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-import sys
 from itertools import pairwise
 
 import pytest
@@ -156,8 +155,6 @@ def test_documented(name):
 def test_example(name, tmp_path, monkeypatch):
     if name.endswith(".TensorBoard"):
         pytest.importorskip("tensorboard", reason="this example needs tensorboard")
-    if name.endswith(".UnknownOperatorError") and sys.version_info < (3, 11):
-        pytest.skip("Python 3.10 adds a guess of its own to the message")
     # Examples may write files, and register rules whose names end with the example.
     monkeypatch.chdir(tmp_path)
     rules = dict(RULES)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import traceback
 from importlib.metadata import version
 
 import numpy as np
@@ -44,6 +45,13 @@ def test_accepted_types_are_those_of_the_formal_parameters():
     for schema in defs.get_all_schemas_with_history():
         for i, p in enumerate(schema.inputs):
             assert p.type_str in ("T1", "seq(T)") or accepted_types(schema, i) == set(p.types)
+
+
+def test_one_guess_for_a_misspelt_operator():
+    assert op.Relu
+    with pytest.raises(AttributeError) as caught:
+        _ = op.Rellu
+    assert "".join(traceback.format_exception(caught.value)).count("Did you mean") == 1
 
 
 def test_an_input_of_one_type():
