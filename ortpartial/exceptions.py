@@ -175,23 +175,87 @@ class DeviceError(OrtPartialError, RuntimeError):
 
 
 class ProcessError(OrtPartialError, RuntimeError):
-    """Another process of a data-parallel training has ended or hangs, so that this one cannot continue."""
+    """Another process of a data-parallel training has ended or hangs, so that this one cannot continue.
+
+    Examples
+    --------
+    The other process of two trains for one epoch and ends.
+
+    >>> import multiprocessing, pathlib
+    >>> import torch.distributed as dist
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> def train(rank, epochs):
+    ...     store = pathlib.Path("store").absolute().as_uri()
+    ...     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    ...     optimizer = OrtGradientForwardBackwardOptimizer(model, max_iter=epochs, distributed=True)
+    ...     optimizer.fit([[1.0, 2.0], [2.0, 1.0]], [1.0, 2.0])
+    >>> other = multiprocessing.get_context("fork").Process(target=train, args=(1, 1))
+    >>> other.start()
+    >>> train(0, 1000)
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ProcessError: Process 0 of 2 has lost the others: ... What was trained until then is kept.
+    >>> dist.destroy_process_group()
+    >>> other.join()
+    """
 
 
 class RuntimeMissingError(OrtPartialError, ImportError):
-    """onnxruntime, its training build or torch is not installed; the message names the extra to install."""
+    """onnxruntime, its training build or torch is not installed; the message names the extra to install.
+
+    Examples
+    --------
+    >>> from unittest.mock import patch
+    >>> from ortpartial.callbacks import MLflow
+    >>> with patch.dict("sys.modules", mlflow=None):  # as if it were not installed
+    ...     MLflow()
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.RuntimeMissingError: MLflow() needs the package mlflow: pip install mlflow.
+    """
 
 
 class UntranslatableError(OrtPartialError, NotImplementedError):
-    """A step holds an operator that cannot be written in C; the message names it."""
+    """A step holds an operator that cannot be written in C; the message names it.
+
+    Examples
+    --------
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, op, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2, 2])], {"y": op.Det(x) * constant([1.0], hint="w")})
+    >>> OrtGradientForwardBackwardOptimizer(model, engine="native").fit([[[1.0, 2.0], [3.0, 4.0]]], [1.0])
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.UntranslatableError: Det ... is not among the operators that are written in C. ...
+    """
 
 
 class CompilerMissingError(OrtPartialError, ImportError):
-    """There is no C compiler that runs; the message says what to install."""
+    """There is no C compiler that runs; the message says what to install.
+
+    Examples
+    --------
+    >>> from unittest.mock import patch
+    >>> from ortpartial.native import compile_library
+    >>> with patch.dict("os.environ", CC="", PATH="nowhere"):  # as if none were installed
+    ...     compile_library("int twice(int x) { return 2 * x; }")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.CompilerMissingError: There is no C compiler that works (cc is not installed; ...
+    """
 
 
 class CompilerError(OrtPartialError, RuntimeError):
-    """The C compiler refused a file or took too long, or what it wrote cannot be loaded; the message has its words."""
+    """The C compiler refused a file or took too long, or what it wrote cannot be loaded; the message has its words.
+
+    Examples
+    --------
+    >>> from ortpartial.native import compile_library
+    >>> compile_library("int twice(int x) { return 2 * y; }")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.CompilerError: ... ends with status 1: source.c: ...
+    """
 
 
 class ConvergenceError(OrtPartialError, ArithmeticError):
@@ -209,15 +273,60 @@ class ConvergenceError(OrtPartialError, ArithmeticError):
 
 
 class ConvergenceWarning(_NamingWarning):
-    """Training ended or continued in a questionable state, such as before it converged."""
+    """Training ended or continued in a questionable state, such as before it converged.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(model, max_iter=3, accumulate=4)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     optimizer = optimizer.fit([[1.0, 2.0]], [1.0])
+    >>> str(caught[0].message)
+    'accumulate=4 takes as many batches for an update, and there are 3: no weight changes.'
+    """
 
 
 class CheckpointWarning(_NamingWarning):
-    """A checkpoint is damaged or none of this library, and the one before it is used."""
+    """A checkpoint is damaged or none of this library, and the one before it is used.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from pathlib import Path
+    >>> from ortpartial import Checkpoint, OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> settings = {"max_iter": 3, "callbacks": [Checkpoint("run")]}
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(model, **settings).fit([[1.0, 2.0]], [1.0])
+    >>> newest = max(Path("run").glob("*.safetensors"))
+    >>> newest.write_text("cut off")
+    7
+    >>> again = OrtGradientForwardBackwardOptimizer(model, **settings)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     again = again.fit([[1.0, 2.0]], [1.0], resume="run")
+    >>> str(caught[0].message)
+    "...checkpoint-000004.safetensors' is no safetensors file, or a damaged one. The training goes on from ..."
+    """
 
 
 class DeviceWarning(_NamingWarning):
-    """An execution provider was asked for and does not run a graph, which runs on the CPU instead."""
+    """An execution provider was asked for and does not run a graph, which runs on the CPU instead.
+
+    Examples
+    --------
+    A training that is to run on its device, or not at all, takes the warning for an error.
+
+    >>> import warnings
+    >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
+    >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
+    >>> from ortpartial.exceptions import DeviceWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", DeviceWarning)
+    ...     optimizer = OrtGradientForwardBackwardOptimizer(model, device="cpu").fit([[1.0, 2.0]], [1.0])
+    """
 
 
 class ModelWarning(_NamingWarning):

@@ -42,6 +42,13 @@ class OptimizerState:
         The initial learning rate.
     momentums : dict of str to dict of str to numpy.ndarray
         By parameter, its momentums by name: ``momentum0`` and ``momentum1`` of AdamW, none of SGD.
+
+    Examples
+    --------
+    >>> state = OptimizerState(step=100, learning_rate=0.01)
+    >>> write_checkpoint(Checkpoint({"w": np.zeros((2, 1), np.float32)}, optimizers={"group0": state}), "checkpoint")
+    >>> read_checkpoint("checkpoint").optimizers["group0"].step
+    100
     """
 
     step: int = 0
@@ -211,6 +218,13 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> No
         It is larger than the 2 GB that the format allows, or holds a dtype that it has not.
     OSError
         The file cannot be written.
+
+    Examples
+    --------
+    >>> checkpoint = Checkpoint({"w": np.array([[1.0], [2.0]], np.float32)})
+    >>> write_checkpoint(checkpoint, "checkpoint")
+    >>> read_checkpoint("checkpoint").trainable["w"].ravel()
+    array([1., 2.], dtype=float32)
     """
     path = Path(path)
     write_files({path.name: _Writer().write(checkpoint)}, path.parent)

@@ -519,7 +519,32 @@ class Optimizer:
 
     Examples
     --------
-    See `Module`.
+    The loss is w·x; the models, written as text here, are files that `generate_artifacts` wrote.
+
+    >>> from onnx.parser import parse_model
+    >>> training_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     training (float[2] x, float[2] w, float[2] buffer, bool[1] reset) => (float loss, bool[1] done)
+    ...     {
+    ...         y = Mul (x, w)
+    ...         loss = ReduceSum <keepdims = 0> (y)
+    ...         w_grad = Identity (x)
+    ...         done = com.microsoft.InPlaceAccumulatorV2 (buffer, w_grad, reset)
+    ...     }''')
+    >>> optimizer_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     optimizer (float[1] learning_rate, int64[1] step, seq(float[]) params, seq(float[]) gradients,
+    ...                seq(float[]) first_order_moments) => (bool[1] done)
+    ...     { done = com.microsoft.SGDOptimizerV2 (learning_rate, params, gradients) }''')
+    >>> state = CheckpointState(Checkpoint({"w": np.ones(2, np.float32)}))
+    >>> module = Module(training_model, state)
+    >>> optimizer = Optimizer(optimizer_model, module)
+    >>> optimizer.set_learning_rate(0.5)
+    >>> module(np.array([1.0, 2.0], np.float32)).item()
+    3.0
+    >>> optimizer.step()
+    >>> state.parameters["w"].data
+    array([0.5, 0. ], dtype=float32)
     """
 
     def __init__(self, optimizer_uri: Any, module: Module):
@@ -620,7 +645,35 @@ class LinearLRScheduler:
 
     Examples
     --------
-    See `Module` for an optimizer, and for `load` the folder of one.
+    The loss is w·x; the models, written as text here, are files that `generate_artifacts` wrote.
+
+    >>> from onnx.parser import parse_model
+    >>> training_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     training (float[2] x, float[2] w, float[2] buffer, bool[1] reset) => (float loss, bool[1] done)
+    ...     {
+    ...         y = Mul (x, w)
+    ...         loss = ReduceSum <keepdims = 0> (y)
+    ...         w_grad = Identity (x)
+    ...         done = com.microsoft.InPlaceAccumulatorV2 (buffer, w_grad, reset)
+    ...     }''')
+    >>> optimizer_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     optimizer (float[1] learning_rate, int64[1] step, seq(float[]) params, seq(float[]) gradients,
+    ...                seq(float[]) first_order_moments) => (bool[1] done)
+    ...     { done = com.microsoft.SGDOptimizerV2 (learning_rate, params, gradients) }''')
+    >>> state = CheckpointState(Checkpoint({"w": np.ones(2, np.float32)}))
+    >>> module = Module(training_model, state)
+    >>> optimizer = Optimizer(optimizer_model, module)
+    >>> scheduler = LinearLRScheduler(optimizer, warmup_step_count=2, total_step_count=4, initial_lr=0.1)
+    >>> for _ in range(4):
+    ...     loss = module.step(np.array([1.0, 2.0], np.float32))
+    ...     scheduler.step()
+    ...     print(f"{optimizer.get_learning_rate():.2f}")
+    0.05
+    0.10
+    0.05
+    0.00
     """
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float):
@@ -674,12 +727,43 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
 
     Examples
     --------
+    The loss is w·x; `generate_artifacts` writes the models, which are text here.
+
+    >>> from onnx.parser import parse_model
+    >>> training_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     training (float[2] x, float[2] w, float[2] buffer, bool[1] reset) => (float loss, bool[1] done)
+    ...     {
+    ...         y = Mul (x, w)
+    ...         loss = ReduceSum <keepdims = 0> (y)
+    ...         w_grad = Identity (x)
+    ...         done = com.microsoft.InPlaceAccumulatorV2 (buffer, w_grad, reset)
+    ...     }''')
+    >>> optimizer_model = parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    ...     optimizer (float[1] learning_rate, int64[1] step, seq(float[]) params, seq(float[]) gradients,
+    ...                seq(float[]) first_order_moments) => (bool[1] done)
+    ...     { done = com.microsoft.SGDOptimizerV2 (learning_rate, params, gradients) }''')
+    >>> Path("folder").mkdir()
+    >>> Path("folder/training_model.onnx").write_bytes(training_model.SerializeToString()) > 0
+    True
+    >>> Path("folder/optimizer_model.onnx").write_bytes(optimizer_model.SerializeToString()) > 0
+    True
+    >>> weights = CheckpointState(Checkpoint({"w": np.ones(2, np.float32)}))
+    >>> CheckpointState.save_checkpoint(weights, "folder/checkpoint")
+
+    This is how a training goes on:
+
     >>> from ortpartial import artifacts
-    >>> module = artifacts.load("mnist")                                    # doctest: +SKIP
-    >>> module.optimizer.set_learning_rate(0.01)                            # doctest: +SKIP
-    >>> for images, labels in batches:                                      # doctest: +SKIP
-    ...     loss = module.step(images, labels)
-    >>> artifacts.CheckpointState.save_checkpoint(module.state, "trained")  # doctest: +SKIP
+    >>> module = artifacts.load("folder")
+    >>> module.optimizer.set_learning_rate(0.5)
+    >>> for x in np.eye(2, dtype=np.float32):
+    ...     print(module.step(x))
+    1.0
+    1.0
+    >>> artifacts.CheckpointState.save_checkpoint(module.state, "trained")
+    >>> artifacts.load("folder", checkpoint="trained").state.parameters["w"].data
+    array([0.5, 0.5], dtype=float32)
     """
     folder = Path(folder)
     files = {kind: folder / f"{prefix}{kind}_model.onnx" for kind in ("training", "eval", "optimizer")}

@@ -81,6 +81,16 @@ class Parameter:
     ----------
     name : str
         Its name.
+
+    Examples
+    --------
+    >>> state = CheckpointState(Checkpoint({"w": np.zeros((2, 1), np.float32)}))
+    >>> parameter = state.parameters["w"]
+    >>> parameter
+    Parameter(name=w, requires_grad=True)
+    >>> parameter.data = np.array([[1.0], [2.0]], np.float32)
+    >>> state.parameters["w"].data.ravel()
+    array([1., 2.], dtype=float32)
     """
 
     def __init__(self, name: str, state: CheckpointState):
@@ -121,6 +131,16 @@ class Parameters:
     """The parameters of a `CheckpointState` by name. An array that is assigned becomes the content of one.
 
     As in onnxruntime, iteration is over pairs of names and parameters.
+
+    Examples
+    --------
+    >>> weights = {"w": np.zeros((2, 1), np.float32), "b": np.zeros(1, np.float32)}
+    >>> parameters = CheckpointState(Checkpoint(weights)).parameters
+    >>> parameters["b"] = np.ones(1, np.float32)
+    >>> [(name, parameter.data.shape) for name, parameter in parameters]
+    [('w', (2, 1)), ('b', (1,))]
+    >>> "bias" in parameters, parameters.get("bias")
+    (False, None)
     """
 
     def __init__(self, state: CheckpointState):

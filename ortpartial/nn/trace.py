@@ -42,6 +42,18 @@ def current_trace() -> Trace | None:
     -------
     Trace or None
         None outside of `Module.compile`, a first batch, and their like.
+
+    Examples
+    --------
+    >>> from ortpartial import nn
+    >>> class Shrunk(nn.Module):
+    ...     def forward(self, x):
+    ...         return 0.5 * x if nn.current_trace().training else x
+    >>> model = Shrunk().compile(nn.placeholder(["N", 2]))
+    >>> model.train()([[2.0, 4.0]]), model.eval()([[2.0, 4.0]])
+    (array([[1., 2.]], dtype=float32), array([[2., 4.]], dtype=float32))
+    >>> nn.current_trace() is None
+    True
     """
     return _CURRENT.get()
 

@@ -2,7 +2,9 @@
 has a page.
 """
 
+import doctest
 import importlib
+import inspect
 import re
 import shlex
 from importlib.util import find_spec
@@ -155,6 +157,47 @@ def test_every_public_name_has_one_page():
         names = importlib.import_module(f"ortpartial{suffix}").__all__
         public += [f"ortpartial{suffix}.{name}" for name in names if not name.startswith("resolve_")]
     assert [name for name in public if id(find(name)) not in set(map(id, objects))] == []
+
+
+def test_every_name_on_a_page_has_an_example():
+    """In its own docstring, not in that of a base class; test_public_api.py runs it."""
+    names = [name for page in sorted((DOCS / "reference").glob("*.md")) for name in read_names(page)]
+    assert [name for name in names if not has_example(find(name))] == []
+
+
+def has_example(value):
+    """Whether a docstring has lines that are run, of which none is skipped."""
+    examples = doctest.DocTestParser().get_examples(inspect.cleandoc(vars(value).get("__doc__") or "")
+                                                    if inspect.isclass(value) else inspect.getdoc(value) or "")
+    return bool(examples) and not any(doctest.SKIP in example.options for example in examples)
+
+
+class Exemplary:
+    """It has an example.
+
+    >>> 1 + 1
+    2
+    """
+
+
+class Inherited(Exemplary):
+    pass
+
+
+class Skipped:
+    """It has an example that is not run.
+
+    >>> 1 + 1
+    2
+    >>> 1 + 1  # doctest: +SKIP
+    3
+    """
+
+
+@pytest.mark.parametrize(
+    ("value", "has"), [(Exemplary, True), (Inherited, False), (Skipped, False), (find_spec, False)])
+def test_what_is_an_example(value, has):
+    assert has_example(value) is has
 
 
 def read_names(page):

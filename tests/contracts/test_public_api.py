@@ -13,6 +13,7 @@ from printed import FLAGS, NumberChecker
 
 import ortpartial
 from ortpartial.autodiff.registry import RULES
+from ortpartial.native import find_compiler
 
 # The sections of a numpydoc docstring, in the order in which they stand.
 SECTIONS = (
@@ -151,10 +152,16 @@ def test_documented(name):
     assert problems(CALLABLES[name]) == [], name
 
 
+# The example of ProcessError starts a process, which does nothing but train.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_example(name, tmp_path, monkeypatch):
     if name.endswith(".TensorBoard"):
         pytest.importorskip("tensorboard", reason="this example needs tensorboard")
+    if name.endswith(".ProcessError"):
+        pytest.importorskip("torch", reason="this example needs torch")
+    if name.endswith(".CompilerError") and not find_compiler():
+        pytest.skip("this example needs a C compiler")
     # Examples may write files, and register rules whose names end with the example.
     monkeypatch.chdir(tmp_path)
     rules = dict(RULES)

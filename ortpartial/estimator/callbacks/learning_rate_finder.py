@@ -37,6 +37,16 @@ class LearningRateSweep:
         The step size of each step, and the smoothed loss before it.
     raw_losses : numpy.ndarray of shape (steps,)
         The loss of each batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> losses = np.array([9.0, 9.0, 8.9, 8.0, 5.0, 1.9, 1.5, 3.0, 9.0, 30.0, 90.0, 300.0])
+    >>> sweep = LearningRateSweep(10.0 ** np.arange(-9, 3), losses, losses)
+    >>> sweep.valley, sweep.steepest
+    (1e-06, 1e-05)
+    >>> sweep.suggestion == sweep.valley
+    True
     """
 
     rates: np.ndarray

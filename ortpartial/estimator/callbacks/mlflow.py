@@ -40,12 +40,14 @@ class MLflow(EpochCallback):
 
     Examples
     --------
-    >>> from ortpartial.exceptions import RuntimeMissingError
-    >>> try:
-    ...     callback = MLflow("first")
-    ... except RuntimeMissingError as e:
-    ...     print(e)  # doctest: +SKIP
-    MLflow() needs the package mlflow: pip install mlflow.
+    Where mlflow is not installed:
+
+    >>> from unittest.mock import patch
+    >>> with patch.dict("sys.modules", mlflow=None):
+    ...     MLflow("first")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.RuntimeMissingError: MLflow() needs the package mlflow: pip install mlflow.
     """
 
     def __init__(self, run_name: str | None = None, *, tags: dict[str, str] | None = None, scoring: Any = None,
