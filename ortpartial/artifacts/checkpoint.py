@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.exceptions import CheckpointError
+from ortpartial.exceptions import CheckpointError, SettingError
 from ortpartial.model import write_files
 
 from .tables import Budget, Table, read_root
@@ -226,6 +226,9 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> No
     >>> read_checkpoint("checkpoint").trainable["w"].ravel()
     array([1., 2.], dtype=float32)
     """
+    if not isinstance(checkpoint, Checkpoint):
+        raise SettingError(f"write_checkpoint takes a Checkpoint and then a path, not a {type(checkpoint).__name__}; "
+                           f"CheckpointState.save_checkpoint writes a state.")
     path = Path(path)
     write_files({path.name: _Writer().write(checkpoint)}, path.parent)
 

@@ -135,10 +135,11 @@ class Module:
         """Refuse a checkpoint or an evaluation model of another model."""
         parameters = state.parameters
         for n in self._graph.parameters:
-            declared, shape = self._values.inputs[n].shape, parameters[n].data.shape
-            if declared is not None and not _fits(shape, declared):
-                raise CheckpointError(f"The parameter {n!r} has shape {shape} in the checkpoint and {list(declared)} "
-                                      f"in the training model; give the checkpoint that was made with it.")
+            declared, found = self._values.inputs[n], parameters[n].data
+            if declared.dtype != found.dtype or (declared.shape is not None and not _fits(found.shape, declared.shape)):
+                raise CheckpointError(f"The parameter {n!r} is {found.dtype} of shape {found.shape} in the checkpoint, "
+                                      f"and {declared.dtype} of shape {declared.shape} in the training model; give the "
+                                      f"checkpoint that was made with it.")
         if self._eval is not None:
             known = {*self._graph.inputs, *parameters.keys(), *(i.name for i in self._eval.graph.initializer)}
             if other := [i.name for i in self._eval.graph.input if i.name not in known]:
@@ -257,8 +258,10 @@ class Module:
         DataError, ConvergenceError
             As for a call.
         """
-        if self.optimizer is None or not self.training:
-            raise SettingError("A step needs an Optimizer of the module, and training mode.")
+        if self.optimizer is None:
+            raise SettingError("A step needs an Optimizer of the module; make one, Optimizer(path, module).")
+        if not self.training:
+            raise SettingError("A step needs training mode; call train() first.")
         with self.state._turn.lock:
             self._check_turn()
             self.optimizer._write_numbers()
@@ -274,9 +277,6 @@ class Module:
     def _train(self, user_inputs: Sequence[Any], optimizer: OptimizerModel | None) -> Any:
         """Forward and backward, and a step of an optimizer where there is one."""
         feeds, accumulates = self._check(user_inputs), not self._resets
-        if empty := [n for n, a in feeds.items() if not a.size]:
-            raise DataError(f"The input {empty[0]!r} has no elements, by its shape {feeds[empty[0]].shape}; leave the "
-                            f"batch out.")
 
         def compose(sizes: Any) -> Composition:
             return compose_training(self._graph, optimizer, sizes, accumulates=accumulates)
@@ -323,6 +323,8 @@ class Module:
             if declared.shape is not None and not _fits(array.shape, declared.shape):
                 raise DataError(f"The input {name!r} has shape {array.shape}, and the model reads "
                                 f"{list(declared.shape)}.")
+            if not array.size:
+                raise DataError(f"The input {name!r} has no elements, by its shape {array.shape}; leave the batch out.")
             feeds[name] = array
         return feeds
 

@@ -329,6 +329,9 @@ class CheckpointState:
         """The state of an optimizer with these momentums, which begin as 0 where the checkpoint has none."""
         if self._optimizer is None:
             self._optimizer = OptimizerState()
+        if self._optimizer.step < 0 or not 0 <= self._optimizer.learning_rate < np.inf:
+            raise CheckpointError(f"The checkpoint has {self._optimizer.step} steps of the optimizer and its learning "
+                                  f"rate {self._optimizer.learning_rate}; finite numbers of at least 0 were expected.")
         stored = self.to_checkpoint().optimizers[self._group].momentums
         momentums: dict[str, dict[str, np.ndarray]] = {m: {} for m in names}
         for n in self._trained:

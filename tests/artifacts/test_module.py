@@ -546,8 +546,17 @@ def test_files_of_another_model_are_refused():
     with pytest.raises(ModelError, match=r"The optimizer model has .*; AdamWOptimizer"):
         artifacts.Optimizer(files / "training_model.onnx", artifacts.load(files))
     content.trainable["0.bias"] = np.zeros(17, np.float32)
-    with pytest.raises(CheckpointError, match=r"'0.bias' has shape \(17,\) in the checkpoint and \[16\] in the"):
+    with pytest.raises(CheckpointError, match=r"'0.bias' is float32 of shape \(17,\) in the checkpoint, and float"):
         artifacts.Module(files / "training_model.onnx", CheckpointState(content))
+    content.trainable["0.bias"] = np.zeros(16)
+    with pytest.raises(CheckpointError, match=r"'0.bias' is float64 of"):
+        artifacts.Module(files / "training_model.onnx", CheckpointState(content))
+    for state in (artifacts.OptimizerState(-1), artifacts.OptimizerState(1, np.nan)):
+        content = read_checkpoint(files / "checkpoint")
+        content.optimizers["group0"] = state
+        module = artifacts.Module(files / "training_model.onnx", CheckpointState(content))
+        with pytest.raises(CheckpointError, match="at least 0 were expected"):
+            artifacts.Optimizer(files / "optimizer_model.onnx", module)
 
 
 @pytest.mark.parametrize("rate", [-1, np.nan, np.inf, 1e300, "a", None, [0.1]])
@@ -567,6 +576,9 @@ def test_learning_rates_are_checked(rate):
     ("use", "error", "message"),
     [
         (lambda m, x, y: m(x[:0], y[:0]), DataError, r"'input_0' has no elements, by its shape \(0, 64\)"),
+        (lambda m, x, y: m.eval()(x[:0], y[:0]), DataError, "'input_0' has no elements"),
+        (lambda m, x, y: m.eval().step(x, y), SettingError, r"call train\(\) first"),
+        (lambda m, x, y: artifacts.write_checkpoint(m.state, "file"), SettingError, "not a CheckpointState"),
         (lambda m, x, y: m([[1.0], [1.0, 2.0]], y), DataError, "'input_0' is no rectangular array"),
         (lambda m, x, y: m(None, y), DataError, "'input_0' is None"),
         (lambda m, x, y: m.copy_buffer_to_parameters(["a"] * 1108), DataError, "The buffer is <U1"),
