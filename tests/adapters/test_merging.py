@@ -220,6 +220,8 @@ def test_factors_change_the_scales_of_packed_weights_alone():
 @pytest.mark.skipif(onnxruntime.__version__.startswith("1.19."), reason="onnxruntime 1.19 has no such operator.")
 @pytest.mark.parametrize("form", ["bytes of 4", "bytes of 4, zeros", "bytes of 8", "int4", "uint4, zeros"])
 def test_packed_tables_are_quantized_again_in_their_own_form(form):
+    if "bytes" in form and int(onnxruntime.__version__.split(".")[1]) < 23:
+        pytest.skip("onnxruntime before 1.23 gathers no bytes of 4 and 8 bits")
     bits = 8 if "8" in form else 4
     rng = np.random.default_rng(0)
     kind = {"int4": TensorProto.INT4, "uint4, zeros": TensorProto.UINT4}.get(form, TensorProto.UINT8)
