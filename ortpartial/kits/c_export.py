@@ -151,6 +151,8 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
             raise ValueError
         fields = [Field(f["name"], f["name"], np.dtype(f["dtype"]), tuple(f["shape"])) for f in layout["state"]]
         struct = lay_out(fields)
+        if not all(f.name for f in fields):  # numpy calls one with an empty name by its place.
+            raise ValueError
     except (KeyError, TypeError, ValueError):
         raise ModelError(f"{file} does not describe a training in C; export it again.") from None
     if len(data) != struct.itemsize:

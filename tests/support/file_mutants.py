@@ -6,6 +6,7 @@
 import copy
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -17,12 +18,15 @@ import numpy as np
 import onnx
 from google.protobuf.message import Message
 from sandbox import CLEAR, RESULT, in_children, outcome
+from stored_files import c_bytes
+from training_artifacts import STORED, make_batches
 
 from ortpartial import (
     OrtGradientForwardBackwardOptimizer,
     TrainingKit,
     TrainingSession,
     add_lora,
+    artifacts,
     build,
     constant,
     export_c,
@@ -64,7 +68,9 @@ def write_files():
     export_c(optimizer, "c", batch_size=4)
     write(model(), "model.onnx")
     write(to_training_info(optimizer, init="model"), "training.onnx")
+    Path("c/state.bin").write_bytes(c_bytes(Path("c"), TrainingSession("training.onnx").state))
     np.savez("data.npz", x=X, y=Y)
+    shutil.copytree(STORED / "mlp", "artifacts")
     adapted = add_lora(model(), "fc", rank=2, random_state=0)
     write(adapted, "adapted.onnx")
     save_adapter(adapted, "adapter.safetensors")
@@ -98,6 +104,10 @@ def run_training():
     session.inference_model()
 
 
+def read_state():
+    read_c_state("c", Path("c/state.bin").read_bytes())
+
+
 def read_arrays():
     with open_arrays(Path("data.npz"), None) as arrays:
         [a.read() for a in arrays.values()]
@@ -109,9 +119,24 @@ def use_adapted():
     save_adapter("adapted.onnx", "again.safetensors")
 
 
+def go_on():
+    module = artifacts.load("artifacts")
+    batch = make_batches("mlp")[0]
+    if module.optimizer is None:
+        module(*batch)
+    else:
+        module.step(*batch)
+    module.eval()
+    module(*batch)
+    artifacts.CheckpointState.save_checkpoint(module.state, "again")
+    module.export_model_for_inferencing("inference.onnx", ["scores"])
+
+
 USES = {"checkpoint.safetensors": resume, "kit/kit.json": run_kit, "kit/state.safetensors": run_kit,
-        "kit/step.onnx": run_kit, "kit/model.onnx": run_kit, "c/training.json": partial(read_c_state, "c", bytes(500)),
+        "kit/step.onnx": run_kit, "kit/model.onnx": run_kit, "c/training.json": read_state,
         "model.onnx": train, "training.onnx": run_training, "data.npz": read_arrays, "adapted.onnx": use_adapted,
+        **{f"artifacts/{n}": go_on for n in ("checkpoint", "training_model.onnx", "eval_model.onnx",
+                                              "optimizer_model.onnx")},
         "adapter.safetensors": lambda: load_adapter(model(), "adapter.safetensors"),
         **({"adapter.onnx_adapter": lambda: load_adapter(model(), "adapter.onnx_adapter")} if has_adapter_files()
            else {})}
@@ -138,6 +163,16 @@ def change_bytes(data, rng):
     else:
         data[i:i] = rng.bytes(n)
     return bytes(data)
+
+
+def change_word(data, rng):
+    """FlatBuffers with another offset, length or small number."""
+    words = np.frombuffer(data[: len(data) // 4 * 4], "<i4").copy()
+    places = np.flatnonzero((words != 0) & (np.abs(words.astype(np.int64)) < len(data)))
+    choices = [*(n & (2**32 - 1) for n in NUMBERS), int(words[rng.choice(places)]), int(rng.integers(len(data)))]
+    new = choices[rng.integers(len(choices))] & (2**32 - 1)
+    words.view("<u4")[rng.choice(places)] = new
+    return words.tobytes() + data[len(words) * 4 :]
 
 
 def walk(entry, path=()):
@@ -229,15 +264,14 @@ def change(name, data, rng):
             blank = data[: i + 9] + b"0" * 8 + data[i + 17 :]
             data = data[: i + 9] + b"%08x" % zlib.crc32(blank) + data[i + 17 :]
         return data
-    return change_bytes(data, rng)
+    return change_word(data, rng) if name == "artifacts/checkpoint" else change_bytes(data, rng)
 
 
 def attempt(name, true, seed):
-    """What a changed file ends in; afterwards the true one is back."""
-    rng = np.random.default_rng(seed)
+    """What a changed file ends in, for the seed None the true one; afterwards the true one is back."""
     path = Path(name)
     try:
-        path.write_bytes(change(name, true, rng))
+        path.write_bytes(true if seed is None else change(name, true, np.random.default_rng(seed)))
         kind, text = outcome(run=USES[name])
         return (CLEAR, text) if text.startswith(("FileNotFoundError", "IsADirectoryError", "OSError")) else (kind, text)
     finally:
