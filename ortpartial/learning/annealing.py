@@ -118,7 +118,11 @@ class CosineRestartsSchedule(Schedule):
         return _interpolate_cosine(self.minimum, eta0, cast(start + length_now - seen, eta0) / cast(length_now, eta0))
 
     def over(self, batches: int) -> Schedule:
-        parts = sum(self.factor**m for m in range(self.cycles))
+        parts = 0
+        for m in range(self.cycles):
+            parts += self.factor**m
+            if parts >= batches:  # More cycles than batches change nothing.
+                break
         return self if self.n is not None else replace(self, n=-(-batches // parts))
 
 

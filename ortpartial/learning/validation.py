@@ -48,6 +48,14 @@ def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
                               f"another one, as set_params({path}__{name}={value!r}) does.")
 
 
+def _to_float(value: Any) -> float:
+    """A real number as a float; one that is too large is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def check_number(
     piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None,
     high: float | None = None
@@ -73,8 +81,7 @@ def check_number(
     for name in names:
         value = getattr(piece, name)
         # A bool is a number in Python, and a mistake here.
-        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value):
-            number = float(value)
+        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(number := _to_float(value)):
             is_above = (above is None or number > above) and (low is None or number >= low)
             if is_above and (below is None or number < below) and (high is None or number <= high):
                 object.__setattr__(piece, name, number)
@@ -105,6 +112,9 @@ def check_integer(piece: Any, *names: str, low: int | None = None) -> None:
         if isinstance(value, bool) or not isinstance(value, Integral) or (low is not None and value < low):
             raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a whole number"
                                f"{'' if low is None else f' at least {low}'} was expected.")
+        if abs(int(value)) > 2**62:
+            raise SettingError(f"{type(piece).__name__}: {name} is beyond 64 bits; a whole number of at most 2**62 in "
+                               f"size was expected.")
         object.__setattr__(piece, name, int(value))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortpartial.exceptions import SettingError
+from ortpartial.learning import CosineRestartsSchedule, LearningRateSGD
 from ortpartial.learning.schedules import ConstantSchedule, Schedule
 from ortpartial.learning.validation import check_number, resolve_piece
 
@@ -44,3 +45,14 @@ def test_resolve_guesses():
         resolve_piece(Schedule, 1, {"constant": ConstantSchedule})
     assert str(e.value) == ("schedule: 1 is a int; a name (constant) or an object of a subclass of Schedule was "
                             "expected.")
+
+
+def test_numbers_beyond_64_bits():
+    with pytest.raises(SettingError, match=r"eta0 is 10+, a finite number more than 0 was expected"):
+        LearningRateSGD(10**400)
+    with pytest.raises(SettingError, match="cycles is beyond 64 bits; a whole number of at most"):
+        CosineRestartsSchedule(cycles=2**70)
+    # Cycles are not counted beyond the batches.
+    assert CosineRestartsSchedule(cycles=2**62).over(9).n == 1
+    assert CosineRestartsSchedule(cycles=2**62, factor=2).over(9).n == 1
+    assert CosineRestartsSchedule(cycles=3, factor=2).over(70).n == 10
