@@ -175,6 +175,7 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
     former, class_weights = optimizer._spec, optimizer._class_weights
     try:
         change_settings(optimizer, weights)
+        former = optimizer._spec
         optimizer._class_weights = state["class_weights"]
         _adopt(optimizer, replace(former, **{_PIECES[n]: piece for n, piece in update.items()}, **starts,
                                   batches=state["batches"], losses=optimizer._resolve_losses(former.model)))
