@@ -12,6 +12,8 @@ HEADERS := examples/anywhere/c/include
 
 # Two processes of one thread each use two cores; more threads would only compete.
 PYTEST := -m pytest -n 2 --dist worksteal
+# Most tests run on one of the two runtimes; with HALF= all run on both.
+HALF := --half
 PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 ONE_THREAD := OMP_NUM_THREADS=1
 GALLERY := 1
@@ -44,10 +46,10 @@ demo: $(TRAINING)/.installed-demo
 test: test-training test-cpu
 
 test-training: $(TRAINING)/.installed-dev node
-	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) --half
+	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) $(HALF)
 
 test-cpu: $(CPU)/.installed-test node java headers
-	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) --half
+	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) $(HALF)
 
 # With --jobs=2, two environments are installed at once: pip uses one core.
 environments: $(TRAINING)/.installed-dev $(CPU)/.installed-test $(TOOLS)/.installed node java headers
@@ -69,8 +71,8 @@ lint: $(TRAINING)/.installed-dev
 # The data of both runtimes, and of all processes, count together. A test that fails counts, too: make test says so.
 coverage: $(TRAINING)/.installed-dev $(CPU)/.installed-test node java headers
 	rm -f .coverage .coverage.*
-	-$(ONE_THREAD) $(TRAINING)/bin/python -m coverage run $(PYTEST) --half
-	-$(ONE_THREAD) $(CPU)/bin/python -m coverage run $(PYTEST) --half
+	-$(ONE_THREAD) $(TRAINING)/bin/python -m coverage run $(PYTEST) $(HALF)
+	-$(ONE_THREAD) $(CPU)/bin/python -m coverage run $(PYTEST) $(HALF)
 	$(TRAINING)/bin/python -m coverage combine --quiet
 	$(TRAINING)/bin/python -m coverage html --quiet
 	$(TRAINING)/bin/python -m coverage json --quiet
