@@ -10,11 +10,7 @@ from pathlib import Path
 
 #: The share of the package's lines that tests must run.
 LEAST = 0.97
-PAGE = """---
-orphan: true
----
-
-# Coverage of the tests
+PAGE = """# Coverage of the tests
 
 The lines of the package that `make test` runs, on both runtimes together, in all processes that it starts. Lines that
 cannot run on the machine of the tests, such as those for CUDA, are marked in the code with the reason and do not count.
