@@ -15,6 +15,7 @@ from ortpartial.graph import FLOATS, MISTAKEN_DEFAULTS, OPSET, forget_zero_sizes
 
 from .custom_ops import is_opaque
 from .folding import fold_constants
+from .function_attributes import fill_attributes
 from .ml import expand, list_ml_outputs
 from .reader import EXPANSIONS
 from .upgrade import STANDARD, mark_opset, upgrade
@@ -88,6 +89,7 @@ def _inline(model: ModelProto) -> ModelProto:
             if imported.domain in STANDARD and imported.version != version:
                 mark_opset(walk_protos(function), imported.version)
                 imported.version = version  # onnx would convert the function otherwise
+    fill_attributes(model)
     try:
         return inliner.inline_local_functions(model)
     except Exception as e:

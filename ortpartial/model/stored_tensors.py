@@ -198,8 +198,8 @@ def _list_inside(container: GraphProto | FunctionProto) -> Iterator[tuple[str, T
 
 
 def _list_attribute(a: AttributeProto, what: str) -> Iterator[tuple[str, TensorProto]]:
-    """The tensors of an attribute, in whatever field they are."""
-    if a.HasField("t") or a.type == AttributeProto.TENSOR:
+    """The tensors of an attribute, in whatever field they are; a reference to an attribute of a function has none."""
+    if a.HasField("t") or (a.type == AttributeProto.TENSOR and not a.ref_attr_name):
         yield what, a.t
     for t in a.tensors:
         yield what, t

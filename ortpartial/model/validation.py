@@ -51,7 +51,7 @@ def check_proto(model: ModelProto) -> None:
     ModelError
         A function that calls itself or grows too large, an attribute out of range, or a Loop without end.
     """
-    functions = {(f.domain, f.name): f for f in model.functions}
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     _InlinedSize(functions).count(model.graph.node, ())
     for container in (model.graph, *model.functions):
         for node in walk_protos(container):
@@ -69,15 +69,15 @@ def check_proto(model: ModelProto) -> None:
 class _InlinedSize:
     """Counts the nodes that inlining would give, without inlining."""
 
-    functions: Mapping[tuple[str, str], FunctionProto]
-    sizes: dict[tuple[str, str], int] = field(default_factory=dict)
+    functions: Mapping[tuple[str, str, str], FunctionProto]
+    sizes: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
-    def count(self, nodes: Sequence[NodeProto], calls: tuple[tuple[str, str], ...]) -> int:
+    def count(self, nodes: Sequence[NodeProto], calls: tuple[tuple[str, str, str], ...]) -> int:
         """The number of nodes that these become; an error for a function that calls itself."""
         total = 0
         for node in nodes:
             total += 1
-            key = node.domain, node.op_type
+            key = node.domain, node.op_type, node.overload
             if key in self.functions:
                 total += self._function(key, calls)
             for a in node.attribute:
@@ -88,8 +88,8 @@ class _InlinedSize:
                              f"the most that are accepted.")
         return total
 
-    def _function(self, key: tuple[str, str], calls: tuple[tuple[str, str], ...]) -> int:
-        name = ".".join(key)
+    def _function(self, key: tuple[str, str, str], calls: tuple[tuple[str, str, str], ...]) -> int:
+        name = ".".join(filter(None, key))
         if key in calls:
             raise ModelError(f"The function {name!r} calls itself, which ONNX does not allow; write it as a Loop.")
         if len(calls) >= _FUNCTION_DEPTH:
