@@ -8,7 +8,7 @@ from .texts import printable
 __all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMissingError", "ConvergenceError",
            "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning", "GraphError",
            "ModelError", "ModelWarning", "NoGradientError", "NotComputedError", "OrtPartialError", "ProcessError",
-           "RuntimeMissingError", "SettingError", "UnknownOperatorError", "UntranslatableError"]
+           "RewriteError", "RuntimeMissingError", "SettingError", "UnknownOperatorError", "UntranslatableError"]
 
 
 class OrtPartialError(Exception):
@@ -111,6 +111,17 @@ class SettingError(OrtPartialError, ValueError):
     Traceback (most recent call last):
         ...
     ortpartial.exceptions.SettingError: LearningRateSGD: eta0 is -1, a finite number more than 0 was expected.
+    """
+
+
+class RewriteError(OrtPartialError, ArithmeticError):
+    """A step computes something else than the model as it is written: a rewrite, an engine or the runtime is at fault.
+
+    Examples
+    --------
+    >>> from ortpartial.exceptions import OrtPartialError, RewriteError
+    >>> issubclass(RewriteError, OrtPartialError)
+    True
     """
 
 

@@ -16,6 +16,7 @@ from ortpartial.exceptions import OrtPartialError
 from ortpartial.model import read, register_libraries, resolve_libraries
 
 from .bench import add_bench_command
+from .check import add_check_command
 from .completion import add_completion_command
 from .console import close_output, print_error, show_warning
 from .export import add_export_command
@@ -36,7 +37,8 @@ examples:
   ortpartial predict trained.onnx data.csv -o predicted.csv
 
 ortpartial COMMAND --help explains a command, with examples. Exit codes: 0, or 1
-where info finds what prevents training, 2 after an error, 130 after Ctrl-C."""
+where info finds what prevents training or check a wrong engine, 2 after an
+error, 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,8 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0 for success, 1 if `info` finds a reason why the model cannot be trained, 2 after an error,
-        which is printed as one line to standard error, 130 after Ctrl-C, 141 where nobody reads what is printed.
+        The exit code: 0 for success, 1 if `info` finds a reason why the model cannot be trained, or `check` an engine
+        that computes something else, 2 after an error, which is printed as one line to standard error, 130 after
+        Ctrl-C, 141 where nobody reads what is printed.
 
     Examples
     --------
@@ -92,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (add_train_command, add_predict_command, add_evaluate_command, add_info_command, add_gradient_command,
-                add_export_command, add_run_command, add_lora_command, add_bench_command):
+                add_export_command, add_run_command, add_lora_command, add_bench_command, add_check_command):
         add(commands)
     add_completion_command(commands, parser)
     return parser

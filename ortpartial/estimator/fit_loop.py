@@ -17,7 +17,7 @@ import numpy as np
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
 from ortpartial.learning import draw_weights
 from ortpartial.logs import logger
-from ortpartial.training import Engine, TrainingSpec, WeightedMean, count_elements
+from ortpartial.training import Engine, TrainingSpec, WeightedMean, check_rewrites, count_elements
 
 from .batches import is_batches
 from .params import FitSettings
@@ -118,6 +118,7 @@ class FitLoop:
         self.began, self.place = perf_counter(), Place()
         self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
         self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
+        self._checked: Engine | None = None  # whose step is known to be that of the model as it is written
         self.reset()
 
     def reset(self) -> None:
@@ -351,6 +352,7 @@ class FitLoop:
         size, order = self.settings.batch_size, rows
         if self.settings.shuffle:
             order = self._shuffle(rows, place, is_told=tasks is not None)
+        self._check_step(data, order[:size])
         mean, loss = place.mean or self.engine.mean, place.mean.value if place.mean else 0.0
         for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size), place.batches):
             with self.engine.turn.lock:
@@ -368,6 +370,13 @@ class FitLoop:
         self.train_losses.append(loss)  # Without a method of its own: an epoch may take microseconds.
         self.n_iter += 1
         return None
+
+    def _check_step(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+        """Compare a step on a batch of these rows with the model as it is written, once for each engine."""
+        if self.settings.check and self._checked is not self.engine:
+            with self.engine.turn.lock:
+                check_rewrites(self.engine, {n: a[rows] for n, a in data.items()})
+            self._checked = self.engine
 
     def _replay(self, snapshot: Any, order: np.ndarray, size: int, loss: float) -> str:
         """Repeat diverged steps up to the last finite one; return the message."""
@@ -393,6 +402,7 @@ class FitLoop:
         for X, y, w in each if tasks is None else tasks.follow(each, place.batches):
             engine, self._mean = self.engine, mean  # A callback may have changed the rate, or trained on other rows.
             data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
+            self._check_step(data, np.arange(self.predictor.data.fixed_batch or rows))
             with engine.turn.lock:
                 self._start(data)
                 loss = engine.epoch(np.arange(rows), self.predictor.data.fixed_batch or rows)

@@ -71,8 +71,8 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         Where the training runs, and who is told of it.
     checkpointing, gradient_clipping, accumulate, averaging, use_average, rate_factors, freeze : object
         Gradients and updates.
-    timeout, verbose, exc : object
-        How a training ends, and what is shown.
+    timeout, verbose, exc, check : object
+        How a training ends, what is shown, and whether its first step is checked.
 
     Attributes
     ----------
@@ -153,6 +153,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
+        check: bool = False,
     ):
         vars(self).update(loss_output_name=loss_output_name, label_names=label_names,
                           sample_weight_name=sample_weight_name)
@@ -164,7 +165,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
             callbacks=callbacks, distributed=distributed, checkpointing=checkpointing,
             gradient_clipping=gradient_clipping, accumulate=accumulate, averaging=averaging,
             use_average=use_average, rate_factors=rate_factors, freeze=freeze, timeout=timeout, verbose=verbose,
-            exc=exc)
+            exc=exc, check=check)
 
     loss_output_name = ModelSetting()
     label_names = ModelSetting()

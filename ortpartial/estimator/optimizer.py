@@ -214,6 +214,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         epoch and compilation.
     exc : bool
         Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
+    check : bool
+        Whether a training first compares loss and gradients of its first batch, as the engine computes them, with those
+        of the model as it is written, run without an optimization: RewriteError names what differs, and the rewrite
+        without which it does not. It takes three steps or so, and compiles each.
 
     Attributes
     ----------
@@ -301,6 +305,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         timeout: float | None = None,
         verbose: int = 0,
         exc: bool = True,
+        check: bool = False,
     ):
         self._arguments: dict[str, Any] = {
             "model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
@@ -310,7 +315,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         resolved = {"learning_rate": resolve_rate(learning_rate), "learning_penalty": resolve_penalty(learning_penalty),
                     "gradient_clipping": resolve_clipping(gradient_clipping), "averaging": resolve_averaging(averaging)}
         settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
-                               callbacks, timeout, verbose, exc)  # type: ignore[arg-type]
+                               callbacks, timeout, verbose, exc, check)  # type: ignore[arg-type]
         vars(self).update(resolved, device=device, engine=engine, checkpointing=checkpointing, precision=precision,
                           rate_factors=rate_factors,
                           loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
@@ -363,6 +368,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     timeout = Setting()
     verbose = Setting()
     exc = Setting()
+    check = Setting()
 
     # A small training takes microseconds, in which every call in Python counts.
     _spec, _engine, _data, _predictor, _loop, _state = (
@@ -544,6 +550,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             The loss or a weight is NaN or infinite; the weights are those of the last finite step.
         DeadlineError
             The `timeout` is over.
+        RewriteError
+            With `check`, a step computes something else than the model as it is written.
 
         Warns
         -----

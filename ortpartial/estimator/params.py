@@ -46,9 +46,10 @@ class FitSettings:
     timeout: float | None = None
     verbose: int = 0
     exc: bool = True
+    check: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("shuffle", "warm_start", "exc"):
+        for name in ("shuffle", "warm_start", "exc", "check"):
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         if self.init not in ("model", "random"):
             raise SettingError(f"init is 'model' or 'random', not {self.init!r}.")

@@ -20,6 +20,8 @@ from ortpartial.graph import Node, Operators, Value, build, op, register_schema,
 from ortpartial.limits import limits
 from ortpartial.model import load, walk_graphs
 
+from .selection import attempt
+
 __all__ = ["BLOCKS", "has_convolutions", "write_convolutions"]
 
 #: The domain of onnxruntime's operators on blocks of channels.
@@ -99,7 +101,7 @@ def write_convolutions(model: ModelProto, block: int | None = None) -> ModelProt
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         formula = None if node.domain else _FORMULAS.get(node.op_type)
-        if formula is None or not _is_plain(node) or (y := formula(node, block, *inputs)) is None:
+        if formula is None or not _is_plain(node) or (y := attempt(formula, node, block, *inputs)) is None:
             return None
         written.append(node)
         return [y]

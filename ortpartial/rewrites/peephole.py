@@ -13,6 +13,8 @@ from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_
 from ortpartial.graph import Node, Value, constant, drop_straight_through, make_node, op, rewrite, shape_of, topological
 from ortpartial.limits import limits
 
+from .selection import attempt
+
 __all__ = ["apply_peepholes"]
 
 Shape = Sequence["int | str | None"]
@@ -54,7 +56,7 @@ def apply_peepholes(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         for pattern in _PATTERNS.get(node.op_type, ()) if not node.domain else ():
-            if (y := pattern(node, inputs, region)) is not None:
+            if (y := attempt(pattern, node, inputs, region)) is not None:
                 return [y]
         return None
 

@@ -15,6 +15,7 @@ from ortpartial.graph import Node, Value, build, constant, make_node, make_rewri
 from ortpartial.limits import limits
 from ortpartial.model import Model, evaluate
 
+from .selection import attempt
 from .transposes import cancel_transposes
 
 __all__ = ["simplify"]
@@ -58,12 +59,13 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
 
     def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         for rewrite in rewrites:
-            if (outputs := rewrite(node, inputs)) is not None:
+            if (outputs := attempt(rewrite, node, inputs)) is not None:
                 return outputs
         return None
 
     new = make_rewriter(list(model.outputs.values()), {}, change)
-    return replace(model, outputs=cancel_transposes({n: new(v) for n, v in model.outputs.items()}))
+    outputs = {n: new(v) for n, v in model.outputs.items()}
+    return replace(model, outputs=attempt(cancel_transposes, outputs) or outputs)
 
 
 def _fold_shape(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
@@ -134,12 +136,12 @@ def _relu_after_pool(model: Model) -> Rewrite:
              and (x := node.reads[0]).node and x.node.op_type == "Relu" and readers[x] == 1
              and not readers[node.outputs[1]]}
 
-    def rewrite(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def relu_after_pool(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node not in pools:
             return None
         return [op.Relu(make_node(node.schema, inputs[0].node.inputs, node.attributes).outputs[0])]
 
-    return rewrite
+    return relu_after_pool
 
 
 def _gathers_to_split(model: Model) -> Rewrite:
@@ -150,7 +152,7 @@ def _gathers_to_split(model: Model) -> Rewrite:
     picks = _find_picks(model)
     splits: dict[tuple[Value, int], tuple[Sequence[Value], list[int]]] = {}
 
-    def rewrite(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def gathers_to_split(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node not in picks:
             return None
         tensor, axis, i, n = picks[node]
@@ -162,7 +164,7 @@ def _gathers_to_split(model: Model) -> Rewrite:
         y = op.Squeeze(slices[i], ones)
         return [op.Unsqueeze(y, [axis]) if inputs[1].rank else y]
 
-    return rewrite
+    return gathers_to_split
 
 
 def _find_picks(model: Model) -> dict[Node, tuple[Value, int, int, int]]:

@@ -10,13 +10,14 @@ from .interrupt import Interrupt
 from .kernels import compute_node
 from .process_group import ProcessGroup
 from .session import Binding, Session
-from .session_options import session_options
+from .session_options import OPTIMIZERS, session_options
 from .threads import choose_threads
 from .training_agent import TrainingAgent, TypedOrtValue
 from .turns import Turn
 from .upgrade_check import compare_with_file
 
-__all__ = ["CPU", "TRUSTED", "Binding", "Buffer", "C", "Device", "DeviceName", "Interrupt", "NodePlacement",
-           "ProcessGroup", "Session", "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy", "check_adapter_files",
-           "choose_threads", "compare_with_file", "compute_node", "cores", "find_untrusted", "has_adapter_files",
-           "has_training", "read_adapter_file", "runtime_version", "session_options", "write_adapter_file"]
+__all__ = ["CPU", "OPTIMIZERS", "TRUSTED", "Binding", "Buffer", "C", "Device", "DeviceName", "Interrupt",
+           "NodePlacement", "ProcessGroup", "Session", "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy",
+           "check_adapter_files", "choose_threads", "compare_with_file", "compute_node", "cores", "find_untrusted",
+           "has_adapter_files", "has_training", "read_adapter_file", "runtime_version", "session_options",
+           "write_adapter_file"]

@@ -14,10 +14,14 @@ from onnx import GraphProto, ModelProto
 
 from ortpartial.exceptions import ModelError
 from ortpartial.model import find_libraries, walk_graphs
+from ortpartial.rewrites import is_selected
 
 from .device import C, cores
 
-__all__ = ["register_custom_ops", "session_options"]
+__all__ = ["OPTIMIZERS", "register_custom_ops", "session_options"]
+
+#: The optimizations of onnxruntime, as a rewrite that may be left out.
+OPTIMIZERS = "optimizers of onnxruntime"
 
 #: The libraries of custom operators that session options have: one that is registered twice is an error.
 _REGISTERED: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -79,6 +83,8 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
         else:
             _return_freed_memory()
             options.enable_cpu_mem_arena = False
+    if not is_selected(OPTIMIZERS):
+        options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph is not None and len(graph.node) > _MAX_OPTIMIZED_NODES:
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_pattern = options.enable_mem_reuse = False

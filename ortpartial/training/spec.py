@@ -133,7 +133,12 @@ class TrainingSpec:
     @cached_property
     def rewritten(self) -> Model:
         """The model as a step runs it, before training mode and mixed precision."""
-        return rewrite_model(read_codes(self.model, self.vocabulary), train_mode=self.train_mode)
+        return rewrite_model(self.coded, train_mode=self.train_mode)
+
+    @property
+    def coded(self) -> Model:
+        """The model that reads strings as their places in the vocabulary."""
+        return read_codes(self.model, self.vocabulary)
 
     @cached_property
     def vocabulary(self) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
 from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, rewrite, stop_gradient, variable
 from ortpartial.learning import RowCosts, mean_rows, weighted_mean
 from ortpartial.model import Model
-from ortpartial.rewrites import RowHead, all_finite, find_row_head, prepare_training, rewrite_step
+from ortpartial.rewrites import RowHead, all_finite, attempt, find_row_head, prepare_training, rewrite_step
 
 from .counter_rng import draw_mask
 from .counting import make_weights, weigh_elements
@@ -209,7 +209,7 @@ def _differentiate_chunks(
         y, rows = spec.model.outputs[output], loss.by_row(t)
         head = None
         if rows is not None and spec.precision is None and spec.may_branch:
-            head = find_row_head(y, set(spec.trained.values()), spec.sizes)
+            head = attempt(find_row_head, y, set(spec.trained.values()), spec.sizes)
         if head is not None and rows is not None:
             heads[output] = head, rows
     columns = {o: variable("", h.logits.dtype, rows.labels.shape) for o, (h, rows) in heads.items()}
@@ -239,8 +239,8 @@ def _scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
     return scaled
 
 
-def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False,
-                   apart: dict[str, np.ndarray] | None = None) -> ModelProto:
+def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: dict[str, np.ndarray] | None = None,
+                   is_rewritten: bool = True) -> ModelProto:
     """The first half of a step as one model, of which `update_graph` is the second.
 
     Parameters
@@ -251,6 +251,8 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False,
         Whether the rows have weights, or the elements of the targets.
     apart : dict of str to numpy.ndarray, optional
         Receives the big constants: see `build`.
+    is_rewritten : bool
+        Whether it is in the operators of a step; otherwise in those of the model and of the rules of its gradient.
 
     Returns
     -------
@@ -261,8 +263,9 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False,
     """
     names = spec.names
     k = variable(names.iteration, np.int64, [])
-    inputs, outputs, trained, gradients = _make_gradients(
-        spec, spec.rewritten, spec.gradient or grad, k, weighted=weighted)
+    model, gradient = (spec.rewritten, spec.gradient or grad) if is_rewritten else (spec.coded, grad)
+    inputs, outputs, trained, gradients = _make_gradients(spec, model, gradient, k, weighted=weighted)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(find_inputs([outputs[names.loss]], {names.iteration: k}))
-    return build({**inputs, **trained}, rewrite_step(outputs), name="gradient", apart=apart)
+    outputs = rewrite_step(outputs) if is_rewritten else outputs
+    return build({**inputs, **trained}, outputs, name="gradient", apart=apart)

@@ -13,7 +13,7 @@ from tiny_decoders import make_decoder
 from ortpartial.cli import main
 from ortpartial.runtime import has_adapter_files
 
-COMMANDS = ("train", "predict", "evaluate", "info", "gradient", "export", "run", "lora", "bench")
+COMMANDS = ("train", "predict", "evaluate", "info", "gradient", "export", "run", "lora", "bench", "check")
 
 
 @pytest.fixture
