@@ -483,7 +483,11 @@ class CompiledLayer:
         Whether the shape of a mask is known only for given shapes of the inputs.
     policy : ShapePolicy
         Which shapes of inputs have a compiled layer of their own.
+    check : callable, optional
+        Called with the tensors of the first call.
     """
+
+    check: Callable[[Tensors], None] | None = None
 
     def __init__(self, layer: LayerFunction, placement: Placement, engine: str, state: Sequence[str]):
         self.read = [state.index(n) for n in layer.initializers]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ortpartial.graph import Value, find_reached
 from ortpartial.model import Model, specialize
-from ortpartial.rewrites import DropoutMask, RunningStatistic, prepare_training, rewrite_model
+from ortpartial.rewrites import DropoutMask, RunningStatistic, prepare_training, rewrite_model, to_dtype
 from ortpartial.training import GraphFunction
 
 __all__ = ["LayerFunction", "make_layer_function"]
@@ -38,7 +38,7 @@ class LayerFunction:
 
 def make_layer_function(
     model: Model, initializers: Sequence[str], *, training: bool = False, dtype: Any = None,
-    sizes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None, is_rewritten: bool = True,
 ) -> LayerFunction:
     """Make the function of a model.
 
@@ -54,12 +54,18 @@ def make_layer_function(
         The dtype of all real numbers; their own if left out.
     sizes : dict of str to sequence of int, optional
         The shapes of the inputs, if the function is for these alone.
+    is_rewritten : bool
+        Whether the model is simplified first.
 
     Returns
     -------
     LayerFunction
     """
-    model = rewrite_model(specialize(model, variables=initializers, batch=sizes), train_mode=training, dtype=dtype)
+    model = specialize(model, variables=initializers, batch=sizes)
+    if is_rewritten:
+        model = rewrite_model(model, train_mode=training, dtype=dtype)
+    elif dtype is not None:
+        model = to_dtype(model, dtype)
     trained = prepare_training(model, train_mode=training)
     model = trained.model
     statistics: dict[str, Value] = {}

@@ -34,6 +34,7 @@ from ortpartial.training import ShapePolicy, choose_state, program_bytes, select
 
 from .autograd import CompiledLayer, Placement
 from .custom_operator import describe_call, onnx_layer, register_layer
+from .layer_check import LayerCheck
 from .layer_function import make_layer_function
 from .missing_inputs import compute_missing
 from .module_state import (
@@ -103,6 +104,10 @@ class OnnxLayer(torch.nn.Module):
         ``"OpenVINOExecutionProvider"``, with a dict of options where it is a pair: tensors stay on the CPU.
     return_dict : bool
         Whether outputs are returned as a dict by name.
+    check : bool
+        Whether the first call in each mode, and for each kind of shapes, compares outputs and gradients with those of
+        the graph as it is written, run without optimization: RewriteError names what differs, and the rewrite without
+        which it does not.
 
     Attributes
     ----------
@@ -132,6 +137,7 @@ class OnnxLayer(torch.nn.Module):
 
     #: Keys of the state_dict that `from_torch` took over although the graph does not read them.
     _unread: Sequence[str] = ()
+    _check = False
     _run_apart: ClassVar[Any] = None
     _compiled: dict[Any, CompiledLayer]
     #: Of them, those for the dtype and device of now, by mode and shapes, where nothing has to be checked at a call.
@@ -146,9 +152,11 @@ class OnnxLayer(torch.nn.Module):
         device: torch.device | DeviceName | None = None,
         *,
         return_dict: bool = False,
+        check: bool = False,
     ):
         super().__init__()
         self._onnx, self._engine, self._return_dict = to_inference_mode(read(model)), engine, return_dict
+        self._check = check
         select_for_fit(engine)
         loaded = load(self._onnx)
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
@@ -343,8 +351,9 @@ class OnnxLayer(torch.nn.Module):
             _, training, dtype, device, stream = key
             name = None if dtype is self._dtype else str(dtype).removeprefix("torch.")
             sizes = dict(zip(self.input_names, shapes, strict=True)) if shapes else None
-            layer = make_layer_function(self._loaded, list(self.state_names), training=training, dtype=name,
-                                        sizes=sizes)
+            make = functools.partial(make_layer_function, self._loaded, list(self.state_names), training=training,
+                                     dtype=name, sizes=sizes)
+            layer = make()
             function = layer.function
             inputs = zip(self._loaded.inputs.values(), first, strict=False)
             axes = [axis for v, shape in inputs for axis in zip(v.shape or (), shape, strict=False)]
@@ -353,7 +362,9 @@ class OnnxLayer(torch.nn.Module):
             where = self._provider if device.type == "cpu" else None
             placement = Placement(where or Device(Device.parse(device.type).kind, device.index or 0, stream),
                                   threads or min(torch.get_num_threads(), cores()))
-            self._compiled[key] = CompiledLayer(layer, placement, self._engine, list(self.state_names))
+            compiled = self._compiled[key] = CompiledLayer(layer, placement, self._engine, list(self.state_names))
+            if self._check:
+                compiled.check = LayerCheck(make, placement, self._engine)
         return self._compiled[key]
 
     def _compile_for(self, tensors: Sequence[torch.Tensor]) -> CompiledLayer:
@@ -458,6 +469,9 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     leaves = [*inputs, *[state[i] for i in compiled.read]]
     if compiled.masks:
         leaves += compiled.draw_masks(inputs)
+    if compiled.check is not None:
+        compiled.check(leaves)
+        compiled.check = None
     outputs = compiled.function(leaves)
     if compiled.statistics:
         tensors = layer._tensors()

@@ -9,7 +9,7 @@ from .gradient_cut import GradientCut, GraphFunction
 from .loss_output import LossOutput
 from .names import Names
 from .rate_factors import RateFactors, WeightDescription, describe_weights, resolve_rate_factors
-from .rewrite_check import check_rewrites
+from .rewrite_check import RewriteCheck, check_rewrites, differentiate_written
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, program_bytes
@@ -18,8 +18,9 @@ from .state_choice import choose_state
 from .step import gradient_graph, make_targets, mean_loss, step_values
 
 __all__ = ["ACCUMULATED", "AVERAGE", "MANY_STEPS", "Engine", "GradientCut", "GraphFunction", "LossOutput", "Names",
-           "OrtGradientForwardBackward", "RateFactors", "ShapePolicy", "TrainingSpec", "WeightDescription",
-           "WeightedMean", "check_rewrites", "choose_state", "count_elements", "describe_weights", "draw_mask",
-           "find_weighting", "forward_bytes", "forward_graph", "gradient_graph", "known_shape", "make_targets",
-           "make_weights", "mean_loss", "program_bytes", "resolve_rate_factors", "row_loss_graph", "select_engine",
-           "select_for_backward", "select_for_fit", "select_for_length", "shared_sessions", "step_values"]
+           "OrtGradientForwardBackward", "RateFactors", "RewriteCheck", "ShapePolicy", "TrainingSpec",
+           "WeightDescription", "WeightedMean", "check_rewrites", "choose_state", "count_elements", "describe_weights",
+           "differentiate_written", "draw_mask", "find_weighting", "forward_bytes", "forward_graph", "gradient_graph",
+           "known_shape", "make_targets", "make_weights", "mean_loss", "program_bytes", "resolve_rate_factors",
+           "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit", "select_for_length",
+           "shared_sessions", "step_values"]

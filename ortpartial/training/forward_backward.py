@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,12 @@ from ortpartial.model import (
     match_names,
     specialize,
 )
+from ortpartial.rewrites import to_dtype as change_dtype
 from ortpartial.runtime import DeviceName, Session, TrainingAgent, Turn
 
 from .engine_selection import select_for_backward
 from .gradient_cut import GradientCut, GraphFunction
+from .rewrite_check import RewriteCheck, differentiate_written
 from .split_graphs import forward_graph
 
 __all__ = ["OrtGradientForwardBackward"]
@@ -83,6 +86,9 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
     engine : str
         ``"agent"`` (onnxruntime-training's TrainingAgent), ``"step"`` (our own gradient, on any onnxruntime) or
         ``"auto"``, the agent where it is installed and right about every operator of the graph.
+    check : bool
+        Whether the first forward pass compares outputs and gradients with those of the model as it is written, run
+        without optimization: RewriteError names what differs, and the rewrite without which it does not.
 
     Attributes
     ----------
@@ -107,6 +113,9 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
     ([[3.0]], [[1.0], [1.0]], [[1.0, 2.0]])
     """
 
+    #: Whether the next forward pass compares what is run with what is written.
+    _check = False
+
     @accept_former_names
     def __init__(
         self,
@@ -116,8 +125,9 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         inputs: str | Sequence[str] | None = None,
         device: DeviceName = "cpu",
         engine: str = "auto",
+        check: bool = False,
     ):
-        self._model = load(model)
+        self._model, self._check = load(model), check
         self.outputs = [n for n, v in self._model.outputs.items() if v.type.tensor_type.elem_type in FLOATS]
         self.weights_to_train = resolve_weights(self._model, weights_to_train, self.outputs)
         self.inputs = _resolve_inputs(self._model, inputs)
@@ -147,8 +157,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
 
     def _cut(self) -> None:
         """Open two sessions; forward keeps the tensors that backward reads."""
-        leaves = {**self._model.inputs, **{w: self._model.initializers[w] for w in self.weights_to_train}}
-        function = GraphFunction(leaves, {o: self._model.outputs[o] for o in self.outputs})
+        function = self._function(self._model)
         cut = GradientCut(function, [*self.weights_to_train, *self.inputs], with_zeros=True)
         gradient, _ = cut.gradient
         self._cotangents = list(gradient.leaves)[len(cut.leaves) :]
@@ -218,6 +227,13 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
             indices.
         """
         feeds = self._feeds(inputs)
+        if self._check:
+            self._check = False
+            self._compare(feeds)
+        return self._forward_pass(feeds, training)
+
+    def _forward_pass(self, feeds: Mapping[str, np.ndarray], training: bool) -> tuple[list[np.ndarray], Any]:
+        """Run the graph on inputs that were checked."""
         state: Any
         if self.engine_ == "agent":
             with self._turn.lock:
@@ -275,6 +291,32 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
             gradients = dict(zip([*self.weights_to_train, *self.inputs], arrays, strict=True))
         return (AliasDict({w: gradients[w] for w in self.weights_to_train}, self._model.aliases),
                 {i: gradients[i] for i in self.inputs if i in gradients})
+
+    def _compare(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Compare outputs and gradients with those of the model as it is written, at random cotangents."""
+        outputs, _ = self._forward_pass(feeds, False)
+        rng, wanted = np.random.default_rng(0), [*self.weights_to_train, *self.inputs]
+        cotangents = {o: rng.normal(size=y.shape).astype(y.dtype) for o, y in zip(self.outputs, outputs, strict=True)}
+        numbers, tolerances = differentiate_written(
+            self._function(self._model), lambda: self._function(change_dtype(self._model, np.float64)), wanted,
+            {**feeds, **self._weights}, cotangents)
+
+        def run(engine: str) -> dict[str, np.ndarray]:
+            trial = copy(self)
+            trial._engine = engine
+            trial._open()
+            outputs, state = trial._forward_pass(feeds, True)
+            weights, inputs = trial.backward(list(cotangents.values()), state)
+            return {**{f"the output {o!r}": y for o, y in zip(self.outputs, outputs, strict=True)},
+                    **{f"the gradient by {n!r}": g for n, g in {**weights, **inputs}.items()}}
+
+        RewriteCheck(f"A pass by engine {self.engine_!r}", lambda: run(self._engine), numbers, tolerances,
+                     lambda: run("step"))()
+
+    def _function(self, model: Model) -> GraphFunction:
+        """The outputs of a model as a function of inputs and weights."""
+        leaves = {**model.inputs, **{w: model.initializers[w] for w in self.weights_to_train}}
+        return GraphFunction(leaves, {o: model.outputs[o] for o in self.outputs})
 
     def get_state(self) -> list[np.ndarray]:
         """Copies of the weights, in the order of `weights_to_train`.

@@ -9,6 +9,7 @@ from models import data, images, mlp, net, parameter, two_in_two_out
 from ortpartial import (
     ElasticLearningPenalty,
     OnnxRegressor,
+    OrtGradientForwardBackward,
     OrtGradientOptimizer,
     add_loss_output,
     build,
@@ -22,6 +23,7 @@ from ortpartial.native import compile_library, find_compiler
 from ortpartial.native.compiler import FLAGS
 from ortpartial.rewrites import peephole, select_rewrites, simplify
 from ortpartial.runtime import has_training
+from ortpartial.training import GraphFunction
 
 X, Y, W = data(32)
 A, B = images(8)
@@ -178,3 +180,21 @@ def test_selection():
 def test_a_setting_that_is_no_flag():
     with pytest.raises(ValueError, match="check"):
         partial(Optimizer, mlp())(check="yes")
+
+
+@pytest.mark.parametrize("engine", ["auto", "step"])
+def test_forward_and_backward_apart(engine):
+    apart, plain = (OrtGradientForwardBackward(net(), engine=engine, check=check) for check in (True, False))
+    for rows in (A, A[:3]):
+        np.testing.assert_array_equal(apart.forward(rows)[0], plain.forward(rows)[0])
+
+
+def test_a_wrong_gradient_of_forward_and_backward(monkeypatch):
+    """Not a rewrite is at fault, but the graph that is run."""
+    graph = GraphFunction.graph
+    monkeypatch.setattr(GraphFunction, "graph", lambda self, *args, **kwargs: graph(
+        GraphFunction(self.leaves, {n: 2 * y for n, y in self.outputs.items()}) if self.is_gradient else self,
+        *args, **kwargs))
+    apart = OrtGradientForwardBackward(mlp(), engine="step", check=True)
+    with pytest.raises(RewriteError, match=r"A pass by engine 'step' .* Without any rewrite they differ as well"):
+        apart.forward(X)
