@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from onnx import ModelProto, TensorProto
+from torch._C import _are_functorch_transforms_active as _is_functorch_active
 
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
@@ -469,7 +470,7 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     leaves = [*inputs, *[state[i] for i in compiled.read]]
     if compiled.masks:
         leaves += compiled.draw_masks(inputs)
-    if compiled.check is not None:
+    if compiled.check is not None and not _is_functorch_active():  # whose tensors have no content
         compiled.check(leaves)
         compiled.check = None
     outputs = compiled.function(leaves)
