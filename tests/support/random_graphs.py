@@ -67,13 +67,14 @@ class Draw:
         return a
 
     def variable(self, shape: Sequence[int], dtype: str = "float32", *, open_axes: float = 0.0,
-                 strange: float = 0.15, array: np.ndarray | None = None, unknown: float = 0.0) -> Value:
-        """An input with numbers; each axis has a symbolic size with a probability, or none at all."""
+                 strange: float = 0.15, array: np.ndarray | None = None, unknown: float = 0.0,
+                 first: str = "") -> Value:
+        """An input with numbers; each axis has a symbolic size with a probability, or none at all, the first a name."""
         name = f"x{len(self.arrays)}"
         array = self.array(shape, dtype, strange) if array is None else array
         sizes = [(None if self.chance(unknown) else f"{name}_{i}") if self.chance(open_axes) else n
                  for i, n in enumerate(array.shape)]
-        v = variable(name, dtype, sizes)
+        v = variable(name, dtype, [first, *sizes[1:]] if first else sizes)
         self.arrays[v] = array
         return v
 
