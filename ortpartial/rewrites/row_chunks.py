@@ -95,8 +95,8 @@ def _to_chunks(rows: Value, size: int) -> Value:
         padded = op.Pad(rows, [0, 0, chunks * size - count, 0]) if count % size else rows
         return op.Reshape(padded, [chunks, size, columns])
     n = op.Shape(rows, end=1)
-    least = op.Min(n, size)
-    several = op.Div(n + least - 1, least)
+    least = op.Max(op.Min(n, size), 1)  # Of no rows there is one chunk of zeros.
+    several = op.Max(op.Div(n + least - 1, least), 1)
     padded = op.Pad(rows, op.Concat([0, 0], several * least - n, [0], axis=0))
     return op.Reshape(padded, op.Concat(several, least, [columns], axis=0)).stated(("chunks", "rows of chunk", columns))
 
