@@ -19,7 +19,7 @@ from ortpartial.logs import logger
 from .scopes import find_readers, read_scope
 from .walk import walk_graphs
 
-__all__ = ["Alias", "AliasDict", "find_aliases", "find_module_names", "is_generated_name"]
+__all__ = ["Alias", "AliasDict", "find_aliases", "find_module_names", "is_generated_name", "name_parameter_input"]
 
 _GENERATED = re.compile(r"onnx::.+|_?val_\d+|\d+")
 
@@ -133,13 +133,31 @@ def find_aliases(graph: GraphProto) -> dict[str, Alias]:
     return {a: Alias(names.pop()) for a, names in candidates.items() if len(names) == 1 and a not in taken}
 
 
+def name_parameter_input(node: NodeProto, i: int, computed: Mapping[str, NodeProto]) -> str | None:
+    """What a module of torch calls an input of a node.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    i : int
+        The number of the input.
+    computed : dict of str to onnx.NodeProto
+        By value, the node that computes it.
+
+    Returns
+    -------
+    str or None
+        Such as ``"weight"``; None where it is no parameter as far as the operator tells.
+    """
+    if node.op_type == "Add" and (product := computed.get(node.input[1 - i])) is not None:
+        return "bias" if product.op_type in PRODUCTS and read_scope(product) == read_scope(node) else None
+    return _PARAMETERS.get(node.op_type, {}).get(i)
+
+
 def _name_parameter(node: NodeProto, i: int, computed: Mapping[str, NodeProto]) -> str | None:
     """The name of the parameter that a node reads as its input i, if it is one of a module."""
-    scope = read_scope(node)
-    parameter = _PARAMETERS.get(node.op_type, {}).get(i)
-    if node.op_type == "Add" and (product := computed.get(node.input[1 - i])) is not None:
-        is_bias = product.op_type in PRODUCTS and read_scope(product) == scope
-        parameter = "bias" if is_bias else None
+    scope, parameter = read_scope(node), name_parameter_input(node, i, computed)
     if scope is None or parameter is None:
         return None
     return f"{scope}.{parameter}" if scope else parameter
