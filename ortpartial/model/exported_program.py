@@ -75,8 +75,9 @@ def read_program(graph: GraphProto) -> ExportedProgram | None:
         return None
     states = _STATE.findall(signature)
     kinds = {name: kind for _, kind, name in states}
-    origins = {v.name: tuple(n for n in parse_list(p.value) if n in kinds)
-               for v in graph.value_info for p in v.metadata_props if p.key == _ORIGINS}
+    # A list that cannot be read, such as a very long one, says nothing.
+    lists = {v.name: parse_list(p.value) for v in graph.value_info for p in v.metadata_props if p.key == _ORIGINS}
+    origins = {n: tuple(o for o in folded if o in kinds) for n, folded in lists.items() if folded}
     return ExportedProgram(kinds, {placeholder: name for placeholder, _, name in states}, origins)
 
 

@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
-from .aliases import Alias, find_aliases, find_module_names
+from .aliases import Alias, find_aliases, find_module_names, find_names_by_scope
 from .custom_ops import find_libraries, register_libraries, resolve_libraries
 from .display import to_html, to_text
 from .external_files import read_external_data
@@ -233,7 +233,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         quantization writes.
     names_from : torch.nn.Module or dict of str to array_like, optional
         The module that the model was exported from, or its ``state_dict()``: the names of its parameters become aliases
-        of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do.
+        of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do;
+        of these, those of the module that reads the initializer.
     ties : str
         ``"infer"``: weights that an exporter has merged because their first content is equal become one each, what it
         has written twice of one weight becomes one, and biases of zeros that it has left out are there again, as far as
@@ -278,10 +279,12 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     if custom_ops_library is not None:
         libraries = resolve_libraries(custom_ops_library)
     register_libraries(proto, libraries)
-    if loaded is None and ties == "infer":
-        proto, inferred = infer_ties(proto, copy=proto is source)
     graph, opsets = prepare(proto, batch)
     arrays = loaded.arrays if loaded else _read_arrays(proto)
+    if loaded is None and ties == "infer":
+        proto, inferred = infer_ties(proto, arrays, copy=proto is source)
+        if inferred:
+            (graph, opsets), arrays = prepare(proto, batch), _read_arrays(proto)
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
@@ -311,7 +314,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     file = loaded.file if loaded else None
     aliases = loaded.aliases if loaded and loaded.aliases else {**inferred.joined, **find_aliases(proto.graph)}
     if names_from is not None:
-        names = find_module_names(arrays, names_from)
+        names = {**find_names_by_scope(proto.graph, arrays, names_from), **find_module_names(arrays, names_from)}
         named = {a.initializer for a in names.values()}
         aliases = {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
     model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,

@@ -59,6 +59,7 @@ class Ties:
     restored: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
+        """Whether there is any."""
         return bool(self.separated or self.joined or self.restored)
 
     def describe(self) -> list[str]:
@@ -97,7 +98,8 @@ def check_ties(ties: str) -> None:
         raise SettingError(f"ties is {ties!r}, where 'infer' or 'file' was expected.")
 
 
-def infer_ties(proto: ModelProto, *, copy: bool = True) -> tuple[ModelProto, Ties]:
+def infer_ties(proto: ModelProto, arrays: Mapping[str, np.ndarray] | None = None, *, copy: bool = True
+               ) -> tuple[ModelProto, Ties]:
     """Separate the weights that an exporter has merged, join tied ones, and restore biases that were left out.
 
     A model with a training, and one that ortpartial has written or exported, is left as it is.
@@ -106,6 +108,8 @@ def infer_ties(proto: ModelProto, *, copy: bool = True) -> tuple[ModelProto, Tie
     ----------
     proto : onnx.ModelProto
         The model.
+    arrays : dict of str to numpy.ndarray, optional
+        The content of its initializers, where it has been read.
     copy : bool
         Whether to write to a copy.
 
@@ -117,15 +121,16 @@ def infer_ties(proto: ModelProto, *, copy: bool = True) -> tuple[ModelProto, Tie
     is_recorded = any(p.key == "ortpartial.torch" for p in proto.metadata_props)
     if proto.training_info or proto.producer_name == "ortpartial" or is_recorded:
         return proto, Ties()
-    plan = _Exporter(proto)
+    arrays = {} if arrays is None else arrays
+    plan = _Exporter(proto, arrays)
     if not (any(plan.find_merged()) or any(plan.find_tied()) or any(plan.find_dropped())):
         return proto, Ties()
     if copy:
         changed = ModelProto()
         changed.CopyFrom(proto)
-        plan = _Exporter(changed)
+        plan = _Exporter(changed, arrays)
     separated = _separate(plan)
-    plan = _Exporter(plan.model)
+    plan = _Exporter(plan.model, {**arrays, **{n: arrays[o] for n, o in separated.items() if o in arrays}})
     ties = Ties(separated, _join(plan), _restore(plan))
     logger.info("%d weights that an exporter had merged were separated, %d tied ones joined, %d biases restored; "
                 "load(model, ties='file') reads the file as it is", len(ties.separated), len(ties.joined),
@@ -136,14 +141,16 @@ def infer_ties(proto: ModelProto, *, copy: bool = True) -> tuple[ModelProto, Tie
 class _Exporter:
     """A model, and what can be told of the program that it was exported from."""
 
-    def __init__(self, model: ModelProto):
-        self.model, self.graph = model, model.graph
+    def __init__(self, model: ModelProto, arrays: Mapping[str, np.ndarray]):
+        self.model, self.graph, self.arrays = model, model.graph, arrays
         self.program = read_program(self.graph)
         self.tensors = {t.name: t for t in self.graph.initializer if t.data_type in FLOATS}
         graphs = list(walk_graphs(self.graph))
         self.nodes = [node for g in graphs for node in g.node]
         self.computed = {o: node for node in self.nodes for o in node.output}
+        self.roots = {n: n for n in self.tensors}
         self.uses = self._find_uses()
+        self.returned = {self.roots[o.name] for g in graphs for o in g.output if o.name in self.roots}
         # The older exporter merges by Identity nodes; without them, a tool may have merged further.
         self.has_identities = any(u.via != n for n, uses in self.uses.items() for u in uses)
         read = {u.via for uses in self.uses.values() for u in uses}
@@ -151,25 +158,28 @@ class _Exporter:
 
     def _find_uses(self) -> dict[str, list[Use]]:
         """The nodes that read each initializer, directly or by Identity nodes of the main graph."""
-        root = {n: n for n in self.tensors}
+        roots = self.roots
         uses: dict[str, list[Use]] = defaultdict(list)
         identities = {id(node) for node in self.graph.node if _is_identity(node)}
         for node in self.nodes:
-            if id(node) in identities and node.input[0] in root:
-                root[node.output[0]] = root[node.input[0]]
+            if id(node) in identities and node.input[0] in roots:
+                roots[node.output[0]] = roots[node.input[0]]
                 continue
             for i, name in enumerate(node.input):
-                if name in root:
-                    uses[root[name]].append(Use(node, i, name))
+                if name in roots:
+                    uses[roots[name]].append(Use(node, i, name))
         return uses
+
+    def read(self, name: str) -> np.ndarray:
+        """The content of an initializer."""
+        return self.arrays[name] if name in self.arrays else numpy_helper.to_array(self.tensors[name])
 
     # -- merged
 
     def find_merged(self) -> Iterator[tuple[str, dict[Key, list[Use]]]]:
         """Initializers that are several weights, and the nodes that read each of these."""
-        outputs = {o.name for o in self.graph.output}
         for name, uses in self.uses.items():
-            if len(uses) < 2 or name in outputs or any(u.via in outputs for u in uses) or self._is_number(name):
+            if len(uses) < 2 or name in self.returned or self._is_number(name):
                 continue
             groups: dict[Key, list[Use]] = defaultdict(list)
             for key, use in zip(self._list_keys(name, uses), uses, strict=True):
@@ -188,12 +198,12 @@ class _Exporter:
 
     def _list_keys(self, name: str, uses: Sequence[Use]) -> list[Key]:
         """A key for each use of an initializer, equal for those of one weight."""
-        filled = _is_filled(self.tensors[name])
+        filled = _is_filled(self.read(name))
         keys = [self._find_key(name, use, filled) for use in uses]
         if filled or not any(k is not None and k[0] == "scope" for k in keys):
             return keys
         # Equal random numbers are a tie, but for the copies of a layer.
-        if not _is_informative(self.tensors[name]):
+        if not _is_informative(self.read(name)):
             return [("name", name)] * len(keys)
         first = next(k for k in keys if k is not None and k[0] == "scope")
         return [k if k is not None and k[0] == "scope" and _are_copies(first[1], k[1]) else first for k in keys]
@@ -209,15 +219,23 @@ class _Exporter:
         if is_generated_name(use.via):
             what = role or f"{use.node.op_type}.{use.index}"
             return ("name", use.via) if scope is None else ("scope", scope, what)
-        if role in _STATISTICS and use.via == name:
-            return ("statistic", name, role)
-        if use.via != name:
-            return ("name", use.via if filled or self.model.producer_name == "pytorch" else name)
-        if self.has_identities or not filled or role is None:
-            return ("name", name)
-        if scope is not None:
-            return ("scope", scope, role)
-        return ("node", use.node.name, role) if use.node.name else ("name", name)
+        if use.via != name and (filled or self.model.producer_name == "pytorch"):
+            return ("name", use.via)
+        if role is not None and filled and not self.has_identities:
+            if scope is not None:
+                return ("scope", scope, role)
+            # Without modules, a layer is known by its random weight, then by the name of its node.
+            layer = self._find_layer(use) or use.node.name
+            if layer:
+                return ("node", layer, role)
+        return ("statistic", name, role) if role in _STATISTICS else ("name", name)
+
+    def _find_layer(self, use: Use) -> str | None:
+        """The weight of random numbers that a node reads, or the product to which it adds a bias."""
+        added = use.node.input if use.node.op_type == "Add" else ()
+        nodes = [use.node, *(self.computed[i] for i in added if i in self.computed)]
+        weights = [i for node in nodes for i in node.input if i in self.tensors and not _is_filled(self.read(i))]
+        return weights[0] if weights else None
 
     def _find_state(self, name: str, use: Use, states: Sequence[str]) -> Key:
         """The tensor of the module that a node reads, one of those of its call; None where it reads none."""
@@ -271,7 +289,7 @@ class _Exporter:
         for key, names in groups.items():
             if len(names) > 1 and (self.model.producer_name != "pytorch" or any(map(is_generated_name, names))):
                 for name in names:
-                    equal[key, _read_start(self.tensors[name])].append(name)
+                    equal[key, _read_start(self.read(name))].append(name)
         return [names for names in equal.values() if len(names) > 1]
 
     def _find_origins(self, name: str) -> tuple[str, ...]:
@@ -295,9 +313,8 @@ class _Exporter:
 
     def _are_equal(self, kept: str, name: str, transposed: bool) -> bool:
         """Whether two tensors have the same content, which is no coincidence."""
-        a, b = (numpy_helper.to_array(self.tensors[n]) for n in (kept, name))
-        a = a.T if transposed else a
-        return a.shape == b.shape and np.array_equal(a, b) and _is_informative(self.tensors[kept])
+        a, b = self.read(kept).T if transposed else self.read(kept), self.read(name)
+        return a.shape == b.shape and np.array_equal(a, b) and _is_informative(b)
 
     # -- dropped
 
@@ -323,11 +340,10 @@ def _separate(plan: _Exporter) -> dict[str, str]:
     graph, separated = plan.graph, {}
     stored = (t.name for g in walk_graphs(graph) for t in g.initializer)
     taken = {*plan.computed, *stored, *(i.name for i in graph.input)}
-    declared, constants, identities = {i.name: i for i in graph.input}, [], set()
+    declared, constants, changed = {i.name: i for i in graph.input}, [], set()
     for name, groups in list(plan.find_merged()):
-        vias = {u.via for uses in groups.values() for u in uses} - {name}
-        identities |= vias
-        taken -= vias
+        changed.add(name)
+        taken -= {u.via for uses in groups.values() for u in uses} - {name}
         kept = _find_kept(plan, name, groups)
         for key, uses in groups.items():
             new = name if key == kept else _name(plan, name, key, uses, taken)
@@ -349,8 +365,8 @@ def _separate(plan: _Exporter) -> dict[str, str]:
             if name in declared:
                 graph.input.add().CopyFrom(declared[name])
                 graph.input[-1].name = new
-    # An Identity of an Identity goes as well.
-    nodes = [node for node in graph.node if not (_is_identity(node) and _leads_to(plan, node, identities))]
+    # What Identity nodes were read for is read directly now.
+    nodes = [node for node in graph.node if not (_is_identity(node) and plan.roots.get(node.output[0]) in changed)]
     del graph.node[:]
     graph.node.extend([*constants, *nodes])
     return separated
@@ -379,12 +395,6 @@ def _name(plan: _Exporter, name: str, key: Key, uses: Sequence[Use], taken: set[
     while new in taken:
         new += "_"
     return new
-
-
-def _leads_to(plan: _Exporter, node: NodeProto, names: set[str]) -> bool:
-    """Whether an Identity makes one of the names, by other ones maybe, and nothing else reads it."""
-    return node.output[0] in names or any(
-        _leads_to(plan, n, names) for n in plan.graph.node if _is_identity(n) and n.input[0] == node.output[0])
 
 
 def _join(plan: _Exporter) -> dict[str, Alias]:
@@ -460,24 +470,19 @@ def _leaf(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _read_array(t: TensorProto) -> np.ndarray:
-    return numpy_helper.to_array(t)
-
-
-def _is_filled(t: TensorProto) -> bool:
-    """Whether a tensor holds one number."""
-    a = _read_array(t).ravel()
+def _is_filled(a: np.ndarray) -> bool:
+    """Whether an array holds one number."""
+    a = a.ravel()
     return bool(a.size and a[0] == a[-1] and (a == a[0]).all())
 
 
-def _is_informative(t: TensorProto) -> bool:
-    """Whether a tensor holds so many different numbers that an equal one is no coincidence."""
-    return np.unique(_read_array(t).ravel()[:4096]).size >= _LEAST_DISTINCT
+def _is_informative(a: np.ndarray) -> bool:
+    """Whether an array holds so many different numbers that an equal one is no coincidence."""
+    return np.unique(a.ravel()[:4096]).size >= _LEAST_DISTINCT
 
 
-def _read_start(t: TensorProto) -> bytes:
+def _read_start(a: np.ndarray) -> bytes:
     """The beginning of a matrix or of its transpose, the same for both and another one for most."""
-    a = _read_array(t)
     return min(a[:1, :64].tobytes(), a[:64, :1].tobytes())
 
 
