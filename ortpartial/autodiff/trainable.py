@@ -284,11 +284,11 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
             reasons[n] = "scale of a quantization"
         elif v not in readers:
             reasons[n] = "no gradient reaches it"
-        elif n in constants:
-            reasons[n] = "buffer or number of the exported program, trained by name only"
         elif is_exported_number(v, readers[v]):
             kind = "number" if model.arrays[n].size == 1 else "mask"
             reasons[n] = f"a {kind} that {readers[v][0].op_type} reads"
+        elif n in constants:
+            reasons[n] = "buffer or number of the exported program, trained by name only"
         else:
             reasons[n] = "scalar, trained by name only"
     return reasons

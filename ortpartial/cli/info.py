@@ -201,7 +201,7 @@ def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
                  for operator, count, gradient, engines in _list_operators(model, report.refusals)]
     return {"inputs": {n: describe(v) for n, v in model.inputs.items()},
             "outputs": {n: describe(v) for n, v in model.outputs.items()}, "initializers": weights,
-            "ties": model.ties.describe(), "operators": operators,
+            "ties": model.ties.describe(model.main_names), "operators": operators,
             "trained_numbers": sum(report.sizes[w] for w in report.weights),
             "engines": {n: not reason for n, reason in _list_engines(report).items()},
             "not_by_the_agent": report.refusals, "blockers": report.blockers, "cost": cost}
@@ -214,10 +214,11 @@ def _print(report: Report, cost: Mapping[str, Any], args: argparse.Namespace) ->
         print_line(line)
     for line in _format_initializers(report, args.depth):
         print_line(paint(line, "green") if re.search("  trained(,|$)", line) else line)
-    for line in model.ties.describe():
+    for line in model.ties.describe(model.main_names):
         print_line(f"ties: {line}")
     if model.ties:
-        print_line("      as they are in the file: --ties file\n")
+        print_line("      as they are in the file: --ties file")
+        print_line("")
     head, *rows = format_table(["operator", "nodes", "gradient", "engines"],
                                ([o, str(n), *others] for o, n, *others in _list_operators(model, report.refusals)),
                                align="<><<")

@@ -16,10 +16,11 @@ from itertools import combinations
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import FLOATS, PRODUCTS
 from ortpartial.logs import logger
 
+from .adapter_record import read_adapter
 from .aliases import Alias, is_generated_name, name_parameter_input
 from .exported_program import note_origin, read_program
 from .scopes import read_scope
@@ -62,15 +63,27 @@ class Ties:
         """Whether there is any."""
         return bool(self.separated or self.joined or self.restored)
 
-    def describe(self) -> list[str]:
-        """A line for each."""
-        groups: dict[str, list[str]] = defaultdict(list)
+    def describe(self, names: Mapping[str, str] | None = None) -> list[str]:
+        """A line for each.
+
+        Parameters
+        ----------
+        names : dict of str to str, optional
+            What to call initializers; by default as they are.
+
+        Returns
+        -------
+        list of str
+        """
+        names, groups = names or {}, defaultdict(list)
         for name, origin in self.separated.items():
-            groups[origin].append(name)
-        return [*(f"{origin} was one with {', '.join(names)}" for origin, names in groups.items()),
-                *(f"{n} is {'the transpose of ' if a.transposed else ''}{a.initializer}, and trained with it"
-                  for n, a in self.joined.items()),
-                *(f"{n} of zeros was left out" for n in self.restored)]
+            groups[names.get(origin, origin)].append(names.get(name, name))
+        lines = [f"{origin} was one with {', '.join(merged[:3])}"
+                 f"{f' and {len(merged) - 3} more' if len(merged) > 3 else ''}" for origin, merged in groups.items()]
+        for name, a in self.joined.items():
+            kept = names.get(a.initializer, a.initializer)
+            lines.append(f"{name} is {'the transpose of ' if a.transposed else ''}{kept}, and trained with it")
+        return lines + [f"{name} of zeros was left out" for name in self.restored]
 
 
 @dataclass(frozen=True)
@@ -143,7 +156,7 @@ class _Exporter:
 
     def __init__(self, model: ModelProto, arrays: Mapping[str, np.ndarray]):
         self.model, self.graph, self.arrays = model, model.graph, arrays
-        self.program = read_program(self.graph)
+        self.program, self.adapter = read_program(self.graph), _list_adapter(model)
         self.tensors = {t.name: t for t in self.graph.initializer if t.data_type in FLOATS}
         graphs = list(walk_graphs(self.graph))
         self.nodes = [node for g in graphs for node in g.node]
@@ -179,7 +192,7 @@ class _Exporter:
     def find_merged(self) -> Iterator[tuple[str, dict[Key, list[Use]]]]:
         """Initializers that are several weights, and the nodes that read each of these."""
         for name, uses in self.uses.items():
-            if len(uses) < 2 or name in self.returned or self._is_number(name):
+            if len(uses) < 2 or name in self.returned or name in self.adapter or self._is_number(name):
                 continue
             groups: dict[Key, list[Use]] = defaultdict(list)
             for key, use in zip(self._list_keys(name, uses), uses, strict=True):
@@ -226,7 +239,7 @@ class _Exporter:
                 return ("scope", scope, role)
             # Without modules, a layer is known by its random weight, then by the name of its node.
             layer = self._find_layer(use) or use.node.name
-            if layer:
+            if layer and (role == "bias" or use.node.op_type not in PRODUCTS):
                 return ("node", layer, role)
         return ("statistic", name, role) if role in _STATISTICS else ("name", name)
 
@@ -460,6 +473,15 @@ def list_folded_norms(model: ModelProto) -> list[str]:
         if is_folded:
             folded.append(node.input[1])
     return folded
+
+
+def _list_adapter(model: ModelProto) -> set[str]:
+    """The weights of the adapter that a model holds, which begin with zeros; a damaged record is no matter of ties."""
+    try:
+        adapter = read_adapter(model)
+    except ModelError:
+        return set()
+    return set() if adapter is None else set(adapter.weights)
 
 
 def _is_identity(node: NodeProto) -> bool:

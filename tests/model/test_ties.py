@@ -161,3 +161,13 @@ def test_folded_norms():
     arrays = {"onnx::Conv_1": W[..., None], "onnx::Conv_2": HALF, "d.weight": W[..., None]}
     assert list_folded_norms(model(nodes, **arrays)) == ["onnx::Conv_1"]
     assert list_folded_norms(ModelProto()) == []
+
+
+def test_layers_without_scopes_are_told_by_their_weights():
+    """A layer of random weights that is used twice has one bias; the zeros of a product are what the file says."""
+    nodes = [("one", "Gemm", ["x", "w", "b"], "h"), ("two", "Gemm", ["h", "w", "b"], "k"),
+             ("three", "Gemm", ["k", "v", "b"], "y")]
+    ties = infer_ties(model(nodes, "other", w=W, v=-W, b=ZEROS))[1]
+    assert ties.separated == {"v.bias": "b"}
+    nodes = [("one", "MatMul", ["x", "w"], "h"), ("two", "MatMul", ["h", "w"], "y")]
+    assert not infer_ties(model(nodes, "other", w=np.zeros((4, 4), np.float32)))[1]
