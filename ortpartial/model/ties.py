@@ -130,6 +130,13 @@ def infer_ties(proto: ModelProto, arrays: Mapping[str, np.ndarray] | None = None
     -------
     tuple of onnx.ModelProto and Ties
         The model that was given where there is nothing to change.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import build, constant, variable
+    >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
+    >>> infer_ties(build([x], {"y": x @ w}))[1]
+    Ties(separated={}, joined={}, restored=())
     """
     is_recorded = any(p.key == "ortpartial.torch" for p in proto.metadata_props)
     if proto.training_info or proto.producer_name == "ortpartial" or is_recorded:
@@ -152,7 +159,7 @@ def infer_ties(proto: ModelProto, arrays: Mapping[str, np.ndarray] | None = None
 
 
 class _Exporter:
-    """A model, and what can be told of the program that it was exported from."""
+    """A model, and what names, nodes and metadata tell of the program that it was exported from."""
 
     def __init__(self, model: ModelProto, arrays: Mapping[str, np.ndarray]):
         self.model, self.graph, self.arrays = model, model.graph, arrays

@@ -271,8 +271,8 @@ def _convertible(graphs: Sequence[Any], outputs: Collection[str]) -> Iterator[No
 
 def _find_folded(model: Model, outputs: Collection[str]) -> list[str]:
     """The weights behind some outputs into which an exporter has folded a normalization."""
-    behind = find_inputs([model.outputs[o] for o in outputs], model.initializers)
-    return [model.main_names[n] for n in list_folded_norms(model.proto) if n in behind]
+    folded = {n: model.initializers[n] for n in list_folded_norms(model.proto)}
+    return [model.main_names[n] for n in find_inputs([model.outputs[o] for o in outputs], folded)] if folded else []
 
 
 def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool) -> list[str]:
