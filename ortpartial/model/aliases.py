@@ -238,7 +238,7 @@ def find_names_by_scope(graph: GraphProto, arrays: Mapping[str, np.ndarray], mod
     matches: dict[str, set[str]] = defaultdict(set)
     for name, readers in find_readers(graph).items():
         scopes = {read_scope(node) for node, _ in readers}
-        if len(scopes) != 1 or not is_generated_name(name):
+        if len(scopes) != 1 or not is_generated_name(name) or name not in arrays:
             continue
         scope, a = scopes.pop(), arrays[name].ravel()
         names = [n for n, t in state.items() if t.size == a.size and n not in arrays and scope is not None

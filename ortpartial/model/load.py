@@ -115,7 +115,7 @@ class Model(Immutable):
         return {"nodes": NodeList.of(self.values.values()), **vars(self), "file": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({n: v for n, v in state.items() if n != "nodes"})
+        vars(self).update({"ties": Ties(), **{n: v for n, v in state.items() if n != "nodes"}})
         register_libraries(self.proto, self.custom_ops_library)
 
     def __repr__(self) -> str:
