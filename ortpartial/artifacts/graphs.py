@@ -168,7 +168,7 @@ def load_lowered(graph: TrainingGraph, sizes: dict[str, tuple[int, ...]] | None 
     ModelError
         A kernel cannot be read in standard operators.
     """
-    model = load(graph.model, batch=sizes)
+    model = load(graph.model, batch=sizes, ties="file")
     for node in walk_nodes(topological(list(model.outputs.values()))):
         if isinstance(node.schema, OpaqueSchema) and node.domain == DOMAIN:
             raise ModelError(f"{node!r}: {DOMAIN}.{node.op_type.removeprefix(f'{DOMAIN}.')} is a kernel of "

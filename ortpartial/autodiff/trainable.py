@@ -10,7 +10,14 @@ import numpy as np
 
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
-from ortpartial.model import Model, is_generated_name, is_quantized, list_preprocessing, read_adapter
+from ortpartial.model import (
+    Model,
+    is_generated_name,
+    is_quantized,
+    list_preprocessing,
+    list_program_constants,
+    read_adapter,
+)
 
 from .grad import _carries, nodes_between
 from .registry import is_constant
@@ -94,10 +101,12 @@ def find_default_weights(model: Model, outputs: Iterable[str]) -> set[Value]:
     """The weights of a model that are trained by default.
 
     They are those of `find_trainable`, except what scales and imputes features in front of a scikit-learn model: it was
-    computed from the data, and the gradient of a scale is not a number where a feature is missing.
+    computed from the data, and the gradient of a scale is not a number where a feature is missing. Buffers and numbers
+    of an exported program are left out as well, where the file tells them from parameters.
     """
     weights = find_trainable(model.outputs[o] for o in outputs)
-    return weights - {model.initializers[n] for n in list_preprocessing(model.proto)}
+    left_out = {*list_preprocessing(model.proto), *list_program_constants(model.proto)}
+    return weights - {model.initializers[n] for n in left_out}
 
 
 def find_scales(outputs: Sequence[Value]) -> set[Value]:
@@ -133,12 +142,21 @@ def is_exported_number(v: Value, readers: Iterable[Node]) -> bool:
     nodes = list(readers)
     if not nodes or any(node.op_type not in _ARITHMETIC for node in nodes):
         return False
-    return _is_mask(v.array) or (v.array.size == 1 and v.array.ndim < 2 and not any(map(_adds_bias, nodes)))
+    is_number = v.array.size == 1 and v.array.ndim < 2 and not any(map(_adds_bias, nodes))
+    return is_number or (_is_mask(v.array) and not any(map(_adds_offset, nodes)))
 
 
 def _is_mask(a: np.ndarray) -> bool:
     """Whether an array hides scores from Softmax where it is not 0."""
     return a.ndim > 1 and bool(((a == 0) | (a <= _HIDING)).all())
+
+
+def _adds_offset(node: Node) -> bool:
+    """Whether a node adds the bias of a normalization, after a weight of its shape."""
+    terms = [x for x in node.inputs if x is not None]
+    weights = [w for x in terms if x.node is not None and x.node.op_type == "Mul" for w in x.node.reads]
+    return node.op_type == "Add" and any(
+        b.array is not None and w.array is not None and b.array.shape == w.array.shape for b in terms for w in weights)
 
 
 def _adds_bias(node: Node) -> bool:
@@ -249,6 +267,7 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
                   for x in node.inputs[3:5]}
     trainable, preprocessing = find_default_weights(model, outputs), list_preprocessing(model.proto)
     scales = find_scales([model.outputs[o] for o in outputs])
+    constants = list_program_constants(model.proto)
     reasons = {}
     for n, v in model.initializers.items():
         if n in weights:
@@ -268,6 +287,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
         elif is_exported_number(v, readers[v]):
             kind = "number" if model.arrays[n].size == 1 else "mask"
             reasons[n] = f"a {kind} that {readers[v][0].op_type} reads"
+        elif n in constants:
+            reasons[n] = "buffer or number of the exported program, trained by name only"
         else:
             reasons[n] = "scalar, trained by name only"
     return reasons
@@ -275,9 +296,9 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
 
 def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Node]]:
     """The initializers that patterns and functions choose from, and the nodes that read each."""
-    readers = find_readers(model.outputs[o] for o in outputs)
+    readers, constants = find_readers(model.outputs[o] for o in outputs), list_program_constants(model.proto)
     return {n: readers[v] for n, v in model.initializers.items()
-            if v in readers and not is_exported_number(v, readers[v])}
+            if v in readers and n not in constants and not is_exported_number(v, readers[v])}
 
 
 def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],

@@ -8,10 +8,10 @@ from typing import Any
 
 from ortpartial.estimator import resolve_losses
 from ortpartial.exceptions import OrtPartialError, SettingError
-from ortpartial.model import Model, load
+from ortpartial.model import Model
 
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
 from .pieces import parse_losses, parse_rate
 from .timing import RandomRows, parse_sizes, time_forward, time_steps
 
@@ -50,7 +50,7 @@ def add_bench_command(commands: Any) -> None:
                          help="the loss, as for train; default: square")
     command.add_argument("--rate", default="adam", metavar="RATE", help="the optimizer, as for train; default: adam")
     add_weights_options(command)
-    add_straight_through_option(command)
+    add_reading_options(command)
     command.add_argument("--engine", nargs="+", choices=_ENGINES, default=_ENGINES, metavar="ENGINE",
                          help=f"engines to measure, of {', '.join(_ENGINES)}; default: all")
     command.add_argument("--device", default="cpu", metavar="DEVICE",
@@ -66,7 +66,7 @@ def run_bench(args: argparse.Namespace) -> int:
         check_count("batch_size", size)
     if not 0 < args.seconds < float("inf"):
         raise SettingError(f"--seconds is a number above 0, not {args.seconds}.")
-    model = load(args.model, straight_through=args.straight_through)
+    model = load_model(args)
     fixed = [v.shape[0] for v in model.inputs.values() if v.shape and isinstance(v.shape[0], int)]
     rows = [row for size in fixed[:1] or args.batch_size for row in _measure(args, model, size)]
     if all("seconds" not in row for row in rows if row["what"] != "forward"):

@@ -10,7 +10,7 @@ from onnx import ModelProto
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import SettingError
 from ortpartial.kits import TARGETS, TrainingKit, write_kit
-from ortpartial.model import load, read, write
+from ortpartial.model import read, write
 from ortpartial.training_info import TrainingSession
 
 from .console import print_json, print_line
@@ -18,8 +18,9 @@ from .options import (
     add_command,
     add_json_option,
     add_output_option,
-    add_straight_through_option,
+    add_reading_options,
     add_weights_options,
+    load_model,
 )
 from .pieces import parse_loss, parse_rate
 
@@ -62,7 +63,7 @@ def add_export_command(commands: Any) -> None:
     command.add_argument("--training", choices=("standard", "lowered"), default="standard",
                          help="with the training operators of the standard, or without them; default: standard")
     add_weights_options(command)
-    add_straight_through_option(command)
+    add_reading_options(command)
     command.add_argument("--loss", default="square_error", help="the loss, as for train; default: square_error")
     command.add_argument("--rate", default="SGD", help="the optimizer, as for train; default: SGD")
     command.add_argument("--eta0", type=float, help="the first step size; default: that of --rate")
@@ -78,7 +79,7 @@ def run_export(args: argparse.Namespace) -> int:
         raise SettingError("--target and --batch-size are for a training kit; add --kit.")
     if args.kit and read(args.model).training_info:
         return _write_kit(args, read(args.model))
-    source = load(args.model, straight_through=args.straight_through)
+    source = load_model(args)
     optimizer = OrtGradientForwardBackwardOptimizer(source, args.weights, learning_loss=parse_loss(args.loss),
                                                     learning_rate=parse_rate(args.rate), train_mode=args.train_mode,
                                                     freeze=args.freeze)

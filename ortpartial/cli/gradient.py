@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from ortpartial.autodiff import gradient_model
-from ortpartial.model import load, write
+from ortpartial.model import write
 
 from .console import print_json, print_line
-from .options import add_command, add_json_option, add_output_option, add_straight_through_option
+from .options import add_command, add_json_option, add_output_option, add_reading_options, load_model
 
 __all__ = ["add_gradient_command"]
 
@@ -35,7 +35,7 @@ def add_gradient_command(commands: Any) -> None:
                           usage="MODEL -o FILE [--wrt NAME ...] [option ...]",
                           description=_DESCRIPTION, examples=_EXAMPLES)
     add_output_option(command)
-    add_straight_through_option(command)
+    add_reading_options(command)
     command.add_argument("--wrt", nargs="+", metavar="NAME", help="tensors to differentiate with respect to; default: "
                                                                   "the weights")
     command.add_argument("--outputs", nargs="+", metavar="NAME", help="outputs to differentiate; default: all "
@@ -48,7 +48,7 @@ def add_gradient_command(commands: Any) -> None:
 
 def run_gradient(args: argparse.Namespace) -> int:
     """Write the gradient of a model."""
-    source = load(args.model, straight_through=args.straight_through)
+    source = load_model(args)
     model = gradient_model(source, args.wrt, args.outputs, cotangents=args.cotangents, suffix=args.suffix)
     write(model, args.output)
     inputs, outputs = ([v.name for v in values] for values in (model.graph.input, model.graph.output))

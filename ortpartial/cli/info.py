@@ -27,7 +27,6 @@ from ortpartial.model import (
     format_flops,
     is_generated_name,
     is_quantized,
-    load,
     place_initializers,
     specialize,
 )
@@ -35,7 +34,7 @@ from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
 from .pieces import parse_rate
 from .timing import RandomRows, parse_sizes, time_steps
 
@@ -100,7 +99,7 @@ def add_info_command(commands: Any) -> None:
     command = add_command(commands, "info", run_info, "Show a model: what is trained and why not, engines, memory.",
                           usage="MODEL [option ...]", description=_DESCRIPTION, examples=_EXAMPLES)
     add_weights_options(command)
-    add_straight_through_option(command)
+    add_reading_options(command)
     command.add_argument("--depth", type=int, metavar="N", help="levels of modules to show; default: as many as fit 60 "
                                                                 "lines")
     command.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of a step; default: 32")
@@ -130,7 +129,7 @@ def run_info(args: argparse.Namespace) -> int:
 
 def _examine(args: argparse.Namespace, sizes: Mapping[str, int]) -> Report:
     """Read a model, and find out what can be trained."""
-    model = load(args.model, straight_through=args.straight_through)
+    model = load_model(args)
     outputs = [n for n, v in model.outputs.items() if v.is_float]
     weights: list[str] = []
     refusals: list[str] = []
@@ -202,7 +201,8 @@ def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
                  for operator, count, gradient, engines in _list_operators(model, report.refusals)]
     return {"inputs": {n: describe(v) for n, v in model.inputs.items()},
             "outputs": {n: describe(v) for n, v in model.outputs.items()}, "initializers": weights,
-            "operators": operators, "trained_numbers": sum(report.sizes[w] for w in report.weights),
+            "ties": model.ties.describe(model.main_names), "operators": operators,
+            "trained_numbers": sum(report.sizes[w] for w in report.weights),
             "engines": {n: not reason for n, reason in _list_engines(report).items()},
             "not_by_the_agent": report.refusals, "blockers": report.blockers, "cost": cost}
 
@@ -214,6 +214,11 @@ def _print(report: Report, cost: Mapping[str, Any], args: argparse.Namespace) ->
         print_line(line)
     for line in _format_initializers(report, args.depth):
         print_line(paint(line, "green") if re.search("  trained(,|$)", line) else line)
+    for line in model.ties.describe(model.main_names):
+        print_line(f"ties: {line}")
+    if model.ties:
+        print_line("      as they are in the file: --ties file")
+        print_line("")
     head, *rows = format_table(["operator", "nodes", "gradient", "engines"],
                                ([o, str(n), *others] for o, n, *others in _list_operators(model, report.refusals)),
                                align="<><<")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ortpartial.exceptions import SettingError
+from ortpartial.model import Model, load
 
 __all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
-           "add_straight_through_option", "add_weights_options", "check_count", "check_output"]
+           "add_reading_options", "add_weights_options", "check_count", "check_output", "load_model"]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -94,10 +95,18 @@ def add_json_option(command: Any, what: str = "print one line of JSON") -> None:
     command.add_argument("--json", action="store_true", help=what)
 
 
-def add_straight_through_option(command: Any) -> None:
-    """Add `--straight-through`."""
+def add_reading_options(command: Any) -> None:
+    """Add the options that say how a model is read."""
     command.add_argument("--straight-through", action="store_true", default=None,
                          help="pass gradients through the rounding of a quantization")
+    command.add_argument("--ties", choices=["infer", "file"], default="infer",
+                         help="separate weights that an exporter has merged, and join tied ones (infer, the default), "
+                              "or read the initializers of the file as they are")
+
+
+def load_model(args: argparse.Namespace) -> Model:
+    """Read the model of a command by these options."""
+    return load(args.model, straight_through=args.straight_through, ties=args.ties)
 
 
 def add_data_options(command: Any, target: bool = True) -> None:

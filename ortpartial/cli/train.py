@@ -15,7 +15,7 @@ from typing import Any
 from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
-from ortpartial.model import Model, load, write
+from ortpartial.model import Model, write
 from ortpartial.plots import plot_losses, save_figure
 
 from .console import paint, print_json, print_line
@@ -35,10 +35,11 @@ from .losses import choose_losses
 from .options import (
     add_command,
     add_data_options,
-    add_straight_through_option,
+    add_reading_options,
     add_weights_options,
     check_count,
     check_output,
+    load_model,
 )
 from .pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty, parse_rate, parse_rate_factors
 from .roles import Columns, Roles, load_roles, read_columns, store_roles
@@ -104,7 +105,7 @@ def add_train_command(commands: Any) -> None:
     which.add_argument("--rate-factors", nargs="+", metavar="NAME=FACTOR",
                        help="factors of the step size of weights, by name or pattern, as 'encoder.*=0.1'; or a number, "
                             "the factor from each layer to the one before it")
-    add_straight_through_option(which)
+    add_reading_options(which)
     which.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in training mode")
     where = command.add_argument_group("computation")
     where.add_argument("--engine", choices=("auto", "epoch", "step", "agent"), default="auto",
@@ -192,7 +193,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _read_task(args: argparse.Namespace) -> Task:
     """Read the model and the data."""
-    model = load(args.model, straight_through=args.straight_through)
+    model = load_model(args)
     stored = load_roles(model.proto)
     words = args.loss or stored.losses
     by_output = resolve_losses(model, parse_losses(words or ["square"], args.target or stored.target))

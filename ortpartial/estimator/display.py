@@ -127,7 +127,10 @@ def to_html(optimizer: Any, changed: Mapping[str, str]) -> str:
     picture = draw_curve(*curves.values())
     if picture and optimizer.validation_losses_:
         picture += "<div><small>losses by epoch: training (solid) and validation (dashed)</small></div>"
-    return draw_card(type(optimizer).__name__, rows, picture, {title: draw_tree(leaves)})
+    model = optimizer._spec.model
+    lines = model.ties.describe(model.main_names)
+    texts = {"ties: weights that an exporter had merged or written twice": lines} if lines else {}
+    return draw_card(type(optimizer).__name__, rows, picture, {title: draw_tree(leaves), **texts})
 
 
 def _list_leaves(spec: TrainingSpec) -> Iterator[Leaf]:

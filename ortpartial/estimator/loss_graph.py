@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, helper
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, find_inputs
 from ortpartial.learning import BaseLearningLoss, refuse_former_names, resolve_loss
-from ortpartial.model import Model, load, prune_outputs, read
+from ortpartial.model import Model, infer_ties, load, prune_outputs, read
 from ortpartial.texts import parse_json
 from ortpartial.training import LossOutput, TrainingSpec, known_shape, make_targets, make_weights, mean_loss
 from ortpartial.training_info import declare_labels, declare_versions, find_labels, upgrade_model
@@ -83,10 +83,10 @@ def add_loss_output(
     >>> [i.name for i in graph.input], [o.name for o in graph.output]
     (['x', 'y_target', 'sample_weight'], ['y', 'loss'])
     """
-    source = read(model)
+    source = read(model) if isinstance(model, Model) else infer_ties(read(model))[0]
     proto = upgrade_model(source, [t.name for t in source.graph.initializer])
     libraries = model.custom_ops_library if isinstance(model, Model) else ()
-    loaded = load(proto, custom_ops_library=libraries or None)
+    loaded = load(proto, ties="file", custom_ops_library=libraries or None)
     losses = resolve_losses(loaded, loss)
     warn_of_activations(loaded, losses, stacklevel=3)
     _check(loaded, losses, loss_output_name)

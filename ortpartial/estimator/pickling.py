@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from ortpartial.model import Model, change_weights, load
+from ortpartial.model import Model, Ties, change_weights, load
 from ortpartial.runtime import Turn
 
 from .changes import name_weights
@@ -49,7 +49,7 @@ def pack(optimizer: Optimizer) -> dict[str, Any]:
     return {**state, **vars(optimizer._loop.settings), **{n: deepcopy(getattr(optimizer, n)) for n in PROGRESS},
             "_arguments": {**arguments, "weights_to_train": name_weights(optimizer)},
             "model": (model.proto.SerializeToString(), dict(model.arrays)),
-            "straight_through": model.straight_through, "aliases": model.aliases,
+            "straight_through": model.straight_through, "aliases": model.aliases, "ties": model.ties,
             "custom_ops_library": model.custom_ops_library, "rate_starts": optimizer._spec.rate_starts,
             "average_start": optimizer._spec.average_start, "engine_state": snapshot}
 
@@ -66,7 +66,8 @@ def unpack(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """
     proto, arrays = state.pop("model")
     model = load(Model(ModelProto.FromString(proto), {}, {}, {}, arrays, {}, state.pop("straight_through"),
-                       aliases=state.pop("aliases", {}), custom_ops_library=state.pop("custom_ops_library", ())))
+                       aliases=state.pop("aliases", {}), custom_ops_library=state.pop("custom_ops_library", ()),
+                       ties=state.pop("ties", Ties())))
     # Pickles of version 0.1.0 have the name "_given".
     arguments = state.pop("_given", None) or state.pop("_arguments")
     snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS if n in state}

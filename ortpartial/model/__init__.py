@@ -7,6 +7,7 @@ from .computed_inputs import ComputedInputs, find_computed_inputs, is_cache
 from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
 from .declaration import declare, declare_schema
 from .display import draw_card, format_bytes, format_flops
+from .exported_program import list_program_constants
 from .external_data import change_weights, offload_weights, replace_weights, restore_weights, split_external_data
 from .folding import evaluate
 from .function_bodies import expand_body
@@ -22,6 +23,7 @@ from .safetensors import read_tensors, write_tensors
 from .scopes import read_scope
 from .specialize import specialize
 from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, mark_straight_through, to_real
+from .ties import Ties, infer_ties, list_folded_norms
 from .tree import Leaf, count_modules, draw_tree, place_initializers
 from .unused import remove_unused
 from .validation import available_memory
@@ -29,13 +31,14 @@ from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
 
 __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict", "ComputedInputs", "Leaf",
-           "Model", "Range", "Target", "available_memory", "bodies", "by_row", "can_pass_straight_through",
+           "Model", "Range", "Target", "Ties", "available_memory", "bodies", "by_row", "can_pass_straight_through",
            "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml", "count_modules", "declare",
            "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate", "expand_body", "expand_ml",
            "find_aliases", "find_computed_inputs", "find_indices", "find_libraries", "format_bytes", "format_flops",
-           "index_ranges", "is_base", "is_cache", "is_generated_name", "is_misplaced", "is_quantized",
-           "list_preprocessing", "load", "mark_straight_through", "match_names", "note_adapter", "offload_weights",
-           "place_initializers", "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope",
-           "read_tensors", "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused",
-           "replace_file", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
-           "split_external_data", "to_real", "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]
+           "index_ranges", "infer_ties", "is_base", "is_cache", "is_generated_name", "is_misplaced", "is_quantized",
+           "list_folded_norms", "list_preprocessing", "list_program_constants", "load", "mark_straight_through",
+           "match_names", "note_adapter", "offload_weights", "place_initializers", "prepare", "prune_outputs", "read",
+           "read_adapter", "read_ml_weights", "read_scope", "read_tensors", "register_expansion", "register_libraries",
+           "register_upgrade_check", "remove_unused", "replace_file", "replace_weights", "resolve_libraries",
+           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_files",
+           "write_folder", "write_tensors"]

@@ -19,7 +19,8 @@ from ortpartial.logs import logger
 from .scopes import find_readers, read_scope
 from .walk import walk_graphs
 
-__all__ = ["Alias", "AliasDict", "find_aliases", "find_module_names", "is_generated_name"]
+__all__ = ["Alias", "AliasDict", "find_aliases", "find_module_names", "find_names_by_scope",
+           "is_generated_name", "name_parameter_input"]
 
 _GENERATED = re.compile(r"onnx::.+|_?val_\d+|\d+")
 
@@ -133,13 +134,31 @@ def find_aliases(graph: GraphProto) -> dict[str, Alias]:
     return {a: Alias(names.pop()) for a, names in candidates.items() if len(names) == 1 and a not in taken}
 
 
+def name_parameter_input(node: NodeProto, i: int, computed: Mapping[str, NodeProto]) -> str | None:
+    """What a module of torch calls an input of a node.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    i : int
+        The number of the input.
+    computed : dict of str to onnx.NodeProto
+        By value, the node that computes it.
+
+    Returns
+    -------
+    str or None
+        Such as ``"weight"``; None where it is no parameter as far as the operator tells.
+    """
+    if node.op_type == "Add" and (product := computed.get(node.input[1 - i])) is not None:
+        return "bias" if product.op_type in PRODUCTS and read_scope(product) == read_scope(node) else None
+    return _PARAMETERS.get(node.op_type, {}).get(i)
+
+
 def _name_parameter(node: NodeProto, i: int, computed: Mapping[str, NodeProto]) -> str | None:
     """The name of the parameter that a node reads as its input i, if it is one of a module."""
-    scope = read_scope(node)
-    parameter = _PARAMETERS.get(node.op_type, {}).get(i)
-    if node.op_type == "Add" and (product := computed.get(node.input[1 - i])) is not None:
-        is_bias = product.op_type in PRODUCTS and read_scope(product) == scope
-        parameter = "bias" if is_bias else None
+    scope, parameter = read_scope(node), name_parameter_input(node, i, computed)
     if scope is None or parameter is None:
         return None
     return f"{scope}.{parameter}" if scope else parameter
@@ -193,6 +212,45 @@ def find_module_names(arrays: Mapping[str, np.ndarray], module: Any) -> dict[str
     logger.info("%d of %d initializers have names of the module, %d of them transposed", len(aliases), len(arrays),
                 sum(a.transposed for a in aliases.values()))
     return aliases
+
+
+def find_names_by_scope(graph: GraphProto, arrays: Mapping[str, np.ndarray], module: Any) -> dict[str, Alias]:
+    """Aliases of initializers with generated names that only nodes of one module read, from the tensors of this module.
+
+    Of the tensors of the module, one alone has the content of the initializer, in another shape maybe. Fresh weights of
+    a number, which content alone does not tell apart, have names in this way.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph, as it was exported.
+    arrays : dict of str to numpy.ndarray
+        The initializers.
+    module : torch.nn.Module or dict of str to array_like
+        The module that was exported, or its ``state_dict()``.
+
+    Returns
+    -------
+    dict of str to Alias
+        By the names of parameters that are no names of initializers.
+    """
+    state = _read_module(module)[0]
+    matches: dict[str, set[str]] = defaultdict(set)
+    for name, readers in find_readers(graph).items():
+        scopes = {read_scope(node) for node, _ in readers}
+        if len(scopes) != 1 or not is_generated_name(name) or name not in arrays:
+            continue
+        scope, a = scopes.pop(), arrays[name].ravel()
+        names = [n for n, t in state.items() if t.size == a.size and n not in arrays and scope is not None
+                 and _is_inside(n.rpartition(".")[0], scope) and np.array_equal(t.ravel(), a)]
+        if len(names) == 1:
+            matches[names[0]].add(name)
+    return {n: Alias(names.pop()) for n, names in matches.items() if len(names) == 1}
+
+
+def _is_inside(path: str, scope: str) -> bool:
+    """Whether a path of a module is that of a scope, in which it may be inside of others."""
+    return scope == path or scope.endswith(f".{path}")
 
 
 def _read_module(module: Any) -> tuple[dict[str, np.ndarray], set[str]]:

@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
-from .aliases import Alias, find_aliases, find_module_names
+from .aliases import Alias, find_aliases, find_module_names, find_names_by_scope
 from .custom_ops import find_libraries, register_libraries, resolve_libraries
 from .display import to_html, to_text
 from .external_files import read_external_data
@@ -29,6 +29,7 @@ from .reader import Reader
 from .sparse import densify
 from .stored_tensors import check_names, check_tensors
 from .straight_through import is_marked, mark_straight_through
+from .ties import Ties, check_ties, infer_ties
 from .upgrade import STANDARD
 from .validation import check_size
 from .walk import walk_graphs
@@ -73,6 +74,8 @@ class Model(Immutable):
         scopes of nodes.
     custom_ops_library : tuple of str
         The paths of the libraries that have its custom operators.
+    ties : Ties
+        The weights of the file that were separated and joined.
 
     Examples
     --------
@@ -95,11 +98,13 @@ class Model(Immutable):
     opsets: Mapping[str, int] = field(default_factory=dict)
     aliases: Mapping[str, Alias] = field(default_factory=dict)
     custom_ops_library: tuple[str, ...] = ()
+    ties: Ties = field(default_factory=Ties)
 
     @cached_property
     def main_names(self) -> dict[str, str]:
         """What to call each initializer: its alias where it has one, else its name."""
-        return {**{n: n for n in self.initializers}, **{a.initializer: alias for alias, a in self.aliases.items()}}
+        aliases = {a.initializer: alias for alias, a in self.aliases.items() if alias not in self.ties.joined}
+        return {**{n: n for n in self.initializers}, **aliases}
 
     def find_initializer(self, name: str) -> str:
         """The initializer that a name or an alias stands for; what is neither is returned as it is."""
@@ -110,7 +115,7 @@ class Model(Immutable):
         return {"nodes": NodeList.of(self.values.values()), **vars(self), "file": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({n: v for n, v in state.items() if n != "nodes"})
+        vars(self).update({"ties": Ties(), **{n: v for n, v in state.items() if n != "nodes"}})
         register_libraries(self.proto, self.custom_ops_library)
 
     def __repr__(self) -> str:
@@ -202,7 +207,7 @@ def read_marked(model: Model) -> ModelProto:
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
-         straight_through: bool | None = None, names_from: Any = None,
+         straight_through: bool | None = None, names_from: Any = None, ties: str = "infer",
          folder: str | os.PathLike[str] | None = None,
          custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
@@ -228,7 +233,13 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         quantization writes.
     names_from : torch.nn.Module or dict of str to array_like, optional
         The module that the model was exported from, or its ``state_dict()``: the names of its parameters become aliases
-        of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do.
+        of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do;
+        of these, those of the module that reads the initializer.
+    ties : str
+        ``"infer"``: weights that an exporter has merged because their first content is equal become one each, what it
+        has written twice of one weight becomes one, and biases of zeros that it has left out are there again, as far as
+        the file tells: see `infer_ties`. ``"file"``: the initializers of the file, as they are. A `Model` stays as it
+        was loaded, so give the `Model` to whatever trains it.
     folder : path, optional
         Where the external data of a ModelProto or of bytes are; those of a path are beside it. They are never looked
         for in the working directory.
@@ -244,6 +255,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     ------
     ModelError
         The model cannot be read or upgraded; the message names the node.
+    SettingError
+        `ties` is none of the two.
 
     References
     ----------
@@ -259,14 +272,19 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     >>> list(load(build([x], {"y": op.MatMul(x, w)})).initializers)
     ['w']
     """
+    check_ties(ties)
     loaded = source if isinstance(source, Model) else None
-    proto = loaded.proto if loaded else read(source, folder)
+    proto, inferred = (loaded.proto, loaded.ties) if loaded else (read(source, folder), Ties())
     libraries = loaded.custom_ops_library if loaded else ()
     if custom_ops_library is not None:
         libraries = resolve_libraries(custom_ops_library)
     register_libraries(proto, libraries)
     graph, opsets = prepare(proto, batch)
     arrays = loaded.arrays if loaded else _read_arrays(proto)
+    if loaded is None and ties == "infer":
+        proto, inferred = infer_ties(proto, arrays, copy=proto is source)
+        if inferred:
+            (graph, opsets), arrays = prepare(proto, batch), _read_arrays(proto)
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
@@ -294,13 +312,13 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     if loaded is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
     file = loaded.file if loaded else None
-    aliases = loaded.aliases if loaded and loaded.aliases else find_aliases(proto.graph)
+    aliases = loaded.aliases if loaded and loaded.aliases else {**inferred.joined, **find_aliases(proto.graph)}
     if names_from is not None:
-        names = find_module_names(arrays, names_from)
+        names = {**find_names_by_scope(proto.graph, arrays, names_from), **find_module_names(arrays, names_from)}
         named = {a.initializer for a in names.values()}
         aliases = {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
     model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
-                  find_libraries(proto))
+                  find_libraries(proto), inferred)
     if loaded is None and _is_old(proto):
         for check in _UPGRADE_CHECKS:
             check(model)

@@ -10,7 +10,7 @@ from onnx import GraphProto, NodeProto
 
 from .walk import walk_graphs
 
-__all__ = ["find_readers", "read_scope"]
+__all__ = ["find_readers", "parse_list", "read_scope"]
 
 #: Characters that a list of modules may take.
 _LONGEST = 10_000
@@ -39,16 +39,37 @@ def read_scope(node: NodeProto) -> str | None:
     metadata = {p.key: p.value for p in node.metadata_props}
     if "pkg.torch.onnx.name_scopes" in metadata:
         # A list of modules, from the outermost to the innermost, and the node of torch's graph.
-        scopes = _parse_list(metadata["pkg.torch.onnx.name_scopes"])
+        scopes = parse_list(metadata["pkg.torch.onnx.name_scopes"])
         return str(scopes[-2]) if len(scopes) > 1 else ""
     if "namespace" in metadata:  # torch 2.5, ": Net/encoder: Encoder/encoder.layer: Layer/linear_1: aten.linear"
         scopes = [part.split(": ")[0] for part in metadata["namespace"].split("/")]
         return scopes[-2] if len(scopes) > 1 else ""
-    return ".".join(node.name.split("/")[1:-1]) if node.name.startswith("/") else None
+    return _join_path(node.name.split("/")[1:-1]) if node.name.startswith("/") else None
 
 
-def _parse_list(text: str) -> list[Any]:
-    """A list that Python has written; an empty one where it is none."""
+def _join_path(parts: list[str]) -> str:
+    """The path of a module, of which torch 2.13.0 writes the parts of a container as "layer1" and "layer1.0"."""
+    path: list[str] = []
+    for part in parts:
+        if path and part.startswith(f"{path[-1]}."):
+            path[-1] = part
+        else:
+            path.append(part)
+    return ".".join(path)
+
+
+def parse_list(text: str) -> list[Any]:
+    """A list that Python has written; an empty one where it is none.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    list
+    """
     try:
         value = ast.literal_eval(text) if len(text) < _LONGEST else []
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):

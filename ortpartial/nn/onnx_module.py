@@ -71,7 +71,7 @@ class OnnxModule(Module):
     def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str],
                  trainable: WeightSelection | None = None):
         proto = to_inference_mode(read(model))
-        loaded = load(proto)
+        loaded = load(proto, ties="file" if isinstance(model, Model) else "infer")
         parameters, buffers = choose_state(loaded, trainable)
         kinds = {**dict.fromkeys(parameters, Parameter), **dict.fromkeys(buffers, Buffer)}
         arrays = {n: loaded.arrays[n] for n in loaded.initializers if n in kinds}

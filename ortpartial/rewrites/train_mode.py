@@ -12,8 +12,8 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Node, Value, cast, make_rewriter, op, topological, variable, walk_nodes
-from ortpartial.model import Model, bodies, read_adapter, remove_unused, walk_graphs
+from ortpartial.graph import Node, Value, cast, find_inputs, make_rewriter, op, topological, variable, walk_nodes
+from ortpartial.model import Model, bodies, list_folded_norms, read_adapter, remove_unused, walk_graphs
 
 __all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "find_mode_problems", "find_moving_statistics",
            "find_statistics", "to_inference_mode", "to_training_mode"]
@@ -269,6 +269,12 @@ def _convertible(graphs: Sequence[Any], outputs: Collection[str]) -> Iterator[No
                 yield node
 
 
+def _find_folded(model: Model, outputs: Collection[str]) -> list[str]:
+    """The weights behind some outputs into which an exporter has folded a normalization."""
+    folded = {n: model.initializers[n] for n in list_folded_norms(model.proto)}
+    return [model.main_names[n] for n in find_inputs([model.outputs[o] for o in outputs], folded)] if folded else []
+
+
 def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool) -> list[str]:
     """What a user should know of the modes of Dropout and BatchNormalization in a model, a sentence or two for each.
 
@@ -288,7 +294,14 @@ def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool)
     nodes = list(walk_nodes(topological([model.outputs[o] for o in outputs])))
     modal = [node for node in nodes if node.op_type in ("BatchNormalization", "Dropout")]
     problems = []
-    if train_mode and not modal:
+    folded = _find_folded(model, outputs)
+    if folded:
+        problems.append(
+            f"An exporter has folded normalizations into {', '.join(map(repr, folded[:3]))}"
+            f"{f' and {len(folded) - 3} more' if len(folded) > 3 else ''}, which train to other numbers than the torch "
+            f"module. To train as it does, export it with ortpartial.torch.export(module, *example), which keeps "
+            f"BatchNormalization.")
+    elif train_mode and not modal:
         problems.append(
             "train_mode=True changes nothing, as the model has no Dropout and no BatchNormalization: exporters leave "
             "them out unless told otherwise. With torch, export by torch.onnx.export(module, args, path, dynamo=False, "

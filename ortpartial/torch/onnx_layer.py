@@ -156,10 +156,10 @@ class OnnxLayer(torch.nn.Module):
         check: bool = False,
     ):
         super().__init__()
-        self._onnx, self._engine, self._return_dict = to_inference_mode(read(model)), engine, return_dict
-        self._check = check
+        self._engine, self._return_dict, self._check = engine, return_dict, check
         select_for_fit(engine)
-        loaded = load(self._onnx)
+        loaded = load(to_inference_mode(read(model)), ties="file" if isinstance(model, Model) else "infer")
+        self._onnx = loaded.proto
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
         parameters, buffers = choose_state(loaded, trainable)
         # An empty tensor follows the module to other dtypes and devices even if the layer has no parameters.
@@ -423,7 +423,7 @@ class OnnxLayer(torch.nn.Module):
         state = {"_libraries": (), **state, "_onnx": ModelProto.FromString(state["_onnx"])}
         register_libraries(state["_onnx"], state.pop("_libraries"))
         super().__setstate__(state)
-        self._loaded = _without_state(load(self._onnx), self.state_names)
+        self._loaded = _without_state(load(self._onnx, ties="file"), self.state_names)
         self._reset()
 
     def extra_repr(self) -> str:

@@ -219,7 +219,7 @@ def _check_unique(where: str, named: Iterable[tuple[str, list[str]]]) -> None:
 
 def _loaded(where: str, model: ModelProto) -> Model:
     try:
-        return load(model)
+        return load(model, ties="file")
     except (GraphError, ModelError, NoGradientError) as e:
         raise ModelError(f"{where}: {e}") from None
 

@@ -166,7 +166,7 @@ def _export(
     _lift_initializers(proto.graph, spec.moving)
     if spec.model.straight_through:
         mark_straight_through(proto)
-    model = load(proto, variables=spec.moving)
+    model = load(proto, variables=spec.moving, ties="file")
     spec = replace(spec, model=replace(model, aliases=spec.model.aliases), gradient=None,
                    rescaled=state.rate_scale != 1)
     names = spec.names

@@ -161,7 +161,7 @@ def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[i
         graph.ClearField(field)
         getattr(graph, field).extend(new)
     graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in moved)
-    return load(proto, batch=sizes)
+    return load(proto, batch=sizes, ties="file")
 
 
 def list_computed(

@@ -161,7 +161,7 @@ class _Algorithm:
         self.update = pairs(proto.training_info[0].update_binding)
         self.formula = _Formula([proto.graph, self.graph], frozenset(self.update))
         self.inference = strip_training_info(proto)
-        self.model = load(self.inference)
+        self.model = load(self.inference, ties="file")
         self.weights = [t.name for t in proto.graph.initializer if t.name in self.update]
         self.counter = self._find_counter()
 

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import onnx
 from models import net
+from onnx import helper, numpy_helper
 
 from ortpartial import build, constant, op, variable
 from ortpartial.cli import main
@@ -98,3 +99,29 @@ def test_info_of_a_model_without_weights(at, capsys):
     text = capsys.readouterr().out
     assert "trained: 0 of 0 float initializers" in text
     assert "blocked: No float initializer of rank one or more leads to the outputs 'y'" in text
+
+
+def test_info_lists_ties(at, capsys):
+    """Weights that an exporter has merged, one that it has written twice, and how to read the file as it is."""
+    w, ones = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32), np.ones(4, np.float32)
+    nodes = [helper.make_node("LayerNormalization", ["x", "a.weight"], ["h"], "/a/LayerNormalization"),
+             helper.make_node("LayerNormalization", ["h", "a.weight"], ["k"], "/b/LayerNormalization"),
+             helper.make_node("Gemm", ["k", "c.weight"], ["l"], "/c/Gemm"),
+             helper.make_node("MatMul", ["l", "onnx::MatMul_9"], ["y"], "/d/MatMul")]
+    arrays = {"a.weight": ones, "c.weight": w, "onnx::MatMul_9": w.T}
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", 4])],
+                              [helper.make_tensor_value_info("y", 1, ["N", 4])],
+                              [numpy_helper.from_array(a, n) for n, a in arrays.items()])
+    onnx.save(helper.make_model(graph, producer_name="pytorch", ir_version=10,
+                                opset_imports=[helper.make_opsetid("", 21)]), "ties.onnx")
+    ties = ["a.weight was one with b.weight", "onnx::MatMul_9 is the transpose of c.weight, and trained with it"]
+    assert main(["info", "ties.onnx"]) == 0
+    out = capsys.readouterr().out
+    assert "\n".join(f"ties: {t}" for t in ties) + "\n      as they are in the file: --ties file\n" in out
+    assert "trained: 3 of 3 float initializers" in out
+    assert main(["info", "ties.onnx", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ties"] == ties
+    assert main(["info", "ties.onnx", "--ties", "file"]) == 0
+    out = capsys.readouterr().out
+    assert "ties: " not in out
+    assert "trained: 3 of 3 float initializers" in out

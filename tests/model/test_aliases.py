@@ -9,7 +9,14 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model.aliases import Alias, AliasDict, find_aliases, find_module_names, is_generated_name
+from ortpartial.model.aliases import (
+    Alias,
+    AliasDict,
+    find_aliases,
+    find_module_names,
+    find_names_by_scope,
+    is_generated_name,
+)
 from ortpartial.model.load import load
 
 
@@ -118,3 +125,19 @@ def test_dicts_by_alias():
         assert "fc.bias" not in d
         with pytest.raises(KeyError, match=r"fc\.bias"):
             d["fc.bias"]
+
+
+def test_names_of_fresh_weights_by_their_modules():
+    """Weights of one number are told apart by the modules that read them, in another shape maybe."""
+    ones, zeros = np.ones((2, 1), np.float32), np.zeros((2, 1), np.float32)
+    nodes = ("/a/Mul: g = Mul(x, val_1); /a/Add: h = Add(g, val_2); /net/b/Mul: i = Mul(h, val_3); "
+             "/net/b/Add: y = Add(i, val_4)")
+    g = graph(nodes, val_1=ones, val_2=zeros, val_3=ones, val_4=zeros)
+    state = {f"{m}.{n}": np.full(2, c, np.float32) for m in "ab" for n, c in (("weight", 1), ("bias", 0))}
+    arrays = {t.name: numpy_helper.to_array(t) for t in g.initializer}
+    named = find_names_by_scope(g, arrays, state)
+    assert {n: a.initializer for n, a in named.items()} == {
+        "a.weight": "val_1", "a.bias": "val_2", "b.weight": "val_3", "b.bias": "val_4"}
+    assert find_names_by_scope(g, arrays, {"a.weight": ones, "a.scale": ones}) == {}
+    named = load(proto(nodes, val_1=ones, val_2=zeros, val_3=ones, val_4=zeros), names_from=state)
+    assert named.main_names == {"val_1": "a.weight", "val_2": "a.bias", "val_3": "b.weight", "val_4": "b.bias"}

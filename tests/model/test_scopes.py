@@ -8,6 +8,8 @@ from ortpartial.model.scopes import find_readers, read_scope
 
 @pytest.mark.parametrize(("name", "scope"), [
     ("/encoder/layer.0/attention/self/query/MatMul", "encoder.layer.0.attention.self.query"),
+    ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
+    ("/a/a.0/a.0.0/MatMul", "a.0.0"),
     ("/MatMul_1", ""),
     ("MatMul_1", None),
     ("", None),
