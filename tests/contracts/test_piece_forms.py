@@ -1,0 +1,120 @@
+"""Pieces with other settings train other weights: every form in which users write one, at every door."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from piece_forms import FORMS, KINDS, LOSS_FORMS, A, B, change, make
+
+from ortpartial import (
+    OnnxRegressor,
+    OrtGradientForwardBackwardOptimizer,
+    OrtGradientOptimizer,
+    add_loss_output,
+    build,
+    constant,
+    nn,
+    variable,
+)
+from ortpartial.learning import LearningRateSGD
+from ortpartial.training import shared_sessions
+
+X = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
+Y = (X @ [[1.0], [-2.0]] + 3).astype(np.float32)
+CHANGING = [form for form, f in LOSS_FORMS.items() if f.change]
+#: Python refuses a plain dataclass whose base is a frozen one, as that of optimizers is.
+OF_KIND = {kind: [f for f in (LOSS_FORMS if kind == "loss" else FORMS) if not (kind == "rate" and "plain" in f)]
+           for kind in KINDS}
+SETTINGS = {"loss": "learning_loss", "penalty": "learning_penalty", "rate": "learning_rate",
+            "averaging": "averaging", "schedule": "learning_rate"}
+
+
+def model():
+    x, w = variable("x", "float32", ["N", 2]), constant(np.full((2, 1), 0.5, np.float32), hint="w")
+    return build([x], {"y": x @ w})
+
+
+def setting(kind, piece):
+    """The settings of an optimizer of which one is the piece."""
+    value = LearningRateSGD(0.5, schedule=piece) if kind == "schedule" else piece
+    return {"learning_rate": 0.5, SETTINGS[kind]: value, **({"use_average": True} if kind == "averaging" else {})}
+
+
+def partial(kind, piece, **settings):
+    return OrtGradientForwardBackwardOptimizer(
+        model(), max_iter=3, batch_size=8, shuffle=False, **{**setting(kind, piece), **settings})
+
+
+def whole(kind, piece, **settings):
+    return OrtGradientOptimizer(add_loss_output(model()), max_iter=3, batch_size=8, shuffle=False,
+                                **setting(kind, piece), **settings)
+
+
+def weights(optimizer):
+    return optimizer.trained_coef_["w"].ravel()
+
+
+def expected(kind, s):
+    """The weights after three steps, computed by numpy."""
+    w, average, (x, y) = np.full((2, 1), 0.5), None, (X.astype(float), Y.astype(float))
+    eta = {"rate": 0.01 * s, "schedule": 0.5 * s}.get(kind, 0.5)
+    for _ in range(3):
+        e = y - x @ w
+        cost = np.where(e > 0, -s, 1 - s) if kind == "loss" else -2 * e
+        w = w - eta * (x.T @ cost / len(x) + (2 * s * w if kind == "penalty" else 0))
+        average = w if average is None else (1 - s) * average + s * w
+    return (average if kind == "averaging" else w).ravel()
+
+
+def assert_trained(optimizer, kind, s):
+    np.testing.assert_allclose(weights(optimizer), expected(kind, s), rtol=2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_matter(kind):
+    assert abs(expected(kind, A) - expected(kind, B)).max() > 1e-3
+
+
+# Identity.
+
+
+@pytest.mark.parametrize(("kind", "form"), [(kind, form) for kind in KINDS for form in OF_KIND[kind] if form in FORMS])
+def test_pieces_compare_by_their_settings(kind, form):
+    a, b = make(form, kind, A), make(form, kind, B)
+    assert a == a
+    assert a != b
+    assert hash(a) == hash(a) != hash(b)
+    assert len({a, b}) == 2
+    assert copy.copy(a) == a
+    assert type(a).__name__ in repr(a)
+    assert form in ("function", "another piece", "object", "tensor") or str(A) in repr(a) != repr(b)
+    if form not in ("tensor", "object", "function"):
+        again = make(form, kind, A)
+        assert (again, copy.deepcopy(a)) == (a, a)
+        assert hash(again) == hash(a)
+
+
+# Doors.
+
+
+CASES = [(kind, form) for kind in KINDS for form in OF_KIND[kind]]
+#: The forms of one kind in each run, and of the other kinds with slow tests.
+SAMPLE = [pytest.param(kind, form, marks=() if kind == "loss" or form in ("ordinary", "array") else pytest.mark.slow)
+          for kind, form in CASES]
+
+
+@pytest.mark.parametrize(("kind", "form"), SAMPLE)
+def test_optimizer(kind, form):
+    """Another object, and a piece that has changed, in fit and partial_fit."""
+    piece = make(form, kind, A)
+    optimizer = partial(kind, piece).fit(X, Y)
+    assert_trained(optimizer, kind, A)
+    if LOSS_FORMS[form].change:
+        change(form, piece, B)
+        assert_trained(optimizer.fit(X, Y), kind, B)
+        change(form, piece, A)
+        optimizer.set_state([np.full((2, 1), 0.5)])
+    optimizer.set_params(**{SETTINGS[kind]: setting(kind, make(form, kind, B))[SETTINGS[kind]]})
+    assert_trained(optimizer.fit(X, Y), kind, B)
+    assert_trained(partial(kind, make(form, kind, B)).fit(X, Y), kind, B)
