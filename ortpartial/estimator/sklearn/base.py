@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Hashable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,8 @@ from ortpartial.learning import (
     BaseLearningPenalty,
     BaseLearningRate,
     ElasticLearningPenalty,
+    fingerprint,
+    replace_settings,
     resolve_loss,
     resolve_penalty,
     resolve_rate,
@@ -288,13 +288,10 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         sizes = tuple([w.shape for w in network.arrays.values()])
         if batch_size * max(n for shape in sizes for n in shape) > _MOST_SHARED:
             return
-        identity: Hashable = (
+        optimizer._engine.identity = fingerprint([
             sizes, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
             optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate, optimizer.learning_penalty,
-            tuple(sorted((self.settings or {}).items())))
-        with contextlib.suppress(TypeError):  # A setting may be of a kind that cannot be hashed or sorted.
-            hash(identity)
-            optimizer._engine.identity = identity
+            self.settings or {}])
 
     @property
     def _rate(self) -> BaseLearningRate:
@@ -303,7 +300,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         if not isinstance(self.learning_rate, str):
             return rate
         is_linear = self.model is None and not self._hidden
-        return replace(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
+        return replace_settings(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
 
     def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Any) -> BaseLearningPenalty:
         """½ alpha Σw² over the weight of a batch, as scikit-learn has it, unless another penalty is given."""
