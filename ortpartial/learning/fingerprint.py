@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from .validation import PieceType
+
 __all__ = ["fingerprint", "list_attributes"]
 
 #: Immutable objects that equal others of the same content.
@@ -127,7 +129,7 @@ class _Fingerprints:
             return kind, self._of_elements(value)
         if isinstance(value, MethodType):
             return kind, self.of(value.__func__), self.of(value.__self__)
-        if kind.__module__.startswith("ortpartial.") and not hasattr(kind, "setting"):
+        if kind.__module__.startswith("ortpartial.") and not isinstance(kind, PieceType):
             return _Same(value) if kind.__hash__ is None else value  # Values, for example, never change.
         return self._of_object(value)
 
@@ -143,7 +145,7 @@ class _Fingerprints:
         if hasattr(value, "__array__") and (array := _to_array(value)) is not None:
             return self.of(kind), _read_array(array)
         attributes = tuple([(n, self.of(v)) for n, v in list_attributes(value).items()])
-        if hasattr(kind, "setting"):
+        if isinstance(kind, PieceType):
             return self.of(kind), attributes
         try:
             parts = value.__reduce_ex__(4)

@@ -68,7 +68,7 @@ def is_settled(piece: Any) -> bool:
         return True
     if isinstance(piece, tuple):
         return all(map(is_settled, piece))
-    return type(piece).__module__.startswith("ortpartial.") and hasattr(piece, "setting") and all(
+    return type(piece).__module__.startswith("ortpartial.") and isinstance(piece, Piece) and all(
         map(is_settled, vars(piece).values()))
 
 
@@ -87,9 +87,9 @@ def list_settings(piece: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from ortpartial.learning import LearningRateSGD
-    >>> list_settings(LearningRateSGD(0.1))
-    {'eta0': 0.1, 'schedule': ConstantSchedule()}
+    >>> from ortpartial.learning import ElasticLearningPenalty
+    >>> list_settings(ElasticLearningPenalty(l2=0.1))
+    {'l1': 0.0, 'l2': 0.1, 'penalize_biases': False}
     """
     if isinstance(piece, type) or not (isinstance(piece, Piece) or dataclasses.is_dataclass(piece)):
         return {}
@@ -122,9 +122,9 @@ def replace_settings(piece: Instance, **changes: Any) -> Instance:
 
     Examples
     --------
-    >>> from ortpartial.learning import LearningRateSGD
-    >>> replace_settings(LearningRateSGD(0.1), eta0=0.2)
-    LearningRateSGD(eta0=0.2, schedule=ConstantSchedule())
+    >>> from ortpartial.learning import ElasticLearningPenalty
+    >>> replace_settings(ElasticLearningPenalty(l2=0.1), l2=0.2)
+    ElasticLearningPenalty(l1=0.0, l2=0.2, penalize_biases=False)
     """
     if not isinstance(piece, Piece) or "__dataclass_params__" in vars(type(piece)):
         new = dataclasses.replace(piece, **changes)  # type: ignore[type-var]

@@ -54,8 +54,9 @@ def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
         object.__setattr__(piece, name, value)
         return
     path = {"schedule": "learning_rate__schedule"}.get(piece.setting, piece.setting)
-    raise FrozenInstanceError(f"{type(piece).__name__} is immutable, and {name} cannot be assigned; give the optimizer "
-                              f"another one, as set_params({path}__{name}={value!r}) does.")
+    advice = (f"make another one, {type(piece).__name__}({name}={value!r})." if path == "initializer" else
+              f"give the optimizer another one, as set_params({path}__{name}={value!r}) does.")
+    raise FrozenInstanceError(f"{type(piece).__name__} is immutable, and {name} cannot be assigned; {advice}")
 
 
 def _to_float(value: Any) -> float:

@@ -118,3 +118,46 @@ def test_optimizer(kind, form):
     optimizer.set_params(**{SETTINGS[kind]: setting(kind, make(form, kind, B))[SETTINGS[kind]]})
     assert_trained(optimizer.fit(X, Y), kind, B)
     assert_trained(partial(kind, make(form, kind, B)).fit(X, Y), kind, B)
+
+
+class Line(nn.Module):
+    def __init__(self, kind, piece):
+        self.linear = nn.Linear(2, 1, bias=False)
+        self.loss = nn.Loss(piece if kind == "loss" else "square_error")
+        settings = setting(kind, piece)
+        self.optimizer = nn.Optimizer(settings["learning_rate"], penalty=settings.get("learning_penalty"))
+
+    def forward(self, x):
+        return self.linear(x)
+
+    def train_one_batch(self, x, y):
+        output = self.forward(x)
+        loss = self.loss(output, y)
+        self.optimizer(loss)
+        return output, loss
+
+    def replace(self, kind, piece):
+        if kind == "loss":
+            self.loss.loss = piece
+        elif kind == "penalty":
+            self.optimizer.penalty = piece
+        else:
+            self.optimizer.rate = setting(kind, piece)["learning_rate"]
+
+    def check(self, kind, s):
+        """Three steps from the same weights."""
+        self.linear.weight.set(np.full(self.linear.weight.shape, 0.5))
+        self.fit(X, Y, epochs=3, batch_size=8, shuffle=False, verbose=0)
+        np.testing.assert_allclose(self.linear.weight.numpy().ravel(), expected(kind, s), rtol=2e-5)
+
+
+@pytest.mark.parametrize(("kind", "form"), [
+    (kind, form) for kind, form in CASES if kind != "averaging" and (form in ("ordinary", "array", "closure"))])
+def test_module(kind, form):
+    piece = make(form, kind, A)
+    module = Line(kind, piece).compile(nn.placeholder(["N", 2]))
+    module.check(kind, A)
+    change(form, piece, B)
+    module.check(kind, B)
+    module.replace(kind, make(form, kind, A))
+    module.check(kind, A)

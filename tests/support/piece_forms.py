@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial import op
 from ortpartial.learning import BaseLearningLoss, BaseLearningPenalty, BaseLearningRate, Schedule, WeightAverage
 
-__all__ = ["A", "B", "FORMS", "FUNCTIONS", "KINDS", "LOSS_FORMS", "Form", "change", "make"]
+__all__ = ["FORMS", "FUNCTIONS", "KINDS", "LOSS_FORMS", "A", "B", "Form", "change", "make"]
 
 #: Two settings.
 A, B = 0.125, 0.875
@@ -256,7 +256,7 @@ LOSS_FORMS = {**FORMS, **FUNCTIONS}
 
 def make(form: str, kind: str, s: float) -> Any:
     """A piece of a form and a kind with a setting."""
-    return LOSS_FORMS[form].make(kind)(s)
+    return LOSS_FORMS[form].make(kind)(s=s)
 
 
 def change(form: str, piece: Any, s: float) -> None:
