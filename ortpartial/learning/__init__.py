@@ -5,7 +5,7 @@ from .averaging import ExponentialAverage, StochasticWeightAverage, WeightAverag
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
 from .base_loss import RowCosts
 from .clipping import GradientClipping, resolve_clipping
-from .fingerprint import fingerprint, list_attributes
+from .fingerprint import fingerprint, list_attributes, list_held
 from .former_names import FormerAttributes, accept_former_names, refuse_former_names
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
@@ -74,6 +74,7 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "accept_former_names",
            "check_integer", "check_keywords", "check_number", "count_from", "decay", "descend", "describe_unknown",
            "draw_weights", "drop_flushes", "find_last_activation", "fingerprint", "glorot_bounds", "is_normalization",
-           "is_settled", "list_attributes", "list_settings", "mean_rows", "refuse_former_names", "replace_settings",
-           "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate",
-           "resolve_schedule", "share_flushes", "suggest", "weighted_mean", "weighted_sums"]
+           "is_settled", "list_attributes", "list_held", "list_settings", "mean_rows", "refuse_former_names",
+           "replace_settings", "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty",
+           "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "suggest", "weighted_mean",
+           "weighted_sums"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from .validation import PieceType
 
-__all__ = ["fingerprint", "list_attributes"]
+__all__ = ["fingerprint", "list_attributes", "list_held"]
 
 #: Immutable objects that equal others of the same content.
 _PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(Ellipsis), range})
@@ -156,19 +156,38 @@ class _Fingerprints:
 
     def _of_function(self, f: FunctionType) -> Hashable:
         """The fingerprint of a function: its code, and all that the code reads from elsewhere."""
-        is_installed = _is_installed(f.__code__.co_filename)
-        if is_installed and not f.__closure__:
-            return _Same(f)
-        cells = [_read_cell(cell) for cell in f.__closure__ or ()]
-        paths = () if is_installed else list_globals(f.__code__)
-        read = [(path, _follow(f.__globals__, path)) for path in paths]
-        return _Same(f.__code__), self.of([cells, f.__defaults__, f.__kwdefaults__, vars(f), read])
+        return _Same(f.__code__), self.of([vars(f), *list_held(f)])
 
     def _of_class(self, kind: type) -> Hashable:
         """The fingerprint of a class: itself, and its attributes as far as users have written and may change them."""
         return _Same(kind), tuple([
             (n, self.of(_unwrap(v))) for k in kind.__mro__ if _is_written(k) for n, v in vars(k).items()
             if n == "__call__" or not (n.startswith("__") or n == "_abc_impl")])
+
+
+def list_held(f: FunctionType) -> list[Any]:
+    """List what a function reads beside its arguments: defaults, the content of its closure, and globals.
+
+    Parameters
+    ----------
+    f : function
+        A function of Python.
+
+    Returns
+    -------
+    list of object
+        The globals of a function of a library are not among them.
+
+    Examples
+    --------
+    >>> def power(n):
+    ...     return lambda x, scale=0.5: scale * x ** n
+    >>> list_held(power(3))
+    [(0.5,), None, [3], []]
+    """
+    paths = () if _is_installed(f.__code__.co_filename) else list_globals(f.__code__)
+    cells = [_read_cell(cell) for cell in f.__closure__ or ()]
+    return [f.__defaults__, f.__kwdefaults__, cells, [_follow(f.__globals__, path) for path in paths]]
 
 
 def _is_installed(file: str) -> bool:

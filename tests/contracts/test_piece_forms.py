@@ -17,6 +17,7 @@ from ortpartial import (
     nn,
     variable,
 )
+from ortpartial.exceptions import CheckpointError
 from ortpartial.learning import LearningRateSGD
 from ortpartial.training import shared_sessions
 
@@ -161,3 +162,37 @@ def test_module(kind, form):
     module.check(kind, B)
     module.replace(kind, make(form, kind, A))
     module.check(kind, A)
+
+
+@pytest.mark.parametrize(("kind", "form"), SAMPLE)
+def test_checkpoints(kind, form, tmp_path):
+    """A training goes on with the same settings, and not with others."""
+    path = tmp_path / "last.safetensors"
+    first = partial(kind, make(form, kind, A)).fit(X, Y)
+    first.save_checkpoint(path)
+    again = partial(kind, make(form, kind, A))
+    again.fit(X, Y, resume=path)
+    assert_trained(again, kind, A)
+    if form not in ("object", "tensor"):
+        with pytest.raises(CheckpointError, match=f"is of a training with {SETTINGS[kind]}="):
+            partial(kind, make(form, kind, B)).fit(X, Y, resume=path)
+
+
+@pytest.mark.parametrize(("kind", "form"), [c for c in CASES if c[1] in ("ordinary", "array", "plain dataclass")
+                                            and c[0] != "loss"])
+def test_a_checkpoint_has_the_pieces_of_its_time(kind, form, tmp_path):
+    """A callback replaces the piece; the training that goes on begins with the former one."""
+    def replace(o):
+        o.set_params(**setting(kind, make(form, kind, B)))
+
+    first = partial(kind, make(form, kind, A)).fit(X, Y)
+    first.callbacks = [replace]
+    first.fit(X, Y)
+    first.callbacks = ()
+    first.save_checkpoint(tmp_path / "last.safetensors")
+    again = partial(kind, make(form, kind, A))
+    again.load_checkpoint(tmp_path / "last.safetensors")
+    np.testing.assert_array_equal(weights(again.partial_fit(X, Y)), weights(first.partial_fit(X, Y)))
+    np.testing.assert_allclose(weights(partial(kind, getattr(again, SETTINGS[kind])
+                                               if kind != "schedule" else again.learning_rate.schedule).fit(X, Y)),
+                               expected(kind, B), rtol=2e-5)
