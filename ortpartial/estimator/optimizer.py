@@ -27,6 +27,7 @@ from ortpartial.learning import (
     WeightAverage,
     accept_former_names,
     check_keywords,
+    is_settled,
     replace_settings,
     resolve_averaging,
     resolve_clipping,
@@ -588,7 +589,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
                 if steps >= MANY_STEPS or self._parts.engine.name == "native":
                     self._adapt_engine(X, steps)
             self._loop.fit(X, y, sample_weight, X_val, y_val, tasks, place)
-            if self._unsettled:
+            if self._unsettled and not is_settled(self.learning_rate):
                 self._state.add_rates(self._loop.records)  # The rate may have changed when they are read.
         return self
 
@@ -623,7 +624,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             if (seen := self._engine.iteration) >= self._batches:
                 self._plan(seen, X, y)
             self._loop.partial_fit(X, y, sample_weight)
-            if self._unsettled:
+            if self._unsettled and not is_settled(self.learning_rate):
                 self._state.add_rates(self._loop.records)
         return self
 

@@ -1,16 +1,21 @@
 """Pieces with other settings train other weights: every form in which users write one, at every door."""
 
 import copy
-import pickle
+import warnings
 
 import numpy as np
 import pytest
 from piece_forms import FORMS, KINDS, LOSS_FORMS, A, B, change, make
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 
 from ortpartial import (
     OnnxRegressor,
     OrtGradientForwardBackwardOptimizer,
     OrtGradientOptimizer,
+    TrainingKit,
+    TrainingSession,
     add_loss_output,
     build,
     constant,
@@ -19,6 +24,7 @@ from ortpartial import (
 )
 from ortpartial.exceptions import CheckpointError
 from ortpartial.learning import LearningRateSGD
+from ortpartial.runtime import Session
 from ortpartial.training import shared_sessions
 
 X = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
@@ -196,3 +202,117 @@ def test_a_checkpoint_has_the_pieces_of_its_time(kind, form, tmp_path):
     np.testing.assert_allclose(weights(partial(kind, getattr(again, SETTINGS[kind])
                                                if kind != "schedule" else again.learning_rate.schedule).fit(X, Y)),
                                expected(kind, B), rtol=2e-5)
+
+
+@pytest.mark.parametrize(("kind", "form"), [c for c in CASES if c[0] in ("penalty", "rate") and c[1] in FORMS and (
+    c[1] in ("ordinary", "list"))])
+def test_whole_graphs(kind, form):
+    piece = make(form, kind, A)
+    optimizer = whole(kind, piece).fit(X, Y)
+    assert_trained(optimizer, kind, A)
+    change(form, piece, B)
+    assert_trained(optimizer.fit(X, Y), kind, B)
+    optimizer.set_params(**setting(kind, make(form, kind, A)))
+    assert_trained(optimizer.fit(X, Y), kind, A)
+
+
+@pytest.mark.parametrize(("kind", "form"), [(k, f) for k, f in CASES
+                                            if k != "averaging" and f in ("ordinary", "dict", "callable object")])
+def test_exports(kind, form, tmp_path):
+    """A stored training, a kit and the graphs of each part have the settings of now."""
+    piece = make(form, kind, A)
+    optimizer = partial(kind, piece).fit(X, Y)
+    optimizer.export_step(tmp_path / "former", targets=())
+    change(form, piece, B)
+    optimizer.set_state([np.full((2, 1), 0.5)])
+    optimizer.set_state([np.zeros((), np.int64)], "optimizer")
+    session = TrainingSession(optimizer.get_training_onnx("lowered", init="model"))
+    optimizer.export_step(tmp_path / "kit", targets=())
+    kit = TrainingKit(tmp_path / "kit")
+    for _ in range(3):
+        session.step({"x": X, "y_target": Y})
+        kit.step({"x": X, "y_target": Y})
+    for state in (session.state, kit.state):
+        np.testing.assert_allclose(state["w"].ravel(), expected(kind, B), rtol=2e-5)
+    rows = np.asarray(optimizer.losses(X, Y))
+    if kind == "loss":
+        e = Y - X @ np.full((2, 1), 0.5)
+        np.testing.assert_allclose(rows, np.maximum(B * e, (B - 1) * e).ravel(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["ordinary", "array", "closure", "callable object", "global"])
+def test_an_unchanged_training_is_compiled_once(form, monkeypatch):
+    """The same object in every fit of an optimizer, and objects with equal settings in estimators."""
+    compiled, open_session = [], Session.__init__
+
+    def note(self, *args, **settings):
+        compiled.append(self)
+        open_session(self, *args, **settings)
+
+    monkeypatch.setattr(Session, "__init__", note)
+    optimizer = partial("loss", make(form, "loss", A)).fit(X, Y)
+    first = len(compiled)
+    for _ in range(3):
+        optimizer.fit(X, Y).partial_fit(X, Y)
+    assert first == len(compiled)
+    shared_sessions.clear()
+    estimator = regressor(loss=make(form, "loss", A))
+    predict(estimator)
+    first = len(compiled)
+    predict(estimator)
+    predict(clone(estimator))
+    predict(regressor(loss=make(form, "loss", A)))
+    assert first == len(compiled)
+
+
+def regressor(**settings):
+    return OnnxRegressor(None, max_iter=2, tol=0, n_iter_no_change=np.inf, random_state=0, batch_size=8, **settings)
+
+
+OF_ESTIMATOR = {"loss": "loss", "penalty": "penalty", "rate": "learning_rate"}
+
+
+@pytest.fixture(scope="module")
+def references():
+    """The predictions of networks with each setting, each compiled by itself."""
+    predictions = {}
+    for kind, name in OF_ESTIMATOR.items():
+        for s in (A, B):
+            shared_sessions.clear()
+            predictions[kind, s] = predict(regressor(**{name: make("frozen dataclass", kind, s)}))
+    return predictions
+
+
+def predict(estimator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return estimator.fit(X, Y.ravel()).predict(X)
+
+
+@pytest.mark.parametrize(("kind", "form"), [
+    pytest.param(k, f, marks=() if f in ("plain dataclass", "ordinary", "array", "function", "closure", "partial")
+                 else pytest.mark.slow) for k, f in CASES if k in OF_ESTIMATOR])
+def test_estimators(kind, form, references):
+    name, piece = OF_ESTIMATOR[kind], make(form, kind, A)
+    estimator = regressor(**{name: piece})
+    np.testing.assert_array_equal(predict(estimator), references[kind, A])
+    if LOSS_FORMS[form].change:
+        change(form, piece, B)
+        np.testing.assert_array_equal(predict(estimator), references[kind, B])
+        change(form, piece, A)
+    changes = [{name: make(form, kind, B)}] + [{f"{name}__s": B}] * (f"{name}__s" in estimator.get_params())
+    for settings in changes:
+        np.testing.assert_array_equal(predict(clone(estimator).set_params(**settings)), references[kind, B])
+
+
+@pytest.mark.parametrize(("kind", "form"), [("loss", "ordinary"), ("loss", "closure"), ("rate", "ordinary")])
+def test_grid_search(kind, form, references):
+    name = OF_ESTIMATOR[kind]
+    pieces = [make(form, kind, s) for s in (A, B)]
+    rows = np.arange(len(X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search = GridSearchCV(regressor(), {name: pieces}, cv=[(rows, rows)], refit=False,
+                              scoring="neg_mean_absolute_error").fit(X, Y.ravel())
+    errors = [-abs(Y.ravel() - references[kind, s]).mean() for s in (A, B)]
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], errors, rtol=1e-6)
