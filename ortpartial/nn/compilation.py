@@ -117,7 +117,8 @@ class Program:
     def follow(self) -> None:
         """Follow what has changed of the module since the last call: modes, optimizers, losses, and weights that are
         frozen or that another module, which shares them, has trained since."""
-        if self._seen == count_changes() and fingerprint(self._unsettled) == self._fingerprint:
+        is_same = not self._unsettled or fingerprint(self._unsettled) == self._fingerprint
+        if is_same and self._seen == count_changes():
             return
         parts = dict(self.module.named_modules())
         parameters = {n: p for n, p in self.module.named_parameters(buffers=True) if n in self._shapes}

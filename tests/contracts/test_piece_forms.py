@@ -1,6 +1,8 @@
 """Pieces with other settings train other weights: every form in which users write one, at every door."""
 
 import copy
+import dataclasses
+import pickle
 import warnings
 
 import numpy as np
@@ -22,8 +24,8 @@ from ortpartial import (
     nn,
     variable,
 )
-from ortpartial.exceptions import CheckpointError
-from ortpartial.learning import LearningRateSGD
+from ortpartial.exceptions import CheckpointError, SettingError
+from ortpartial.learning import BaseLearningRate, LearningRateSGD, WeightDecay
 from ortpartial.runtime import Session
 from ortpartial.training import shared_sessions
 
@@ -316,3 +318,98 @@ def test_grid_search(kind, form, references):
                               scoring="neg_mean_absolute_error").fit(X, Y.ravel())
     errors = [-abs(Y.ravel() - references[kind, s]).mean() for s in (A, B)]
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], errors, rtol=1e-6)
+
+
+# Optimizers of ordinary classes.
+
+
+class ByClass(BaseLearningRate):
+    schedule = "constant"
+
+    def update(self, w, g, *, k):
+        return g, ()
+
+
+class ByConstructor(BaseLearningRate):
+    def __init__(self, eta0, schedule="cosine"):
+        self.eta0 = eta0
+        self.schedule = schedule
+
+    def update(self, w, g, *, k):
+        return g, ()
+
+
+class WithKeywords(WeightDecay):
+    def __init__(self, factor, **settings):
+        super().__init__(**settings)
+        self.factor = factor
+
+    def update(self, w, g, *, k):
+        return self.factor * g, ()
+
+
+@pytest.mark.parametrize(("piece", "equal"), [
+    (ByClass(0.25), LearningRateSGD(0.25)), (ByClass(eta0=0.25, schedule="invscaling"), LearningRateSGD(
+        0.25, schedule="invscaling")), (ByConstructor(0.25), LearningRateSGD(0.25, schedule="cosine")),
+    (WithKeywords(0.5, eta0=0.5, weight_decay=0.1, no_decay="w"), LearningRateSGD(0.25)),
+    (WithKeywords(1.0, eta0=0.25, weight_decay=0.1), LearningRateSGD(0.25, weight_decay=0.1))], ids=repr)
+def test_an_optimizer_with_an_ordinary_constructor(piece, equal):
+    first, expected = (partial("rate", p).fit(X, Y) for p in (piece, equal))
+    np.testing.assert_array_equal(weights(first), weights(expected))
+    again = pickle.loads(pickle.dumps(first))
+    assert again.learning_rate == piece
+    np.testing.assert_array_equal(weights(again.partial_fit(X, Y)), weights(expected.partial_fit(X, Y)))
+    for optimizer in (first, expected):
+        optimizer.set_params(learning_rate__eta0=0.125)
+        assert optimizer.get_params()["learning_rate__eta0"] == 0.125
+    if isinstance(piece, WithKeywords):
+        return
+    np.testing.assert_array_equal(weights(first.fit(X, Y)), weights(expected.fit(X, Y)))
+
+
+def test_settings_of_an_ordinary_piece_are_checked_when_they_are_used():
+    with pytest.raises(SettingError, match="ByConstructor: eta0 is -1, a finite number more than 0 was expected"):
+        partial("rate", ByConstructor(-1)).fit(X, Y)
+    with pytest.raises(SettingError, match=r"schedule: 'cosin' is not known\. Did you mean 'cosine'"):
+        partial("rate", ByConstructor(1, "cosin")).fit(X, Y)
+
+
+def test_the_history_has_the_step_sizes_of_its_time():
+    rate = ByConstructor(0.5, "constant")
+    optimizer = partial("rate", rate).fit(X, Y)
+    rate.eta0 = 0.25
+    assert [record["learning_rate"] for record in optimizer.history_] == [0.5] * 3
+    assert optimizer.fit(X, Y).history_[-1]["learning_rate"] == optimizer.learning_rate_ == 0.25
+
+
+def test_a_piece_shows_its_settings():
+    assert repr(ByConstructor(0.5)) == "ByConstructor(eta0=0.5, schedule='cosine')"
+    assert repr(make("array", "penalty", A)) == "Array(content=array([0.125]))"
+    assert repr(make("private attribute", "loss", A)) == "Private(_s=0.125)"
+    circle = make("list", "penalty", A)
+    circle.content.append(circle)
+    assert repr(circle) == "List(content=[0.125, ...])"
+    assert circle == circle
+    assert "learning_loss=Ordinary(s=0.125)" in repr(partial("loss", make("ordinary", "loss", A)))
+
+
+def test_pieces_of_the_library_remain_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError, match="LearningRateSGD is immutable"):
+        LearningRateSGD().eta0 = 1.0
+    with pytest.raises(TypeError, match="non-frozen"):
+        dataclasses.dataclass(type("Plain", (BaseLearningRate,), {"__annotations__": {"s": float}, "s": 1.0}))
+    with pytest.raises(dataclasses.FrozenInstanceError, match=r"make another one, Normal\(std=1\)"):
+        nn.Normal().std = 1
+
+
+def test_initializers_compare_by_what_they_hold():
+    class Ramp(nn.Initializer):
+        def __init__(self, ends):
+            self.ends = ends
+
+        def __call__(self, shape, dtype="float32", *, seed=None):
+            return constant(np.linspace(*self.ends, np.prod(shape)).reshape(shape), dtype)
+
+    assert Ramp([0, 1]) == Ramp([0, 1]) != Ramp([0, 2])
+    assert nn.Constant(np.ones(2)) == nn.Constant(np.ones(2)) != nn.Constant(np.ones(3))
+    assert repr(Ramp([0, 1])) == "Ramp(ends=[0, 1])"
