@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from reprlib import recursive_repr
 from typing import Any, TypeVar
 
@@ -41,7 +42,7 @@ class Piece(NamedSettings, metaclass=PieceType):
 
     @recursive_repr()
     def __repr__(self) -> str:
-        hidden = {f.name for f in dataclasses.fields(self) if not f.repr} if dataclasses.is_dataclass(self) else ()
+        hidden = [f.name for f in _list_fields(self) if not f.repr]
         shown = {**list_settings(self), **list_attributes(self)}
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in shown.items() if n not in hidden)})"
 
@@ -94,15 +95,20 @@ def list_settings(piece: Any) -> dict[str, Any]:
     if isinstance(piece, type) or not (isinstance(piece, Piece) or dataclasses.is_dataclass(piece)):
         return {}
     if not isinstance(piece, Piece) or "__dataclass_params__" in vars(type(piece)):
-        return {f.name: getattr(piece, f.name) for f in dataclasses.fields(piece) if f.init}
+        return {f.name: getattr(piece, f.name) for f in _list_fields(piece) if f.init}
     if type(piece).__init__ is object.__init__:
         return {}
     parameters = list(inspect.signature(type(piece).__init__).parameters.values())[1:]
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters) and dataclasses.is_dataclass(piece):  # for the base class
-        names += [f.name for f in dataclasses.fields(piece) if f.init and f.name not in names]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # They are for the base class, a dataclass.
+        names += [f.name for f in _list_fields(piece) if f.init and f.name not in names]
     is_kept = all(hasattr(piece, n) for n in names) and not any(p.kind is p.VAR_POSITIONAL for p in parameters)
     return {n: getattr(piece, n) for n in names} if is_kept else {}
+
+
+def _list_fields(piece: Any) -> Sequence[dataclasses.Field[Any]]:
+    """The fields of an object whose class, or a base of it, is a dataclass."""
+    return dataclasses.fields(piece) if dataclasses.is_dataclass(piece) else ()
 
 
 def replace_settings(piece: Instance, **changes: Any) -> Instance:

@@ -143,8 +143,9 @@ class Program:
         for optimizer in optimizers:
             optimizer.plan_again()
         pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping)]
-        parts = [x for _, m in self.module.named_modules() for _, x in m._attributes((Loss, Piece))]
-        pieces += [getattr(x, "loss", x) for x in parts]
+        modules = [m for _, m in self.module.named_modules()]
+        pieces += [x.loss for m in modules for _, x in m._attributes(Loss)]
+        pieces += [x for m in modules for _, x in m._attributes(Piece)]
         self._unsettled = [p for p in pieces if not is_settled(p)]
         self._fingerprint = fingerprint(self._unsettled)
         settings = modes, [n for n, p in parameters.items() if not p.is_trained], fingerprint(pieces)

@@ -285,7 +285,7 @@ class Module:
         """
         yield from (p for _, p in self.named_parameters())
 
-    def _attributes(self, kind: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, kind: type) -> Iterator[tuple[str, Any]]:
         """The attributes of a kind, also in lists, tuples and dicts, by name."""
 
         def walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:

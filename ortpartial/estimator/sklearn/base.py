@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import warnings
 from abc import ABCMeta, abstractmethod
@@ -53,6 +54,11 @@ _STEP, _LINEAR_STEP = 1e-3, 2e-2
 
 #: Numbers in a layer for a batch up to which sessions are shared; they keep memory for these.
 _MOST_SHARED = 2**22
+
+#: Settings that a network is made by, and those of its training that may change where it goes on.
+_NETWORK = ("model", "hidden_layer_sizes", "activation", "dropout", "dtype")
+_TRAINING = ("loss", "penalty", "alpha", "learning_rate", "learning_rate_init", "weights_to_train", "device", "engine",
+             "settings", "random_state")
 
 
 class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
@@ -133,6 +139,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         weight, batch_size = self._weigh(*train[2:]), self._find_batch_size(train[0].shape[0])
         if first:
             self._make_optimizer(model, batch_size, weight, rng)
+        else:
+            self._follow_settings(batch_size, weight)
         target = self._encode(train[2], self.optimizer_.learning_loss)
         score = self._score_on(validation) if self.early_stopping else None
         rule = StoppingRule(self.tol, self.n_iter_no_change, score)
@@ -185,6 +193,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         weight, batch_size = self._weigh(y_numbers, sample_weight), self._find_batch_size(X.shape[0])
         if first:
             self._make_optimizer(self._make_model(X, n_outputs, rng), batch_size, weight, rng)
+        else:
+            self._follow_settings(batch_size, weight)
         self._set_loop(batch_size, ())
         target = self._encode(y_numbers, self.optimizer_.learning_loss)
         self.optimizer_.partial_fit(_wrap(X), target, weight)
@@ -281,6 +291,33 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             warm_start=True, **settings)
         if self.model is None:
             self._share_sessions(loaded, batch_size)
+        self._composed = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
+
+    def _follow_settings(self, batch_size: int, weight: Any) -> None:
+        """Let a training that goes on have the settings that have changed since it began."""
+        now = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
+        former = getattr(self, "_composed", now)
+        changed = {n for n, v in now.items() if v is not former[n] and fingerprint(v) != fingerprint(former[n])}
+        if fixed := changed.intersection(_NETWORK):
+            raise ValueError(f"{min(fixed)} has changed, and this training goes on with the network that it began "
+                             f"with; give back the former one, or fit a clone of the estimator.")
+        optimizer = self.optimizer_
+        new = {n: now[n] for n in changed & {"weights_to_train", "device", "engine"}}
+        if "settings" in changed:
+            defaults = inspect.signature(type(optimizer)).parameters
+            new.update({n: defaults[n].default for n in former["settings"] or ()}, **(self.settings or {}))
+        if "random_state" in changed:
+            new["random_state"] = check_random_state(self.random_state).randint(2**31 - 1)
+        if "loss" in changed:
+            new["learning_loss"] = self._resolve_loss(self.n_outputs_)
+        if changed & {"learning_rate", "learning_rate_init"}:
+            new["learning_rate"] = self._rate
+        if changed & {"penalty", "alpha"}:
+            loss = new.get("learning_loss", optimizer.learning_loss)
+            new["learning_penalty"] = self._make_penalty(loss, batch_size, weight)
+        if new:
+            optimizer.set_params(**new)
+        self._composed = now
 
     def _share_sessions(self, network: Model, batch_size: int) -> None:
         """Let networks of equal shape and settings share what is compiled, as in the folds of a cross-validation."""
@@ -288,8 +325,10 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         sizes = tuple([w.shape for w in network.arrays.values()])
         if batch_size * max(n for shape in sizes for n in shape) > _MOST_SHARED:
             return
+        trained = optimizer._spec.weights
+        frozen = {n: w for n, w in network.arrays.items() if n not in trained}  # They are constants of the sessions.
         optimizer._engine.identity = fingerprint([
-            sizes, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
+            sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
             optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate, optimizer.learning_penalty,
             self.settings or {}])
 
