@@ -282,16 +282,20 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         shape = (scores[0].shape if len(scores) == 1 else None) or ()
         self.n_outputs_ = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
         loss = self._resolve_loss(self.n_outputs_)
-        dropping = self.model is None and bool(self.dropout and self._hidden)
-        settings = {"train_mode": True, **(self.settings or {})} if dropping else self.settings or {}
         penalty = self._make_penalty(loss, batch_size, weight)
         self.optimizer_ = OrtGradientForwardBackwardOptimizer(
             loaded, self.weights_to_train, learning_loss=loss, learning_rate=self._rate, learning_penalty=penalty,
             batch_size=batch_size, random_state=rng.randint(2**31 - 1), device=self.device, engine=self.engine,
-            warm_start=True, **settings)
+            warm_start=True, **self._more_settings)
         if self.model is None:
             self._share_sessions(loaded, batch_size)
         self._composed = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
+
+    @property
+    def _more_settings(self) -> dict[str, Any]:
+        """Settings of the optimizer that the estimator does not have; Dropout of a network needs the training mode."""
+        is_dropping = self.model is None and bool(self.dropout and self._hidden)
+        return {**({"train_mode": True} if is_dropping else {}), **(self.settings or {})}
 
     def _follow_settings(self, batch_size: int, weight: Any) -> None:
         """Let a training that goes on have the settings that have changed since it began."""
@@ -305,7 +309,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         new = {n: now[n] for n in changed & {"weights_to_train", "device", "engine"}}
         if "settings" in changed:
             defaults = inspect.signature(type(optimizer)).parameters
-            new.update({n: defaults[n].default for n in former["settings"] or ()}, **(self.settings or {}))
+            new.update({n: defaults[n].default for n in former["settings"] or ()}, **self._more_settings)
         if "random_state" in changed:
             new["random_state"] = check_random_state(self.random_state).randint(2**31 - 1)
         if "loss" in changed:
@@ -328,9 +332,9 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         trained = optimizer._spec.weights
         frozen = {n: w for n, w in network.arrays.items() if n not in trained}  # They are constants of the sessions.
         optimizer._engine.identity = fingerprint([
-            sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
-            optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate, optimizer.learning_penalty,
-            self.settings or {}])
+            sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer._spec.dtype),
+            self.device, optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate,
+            optimizer.learning_penalty, self.settings or {}])
 
     @property
     def _rate(self) -> BaseLearningRate:
