@@ -39,7 +39,7 @@ PARTIAL = {
     "model": model(2.0), "weights_to_train": ["b"], "learning_loss": "absolute_error", "learning_rate": "Adam",
     "learning_penalty": ElasticLearningPenalty(l2=0.1), "max_iter": 5, "batch_size": 7, "shuffle": False,
     "init": "random", "train_mode": True, "precision": "float16", "loss_scale": LossScale(2.0), "random_state": 3,
-    "engine": "agent", "warm_start": True, "validation_every": 1, "callbacks": [lambda o: True],
+    "engine": "step", "warm_start": True, "validation_every": 1, "callbacks": [lambda o: True],
     "checkpointing": True, "gradient_clipping": 0.01, "accumulate": 2, "averaging": "ema", "use_average": True,
     "rate_factors": {"a": 0.5}, "freeze": "a", "timeout": 1e-9, "verbose": 1, "exc": False}
 
@@ -85,8 +85,8 @@ def test_the_table_is_complete():
         assert set(settings_of(kind)) - {"class_weight"} == ESTIMATOR.keys()
 
 
-@pytest.mark.parametrize("way", ["attribute", "set_params"])
-@pytest.mark.parametrize("door", [partial, whole])
+@pytest.mark.parametrize("way", ["attribute", pytest.param("set_params", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("door", [partial, pytest.param(whole, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PARTIAL)
 def test_optimizers(door, name, way):
     if door is whole and name in ("learning_loss", "model"):
@@ -149,7 +149,7 @@ def fit(estimator):
 NETWORK = ("model", "hidden_layer_sizes", "activation", "dropout", "dtype")
 
 
-@pytest.mark.parametrize("make", [regressor, classifier])
+@pytest.mark.parametrize("make", [regressor, pytest.param(classifier, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["loss", "penalty", "alpha", "learning_rate", "learning_rate_init", "weights_to_train",
                                   "engine", "settings", "random_state", "batch_size", "max_iter", *NETWORK])
 def test_estimators(make, name):

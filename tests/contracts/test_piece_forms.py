@@ -172,7 +172,9 @@ def test_module(kind, form):
     module.check(kind, A)
 
 
-@pytest.mark.parametrize(("kind", "form"), SAMPLE)
+@pytest.mark.parametrize(("kind", "form"), [
+    pytest.param(k, f, marks=() if f in ("ordinary", "closure", "callable object", "partial") else pytest.mark.slow)
+    for k, f in CASES])
 def test_checkpoints(kind, form, tmp_path):
     """A training goes on with the same settings, and not with others."""
     path = tmp_path / "last.safetensors"
