@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 from ortpartial.exceptions import SettingError
@@ -16,6 +15,8 @@ from ortpartial.learning import (
     LayerwiseDecay,
     WeightAverage,
     describe_unknown,
+    list_settings,
+    replace_settings,
     resolve_averaging,
     resolve_loss,
     resolve_penalty,
@@ -271,7 +272,7 @@ def _parse(word: str, option: str, resolve: Callable[[str], Any], positional: Se
     except SettingError as e:  # Its message is for Python.
         _, _, reason = str(e).partition(": ")
         raise SettingError(f"{option}: {reason.partition(', or an object')[0].rstrip('.')}.") from None
-    names = [f.name for f in fields(piece) if f.init]
+    names = list(list_settings(piece))
     settings = {}
     for i, part in enumerate(parts):
         key, sign, value = part.partition("=")
@@ -284,7 +285,7 @@ def _parse(word: str, option: str, resolve: Callable[[str], Any], positional: Se
             raise SettingError(f"{option}: {describe_unknown(key, name, names)}")
         settings[key] = _to_setting(value)
     try:
-        return replace(piece, **settings) if settings else piece
+        return replace_settings(piece, **settings) if settings else piece
     except (SettingError, TypeError) as e:
         raise SettingError(f"{option}: {e}") from None
 

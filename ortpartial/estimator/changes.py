@@ -13,7 +13,14 @@ import numpy as np
 
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import SettingError
-from ortpartial.learning import resolve_averaging, resolve_clipping, resolve_penalty, resolve_rate
+from ortpartial.learning import (
+    fingerprint,
+    is_settled,
+    resolve_averaging,
+    resolve_clipping,
+    resolve_penalty,
+    resolve_rate,
+)
 from ortpartial.model import Model, change_weights, specialize
 from ortpartial.training import ACCUMULATED, select_engine
 
@@ -26,8 +33,8 @@ if TYPE_CHECKING:
 
     from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
 
-__all__ = ["WEIGHTS", "change_settings", "check_average", "check_lengths", "keep_learned", "list_unfrozen",
-           "name_weights", "scale_rate"]
+__all__ = ["WEIGHTS", "change_settings", "check_average", "check_lengths", "follow_pieces", "keep_learned",
+           "list_unfrozen", "name_weights", "note_pieces", "scale_rate"]
 
 #: Settings that no graph depends on, and those of the update, which change in a training that runs, too.
 _LOOP = frozenset(f.name for f in fields(FitSettings))
@@ -60,6 +67,36 @@ def change_settings(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
         return
     with optimizer._turn.lock:
         _change(optimizer, params)
+
+
+def note_pieces(optimizer: Optimizer) -> None:
+    """Note the content of the pieces of users with which the next steps are composed.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    """
+    loss = optimizer.learning_loss
+    pieces = [*(loss.values() if isinstance(loss, Mapping) else [loss]), *(getattr(optimizer, n) for n in _UPDATE)]
+    optimizer._unsettled = [piece for piece in pieces if not is_settled(piece)]
+    optimizer._fingerprint = fingerprint(optimizer._unsettled)
+
+
+def follow_pieces(optimizer: Optimizer) -> None:
+    """Compose the steps anew where a piece of users has changed in itself since they were composed.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    """
+    if optimizer._loop.thread is not None or fingerprint(optimizer._unsettled) == optimizer._fingerprint:
+        return
+    with optimizer._engine.turn.lock:
+        optimizer._parts.adopt(replace(optimizer._spec, losses=optimizer._resolve_losses(optimizer._spec.model)))
+        optimizer._predictor.sessions.clear()
+        note_pieces(optimizer)
 
 
 def _change(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
@@ -171,6 +208,7 @@ def _change_update(optimizer: Optimizer, params: Mapping[str, Any]) -> None:
     optimizer._engine.use_average = new["use_average"]
     vars(optimizer).update({n: new[n] for n in params})
     optimizer._arguments.update({n: v for n, v in params.items() if n != "use_average"})
+    note_pieces(optimizer)
 
 
 def _replace_update(

@@ -6,11 +6,10 @@ import inspect
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ortpartial.autodiff import explain_untrained
-from ortpartial.learning import BaseLearningOnnx, Schedule
+from ortpartial.learning import Piece, list_attributes, list_settings
 from ortpartial.model import Leaf, Model, draw_card, draw_tree, place_initializers
 from ortpartial.plots import draw_curve
 from ortpartial.training import TrainingSpec
@@ -24,7 +23,7 @@ class _Short(reprlib.Repr):
     def repr1(self, x: Any, level: int) -> str:
         if inspect.isroutine(x) or isinstance(x, type):
             return x.__name__
-        if isinstance(x, (BaseLearningOnnx, Schedule)) and is_dataclass(x):
+        if isinstance(x, Piece):
             return f"{type(x).__name__}({_join(_changed_fields(x))})"
         return super().repr1(x, level)
 
@@ -40,9 +39,8 @@ def _changed_fields(piece: Any) -> dict[str, str]:
         default = type(piece)()
     except TypeError:
         default = None  # A setting has no default.
-    names = [f.name for f in fields(piece)]
-    return _changed({n: getattr(piece, n) for n in names}, {n: getattr(default, n, inspect.Parameter.empty)
-                                                             for n in names})
+    held = {**list_settings(piece), **list_attributes(piece)}
+    return _changed(held, {n: getattr(default, n, inspect.Parameter.empty) for n in held})
 
 
 def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from ortpartial.exceptions import SettingError
@@ -100,7 +101,10 @@ def list_parameters(hook: Callable[..., Any]) -> list[str]:
     -------
     list of str
     """
-    return list(_list_keywords(getattr(hook, "__func__", hook)))
+    function = getattr(hook, "__func__", hook)
+    # Other objects may be equal without being the same, or have no hash.
+    read = _list_keywords if isinstance(function, FunctionType) else _list_keywords.__wrapped__
+    return list(read(function))
 
 
 @lru_cache

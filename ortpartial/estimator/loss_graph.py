@@ -6,7 +6,7 @@ import ast
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, helper
 
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, find_inputs
-from ortpartial.learning import BaseLearningLoss, refuse_former_names, resolve_loss
+from ortpartial.learning import BaseLearningLoss, list_settings, refuse_former_names, replace_settings, resolve_loss
 from ortpartial.model import Model, infer_ties, load, prune_outputs, read
 from ortpartial.texts import parse_json
 from ortpartial.training import LossOutput, TrainingSpec, known_shape, make_targets, make_weights, mean_loss
@@ -211,7 +211,7 @@ def _read_loss(text: str) -> BaseLearningLoss:
         raise ValueError(text)
     loss = resolve_loss(call.func.id)
     settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    return replace(loss, **{f.name: settings[f.name] for f in fields(loss)})
+    return replace_settings(loss, **{n: settings[n] for n in list_settings(loss)})
 
 
 def list_predictions(model: Model, loss: str, labels: Sequence[str] | None = None) -> list[str]:

@@ -27,6 +27,8 @@ from ortpartial.learning import (
     WeightAverage,
     accept_former_names,
     check_keywords,
+    is_settled,
+    replace_settings,
     resolve_averaging,
     resolve_clipping,
     resolve_penalty,
@@ -57,7 +59,9 @@ from .changes import (
     change_settings,
     check_average,
     check_lengths,
+    follow_pieces,
     list_unfrozen,
+    note_pieces,
     scale_rate,
 )
 from .checkpoint import find_checkpoint, write_checkpoint
@@ -330,6 +334,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         self._batches = 0  # of the whole training, which fit plans where the schedule asks for it
         self._compose(self._specify(self._read(model)), settings)
         self._engine.check()
+        note_pieces(self)
 
     #: The caller of the constructor, for warnings of `_read`.
     _caller_level: ClassVar[int] = 4
@@ -350,6 +355,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     averaging = ModelSetting()
     use_average = ModelSetting()
     rate_factors = ModelSetting()
+
+    #: The pieces that may change in themselves, and their fingerprint when the steps were composed.
+    _unsettled: Sequence[Any] = ()
+    _fingerprint: Any = None
 
     #: By output the class weights that "balanced" stood for in the last `fit`.
     _class_weights: Mapping[str, Any] = MappingProxyType({})
@@ -436,7 +445,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     def _resolve_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
         """The loss of every output, with the class weights of the last `fit` for those that are balanced."""
-        return {o: replace(loss, class_weight=self._class_weights[o])  # type: ignore[call-arg]
+        return {o: replace_settings(loss, class_weight=self._class_weights[o])
                 if loss.is_unbalanced and o in self._class_weights else loss
                 for o, loss in resolve_losses(model, self.learning_loss).items()}
 
@@ -568,6 +577,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         if self._loop.thread is not None:
             _check_thread()
         with self._turn.lock:
+            if self._unsettled:
+                follow_pieces(self)
             place, tasks.states = (resume is not None and restore_fit(self, resume)) or (None, ())
             if place is None:
                 note_settings(self)
@@ -586,6 +597,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
                 if steps >= MANY_STEPS or self._parts.engine.name == "native":
                     self._adapt_engine(X, steps)
             self._loop.fit(X, y, sample_weight, X_val, y_val, tasks, place)
+            if self._unsettled and not is_settled(self.learning_rate):
+                self._state.add_rates(self._loop.records)  # The rate may have changed when they are read.
         return self
 
     @check_keywords("max_iter")
@@ -614,9 +627,13 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         if self._loop.thread is not None:
             _check_thread()
         with self._turn.lock:
+            if self._unsettled:
+                follow_pieces(self)
             if (seen := self._engine.iteration) >= self._batches:
                 self._plan(seen, X, y)
             self._loop.partial_fit(X, y, sample_weight)
+            if self._unsettled and not is_settled(self.learning_rate):
+                self._state.add_rates(self._loop.records)
         return self
 
     def _plan(self, seen: int, X: Any, y: Any, X_val: Any = None) -> None:
@@ -770,6 +787,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             X or y does not fit the model.
         """
         with interruptible(self._predictor, self.timeout):
+            follow_pieces(self)
             return self._predictor.losses(X, y, sample_weight)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float | dict[str, float]:
@@ -912,6 +930,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         SettingError, ModelError
             As for `to_training_info`.
         """
+        follow_pieces(self)
         return to_training_info(self._spec, style, state=self._state.take_snapshot(), init=init, weighted=weighted)
 
     def export_step(self, folder: str | os.PathLike[str], targets: str | Sequence[str] = ("web",), *,
@@ -951,6 +970,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> sorted(optimizer.export_step("exported_kit", targets=()))
         ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
         """
+        follow_pieces(self)
         if self.use_average:
             raise SettingError("use_average=True is not written into a kit, whose model takes the weights that are "
                                "trained; set it to False first.")
@@ -1035,6 +1055,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ConvergenceError
             As in `save`; ``save_onnx_graph(bytes)`` returns the graphs all the same.
         """
+        follow_pieces(self)
         return self._state.save_graphs(folder)
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 from typing import Any
 
 from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.graph import Node, Value
-from ortpartial.learning import BaseLearningLoss, is_normalization, resolve_loss
+from ortpartial.learning import BaseLearningLoss, is_normalization, list_settings, resolve_loss
 from ortpartial.model import Model, is_cache
 
 __all__ = ["ends_in_probabilities", "explain_output", "resolve_losses", "warn_of_activations"]
@@ -162,5 +161,5 @@ def ends_in_probabilities(y: Value, loss: BaseLearningLoss) -> bool:
     -------
     bool
     """
-    return "from_logits" in {f.name for f in fields(loss)} and loss.from_logits and (
+    return "from_logits" in list_settings(loss) and loss.from_logits and (
         _find(y, loss.activations) is not None)

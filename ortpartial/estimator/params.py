@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from types import MethodType
 from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import SettingError
-from ortpartial.learning import describe_unknown
+from ortpartial.learning import Piece, describe_unknown, list_settings, replace_settings
 
 from .hooks import check_callbacks
 
@@ -147,7 +147,7 @@ def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> d
     arguments : dict of str to object
         Arguments as they were passed, where the attribute holds another form.
     deep : bool
-        Whether to include the fields of dataclasses, as ``learning_rate__eta0``.
+        Whether to include the settings of pieces, as ``learning_rate__eta0``.
 
     Returns
     -------
@@ -167,24 +167,23 @@ def _get_piece(instance: Any, name: str) -> Any:
 
 
 def list_fields(path: str, value: Any) -> dict[str, Any]:
-    """List the fields of a dataclass, and theirs, by name; nothing for other values.
+    """List the settings of a piece or a dataclass, and theirs, by name; nothing for other values.
 
     Parameters
     ----------
     path : str
-        The name of the dataclass, with which those of its fields begin.
+        The name of the piece, with which those of its settings begin.
     value : object
-        A dataclass, or anything else.
+        A piece, a dataclass, or anything else.
 
     Returns
     -------
     dict of str to object
     """
     listed = {}
-    for f in fields(value) if is_dataclass(value) else ():
-        if f.init:
-            listed[f"{path}__{f.name}"] = getattr(value, f.name)
-            listed.update(list_fields(f"{path}__{f.name}", getattr(value, f.name)))
+    for name, setting in list_settings(value).items():
+        listed[f"{path}__{name}"] = setting
+        listed.update(list_fields(f"{path}__{name}", setting))
     return listed
 
 
@@ -210,7 +209,7 @@ def check_names(instance: Any, names: Iterable[str]) -> None:
 
 
 def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy attributes that are dataclasses, with some of their fields replaced.
+    """Copy attributes that are pieces or dataclasses, with some of their settings replaced.
 
     Parameters
     ----------
@@ -234,7 +233,7 @@ def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     for name in sorted(params, key=lambda n: n.count("__")):
         attribute, *path = name.split("__")
         piece = new.get(attribute, _get_piece(instance, attribute))
-        if not is_dataclass(piece):
+        if not isinstance(piece, Piece) and not is_dataclass(piece):
             raise SettingError(describe_unknown(name, type(instance).__name__, instance.get_params(deep=False)))
         new[attribute] = _replace_field(attribute, piece, path, params[name])
     return new
@@ -243,12 +242,12 @@ def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
 def _replace_field(owner: str, piece: Any, path: Sequence[str], value: Any) -> Any:
     """A copy of a dataclass with another value of a field, or of a field of a field."""
     name, *rest = path
-    names = [f.name for f in fields(piece) if f.init] if is_dataclass(piece) else []
+    names = list_settings(piece)
     if name not in names:
         raise SettingError(describe_unknown(name, f"{owner}={type(piece).__name__}", names))
     if rest:
         value = _replace_field(f"{owner}__{name}", getattr(piece, name), rest, value)
-    return replace(piece, **{name: value})
+    return replace_settings(piece, **{name: value})
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -11,7 +11,7 @@ from onnx import ModelProto
 from ortpartial.model import Model, Ties, change_weights, load
 from ortpartial.runtime import Turn
 
-from .changes import name_weights
+from .changes import name_weights, note_pieces
 from .params import PROGRESS, FitSettings
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["pack", "unpack"]
 
 #: Attributes that are derived, and so left out of a pickle; the second line names those of former versions.
-_DERIVED = ("_parts", "_layer",
+_DERIVED = ("_parts", "_layer", "_unsettled", "_fingerprint",
             "_data", "_engine", "_loop", "_losses", "_precision", "_predictor", "_read", "_spec", "_state",
             "_statistics", "_threads")
 
@@ -83,3 +83,4 @@ def unpack(optimizer: Optimizer, state: dict[str, Any]) -> None:
     optimizer._parts.restore(snapshot)
     for name, value in progress.items():
         setattr(optimizer, name, value)
+    note_pieces(optimizer)

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
+from hashlib import sha256
 from threading import get_ident
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortpartial.exceptions import CheckpointError, SettingError
 from ortpartial.graph import topological
-from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, Schedule, WeightAverage
+from ortpartial.learning import (
+    BaseLearningPenalty,
+    BaseLearningRate,
+    GradientClipping,
+    Piece,
+    Schedule,
+    WeightAverage,
+    list_attributes,
+    list_held,
+    list_settings,
+    replace_settings,
+)
 from ortpartial.logs import logger
 from ortpartial.training import Engine, TrainingSpec
 
-from .changes import WEIGHTS, change_settings, keep_learned
+from .changes import WEIGHTS, change_settings, keep_learned, note_pieces
 from .checkpoint import find_checkpoint
 from .checkpoint_form import BITS, check_form
 from .fit_loop import Place
@@ -188,6 +203,7 @@ def restore_state(optimizer: Optimizer, state: Mapping[str, Any], origin: str) -
             raise
         raise CheckpointError(f"{origin} is damaged, or that of another training: {e}") from e
     _set_pieces(optimizer, **update)
+    note_pieces(optimizer)
     optimizer._batches = state["batches"]
     if state["learned"] or optimizer._learned:
         keep_learned(optimizer, {**optimizer._first, **state["learned"]})
@@ -266,8 +282,16 @@ def _find_generator(rng: np.random.Generator, bits: str, origin: str) -> np.rand
 
 def _describe(value: Any) -> Any:
     """A setting in a form that can be written and compared: an object by its class and its settings."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"class": type(value).__name__, **{f.name: _describe(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, Piece) or (is_dataclass(value) and not isinstance(value, type)):
+        held = {**list_settings(value), **list_attributes(value)}
+        return {"class": type(value).__name__, **{n: _describe(v) for n, v in held.items()}}
+    if isinstance(value, FunctionType):
+        code = sha256(repr(_list_code(value.__code__)).encode()).hexdigest()
+        return {"function": value.__qualname__, "code": code, "held": _describe(list_held(value))}
+    if isinstance(value, MethodType):
+        return {"function": value.__qualname__, "code": _describe(value.__func__), "held": _describe(value.__self__)}
+    if isinstance(value, functools.partial):
+        return {"function": "partial", "code": _describe(value.func), "held": _describe([value.args, value.keywords])}
     if isinstance(value, Mapping):
         return {str(n): _describe(v) for n, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -278,17 +302,36 @@ def _describe(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    return getattr(value, "__qualname__", type(value).__name__)
+    name = getattr(value, "__qualname__", type(value).__name__)
+    is_foreign = isinstance(value, type | ModuleType) or type(value).__module__.startswith("ortpartial.")
+    attributes = {} if is_foreign else list_attributes(value)
+    return {"function": name, "code": "", "held": _describe(attributes)} if attributes else name
+
+
+def _list_code(code: CodeType) -> tuple[Any, ...]:
+    """The content of code, whatever file and line it stands in."""
+    constants = tuple(_list_code(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
 
 
 def _rebuild(described: Any, former: Any, origin: str) -> Any:
     """The setting that was described, in place of a former one."""
+    if described == _describe(former):
+        return former
+    if isinstance(former, np.ndarray):
+        return np.array(described, former.dtype)
+    if isinstance(described, Mapping) and "function" in described:
+        raise CheckpointError(f"{origin} is of a training with another {described['function']}, which is code; give "
+                              f"the former one.")
     if not isinstance(described, Mapping) or "class" not in described:
         return described
     names = dict(described)
     kind = _find_class(names.pop("class"), type(former), origin)
-    known = {f.name for f in fields(kind) if f.init}
-    return kind(**{n: _rebuild(v, getattr(former, n, None), origin) for n, v in names.items() if n in known})
+    settings = {n: _rebuild(v, getattr(former, n, None), origin) for n, v in names.items()}
+    if kind is type(former) and "__dataclass_params__" not in vars(kind):
+        return replace_settings(former, **settings)
+    known = inspect.signature(kind).parameters
+    return kind(**{n: v for n, v in settings.items() if n in known})
 
 
 def _rebuild_piece(name: str, described: Any, former: Any, origin: str) -> Any:

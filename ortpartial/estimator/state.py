@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import build, to_dtype, variable
-from ortpartial.learning import BaseLearningRate
+from ortpartial.learning import fingerprint
 from ortpartial.model import check_finite, restore_weights, write, write_folder
 from ortpartial.runtime import Session
 from ortpartial.training import AVERAGE, Engine, TrainingSpec, find_weighting, gradient_graph, row_loss_graph
@@ -39,7 +39,7 @@ class TrainingState:
         self.spec, self.engine = spec, engine
         #: The outputs of the trained model; all by default.
         self.outputs: Sequence[str] | None = None
-        self._rate: BaseLearningRate | None = None  # The one whose schedule has a session.
+        self._rate: Hashable = None  # The fingerprint of the one whose schedule has a session.
         self._gradient: tuple[Any, Session] | None = None  # with what it was made for
 
     def list_names(self, kind: str) -> list[str]:
@@ -75,10 +75,10 @@ class TrainingState:
         """η of the next update, as the step computes it; or of a former one, with spec and scale of its time."""
         spec = spec or self.spec
         rate = spec.planned_rate
-        if rate != self._rate:
+        if (key := fingerprint(rate)) != self._rate:
             dtype = next(iter(spec.trained.values())).dtype
             k = variable("k", np.int64, [])
-            self._schedule, self._rate = Session(build([k], {"eta": rate.step_size(k, dtype)})), rate
+            self._schedule, self._rate = Session(build([k], {"eta": rate.step_size(k, dtype)})), key
         return float(self._schedule.run({"k": np.array(update or self.engine.updates + 1)})["eta"]) * (
             self.rate_scale if scale is None else scale)
 
@@ -113,7 +113,8 @@ class TrainingState:
         """The gradient of the objective by each weight, on rows as an engine is given them."""
         spec, names = replace(self.engine.spec.for_inputs(data), precision=None), self.spec.names
         weighted = find_weighting(spec, data)
-        key = weighted, spec.penalty, spec.losses, tuple(spec.model.inputs)  # It does not depend on the rate.
+        pieces = fingerprint([spec.penalty, *spec.losses.values()])  # It does not depend on the rate.
+        key = weighted, pieces, tuple(spec.losses), tuple(spec.model.inputs)
         if self._gradient is None or self._gradient[0] != key:
             graph = gradient_graph(spec, weighted=weighted)
             self._gradient = key, Session(graph, device=spec.device, threads=spec.threads())

@@ -5,6 +5,7 @@ from .averaging import ExponentialAverage, StochasticWeightAverage, WeightAverag
 from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
 from .base_loss import RowCosts
 from .clipping import GradientClipping, resolve_clipping
+from .fingerprint import fingerprint, list_attributes, list_held
 from .former_names import FormerAttributes, accept_former_names, refuse_former_names
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
@@ -42,6 +43,7 @@ from .optimizers import (
     resolve_rate,
 )
 from .penalties import BaseLearningPenalty, ElasticLearningPenalty, NoLearningPenalty, resolve_penalty
+from .piece import Piece, is_settled, list_settings, replace_settings
 from .schedules import (
     ConstantSchedule,
     CosineRestartsSchedule,
@@ -65,12 +67,14 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "Base
            "FunctionLearningLoss", "GradientClipping", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule",
            "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
            "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp",
-           "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss", "NextTokenLearningLoss",
-           "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "PoissonLearningLoss", "PolynomialSchedule",
-           "ReduceOnPlateauSchedule", "RowCosts", "Schedule", "SoftmaxCrossEntropyLearningLoss",
-           "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage",
-           "WarmUpSchedule", "WeightAverage", "WeightDecay", "accept_former_names", "check_integer", "check_keywords",
-           "check_number", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
-           "find_last_activation", "glorot_bounds", "is_normalization", "mean_rows", "refuse_former_names",
-           "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty", "resolve_piece", "resolve_rate",
-           "resolve_schedule", "share_flushes", "suggest", "weighted_mean", "weighted_sums"]
+           "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss",
+           "NextTokenLearningLoss", "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "Piece",
+           "PoissonLearningLoss", "PolynomialSchedule", "ReduceOnPlateauSchedule", "RowCosts", "Schedule",
+           "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
+           "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "accept_former_names",
+           "check_integer", "check_keywords", "check_number", "count_from", "decay", "descend", "describe_unknown",
+           "draw_weights", "drop_flushes", "find_last_activation", "fingerprint", "glorot_bounds", "is_normalization",
+           "is_settled", "list_attributes", "list_held", "list_settings", "mean_rows", "refuse_former_names",
+           "replace_settings", "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty",
+           "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "suggest", "weighted_mean",
+           "weighted_sums"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
 from .base_schedule import Schedule
+from .piece import replace_settings
 from .validation import check_integer, check_number
 
 __all__ = ["CosineRestartsSchedule", "CosineSchedule", "OneCycleSchedule", "PolynomialSchedule"]
@@ -63,7 +64,7 @@ class CosineSchedule(Schedule):
         return _interpolate_cosine(self.minimum, eta0, cast(left, eta0) / n)
 
     def over(self, batches: int) -> Schedule:
-        return self if self.n is not None else replace(self, n=batches)
+        return self if self.n is not None else replace_settings(self, n=batches)
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class CosineRestartsSchedule(Schedule):
             parts += self.factor**m
             if parts >= batches:  # More cycles than batches change nothing.
                 break
-        return self if self.n is not None else replace(self, n=-(-batches // parts))
+        return self if self.n is not None else replace_settings(self, n=-(-batches // parts))
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class PolynomialSchedule(Schedule):
         return (eta0 - self.minimum) * x + self.minimum if self.minimum else eta0 * x
 
     def over(self, batches: int) -> Schedule:
-        return self if self.n is not None else replace(self, n=batches)
+        return self if self.n is not None else replace_settings(self, n=batches)
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class OneCycleSchedule(Schedule):
         return _interpolate_cosine(low, eta0, x)
 
     def over(self, batches: int) -> Schedule:
-        return self if self.n is not None else replace(self, n=batches)
+        return self if self.n is not None else replace_settings(self, n=batches)
 
 
 def _check_length(schedule: Any) -> None:

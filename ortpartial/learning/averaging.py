@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,18 +11,17 @@ import numpy as np
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
-from .aliases import NamedSettings
+from .piece import Piece, replace_settings
 from .update import count_from, decay
-from .validation import PieceType, check_integer, check_number, resolve_piece
+from .validation import check_integer, check_number, resolve_piece
 
 __all__ = ["ExponentialAverage", "StochasticWeightAverage", "WeightAverage", "resolve_averaging"]
 
 
-@dataclass(frozen=True)
-class WeightAverage(NamedSettings, metaclass=PieceType):
+class WeightAverage(Piece):
     """a = (1 - r(k)) a + r(k) w: the average of a weight after update k, to which the weight adds the share r(k).
 
-    A subclass is a frozen dataclass of settings that defines ``share(self, k, start)``. Running statistics are not
+    A subclass defines ``share(self, k, start)``. Running statistics are not
     averaged: with the averages go the current ones, as in ``torch.optim.swa_utils.AveragedModel``. An average has the
     dtype of its weight, and its denormal numbers become 0, as those of optimizer states: see `BaseLearningRate`.
 
@@ -150,7 +149,7 @@ class StochasticWeightAverage(WeightAverage):
         return op.Where(op.Or(since < self.every, op.Equal(op.Mod(since, self.every), 0)), share, 0.0)
 
     def over(self, updates: int) -> WeightAverage:
-        return replace(self, start=int(self.start * updates)) if 0 < self.start < 1 else self
+        return replace_settings(self, start=int(self.start * updates)) if 0 < self.start < 1 else self
 
 
 _NAMES: dict[str, type[WeightAverage]] = {"ema": ExponentialAverage, "swa": StochasticWeightAverage}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,19 +13,19 @@ from onnx import ModelProto
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, cast, ones_like, op
 
-from .aliases import NamedSettings
-from .validation import PieceType, check_number, resolve_piece
+from .piece import Piece
+from .validation import check_number, resolve_piece
 
 __all__ = ["BaseLearningOnnx", "check_number", "mean_rows", "resolve_piece", "weighted_mean", "weighted_sums"]
 
 
-@dataclass(frozen=True)
-class BaseLearningOnnx(NamedSettings, metaclass=PieceType):
-    """A piece of training: a frozen dataclass of settings with a formula, a function of values.
+class BaseLearningOnnx(Piece):
+    """A piece of training: settings with a formula, a function of values.
 
-    Pieces with equal class and settings are equal; pieces can be hashed, copied and pickled, and hold no session.
-    Settings are validated at construction: a subclass states their ranges in ``__post_init__``, for example
-    ``check_number(self, "delta", above=0)``.
+    A subclass is a dataclass, frozen or not, or has an ordinary constructor. Pieces of one class with equal settings
+    are equal; pieces can be hashed, copied and pickled, and hold no session. A setting that changes after a `fit`
+    belongs to the next one. Those of the library are frozen dataclasses, which validate settings at construction: a
+    subclass states their ranges in ``__post_init__``, for example ``check_number(self, "delta", above=0)``.
     """
 
     setting: ClassVar[str] = "piece"

@@ -39,13 +39,12 @@ class RowCosts:
     arrange: Callable[[Value], Value]
 
 
-@dataclass(frozen=True)
 class BaseLearningLoss(BaseLearningOnnx):
     """ℓ(y, t): the cost of each element of a prediction y with the target t.
 
-    A subclass defines ``__call__(self, y, t)`` from two values to a third; with settings it is a frozen dataclass of
-    them. The mean over a row, the weighted mean Σwᵢℓᵢ / Σwᵢcᵢ, where cᵢ is by how much an element counts, usually 1,
-    and the gradient are derived from it.
+    A subclass defines ``__call__(self, y, t)`` from two values to a third; its settings are the fields of a dataclass,
+    or attributes that its constructor assigns. The mean over a row, the weighted mean Σwᵢℓᵢ / Σwᵢcᵢ, where cᵢ is by how
+    much an element counts, usually 1, and the gradient are derived from it.
 
     Attributes
     ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, cast, constant, variable
 
 from .base import BaseLearningOnnx, check_number
+from .piece import replace_settings
 from .schedules import ReduceOnPlateauSchedule, Schedule, resolve_schedule
 from .update import count_from, descend
 
@@ -25,8 +26,8 @@ class BaseLearningRate(BaseLearningOnnx):
     """w ← w - η(k) · step(g, state): the update of a weight by its gradient.
 
     A subclass names its ``state``, tensors of the shape of the weight that start at zero (of other shapes where it
-    defines `state_shapes`), and defines ``update(self, w, g, *state, k)``; with settings of its own it is a frozen
-    dataclass of them.
+    defines `state_shapes`), and defines ``update(self, w, g, *state, k)``. It is a frozen dataclass, as this class is,
+    or has an ordinary constructor; what that does not assign, and the class does not have, is the default.
 
     A state that decays is multiplied by `ortpartial.learning.decay`. There every 32nd batch turns denormal numbers, in
     float32 those below 1.2e-38, into 0, which torch does not: they would slow down each step several times, for good,
@@ -126,15 +127,16 @@ class BaseLearningRate(BaseLearningOnnx):
         Value
             A scalar.
         """
-        assert isinstance(self.schedule, Schedule)
-        eta = self.schedule(constant(np.asarray(self.eta0, dtype)), k)
+        check_number(self, "eta0", above=0)  # An ordinary constructor has not checked it.
+        schedule = self._schedule
+        eta = schedule(constant(np.asarray(self.eta0, dtype)), k)
         if isinstance(factor, Value):
             return eta * cast(factor, eta)
         if factor == 1:
             return eta
         if eta.array is None:
             return eta * factor
-        exact = self.schedule(constant(np.asarray(self.eta0, np.float64)), k).array
+        exact = schedule(constant(np.asarray(self.eta0, np.float64)), k).array
         assert exact is not None
         return constant(np.asarray(exact * factor, dtype))  # The product alone is rounded.
 
@@ -159,8 +161,12 @@ class BaseLearningRate(BaseLearningOnnx):
     @property
     def plateau(self) -> ReduceOnPlateauSchedule | None:
         """The schedule that reduces the step size where the loss no longer falls, if there is one."""
-        assert isinstance(self.schedule, Schedule)
-        return self.schedule.plateau
+        return self._schedule.plateau
+
+    @property
+    def _schedule(self) -> Schedule:
+        """The schedule, of which a class or an ordinary constructor may have given the name."""
+        return resolve_schedule(self.schedule)
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -183,9 +189,9 @@ class BaseLearningRate(BaseLearningOnnx):
 
     def over(self, batches: int) -> BaseLearningRate:
         """The optimizer in a training of so many batches: see `Schedule.over`."""
-        assert isinstance(self.schedule, Schedule)
-        schedule = self.schedule.over(batches)
-        return self if schedule is self.schedule else replace(self, schedule=schedule)
+        former = self._schedule
+        schedule = former.over(batches)
+        return self if schedule is former else replace_settings(self, schedule=schedule)
 
     def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The update as an ONNX model: ``(w, g, k, *state) -> (w_out, *state_out)``.
@@ -261,7 +267,7 @@ class WeightDecay(BaseLearningRate):
 
     def for_weight(self, patterns: Collection[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
         is_excluded = bool(patterns) or ("vectors" in self.no_decay and len(shape) < 2)
-        return replace(self, weight_decay=0.0) if is_excluded else self
+        return replace_settings(self, weight_decay=0.0) if is_excluded else self
 
     def _add_decay(self, step: Value, w: Value) -> Value:
         return step + self.weight_decay * w if self.weight_decay else step

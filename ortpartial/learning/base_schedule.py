@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpartial.graph import Value
 
-from .aliases import NamedSettings
-from .validation import PieceType
+from .piece import Piece
 
 if TYPE_CHECKING:
     from .schedules import ReduceOnPlateauSchedule
@@ -17,11 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["Schedule"]
 
 
-@dataclass(frozen=True)
-class Schedule(NamedSettings, metaclass=PieceType):
+class Schedule(Piece):
     """η(k): the step size at batch k = 1, 2, ..., counted over all epochs.
 
-    A subclass is a frozen dataclass of settings that defines ``__call__(self, eta0, k)``: from the first step size, a
+    A subclass defines ``__call__(self, eta0, k)``: from the first step size, a
     scalar `Value`, and the number of the batch, an int64 scalar `Value`, to the step size, a scalar `Value` of the
     dtype of `eta0`.
 

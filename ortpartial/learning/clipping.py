@@ -12,14 +12,14 @@ import numpy as np
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
-from .aliases import NamedSettings
-from .validation import PieceType, check_number
+from .piece import Piece
+from .validation import check_number
 
 __all__ = ["GradientClipping", "resolve_clipping"]
 
 
 @dataclass(frozen=True)
-class GradientClipping(NamedSettings, metaclass=PieceType):
+class GradientClipping(Piece):
     """g ← min(max(g, -v), v), then g ← g · min(1, c / (‖g‖ + 10⁻⁶)), with ‖g‖ = √(Σg²) over all weights, or over each.
 
     What is clipped is the gradient of the objective, with its penalty; of the mean over several batches with

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from .base import check_number
 from .base_loss import BaseLearningLoss, Shape
 from .class_weights import balance_classes, check_class_weight, list_class_weights
 from .last_activation import find_last_activation
+from .piece import replace_settings
 from .validation import check_integer
 
 __all__ = ["FocalLearningLoss", "NegLogLearningLoss", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss"]
@@ -41,7 +42,7 @@ class _ClassLoss(BaseLearningLoss):
         return y if z is None else z
 
     def counting_all(self) -> BaseLearningLoss:
-        return replace(self, ignore_index=None)  # type: ignore[call-arg]
+        return replace_settings(self, ignore_index=None)
 
     @property
     def is_unbalanced(self) -> bool:  # type: ignore[override]
@@ -51,7 +52,7 @@ class _ClassLoss(BaseLearningLoss):
         if not self.is_unbalanced:
             return self
         labels = np.rint(t[t != self.ignore_index]).astype(np.int64)
-        return replace(self, class_weight=balance_classes(labels))  # type: ignore[call-arg]
+        return replace_settings(self, class_weight=balance_classes(labels))
 
 
 @dataclass(frozen=True)
@@ -333,7 +334,7 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
         if tuple(shape[1:]) == tuple(output_shape[1:]):
             return f"; for one-hot rows or probabilities of classes give their labels, y.argmax({axis})"
         for other in (1, -1):
-            if tuple(shape[1:]) == replace(self, axis=other).target_shape(output_shape)[1:]:
+            if tuple(shape[1:]) == replace_settings(self, axis=other).target_shape(output_shape)[1:]:
                 return (f"; where axis {other} of the scores, of shape {tuple(output_shape)}, is that of the classes, "
                         f"use {type(self).__name__}(axis={other})")
         return ""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .aliases import NamedSettings
-from .validation import PieceType, check_number
+from .piece import Piece
+from .validation import check_number
 
 __all__ = ["LayerwiseDecay"]
 
 
 @dataclass(frozen=True)
-class LayerwiseDecay(NamedSettings, metaclass=PieceType):
+class LayerwiseDecay(Piece):
     """η · decayᵈ for the weights of a layer that d layers follow: the factor of the head is 1, that of the last layer
     `decay`, and that of the embeddings the smallest.
 

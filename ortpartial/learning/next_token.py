@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, cast, op, replace_gradient, reshape_like
 
 from .base_loss import BaseLearningLoss, RowCosts, Shape
+from .piece import replace_settings
 from .validation import check_integer
 
 __all__ = ["NextTokenLearningLoss"]
@@ -72,7 +73,7 @@ class NextTokenLearningLoss(BaseLearningLoss):
             check_integer(self, "ignore_index")
 
     def counting_all(self) -> BaseLearningLoss:
-        return replace(self, ignore_index=None)
+        return replace_settings(self, ignore_index=None)
 
     def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:
         if len(output_shape) != 3:

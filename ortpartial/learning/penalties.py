@@ -22,12 +22,11 @@ __all__ = ["BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty",
 Shape = Sequence["int | str | None"]
 
 
-@dataclass(frozen=True)
 class BaseLearningPenalty(BaseLearningOnnx):
     """p(w): the cost of a weight, a scalar.
 
-    A subclass defines ``__call__(self, w)`` from a value to a scalar value; with settings it is a frozen dataclass of
-    them. Its gradient is derived by automatic differentiation.
+    A subclass defines ``__call__(self, w)`` from a value to a scalar value; its settings are the fields of a dataclass,
+    or attributes that its constructor assigns. Its gradient is derived by automatic differentiation.
 
     Examples
     --------

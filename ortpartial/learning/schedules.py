@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ortpartial.graph import Value, cast, constant, op
 
 from .annealing import CosineRestartsSchedule, CosineSchedule, OneCycleSchedule, PolynomialSchedule
 from .base_schedule import Schedule
+from .piece import replace_settings
 from .validation import check_integer, check_number, resolve_piece
 
 __all__ = ["ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "InvScalingSchedule", "OneCycleSchedule",
@@ -139,19 +140,18 @@ class WarmUpSchedule(Schedule):
         check_integer(self, "n", low=1)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        assert isinstance(self.schedule, Schedule)
+        inner = resolve_schedule(self.schedule)
         warm = k - 1 if self.from_zero else k
-        return cast(op.Min(warm, self.n), eta0) / self.n * self.schedule(eta0, op.Max(k - self.n, 1))
+        return cast(op.Min(warm, self.n), eta0) / self.n * inner(eta0, op.Max(k - self.n, 1))
 
     @property
     def plateau(self) -> ReduceOnPlateauSchedule | None:
-        assert isinstance(self.schedule, Schedule)
-        return self.schedule.plateau
+        return resolve_schedule(self.schedule).plateau
 
     def over(self, batches: int) -> Schedule:
-        assert isinstance(self.schedule, Schedule)
-        schedule = self.schedule.over(max(batches - self.n, 1))
-        return self if schedule is self.schedule else replace(self, schedule=schedule)
+        inner = resolve_schedule(self.schedule)
+        schedule = inner.over(max(batches - self.n, 1))
+        return self if schedule is inner else replace_settings(self, schedule=schedule)
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,7 @@ class ReduceOnPlateauSchedule(Schedule):
         check_number(self, "minimum", "epsilon", low=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        assert isinstance(self.schedule, Schedule)
-        return self.schedule(eta0, k)
+        return resolve_schedule(self.schedule)(eta0, k)
 
     @property
     def plateau(self) -> ReduceOnPlateauSchedule:
@@ -292,9 +291,9 @@ class ReduceOnPlateauSchedule(Schedule):
         return scale, np.array([least, idle, waiting], np.float64)
 
     def over(self, batches: int) -> Schedule:
-        assert isinstance(self.schedule, Schedule)
-        schedule = self.schedule.over(batches)
-        return self if schedule is self.schedule else replace(self, schedule=schedule)
+        inner = resolve_schedule(self.schedule)
+        schedule = inner.over(batches)
+        return self if schedule is inner else replace_settings(self, schedule=schedule)
 
 
 _NAMES: dict[str, type[Schedule]] = {

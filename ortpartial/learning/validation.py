@@ -17,9 +17,11 @@ __all__ = ["PieceType", "check_integer", "check_number", "resolve_piece"]
 
 
 class PieceType(ABCMeta):
-    """The metaclass of losses, penalties, optimizers and schedules: assigning a setting says how it is changed.
+    """The metaclass of losses, penalties, optimizers and schedules, whose methods stand beside those of dataclasses.
 
-    ``dataclass(frozen=True)`` writes a ``__setattr__`` into each class; this replaces it.
+    ``dataclass`` writes ``__eq__``, ``__hash__`` and ``__repr__`` into a class that does not have them, which know its
+    fields alone: each class has those of its base. ``dataclass(frozen=True)`` writes a ``__setattr__``: in its place,
+    assigning a setting says how it is changed.
 
     Examples
     --------
@@ -34,18 +36,27 @@ class PieceType(ABCMeta):
     dataclasses.FrozenInstanceError: Half is immutable, ... as set_params(learning_loss__factor=1.0) does.
     """
 
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **settings: Any) -> PieceType:
+        cls = super().__new__(mcs, name, bases, namespace, **settings)
+        for method in ("__eq__", "__hash__", "__repr__"):
+            if method not in vars(cls):
+                type.__setattr__(cls, method, getattr(cls, method))
+        return cls
+
     def __setattr__(cls, name: str, value: Any) -> None:
         super().__setattr__(name, _refuse_assignment if name == "__setattr__" else value)
 
 
 def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
-    """``__setattr__`` of a piece; an attribute that is no setting may be set where the class is no dataclass itself."""
-    if name not in piece.__dataclass_fields__ and "__dataclass_fields__" not in vars(type(piece)):
+    """``__setattr__`` of a piece whose class is a frozen dataclass, or of one that is derived from such a class."""
+    parameters = vars(type(piece)).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
         object.__setattr__(piece, name, value)
         return
     path = {"schedule": "learning_rate__schedule"}.get(piece.setting, piece.setting)
-    raise FrozenInstanceError(f"{type(piece).__name__} is immutable, and {name} cannot be assigned; give the optimizer "
-                              f"another one, as set_params({path}__{name}={value!r}) does.")
+    advice = (f"make another one, {type(piece).__name__}({name}={value!r})." if path == "initializer" else
+              f"give the optimizer another one, as set_params({path}__{name}={value!r}) does.")
+    raise FrozenInstanceError(f"{type(piece).__name__} is immutable, and {name} cannot be assigned; {advice}")
 
 
 def _to_float(value: Any) -> float:

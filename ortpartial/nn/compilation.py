@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.graph import Value, build
+from ortpartial.learning import Piece, fingerprint, is_settled
 from ortpartial.model import Range, check_empty, load
 from ortpartial.runtime import Buffer, DeviceName, Session, choose_threads
 from ortpartial.training_info import TrainingSession, draw_initialization
@@ -22,6 +23,7 @@ from ortpartial.training_info import TrainingSession, draw_initialization
 from .changes import count_changes, note_change
 from .data_parallel import Processes, choose_own_threads
 from .fitting import to_arrays
+from .losses import Loss
 from .module import Module, list_arguments
 from .parameter import Parameter
 from .placeholders import check_sizes, convert, name_all, to_placeholder
@@ -77,6 +79,9 @@ class Program:
         self._step_key: Any = None  # the types of its targets
         self._settings: Any = None  # what else the step depends on
         self._seen = -1  # how many changes of modules have been looked at
+        #: The pieces that may change in themselves, and their fingerprint when they were looked at.
+        self._unsettled: list[Any] = []
+        self._fingerprint: Any = fingerprint([])
         self._parts = list(module.named_modules())
         self._keep_states = False
         self._processes: Processes | None = None  # those that train together
@@ -110,9 +115,10 @@ class Program:
         note_change()
 
     def follow(self) -> None:
-        """Follow what has changed of the module since the last call: modes, optimizers, and weights that are frozen or
-        that another module, which shares them, has trained since."""
-        if self._seen == count_changes():
+        """Follow what has changed of the module since the last call: modes, optimizers, losses, and weights that are
+        frozen or that another module, which shares them, has trained since."""
+        is_same = not self._unsettled or fingerprint(self._unsettled) == self._fingerprint
+        if is_same and self._seen == count_changes():
             return
         parts = dict(self.module.named_modules())
         parameters = {n: p for n, p in self.module.named_parameters(buffers=True) if n in self._shapes}
@@ -131,11 +137,18 @@ class Program:
         self._forget_settings(parameters)
 
     def _forget_settings(self, parameters: Mapping[str, Parameter]) -> None:
-        """Let be written anew what depends on modes, optimizers and frozen weights, where these have changed."""
+        """Let be written anew what depends on modes, optimizers, losses and frozen weights, where they have changed."""
         modes = [n for n, m in self._parts if m._mode is False] if self.module._mode else []
         optimizers = [o for _, o in self.module.named_optimizers()]
-        settings = (modes, [n for n, p in parameters.items() if not p.is_trained],
-                    [(o.planned_rate, o.penalty, o.gradient_clipping) for o in optimizers])
+        for optimizer in optimizers:
+            optimizer.plan_again()
+        pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping)]
+        modules = [m for _, m in self.module.named_modules()]
+        pieces += [x.loss for m in modules for _, x in m._attributes(Loss)]
+        pieces += [x for m in modules for _, x in m._attributes(Piece)]
+        self._unsettled = [p for p in pieces if not is_settled(p)]
+        self._fingerprint = fingerprint(self._unsettled)
+        settings = modes, [n for n, p in parameters.items() if not p.is_trained], fingerprint(pieces)
         if self._settings not in (None, (optimizers, settings)):
             self._sessions.pop("train", None)
             self.forget_steps(keep_states=optimizers == self._settings[0])

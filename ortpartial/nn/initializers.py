@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -14,20 +14,18 @@ from onnx import helper
 
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, constant, op, to_dtype
-from ortpartial.learning import NamedSettings, check_number, resolve_piece
+from ortpartial.learning import Piece, check_number, resolve_piece
 
 __all__ = ["Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer", "LecunNormal",
            "LecunUniform", "Normal", "Ones", "Orthogonal", "TruncatedNormal", "Uniform", "Zeros", "check_sizes",
            "list_fans", "resolve_initializer"]
 
 
-@dataclass(frozen=True)
-class Initializer(NamedSettings, ABC):
+class Initializer(Piece):
     """The first value of a parameter: an expression over random operators and constants, without inputs.
 
-    A subclass is a frozen dataclass of settings that defines ``__call__(self, shape, dtype="float32", *, seed=None)``.
-    Stored as the initialization of a training, its random operators are drawn by `TrainingSession.initialize`, alike on
-    every runtime.
+    A subclass defines ``__call__(self, shape, dtype="float32", *, seed=None)``. Stored as the initialization of a
+    training, its random operators are drawn by `TrainingSession.initialize`, alike on every runtime.
 
     Examples
     --------
@@ -97,16 +95,6 @@ class Constant(Initializer):
         if array.shape != check_sizes(shape):
             raise SettingError(f"Constant: the array has the shape {array.shape}, and the parameter {tuple(shape)}.")
         return constant(array)
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        mine, others = np.asarray(self.value), np.asarray(other.value)
-        return mine.dtype == others.dtype and np.array_equal(mine, others)
-
-    def __hash__(self) -> int:
-        array = np.asarray(self.value)
-        return hash((array.shape, array.tobytes()))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ortpartial.exceptions import GraphError
 from ortpartial.graph import Arithmetic, Value, cast, constant, op, reshape_like, zeros_like
 from ortpartial.learning import resolve_loss, weighted_mean
 
+from .changes import note_change
 from .trace import current_trace
 
 __all__ = ["Loss"]
@@ -34,6 +35,10 @@ class Loss:
 
     def __init__(self, loss: Any = "square_error"):
         self.loss = resolve_loss(loss)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, resolve_loss(value) if name == "loss" else value)
+        note_change()
 
     def __call__(self, output: Value, target: Value | np.ndarray | float, weights: Value | None = None) -> Value:
         """The loss of a batch.

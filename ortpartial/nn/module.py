@@ -15,6 +15,7 @@ from onnx import ModelProto
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
+from ortpartial.learning import Piece
 from ortpartial.runtime import DeviceName
 
 from . import states
@@ -82,8 +83,9 @@ class Module:
 
     Parameters, buffers and other modules are found by attribute, also in lists, tuples and dicts, and are named by it.
     `compile` calls `forward` on placeholders, which hold no data, and makes the weights and the graph; arrays are then
-    taken by the module itself, by `train_one_batch`, `fit` and `predict`. Other attributes that the code reads, such as
-    numbers, are constants of the graph: after a change of one, compile again, which keeps the weights.
+    taken by the module itself, by `train_one_batch`, `fit` and `predict`. Optimizers and losses may be replaced, and
+    change in themselves, between two batches. Other attributes that the code reads, such as numbers, are constants of
+    the graph: after a change of one, compile again, which keeps the weights.
 
     Attributes
     ----------
@@ -130,7 +132,7 @@ class Module:
             trace.write(old, value)
             return
         super().__setattr__(name, value)
-        if any(isinstance(x, (Module, Parameter, Optimizer)) for x in (old, value)):
+        if any(isinstance(x, (Module, Parameter, Optimizer, Loss, Piece)) for x in (old, value)):
             note_change()
 
     # -- what users write

@@ -11,7 +11,7 @@ import numpy as np
 from ortpartial.autodiff import grad, nodes_between
 from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
-from ortpartial.learning import NamedSettings, drop_flushes, resolve_clipping, resolve_penalty, resolve_rate
+from ortpartial.learning import NamedSettings, drop_flushes, is_settled, resolve_clipping, resolve_penalty, resolve_rate
 
 from .changes import note_change
 from .data_parallel import average
@@ -140,6 +140,12 @@ class Optimizer(NamedSettings):
         self.planned_batches = batches
         former, self.planned_rate = self.planned_rate, self.rate.over(max(batches, 1))
         return self.planned_rate != former
+
+    def plan_again(self) -> None:
+        """Plan as before where the rate may have changed in itself."""
+        if not is_settled(self.rate):
+            batches = self.planned_batches
+            self.planned_rate = self.rate if batches is None else self.rate.over(max(batches, 1))
 
     def __call__(self, loss: Value, parameters: Module | Parameter | Iterable[Any] | None = None) -> None:
         """Update the weights by the gradient of a loss.

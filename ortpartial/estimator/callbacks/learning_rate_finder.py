@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
+from ortpartial.learning import replace_settings
 
 from .base import EpochCallback, FitRun
 
@@ -152,7 +153,7 @@ def _sweep(optimizer: OrtGradientForwardBackwardOptimizer, repeat: Callable[[Any
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
     trial = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
-                     learning_rate=replace(trial.learning_rate, eta0=min_rate, schedule="constant"))
+                     learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
     rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0
     for rate, batch in zip(rates, islice(repeat(trial), steps), strict=False):
         trial.scale_learning_rate(rate / min_rate)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import inspect
 import os
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Hashable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,8 @@ from ortpartial.learning import (
     BaseLearningPenalty,
     BaseLearningRate,
     ElasticLearningPenalty,
+    fingerprint,
+    replace_settings,
     resolve_loss,
     resolve_penalty,
     resolve_rate,
@@ -53,6 +54,11 @@ _STEP, _LINEAR_STEP = 1e-3, 2e-2
 
 #: Numbers in a layer for a batch up to which sessions are shared; they keep memory for these.
 _MOST_SHARED = 2**22
+
+#: Settings that a network is made by, and those of its training that may change where it goes on.
+_NETWORK = ("model", "hidden_layer_sizes", "activation", "dropout", "dtype")
+_TRAINING = ("loss", "penalty", "alpha", "learning_rate", "learning_rate_init", "weights_to_train", "device", "engine",
+             "settings", "random_state")
 
 
 class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
@@ -133,6 +139,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         weight, batch_size = self._weigh(*train[2:]), self._find_batch_size(train[0].shape[0])
         if first:
             self._make_optimizer(model, batch_size, weight, rng)
+        else:
+            self._follow_settings(batch_size, weight)
         target = self._encode(train[2], self.optimizer_.learning_loss)
         score = self._score_on(validation) if self.early_stopping else None
         rule = StoppingRule(self.tol, self.n_iter_no_change, score)
@@ -185,6 +193,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         weight, batch_size = self._weigh(y_numbers, sample_weight), self._find_batch_size(X.shape[0])
         if first:
             self._make_optimizer(self._make_model(X, n_outputs, rng), batch_size, weight, rng)
+        else:
+            self._follow_settings(batch_size, weight)
         self._set_loop(batch_size, ())
         target = self._encode(y_numbers, self.optimizer_.learning_loss)
         self.optimizer_.partial_fit(_wrap(X), target, weight)
@@ -272,15 +282,46 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         shape = (scores[0].shape if len(scores) == 1 else None) or ()
         self.n_outputs_ = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
         loss = self._resolve_loss(self.n_outputs_)
-        dropping = self.model is None and bool(self.dropout and self._hidden)
-        settings = {"train_mode": True, **(self.settings or {})} if dropping else self.settings or {}
         penalty = self._make_penalty(loss, batch_size, weight)
         self.optimizer_ = OrtGradientForwardBackwardOptimizer(
             loaded, self.weights_to_train, learning_loss=loss, learning_rate=self._rate, learning_penalty=penalty,
             batch_size=batch_size, random_state=rng.randint(2**31 - 1), device=self.device, engine=self.engine,
-            warm_start=True, **settings)
+            warm_start=True, **self._more_settings)
         if self.model is None:
             self._share_sessions(loaded, batch_size)
+        self._composed = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
+
+    @property
+    def _more_settings(self) -> dict[str, Any]:
+        """Settings of the optimizer that the estimator does not have; Dropout of a network needs the training mode."""
+        is_dropping = self.model is None and bool(self.dropout and self._hidden)
+        return {**({"train_mode": True} if is_dropping else {}), **(self.settings or {})}
+
+    def _follow_settings(self, batch_size: int, weight: Any) -> None:
+        """Let a training that goes on have the settings that have changed since it began."""
+        now = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
+        former = getattr(self, "_composed", now)
+        changed = {n for n, v in now.items() if v is not former[n] and fingerprint(v) != fingerprint(former[n])}
+        if fixed := changed.intersection(_NETWORK):
+            raise ValueError(f"{min(fixed)} has changed, and this training goes on with the network that it began "
+                             f"with; give back the former one, or fit a clone of the estimator.")
+        optimizer = self.optimizer_
+        new = {n: now[n] for n in changed & {"weights_to_train", "device", "engine"}}
+        if "settings" in changed:
+            defaults = inspect.signature(type(optimizer)).parameters
+            new.update({n: defaults[n].default for n in former["settings"] or ()}, **self._more_settings)
+        if "random_state" in changed:
+            new["random_state"] = check_random_state(self.random_state).randint(2**31 - 1)
+        if "loss" in changed:
+            new["learning_loss"] = self._resolve_loss(self.n_outputs_)
+        if changed & {"learning_rate", "learning_rate_init"}:
+            new["learning_rate"] = self._rate
+        if changed & {"penalty", "alpha"}:
+            loss = new.get("learning_loss", optimizer.learning_loss)
+            new["learning_penalty"] = self._make_penalty(loss, batch_size, weight)
+        if new:
+            optimizer.set_params(**new)
+        self._composed = now
 
     def _share_sessions(self, network: Model, batch_size: int) -> None:
         """Let networks of equal shape and settings share what is compiled, as in the folds of a cross-validation."""
@@ -288,13 +329,12 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         sizes = tuple([w.shape for w in network.arrays.values()])
         if batch_size * max(n for shape in sizes for n in shape) > _MOST_SHARED:
             return
-        identity: Hashable = (
-            sizes, self.activation, self.dropout, self._output, str(optimizer._spec.dtype), self.device,
-            optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate, optimizer.learning_penalty,
-            tuple(sorted((self.settings or {}).items())))
-        with contextlib.suppress(TypeError):  # A setting may be of a kind that cannot be hashed or sorted.
-            hash(identity)
-            optimizer._engine.identity = identity
+        trained = optimizer._spec.weights
+        frozen = {n: w for n, w in network.arrays.items() if n not in trained}  # They are constants of the sessions.
+        optimizer._engine.identity = fingerprint([
+            sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer._spec.dtype),
+            self.device, optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate,
+            optimizer.learning_penalty, self.settings or {}])
 
     @property
     def _rate(self) -> BaseLearningRate:
@@ -303,7 +343,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         if not isinstance(self.learning_rate, str):
             return rate
         is_linear = self.model is None and not self._hidden
-        return replace(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
+        return replace_settings(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
 
     def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Any) -> BaseLearningPenalty:
         """½ alpha Σw² over the weight of a batch, as scikit-learn has it, unless another penalty is given."""
