@@ -10,7 +10,7 @@ import numpy as np
 
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
-from ortpartial.model import Model, is_generated_name, is_quantized, list_preprocessing, read_adapter
+from ortpartial.model import Model, is_generated_name, is_quantized, list_preprocessing, read_adapter, read_torch
 
 from .grad import _carries, nodes_between
 from .registry import is_constant
@@ -94,10 +94,17 @@ def find_default_weights(model: Model, outputs: Iterable[str]) -> set[Value]:
     """The weights of a model that are trained by default.
 
     They are those of `find_trainable`, except what scales and imputes features in front of a scikit-learn model: it was
-    computed from the data, and the gradient of a scale is not a number where a feature is missing.
+    computed from the data, and the gradient of a scale is not a number where a feature is missing. Of a model that
+    `ortpartial.torch.export` has written, they are the parameters with ``requires_grad``, scalars included.
     """
-    weights = find_trainable(model.outputs[o] for o in outputs)
-    return weights - {model.initializers[n] for n in list_preprocessing(model.proto)}
+    ys = [model.outputs[o] for o in outputs]
+    weights = find_trainable(ys) - {model.initializers[n] for n in list_preprocessing(model.proto)}
+    record = read_torch(model.proto)
+    if record is None:
+        return weights
+    readers = find_readers(ys)
+    scalars = {v for n in record.parameters if (v := model.initializers.get(n)) in readers}
+    return (weights | scalars) - {v for n, v in model.initializers.items() if n in record.untrained}
 
 
 def find_scales(outputs: Sequence[Value]) -> set[Value]:
@@ -160,7 +167,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         the weights of an adapter; or a function of a name, a shape and a node that reads the weight, which says whether
         to train it. Patterns and functions choose among what a gradient reaches, except running statistics and the
         numbers that exporters write. By default the float initializers of rank one or more among these, except
-        statistics of the data.
+        statistics of the data; of a model of `ortpartial.torch.export`, the parameters with ``requires_grad``.
     outputs : sequence of str
         The outputs to train.
     freeze : str or sequence of str
@@ -248,6 +255,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
                   for x in node.inputs[3:5]}
     trainable, preprocessing = find_default_weights(model, outputs), list_preprocessing(model.proto)
+    record = read_torch(model.proto)
+    untrained = {} if record is None else record.untrained
     scales = find_scales([model.outputs[o] for o in outputs])
     reasons = {}
     for n, v in model.initializers.items():
@@ -265,6 +274,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
             reasons[n] = "scale of a quantization"
         elif v not in readers:
             reasons[n] = "no gradient reaches it"
+        elif n in untrained:
+            reasons[n] = untrained[n]
         elif is_exported_number(v, readers[v]):
             kind = "number" if model.arrays[n].size == 1 else "mask"
             reasons[n] = f"a {kind} that {readers[v][0].op_type} reads"
@@ -275,9 +286,10 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
 
 def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Node]]:
     """The initializers that patterns and functions choose from, and the nodes that read each."""
-    readers = find_readers(model.outputs[o] for o in outputs)
+    readers, record = find_readers(model.outputs[o] for o in outputs), read_torch(model.proto)
+    left_out = () if record is None else (*record.buffers, *record.constants)
     return {n: readers[v] for n, v in model.initializers.items()
-            if v in readers and not is_exported_number(v, readers[v])}
+            if v in readers and n not in left_out and not is_exported_number(v, readers[v])}
 
 
 def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],
@@ -307,6 +319,10 @@ def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:
     """Why there is nothing to train: the operators at which gradients end, or a model without weights."""
     if not outputs:
         return "The model has no output of real numbers, so that there is nothing to train."
+    record = read_torch(model.proto)
+    if record is not None and record.frozen and not record.parameters:
+        return (f"The torch module was exported with requires_grad=False for all its parameters, "
+                f"{list_some(record.frozen)}; name the weights to train.")
     problem = f"No float initializer of rank one or more leads to the outputs {', '.join(map(repr, outputs))}"
     if not any(v.is_float for v in model.initializers.values()):
         return (f"{problem}, as the model has none at all; if its weights are attributes of operators, as those of "

@@ -1,0 +1,79 @@
+"""Norms of torch in a form that both exporters keep: running statistics that are updated, and statistics of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+__all__ = ["SpecialStatistics", "prepare_norms"]
+
+_BATCH = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+_INSTANCE = {torch.nn.InstanceNorm1d: 3, torch.nn.InstanceNorm2d: 4, torch.nn.InstanceNorm3d: 5}
+
+
+@dataclass(frozen=True)
+class SpecialStatistics:
+    """The running statistics of a module that a BatchNormalization of ONNX updates in another way.
+
+    Parameters
+    ----------
+    per_instance : tuple of str
+        Those of InstanceNorm, the mean of the statistics of each row.
+    cumulative : tuple of str
+        Those of a momentum of None, the mean of all batches.
+    """
+
+    per_instance: tuple[str, ...]
+    cumulative: tuple[str, ...]
+
+
+def prepare_norms(module: torch.nn.Module) -> SpecialStatistics:
+    """Let norms that an exporter refuses, or writes without their running statistics, compute the same in another form.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A copy of the module that is exported, which is written to.
+
+    Returns
+    -------
+    SpecialStatistics
+    """
+    per_instance: list[str] = []
+    cumulative: list[str] = []
+    for path, layer in module.named_modules():
+        names = [f"{path}.{n}" if path else n for n in ("running_mean", "running_var")]
+        inherited: Any = type(layer).forward
+        if isinstance(layer, _BATCH) and any(inherited is kind.forward for kind in _BATCH):
+            if layer.running_mean is None:
+                # torch 2.13.0 asks for the number of rows here, which TorchScript does not know.
+                layer.forward = partial(_normalize_batch, layer)  # type: ignore[method-assign]
+            elif layer.momentum is None:
+                layer.momentum = 0.1
+                cumulative += names
+        rank = next((r for kind, r in _INSTANCE.items() if isinstance(layer, kind) and inherited is kind.forward), None)
+        if rank is not None and layer.running_mean is not None:
+            # torch 2.13.0 refuses it (TorchScript) or leaves the running statistics out (dynamo).
+            layer.forward = partial(_normalize_rows, layer, rank)  # type: ignore[method-assign]
+            per_instance += names
+    return SpecialStatistics(tuple(per_instance), tuple(cumulative))
+
+
+def _normalize_batch(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    """A BatchNorm without running statistics, which has one mode."""
+    axes, shape = [0, *range(2, x.dim())], [1, -1, *(1 for _ in range(2, x.dim()))]
+    xc = x - x.mean(axes, keepdim=True)
+    y = xc / torch.sqrt((xc * xc).mean(axes, keepdim=True) + layer.eps)
+    return y if layer.weight is None else y * layer.weight.view(shape) + layer.bias.view(shape)
+
+
+def _normalize_rows(layer: Any, rank: int, x: torch.Tensor) -> torch.Tensor:
+    """An InstanceNorm with running statistics as a BatchNorm, which computes the same in evaluation mode."""
+    rows = x if x.dim() == rank else x.unsqueeze(0)
+    momentum = 0.0 if layer.momentum is None else layer.momentum
+    y = torch.nn.functional.batch_norm(rows, layer.running_mean, layer.running_var, layer.weight, layer.bias,
+                                       layer.training, momentum, layer.eps)
+    return y if x.dim() == rank else y.squeeze(0)
