@@ -30,13 +30,14 @@ from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
 
 __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict", "ComputedInputs", "Leaf",
-           "Model", "Range", "Target", "TorchRecord", "available_memory", "bodies", "by_row", "can_pass_straight_through",
-           "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml", "count_modules", "declare",
-           "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate", "expand_body", "expand_ml",
-           "find_aliases", "find_computed_inputs", "find_indices", "find_libraries", "format_bytes", "format_flops",
-           "index_ranges", "is_base", "is_cache", "is_generated_name", "is_misplaced", "is_quantized",
-           "list_preprocessing", "load", "mark_straight_through", "match_names", "note_adapter", "note_torch", "offload_weights",
-           "place_initializers", "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope",
-           "read_tensors", "read_torch", "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused",
-           "replace_file", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
-           "split_external_data", "to_real", "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]
+           "Model", "Range", "Target", "TorchRecord", "available_memory", "bodies", "by_row",
+           "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml",
+           "count_modules", "declare", "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate",
+           "expand_body", "expand_ml", "find_aliases", "find_computed_inputs", "find_indices", "find_libraries",
+           "format_bytes", "format_flops", "index_ranges", "is_base", "is_cache", "is_generated_name", "is_misplaced",
+           "is_quantized", "list_preprocessing", "load", "mark_straight_through", "match_names", "note_adapter",
+           "note_torch", "offload_weights", "place_initializers", "prepare", "prune_outputs", "read", "read_adapter",
+           "read_ml_weights", "read_scope", "read_tensors", "read_torch", "register_expansion", "register_libraries",
+           "register_upgrade_check", "remove_unused", "replace_file", "replace_weights", "resolve_libraries",
+           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_files",
+           "write_folder", "write_tensors"]

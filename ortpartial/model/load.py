@@ -298,7 +298,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     if loaded is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
     file = loaded.file if loaded else None
-    aliases = loaded.aliases if loaded and loaded.aliases else {**find_aliases(proto.graph), **_list_ties(proto, arrays)}
+    aliases = loaded.aliases if loaded and loaded.aliases else find_aliases(proto.graph) | _list_ties(proto, arrays)
     if names_from is not None:
         names = find_module_names(arrays, names_from)
         named = {a.initializer for a in names.values()}
@@ -314,7 +314,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
 def _list_ties(proto: ModelProto, names: Collection[str]) -> dict[str, Alias]:
     """The other names of what a torch module uses twice, of which the file has one."""
     record = read_torch(proto)
-    return {} if record is None else {tie: Alias(n) for tie, n in record.ties.items() if n in names and tie not in names}
+    ties = {} if record is None else record.ties
+    return {tie: Alias(n) for tie, n in ties.items() if n in names and tie not in names}
 
 
 def _is_old(proto: ModelProto) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from onnx import ModelProto
 
@@ -121,7 +122,7 @@ def read_torch(proto: ModelProto) -> TorchRecord | None:
                      f"formats up to {_FORMAT}; update it.")
 
 
-def _read_entry(name: str, entry: object) -> object:
+def _read_entry(name: str, entry: Any) -> Any:
     """An entry of the record, in the type of its field: the model may be of a stranger."""
     if name == "training":
         is_right = isinstance(entry, bool)

@@ -19,7 +19,7 @@ from .train_mode import (
 
 __all__ = ["BLOCKS", "DropoutMask", "LossScale", "Precision", "RowHead", "RunningStatistic", "TrainingModel",
            "all_finite", "checkpoint_gradient", "choose_train_mode", "clear_padding", "downgrade_opset",
-           "drop_default", "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics", "has_convolutions",
-           "lower", "lower_quantized", "needs_lowering", "prepare_training", "recompute_cheap",
+           "drop_default", "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics",
+           "has_convolutions", "lower", "lower_quantized", "needs_lowering", "prepare_training", "recompute_cheap",
            "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step", "to_inference_mode",
            "write_convolutions"]

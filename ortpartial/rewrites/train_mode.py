@@ -233,9 +233,10 @@ def _unbias(v: Value, x: Value, record: TorchRecord | None) -> Value:
     if record is None:
         return v
     if x.is_static and v.is_static:
-        n = prod(x.shape) // max(prod(v.shape), 1)  # type: ignore[arg-type]
-        return v * (n / max(n - 1, 1))
-    n = op.Cast(op.Size(x), to=TensorProto.FLOAT) / op.Cast(op.Size(v), to=TensorProto.FLOAT)
+        size = prod(x.shape) // max(prod(v.shape), 1)  # type: ignore[arg-type]
+        return v * (size / max(size - 1, 1))
+    kind = TensorProto.DOUBLE if v.dtype == np.float64 else TensorProto.FLOAT  # Sizes are beyond float16.
+    n = op.Cast(op.Size(x), to=kind) / op.Cast(op.Size(v), to=kind)
     return v * cast(n / op.Max(n - 1.0, 1.0), v)
 
 

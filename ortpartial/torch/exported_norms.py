@@ -50,14 +50,14 @@ def prepare_norms(module: torch.nn.Module) -> SpecialStatistics:
         if isinstance(layer, _BATCH) and any(inherited is kind.forward for kind in _BATCH):
             if layer.running_mean is None:
                 # torch 2.13.0 asks for the number of rows here, which TorchScript does not know.
-                layer.forward = partial(_normalize_batch, layer)  # type: ignore[method-assign]
+                layer.forward = partial(_normalize_batch, layer)
             elif layer.momentum is None:
                 layer.momentum = 0.1
                 cumulative += names
         rank = next((r for kind, r in _INSTANCE.items() if isinstance(layer, kind) and inherited is kind.forward), None)
         if rank is not None and layer.running_mean is not None:
             # torch 2.13.0 refuses it (TorchScript) or leaves the running statistics out (dynamo).
-            layer.forward = partial(_normalize_rows, layer, rank)  # type: ignore[method-assign]
+            layer.forward = partial(_normalize_rows, layer, rank)
             per_instance += names
     return SpecialStatistics(tuple(per_instance), tuple(cumulative))
 

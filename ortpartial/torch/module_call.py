@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,26 +24,27 @@ class ModuleCall:
 
     Parameters
     ----------
-    args : tuple of torch.Tensor
-        By position.
-    kwargs : dict of str to torch.Tensor
-        By keyword, in the order of the arguments of `forward`.
+    tensors : tuple of torch.Tensor
+        The inputs: those by position, then those by keyword in the order of the arguments of `forward`.
     names : tuple of str
         A name for each.
+    keywords : tuple of str
+        The keywords of the last ones.
     """
 
-    args: tuple[torch.Tensor, ...]
-    kwargs: Mapping[str, torch.Tensor]
+    tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
+    keywords: tuple[str, ...]
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
         """The tensors by name."""
-        return dict(zip(self.names, [*self.args, *self.kwargs.values()], strict=True))
+        return dict(zip(self.names, self.tensors, strict=True))
 
-    def run(self, module: torch.nn.Module) -> Any:
-        """What a module returns."""
-        return module(*self.args, **self.kwargs)
+    def run(self, function: Callable[..., Any]) -> Any:
+        """What a module, or its `forward`, returns."""
+        n = len(self.tensors) - len(self.keywords)
+        return function(*self.tensors[:n], **dict(zip(self.keywords, self.tensors[n:], strict=True)))
 
     def lengthen(self, axes: Axes) -> ModuleCall:
         """A call with inputs twice as long along each axis of any size."""
@@ -50,23 +52,19 @@ class ModuleCall:
         for name in axes:
             for axis in axes[name]:
                 inputs[name] = torch.cat([inputs[name], inputs[name].flip(axis)], axis)
-        tensors, n = list(inputs.values()), len(self.args)
-        return replace(self, args=tuple(tensors[:n]), kwargs=dict(zip(self.kwargs, tensors[n:], strict=True)))
+        return replace(self, tensors=tuple(inputs.values()))
 
-    def arrange(self, module: torch.nn.Module, axes: Axes) -> dict[str, Any]:
-        """The axes of any size in the structure of the arguments of `forward`, as torch.export takes them."""
-        signature, by_input = inspect.signature(module.forward), iter([dict(axes.get(n, {})) for n in self.names])
-        arranged: dict[str, Any] = {}
-        for name, value in signature.bind_partial(*self.args).arguments.items():
-            is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-            arranged[name] = tuple(next(by_input) for _ in value) if is_variadic else next(by_input)
-        variadic = [n for n, p in signature.parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD]
-        for name, sizes in zip(self.kwargs, by_input, strict=True):
-            if name in signature.parameters:
-                arranged[name] = sizes
-            else:
-                arranged.setdefault(variadic[0], {})[name] = sizes
-        return arranged
+    @contextmanager
+    def taking_positions(self, module: torch.nn.Module) -> Iterator[None]:
+        """A context in which a module takes all inputs by position, as exporters of torch 2.13.0 have it."""
+        forward, fields = module.forward, dict(vars(module))
+        module.forward = lambda *tensors: replace(self, tensors=tensors).run(forward)
+        try:
+            yield
+        finally:
+            del module.forward
+            if "forward" in fields:
+                module.forward = fields["forward"]
 
 
 def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
@@ -104,10 +102,11 @@ def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
     for n, t in zip(names, [*args, *kwargs.values()], strict=True):
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"The example {n!r} is {type(t).__name__}; give a tensor for each input.")
-    return ModuleCall(tuple(args), kwargs, tuple(names))
+    return ModuleCall((*args, *kwargs.values()), tuple(names), tuple(kwargs))
 
 
-def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None) -> dict[str, dict[int, str]]:
+def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None
+              ) -> dict[str, dict[int, str]]:
     """The axes of any size by input; by default the first one of each.
 
     Parameters
@@ -134,9 +133,9 @@ def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[
             raise SettingError(f"dynamic_axes names {name!r}, which is no input; the inputs are "
                                f"{', '.join(map(repr, call.names))}.")
         rank = call.inputs[name].dim()
-        named = dict(sizes) if isinstance(sizes, Mapping) else {a: f"{name}_{a}" if a else "N" for a in sizes}
-        if wrong := [a for a in named if not (isinstance(a, int) and -rank <= a < rank)]:
+        if wrong := [a for a in sizes if not (isinstance(a, int) and -rank <= a < rank)]:
             raise SettingError(f"dynamic_axes names the axis {wrong[0]!r} of {name!r}, which has {rank} axes.")
+        named = sizes if isinstance(sizes, Mapping) else {a: f"{name}_{a % rank}" if a % rank else "N" for a in sizes}
         read[name] = {a % rank: text for a, text in named.items()}
     return read
 

@@ -94,8 +94,8 @@ def export(
             reasons["dynamo" if kind else "TorchScript"] = str(e)
             logger.debug("torch's exporter by %s: %s", *list(reasons.items())[-1])
     texts = "; ".join(f"by {name}: {reason}" for name, reason in reasons.items())
-    raise ModelError(f"torch.onnx.export writes no graph of {type(module).__name__} that has all of it, {texts}. Change "
-                     f"the module, or give another example.")
+    raise ModelError(f"torch.onnx.export writes no graph of {type(module).__name__} that has all of it, {texts}. "
+                     f"Change the module, or give another example.")
 
 
 class _Loss(Exception):
@@ -111,9 +111,11 @@ def _export_by(dynamo: bool, module: torch.nn.Module, call: ModuleCall, axes: Ax
         with _keep_buffers(traced):  # Tracing updates running statistics.
             call = _avoid_one_row(traced.train(), call, axes)
             try:
-                proto = to_inference_mode((_export_program if dynamo else _trace)(traced, call, axes, outputs))
+                with call.taking_positions(traced):
+                    proto = (_export_program if dynamo else _trace)(traced, call, axes, outputs)
             except Exception as e:  # Each exporter has many classes of its own.
                 raise _Loss(_summarize(e)) from None
+        proto = to_inference_mode(proto)
         proto = _record(traced, module.training, proto, statistics)
         if lost := _find_lost(traced, proto, call):
             raise _Loss(f"its graph has no initializer {lost!r}, on which the outputs depend")
@@ -167,7 +169,7 @@ def _keep_buffers(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _avoid_one_row(module: torch.nn.Module, call: ModuleCall, axes: Axes) -> ModuleCall:
-    """A longer call where an axis of any size has the size 1: BatchNorm refuses it, and dynamo takes it for a constant."""
+    """A longer call where an axis of any size is of size 1, which BatchNorm refuses and dynamo takes for a constant."""
     ones = {n: {a: text for a, text in axes[n].items() if call.inputs[n].shape[a] == 1} for n in axes}
     longer = call.lengthen(ones)
     try:
@@ -180,20 +182,32 @@ def _avoid_one_row(module: torch.nn.Module, call: ModuleCall, axes: Axes) -> Mod
 def _trace(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:
     """The graph that the TorchScript exporter writes."""
     stream = io.BytesIO()
-    torch.onnx.export(
-        module, call.args, stream, kwargs=dict(call.kwargs) or None, dynamo=False,
-        training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, input_names=list(call.names),
-        output_names=outputs, dynamic_axes={n: dict(sizes) for n, sizes in axes.items()}, opset_version=_OPSET,
-        verbose=False)
+    with _silence():
+        torch.onnx.export(
+            module, call.tensors, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False, input_names=list(call.names), output_names=outputs,
+            dynamic_axes={n: dict(sizes) for n, sizes in axes.items()}, opset_version=_OPSET, verbose=False)
     return ModelProto.FromString(stream.getvalue())
 
 
 def _export_program(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:
     """The graph that the newer exporter writes."""
+    shapes = tuple(dict(axes.get(n, {})) for n in call.names)
     program: Any = torch.onnx.export(
-        module, call.args, kwargs=dict(call.kwargs) or None, dynamo=True, optimize=False, verbose=False,
-        input_names=list(call.names), output_names=outputs, dynamic_shapes=call.arrange(module, axes))
+        module, call.tensors, dynamo=True, optimize=False, verbose=False, input_names=list(call.names),
+        output_names=outputs, dynamic_shapes=(shapes,))
     return program.model_proto
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """A context in which the TorchScript exporter of torch 2.13.0 does not print the graph that it fails at."""
+    log = getattr(torch._C, "_jit_onnx_log", None)
+    try:
+        torch._C._jit_onnx_log = lambda *args: None
+        yield
+    finally:
+        torch._C._jit_onnx_log = log
 
 
 def _summarize(e: BaseException) -> str:
