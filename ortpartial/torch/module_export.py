@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from onnx import ModelProto
 
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.logs import logger
 from ortpartial.model import TorchRecord, note_torch, replace_weights, walk_graphs
 from ortpartial.rewrites import to_inference_mode
 
 from .export_check import find_difference
-from .exported_norms import SpecialStatistics, prepare_norms
+from .exported_layers import SpecialStatistics, find_other_mode, prepare_layers
 from .module_call import Axes, ModuleCall, list_tensors, name_outputs, read_axes, read_call
 from .module_state import as_array
 
@@ -73,6 +73,11 @@ def export(
     TypeError
         The example does not fit the arguments of ``forward``, or an input is no tensor.
 
+    Warns
+    -----
+    ModelWarning
+        A layer is in another mode than the module, as a model has one mode for all.
+
     Examples
     --------
     >>> import torch
@@ -84,6 +89,11 @@ def export(
     (['0.weight', '0.bias', '1.weight', '1.bias', '2.weight', '2.bias'], True)
     """
     _check_initialized(module)
+    if layer := find_other_mode(module):
+        names = {True: "training", False: "evaluation"}
+        warnings.warn(f"{layer!r} is in {names[not module.training]} mode, and its module in {names[module.training]} "
+                      f"mode, which the model has for all its layers; call module.train() or module.eval() before the "
+                      f"export.", ModelWarning, stacklevel=2)
     call = read_call(module, example)
     axes = read_axes(call, dynamic_axes)
     reasons = {}
@@ -106,7 +116,7 @@ def _export_by(dynamo: bool, module: torch.nn.Module, call: ModuleCall, axes: Ax
     """The model as one of the exporters writes it, with the record of the module."""
     with _borrow(module) as traced, torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.13.0 warns of its own code, and that TorchScript is deprecated.
-        statistics = prepare_norms(traced)
+        statistics = prepare_layers(traced)
         outputs = name_outputs(call.run(traced.eval()), {*call.names, *module.state_dict()})
         with _keep_buffers(traced):  # Tracing updates running statistics.
             call = _avoid_one_row(traced.train(), call, axes)

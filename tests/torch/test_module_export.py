@@ -14,7 +14,7 @@ from torch import nn
 
 from ortpartial import OnnxLayer, OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer, load
 from ortpartial.autodiff import resolve_weights
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.model import read_torch
 from ortpartial.rewrites import choose_train_mode
 from ortpartial.torch import export
@@ -163,6 +163,28 @@ def test_rows(rows):
     torch.testing.assert_close(layer(x).detach(), module.eval()(x).detach())
 
 
+@pytest.mark.parametrize(("layer", "shape"), [
+    (nn.Dropout1d(0.4), (5, 3, 4)), (nn.Dropout2d(0.4), (5, 3, 4, 2)), (nn.Dropout3d(0.4), (5, 3, 2, 2, 2)),
+    (nn.InstanceNorm1d(3, track_running_stats=True), (5, 3, 4)),
+    (nn.InstanceNorm3d(3, affine=True, momentum=0.3, track_running_stats=True), (5, 3, 2, 2, 2)),
+    (nn.BatchNorm2d(3, track_running_stats=False), (5, 3, 4, 2))], ids=str)
+def test_layers(layer, shape):
+    """Layers that an exporter refuses, or writes without their statistics, compute as torch does in both modes."""
+    module, x = nn.Sequential(nn.Conv1d(3, 3, 1) if len(shape) == 3 else nn.Identity(), layer), torch.randn(*shape)
+    exported = OnnxLayer(export(module, x[:2]))
+    assert exported.training
+    for m in (module, exported):
+        torch.manual_seed(0)
+        m(x), m(x)
+    for mode in (True, False):
+        torch.manual_seed(1)
+        expected = module.train(mode)(x).detach()
+        torch.manual_seed(1)
+        torch.testing.assert_close(exported.train(mode)(x).detach(), expected)
+    for n, t in exported.state_dict().items():
+        torch.testing.assert_close(t, module.state_dict()[n])
+
+
 class Lengths(nn.Module):
     """Sums over two axes of one size, with a parameter of the name of its input."""
 
@@ -204,7 +226,8 @@ def test_module_is_not_changed():
         copy.deepcopy(module)
     state, modes = copy.deepcopy(module.state_dict()), [m.training for m in module.modules()]
     drawn = torch.random.get_rng_state()
-    model = export(module, torch.zeros(4, 3))
+    with pytest.warns(ModelWarning, match="'inner.1' is in evaluation mode, and its module in training mode, which"):
+        model = export(module, torch.zeros(4, 3))
     assert torch.equal(torch.random.get_rng_state(), drawn)
     assert [m.training for m in module.modules()] == modes
     assert module.calls == 0
