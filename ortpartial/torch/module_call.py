@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ortpartial.exceptions import SettingError
 
@@ -16,6 +17,9 @@ __all__ = ["Axes", "ModuleCall", "list_tensors", "name_outputs", "read_axes", "r
 
 #: By input, the axes of any size, with a name for each.
 Axes = Mapping[str, Mapping[int, str]]
+
+#: Arguments that are no inputs of a graph, but constants.
+_CONSTANTS = (bool, int, float, str, torch.dtype, type(None))
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,19 @@ class ModuleCall:
     Parameters
     ----------
     tensors : tuple of torch.Tensor
-        The inputs: those by position, then those by keyword in the order of the arguments of `forward`.
+        The inputs, in the order of the arguments of `forward`.
     names : tuple of str
         A name for each.
-    keywords : tuple of str
-        The keywords of the last ones.
+    leaves : tuple of object
+        All that the arguments hold, the tensors included.
+    structure : torch.utils._pytree.TreeSpec
+        How arguments by position and by keyword hold it.
     """
 
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
-    keywords: tuple[str, ...]
+    leaves: tuple[Any, ...]
+    structure: Any
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
@@ -43,8 +50,10 @@ class ModuleCall:
 
     def run(self, function: Callable[..., Any]) -> Any:
         """What a module, or its `forward`, returns."""
-        n = len(self.tensors) - len(self.keywords)
-        return function(*self.tensors[:n], **dict(zip(self.keywords, self.tensors[n:], strict=True)))
+        tensors = iter(self.tensors)
+        leaves = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = tree_unflatten(leaves, self.structure)
+        return function(*args, **kwargs)
 
     def lengthen(self, axes: Axes) -> ModuleCall:
         """A call with inputs twice as long along each axis of any size."""
@@ -74,35 +83,40 @@ def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
     ----------
     module : torch.nn.Module
         The module.
-    example : sequence of torch.Tensor
-        Inputs by position, of which the last may be a dict of inputs by keyword.
+    example : sequence of object
+        Arguments by position, of which the last may be a dict of arguments by keyword.
 
     Returns
     -------
     ModuleCall
+        The tensors of a nested argument are inputs in their order; what is no tensor is a constant.
 
     Raises
     ------
     TypeError
-        The module has other arguments, or an input is no tensor.
+        The module has other arguments, or one holds an object that is neither a tensor nor a number.
     """
     args, named = list(example), {}
     if args and isinstance(args[-1], Mapping):
         named = dict(args.pop())
     signature = inspect.signature(module.forward)
-    signature.bind(*args, **named)
-    names: list[str] = []
-    for name, value in signature.bind_partial(*args).arguments.items():
-        is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        names += [f"{name}_{i}" for i in range(len(value))] if is_variadic else [name]
-    kwargs = {n: named[n] for n in [*(n for n in signature.parameters if n in named), *named]}
-    names += kwargs
-    state = module.state_dict()
-    names = [f"{n}_input" if n in state else n for n in names]
-    for n, t in zip(names, [*args, *kwargs.values()], strict=True):
-        if not isinstance(t, torch.Tensor):
-            raise TypeError(f"The example {n!r} is {type(t).__name__}; give a tensor for each input.")
-    return ModuleCall((*args, *kwargs.values()), tuple(names), tuple(kwargs))
+    bound = signature.bind(*args, **named)
+    state, inputs = module.state_dict(), {}
+    for argument, value in bound.arguments.items():
+        is_keyword = signature.parameters[argument].kind is inspect.Parameter.VAR_KEYWORD
+        for path, leaf in tree_flatten_with_path(value)[0]:
+            name = "_".join([*([] if is_keyword else [argument]), *map(_name_entry, path)])
+            if isinstance(leaf, torch.Tensor):
+                inputs[f"{name}_input" if name in state else name] = leaf
+            elif not isinstance(leaf, _CONSTANTS):
+                raise TypeError(f"The example {name!r} is {type(leaf).__name__}; give a tensor for each input.")
+    leaves, structure = tree_flatten((bound.args, bound.kwargs))
+    return ModuleCall(tuple(inputs.values()), tuple(inputs), tuple(leaves), structure)
+
+
+def _name_entry(entry: Any) -> str:
+    """A key, an index or the name of a field in a path of a nested argument."""
+    return str(next(getattr(entry, kind) for kind in ("key", "idx", "name") if hasattr(entry, kind)))
 
 
 def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None

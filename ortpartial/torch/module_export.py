@@ -26,7 +26,7 @@ from .module_state import as_array
 __all__ = ["export"]
 
 #: The opset that the TorchScript exporter writes.
-_OPSET = 17
+_OPSET = 18
 
 
 def export(
@@ -50,8 +50,9 @@ def export(
     ----------
     module : torch.nn.Module
         The module; neither it nor the state of torch's random numbers is changed.
-    *example : torch.Tensor, or dict of str to torch.Tensor
-        Inputs to trace it with: by position, by keyword in a dict, or both, the dict last.
+    *example : object
+        Arguments to trace it with: by position, by keyword in a dict, or both, the dict last. Tensors, also in tuples,
+        lists and dicts, are inputs; numbers, strings and None are constants.
     dynamic_axes : dict of str to dict of int to str, or to sequence of int, optional
         By input its axes of any size, with a name for each or without: axes of one name have one size. By default the
         first axis of each input, ``"N"``.
@@ -71,7 +72,7 @@ def export(
     SettingError
         An axis or an input of `dynamic_axes` does not exist, or the parameters of the module have no shapes yet.
     TypeError
-        The example does not fit the arguments of ``forward``, or an input is no tensor.
+        The example does not fit the arguments of ``forward``, or holds what is neither a tensor nor a number.
 
     Warns
     -----

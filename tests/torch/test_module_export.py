@@ -208,6 +208,16 @@ def test_axes():
         export(module, *inputs, {"bias": torch.zeros(2)}, dynamic_axes={"x_input": [3]})
 
 
+def test_nested_arguments():
+    """Their tensors are inputs, also of one row; numbers and None are constants."""
+    module, x = nn.LSTM(3, 2, batch_first=True), torch.randn(4, 5, 3)
+    state = torch.randn(1, 4, 2), torch.randn(1, 4, 2)
+    model = export(module, x, state, dynamic_axes={"input": [0], "hx_0": [1], "hx_1": [1]})
+    assert [i.name for i in model.graph.input] == ["input", "hx_0", "hx_1"]
+    for y, expected in zip(OnnxLayer(model)(x, *state), (lambda y, s: (y, *s))(*module(x, state)), strict=True):
+        torch.testing.assert_close(y.detach(), expected.detach())
+
+
 def test_module_is_not_changed():
     """Neither its state, nor its mode, nor the random numbers; also where it cannot be copied."""
     class Counting(nn.Module):
@@ -300,8 +310,8 @@ def test_graphs_that_differ(module, message):
 def test_refusals():
     with pytest.raises(SettingError, match="'weight' of the module has no shape before its first call; call the"):
         export(nn.LazyLinear(3), torch.ones(2, 3))
-    with pytest.raises(TypeError, match="The example 'input' is int; give a tensor for each input"):
-        export(nn.Linear(2, 2), 3)
+    with pytest.raises(TypeError, match="The example 'input' is ndarray; give a tensor for each input"):
+        export(nn.Linear(2, 2), np.ones((1, 2)))
     with pytest.raises(TypeError, match="too many positional arguments"):
         export(nn.Linear(2, 2), torch.ones(1, 2), torch.ones(1, 2))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # what the module itself raises

@@ -474,8 +474,8 @@ def test_from_torch_names():
     assert [v.name for v in layer.to_onnx().graph.output] == ["logits", "hidden"]
     layer = OnnxLayer.from_torch(nn.Linear(2, 2), torch.ones(1, 2))
     assert (layer.input_names, layer.output_names) == (["input"], ["output"])
-    with pytest.raises(TypeError, match="The example 'mask' is NoneType; give a tensor for each input"):
-        OnnxLayer.from_torch(module, (ids, None))
+    with pytest.raises(TypeError, match="The example 'mask' is set; give a tensor for each input"):
+        OnnxLayer.from_torch(module, (ids, {1}))
 
 
 def test_state_of_the_module():
