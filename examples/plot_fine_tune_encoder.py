@@ -17,7 +17,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from ortpartial.torch import OnnxLayer
+from ortpartial.torch import OnnxLayer, export
 
 digits, labels = load_digits(return_X_y=True)
 X, y = torch.tensor(digits / 16).float().reshape(-1, 8, 8), torch.tensor(labels)
@@ -53,7 +53,7 @@ def fit(model, X, y, epochs, batch=32):
 torch.manual_seed(0)
 encoder = Encoder()
 fit(nn.Sequential(encoder, nn.Linear(32, 5)), *old, epochs=5)
-exported = OnnxLayer.from_torch(encoder, X[:2]).to_onnx()  # an ordinary ONNX model
+exported = export(encoder, X[:2])  # an ordinary ONNX model
 last = [t.name for t in exported.graph.initializer if t.name.startswith("blocks.layers.1.")]
 curves = {}
 for title, names in {"new layer alone": [], "and the last block": last}.items():

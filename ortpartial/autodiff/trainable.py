@@ -17,6 +17,7 @@ from ortpartial.model import (
     list_preprocessing,
     list_program_constants,
     read_adapter,
+    read_torch,
 )
 
 from .grad import _carries, nodes_between
@@ -102,11 +103,18 @@ def find_default_weights(model: Model, outputs: Iterable[str]) -> set[Value]:
 
     They are those of `find_trainable`, except what scales and imputes features in front of a scikit-learn model: it was
     computed from the data, and the gradient of a scale is not a number where a feature is missing. Buffers and numbers
-    of an exported program are left out as well, where the file tells them from parameters.
+    of an exported program are left out as well, where the file tells them from parameters. Of a model that
+    `ortpartial.torch.export` has written, they are the parameters with ``requires_grad``, scalars included.
     """
-    weights = find_trainable(model.outputs[o] for o in outputs)
+    ys = [model.outputs[o] for o in outputs]
     left_out = {*list_preprocessing(model.proto), *list_program_constants(model.proto)}
-    return weights - {model.initializers[n] for n in left_out}
+    weights = find_trainable(ys) - {model.initializers[n] for n in left_out}
+    record = read_torch(model.proto)
+    if record is None:
+        return weights
+    readers = find_readers(ys)
+    parameters = {v for n in record.parameters if (v := model.initializers.get(n)) in readers}
+    return (weights | parameters) - {v for n, v in model.initializers.items() if n in record.untrained}
 
 
 def find_scales(outputs: Sequence[Value]) -> set[Value]:
@@ -178,7 +186,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         the weights of an adapter; or a function of a name, a shape and a node that reads the weight, which says whether
         to train it. Patterns and functions choose among what a gradient reaches, except running statistics and the
         numbers that exporters write. By default the float initializers of rank one or more among these, except
-        statistics of the data.
+        statistics of the data; of a model of `ortpartial.torch.export`, the parameters with ``requires_grad``.
     outputs : sequence of str
         The outputs to train.
     freeze : str or sequence of str
@@ -266,6 +274,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
                   for x in node.inputs[3:5]}
     trainable, preprocessing = find_default_weights(model, outputs), list_preprocessing(model.proto)
+    record = read_torch(model.proto)
+    untrained = {} if record is None else record.untrained
     scales = find_scales([model.outputs[o] for o in outputs])
     constants = list_program_constants(model.proto)
     reasons = {}
@@ -284,6 +294,8 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
             reasons[n] = "scale of a quantization"
         elif v not in readers:
             reasons[n] = "no gradient reaches it"
+        elif n in untrained:
+            reasons[n] = untrained[n]
         elif is_exported_number(v, readers[v]):
             kind = "number" if model.arrays[n].size == 1 else "mask"
             reasons[n] = f"a {kind} that {readers[v][0].op_type} reads"
@@ -296,9 +308,10 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
 
 def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Node]]:
     """The initializers that patterns and functions choose from, and the nodes that read each."""
-    readers, constants = find_readers(model.outputs[o] for o in outputs), list_program_constants(model.proto)
+    readers, record = find_readers(model.outputs[o] for o in outputs), read_torch(model.proto)
+    left_out = {*list_program_constants(model.proto), *(() if record is None else (*record.buffers, *record.constants))}
     return {n: readers[v] for n, v in model.initializers.items()
-            if v in readers and n not in constants and not is_exported_number(v, readers[v])}
+            if v in readers and n not in left_out and not is_exported_number(v, readers[v])}
 
 
 def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],
@@ -328,6 +341,10 @@ def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:
     """Why there is nothing to train: the operators at which gradients end, or a model without weights."""
     if not outputs:
         return "The model has no output of real numbers, so that there is nothing to train."
+    record = read_torch(model.proto)
+    if record is not None and record.frozen and not record.parameters:
+        return (f"The torch module was exported with requires_grad=False for all its parameters, "
+                f"{list_some(record.frozen)}; name the weights to train.")
     problem = f"No float initializer of rank one or more leads to the outputs {', '.join(map(repr, outputs))}"
     if not any(v.is_float for v in model.initializers.values()):
         return (f"{problem}, as the model has none at all; if its weights are attributes of operators, as those of "

@@ -69,7 +69,9 @@ def add_export_command(commands: Any) -> None:
     command.add_argument("--eta0", type=float, help="the first step size; default: that of --rate")
     command.add_argument("--init", choices=("random", "model"), default="random",
                          help="initial weights: random, or those of the model, as a kit has them; default: random")
-    command.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in train mode")
+    command.add_argument("--train-mode", action=argparse.BooleanOptionalAction,
+                         help="run Dropout and BatchNormalization in training mode, or not; default: as a module of "
+                              "ortpartial.torch.export was, else not")
     add_json_option(command)
 
 

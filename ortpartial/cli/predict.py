@@ -213,7 +213,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     inputs = find_inputs([model.outputs[o] for o in by_output], model.inputs)
     roles, _ = roles.with_features(columns, inputs, args.features, args.data)
     roles = roles.with_labels(columns, by_output, model.outputs)
-    optimizer = OrtGradientForwardBackwardOptimizer(model, learning_loss=losses, engine="step")
+    optimizer = OrtGradientForwardBackwardOptimizer(model, learning_loss=losses, train_mode=False, engine="step")
     X, y = roles.select_inputs(columns, inputs), roles.select_target(columns, args.data)
     weight = roles.select_weight(columns, args.data)
     batches = list(_split((X, y) if weight is None else (X, y, weight), count_rows(columns), args.batch_size))

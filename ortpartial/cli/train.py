@@ -106,7 +106,9 @@ def add_train_command(commands: Any) -> None:
                        help="factors of the step size of weights, by name or pattern, as 'encoder.*=0.1'; or a number, "
                             "the factor from each layer to the one before it")
     add_reading_options(which)
-    which.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in training mode")
+    which.add_argument("--train-mode", action=argparse.BooleanOptionalAction,
+                       help="run Dropout and BatchNormalization in training mode, or not; default: as a module of "
+                            "ortpartial.torch.export was, else not")
     where = command.add_argument_group("computation")
     where.add_argument("--engine", choices=("auto", "epoch", "step", "agent"), default="auto",
                        help="what runs the steps; default: the fastest that can")

@@ -133,7 +133,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         batch_size: int = 10,
         shuffle: bool = True,
         init: str = "model",
-        train_mode: bool = False,
+        train_mode: bool | None = None,
         precision: str | None = None,
         loss_scale: float | LossScale | None = None,
         random_state: int | np.random.Generator | None = None,

@@ -37,6 +37,7 @@ from ortpartial.learning import (
 from ortpartial.model import AliasDict, Model, load, offload_weights, read, restore_weights, specialize
 from ortpartial.rewrites import (
     LossScale,
+    choose_train_mode,
     find_mode_problems,
     find_moving_statistics,
     resolve_checkpointing,
@@ -118,7 +119,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ``"adapter"`` for the weights of the adapter that `add_lora` and its kin added; or a function of a name, a shape
         and a `Node` that reads the weight, which returns whether to train it. By default the float initializers of rank
         one or more on a differentiable path to a trained output, except BatchNormalization's mean and variance, and the
-        numbers that exporters write, such as the scale of attention.
+        numbers that exporters write, such as the scale of attention; in a model of `ortpartial.torch.export`, the
+        parameters with ``requires_grad``.
     learning_loss : str, BaseLearningLoss, callable, or dict of str to them
         The loss: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
         ``"softmax_cross_entropy"``, an object, a function of prediction and target such as ``lambda y, t: abs(y - t)``,
@@ -137,11 +139,13 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     init : str
         ``"model"`` starts from the weights of the model. ``"random"`` draws the factors of products anew, uniformly
         within ±√(6 / (fan in + fan out)), and keeps biases and the scales of normalizations.
-    train_mode : bool
+    train_mode : bool, optional
         Whether Dropout and BatchNormalization are in training mode; otherwise they are in inference mode, even in a
-        model that was exported in training mode. Dropout masks follow from a seed and the number of the step. Batches
-        are normalized by their own statistics, which update the running ones as ONNX defines it, with the population
-        variance. `predict` and the trained model stay in inference mode, with the current running statistics. Engines
+        model that was exported in training mode. By default, a model of `ortpartial.torch.export` trains in the mode
+        that its module was in, any other in inference mode. Dropout masks follow from a seed and the number of the
+        step. Batches are normalized by their own statistics, which update the running ones: with the population
+        variance, as ONNX defines it; in a model of `ortpartial.torch.export` with that of torch, n / (n - 1) of it.
+        `predict` and the trained model stay in inference mode, with the current running statistics. Engines
         ``"step"`` and ``"epoch"``. A ModelWarning says where the model has nothing with a training mode.
     precision : str, optional
         Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many numbers,
@@ -289,7 +293,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         batch_size: int = 10,
         shuffle: bool = True,
         init: str = "model",
-        train_mode: bool = False,
+        train_mode: bool | None = None,
         precision: str | None = None,
         loss_scale: float | LossScale | None = None,
         random_state: int | np.random.Generator | None = None,
@@ -315,7 +319,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             "model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
             "learning_rate": learning_rate, "learning_penalty": learning_penalty,
             "gradient_clipping": gradient_clipping, "averaging": averaging, "rate_factors": rate_factors,
-            "freeze": freeze}
+            "freeze": freeze,
+            "train_mode": train_mode if train_mode is None else check_flag("train_mode", train_mode)}
         resolved = {"learning_rate": resolve_rate(learning_rate), "learning_penalty": resolve_penalty(learning_penalty),
                     "gradient_clipping": resolve_clipping(gradient_clipping), "averaging": resolve_averaging(averaging)}
         settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
@@ -323,7 +328,6 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         vars(self).update(resolved, device=device, engine=engine, checkpointing=checkpointing, precision=precision,
                           rate_factors=rate_factors,
                           loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
-                          train_mode=check_flag("train_mode", train_mode),
                           accumulate=check_count("accumulate", accumulate),
                           use_average=check_flag("use_average", use_average))
         check_average(self.use_average, self.averaging)
@@ -405,7 +409,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             warnings.warn(f"The model stores a training, which is not read: {type(self).__name__}.from_training_info("
                           f"model) goes on with it, training_info.strip_training_info(model) leaves it out.",
                           ModelWarning, stacklevel=self._caller_level)
-        losses = self._find_losses(loaded)
+        losses, train_mode = self._find_losses(loaded), self._arguments["train_mode"]
+        vars(self)["train_mode"] = choose_train_mode(loaded, losses) if train_mode is None else train_mode
         for problem in find_mode_problems(loaded, losses, self.train_mode):
             warnings.warn(problem, ModelWarning, stacklevel=self._caller_level)
         is_named = isinstance(self._arguments["learning_loss"], Mapping)

@@ -30,6 +30,7 @@ from .sparse import densify
 from .stored_tensors import check_names, check_tensors
 from .straight_through import is_marked, mark_straight_through
 from .ties import Ties, check_ties, infer_ties
+from .torch_record import read_torch
 from .upgrade import STANDARD
 from .validation import check_size
 from .walk import walk_graphs
@@ -70,8 +71,8 @@ class Model(Immutable):
     opsets : dict of str to int
         Its opsets.
     aliases : dict of str to Alias
-        Other names of initializers: those of the torch module that `load` was given, and those that follow from the
-        scopes of nodes.
+        Other names of initializers: those of the torch module that `load` was given, those that follow from the scopes
+        of nodes, and those of weights that a module of `ortpartial.torch.export` uses twice.
     custom_ops_library : tuple of str
         The paths of the libraries that have its custom operators.
     ties : Ties
@@ -103,7 +104,9 @@ class Model(Immutable):
     @cached_property
     def main_names(self) -> dict[str, str]:
         """What to call each initializer: its alias where it has one, else its name."""
-        aliases = {a.initializer: alias for alias, a in self.aliases.items() if alias not in self.ties.joined}
+        record = read_torch(self.proto)
+        ties = {*self.ties.joined, *(() if record is None else record.ties)}
+        aliases = {a.initializer: alias for alias, a in self.aliases.items() if alias not in ties}
         return {**{n: n for n in self.initializers}, **aliases}
 
     def find_initializer(self, name: str) -> str:
@@ -312,7 +315,8 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     if loaded is None:
         check_graph(graph, opsets)  # at last, since our own errors say more
     file = loaded.file if loaded else None
-    aliases = loaded.aliases if loaded and loaded.aliases else {**inferred.joined, **find_aliases(proto.graph)}
+    aliases = loaded.aliases if loaded and loaded.aliases else {
+        **inferred.joined, **find_aliases(proto.graph), **_list_ties(proto, arrays)}
     if names_from is not None:
         names = {**find_names_by_scope(proto.graph, arrays, names_from), **find_module_names(arrays, names_from)}
         named = {a.initializer for a in names.values()}
@@ -323,6 +327,13 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         for check in _UPGRADE_CHECKS:
             check(model)
     return model
+
+
+def _list_ties(proto: ModelProto, names: Collection[str]) -> dict[str, Alias]:
+    """The other names of what a torch module uses twice, of which the file has one."""
+    record = read_torch(proto)
+    ties = {} if record is None else record.ties
+    return {tie: Alias(n) for tie, n in ties.items() if n in names and tie not in names}
 
 
 def _is_old(proto: ModelProto) -> bool:
@@ -368,7 +379,7 @@ def _hint_export(source: object) -> str:
     """How a model of another library becomes one of ONNX."""
     bases = {cls.__module__.partition(".")[0]: cls.__name__ for cls in reversed(type(source).__mro__)}
     if "torch" in bases:
-        return "; export it first, with torch.onnx.export(module, inputs, path)"
+        return "; export it first, with ortpartial.torch.export(module, *inputs)"
     if "sklearn" in bases:
         return "; convert it first, with skl2onnx.to_onnx(estimator, X[:1])"
     if "tensorflow" in bases or "keras" in bases:

@@ -24,6 +24,7 @@ from .adapter_record import read_adapter
 from .aliases import Alias, is_generated_name, name_parameter_input
 from .exported_program import note_origin, read_program
 from .scopes import read_scope
+from .torch_record import read_torch
 from .walk import walk_graphs
 
 __all__ = ["Ties", "check_ties", "infer_ties", "list_folded_norms"]
@@ -138,8 +139,7 @@ def infer_ties(proto: ModelProto, arrays: Mapping[str, np.ndarray] | None = None
     >>> infer_ties(build([x], {"y": x @ w}))[1]
     Ties(separated={}, joined={}, restored=())
     """
-    is_recorded = any(p.key == "ortpartial.torch" for p in proto.metadata_props)
-    if proto.training_info or proto.producer_name == "ortpartial" or is_recorded:
+    if proto.training_info or proto.producer_name == "ortpartial" or read_torch(proto) is not None:
         return proto, Ties()
     arrays = {} if arrays is None else arrays
     plan = _Exporter(proto, arrays)

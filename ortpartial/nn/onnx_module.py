@@ -33,8 +33,8 @@ class OnnxModule(Module):
     Initializers are parameters and buffers by the names that they have in the file. Parameters are those of rank one or
     more on a differentiable path to an output, unless `trainable` chooses. Buffers are the running statistics of
     BatchNormalization, and what `trainable` leaves out. All other initializers are constants. In training mode, Dropout
-    draws masks, and BatchNormalization uses the statistics of the batch and updates the running ones; as ONNX
-    specifies, with the population variance, where torch takes the unbiased one.
+    draws masks, and BatchNormalization uses the statistics of the batch and updates the running ones: as ONNX
+    specifies, with the population variance; in a model of `ortpartial.torch.export` with torch's unbiased one.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from .train_mode import (
     DropoutMask,
     RunningStatistic,
     TrainingModel,
+    choose_train_mode,
     find_mode_problems,
     find_moving_statistics,
     find_statistics,
@@ -18,8 +19,8 @@ from .train_mode import (
 )
 
 __all__ = ["BLOCKS", "DropoutMask", "LossScale", "Precision", "RowHead", "RunningStatistic", "TrainingModel",
-           "all_finite", "attempt", "checkpoint_gradient", "clear_padding", "downgrade_opset", "drop_default",
-           "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics", "has_convolutions",
-           "is_selected", "lower", "lower_quantized", "needs_lowering", "prepare_training", "recompute_cheap",
-           "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step", "select_rewrites",
-           "to_dtype", "to_inference_mode", "write_convolutions"]
+           "all_finite", "attempt", "checkpoint_gradient", "choose_train_mode", "clear_padding", "downgrade_opset",
+           "drop_default", "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics",
+           "has_convolutions", "is_selected", "lower", "lower_quantized", "needs_lowering", "prepare_training",
+           "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step",
+           "select_rewrites", "to_dtype", "to_inference_mode", "write_convolutions"]

@@ -5,18 +5,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Value, cast, find_inputs, make_rewriter, op, topological, variable, walk_nodes
-from ortpartial.model import Model, bodies, list_folded_norms, read_adapter, remove_unused, walk_graphs
+from ortpartial.model import (
+    Model,
+    TorchRecord,
+    bodies,
+    list_folded_norms,
+    read_adapter,
+    read_torch,
+    remove_unused,
+    walk_graphs,
+)
 
-__all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "find_mode_problems", "find_moving_statistics",
-           "find_statistics", "to_inference_mode", "to_training_mode"]
+__all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "choose_train_mode", "find_mode_problems",
+           "find_moving_statistics", "find_statistics", "to_inference_mode", "to_training_mode"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,8 @@ class RunningStatistic:
     name : str
         The initializer that holds r.
     batch : Value
-        b, the mean or variance of the batch. The variance is biased, as in ONNX; torch's running variance is not.
+        b, the mean or variance of the batch. The variance is that of a population, as ONNX defines it; of n numbers
+        of a model from torch, it is multiplied by n / (n - 1), as torch's is.
     momentum : float
         The attribute of the node.
     """
@@ -132,7 +143,8 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
     """The model with Dropout and BatchNormalization in training mode, written in plain operators.
 
     Dropout multiplies by a mask that is an input, so that the state of the random numbers can be saved.
-    BatchNormalization normalizes by the mean and the variance of the batch.
+    BatchNormalization normalizes by the mean and the variance of the batch, or of each row by its own, where the torch
+    module that the model was exported from does.
 
     Parameters
     ----------
@@ -149,8 +161,10 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
     Raises
     ------
     ModelError
-        The graph computes the ratio of a Dropout, or a BatchNormalization is in the body of a branch or a loop.
+        The graph computes the ratio of a Dropout, a BatchNormalization is in the body of a branch or a loop, or the
+        running statistics of a torch module are the mean of all batches.
     """
+    record = read_torch(model.proto)
     masks: dict[str, DropoutMask] = {}
     statistics: list[RunningStatistic] = []
     names = {v: n for n, v in model.initializers.items()}
@@ -178,24 +192,61 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
         return masks[name].value
 
     def batch_norm(node: Node, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> list[Value]:
-        axes, momentum = [0, *range(2, x.rank)], _decimal(node.attribute("momentum"))
-        m = op.ReduceMean(x, axes, keepdims=0)
-        xc = x - broadcast_channels(m, x)
-        v = op.ReduceMean(xc * xc, axes, keepdims=0)
+        momentum, name = _decimal(node.attribute("momentum")), names.get(mean, "")
+        _check_cumulative(record, name)
+        is_apart = record is not None and name in record.per_instance
+        xc, m, v = _center(x, is_apart)
         k = cast(scale, x) / op.Sqrt(v + node.attribute("epsilon"))
-        for old, new in ((node.inputs[3], m), (node.inputs[4], v)):
+        batch = [op.ReduceMean(s, [0], keepdims=0) if is_apart else s for s in (m, _unbias(v, x, record))]
+        for old, new in zip(node.inputs[3:5], batch, strict=True):
             if old in names:
                 if node not in top_level:
                     raise ModelError(f"{node!r} is in the body of a branch or a loop, where the running statistics of "
                                      f"a batch cannot be kept; train it as it was exported.")
                 statistics.append(RunningStatistic(names[old], cast(new, old), momentum))
-        running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in ((mean, m), (var, v)))
-        return [xc * broadcast_channels(k, x) + broadcast_channels(cast(b, x), x), *(cast(r, mean) for r in running)]
+        running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in zip((mean, var), batch, strict=True))
+        y = xc * _spread(k, x) + broadcast_channels(cast(b, x), x)
+        return [y, *(cast(r, mean) for r in running)]
 
     new = make_rewriter(list(model.outputs.values()), {}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}
     inputs = {**model.inputs, **{n: m.value for n, m in masks.items()}}
     return TrainingModel(replace(model, inputs=inputs, outputs=outputs), masks, statistics)
+
+
+def _center(x: Value, by_row: bool) -> tuple[Value, Value, Value]:
+    """x minus its mean, the mean and the variance, of each channel or of each channel of each row."""
+    axes = [*([] if by_row else [0]), *range(2, x.rank)]
+    m = op.ReduceMean(x, axes, keepdims=0)
+    xc = x - _spread(m, x)
+    return xc, m, op.ReduceMean(xc * xc, axes, keepdims=0)
+
+
+def _spread(s: Value, x: Value) -> Value:
+    """A number of each channel, or of each channel of each row, beside x."""
+    return broadcast_channels(s, x) if s.rank == 1 else op.Unsqueeze(s, [*range(2, x.rank)])
+
+
+def _check_cumulative(record: TorchRecord | None, name: str) -> None:
+    """Refuse a running statistic that is the mean of all batches."""
+    if record is not None and name in record.cumulative:
+        raise ModelError(f"{name!r} is the mean of all batches, as the momentum of its torch module is None, and ONNX "
+                         f"has no such statistic; export the module with a momentum, or train with train_mode=False.")
+
+
+def _unbias(v: Value, x: Value, record: TorchRecord | None) -> Value:
+    """The variance v of x as torch counts it, with n - 1 in place of n; as ONNX does, for a model that is not torch's.
+
+    Where torch refuses a single number, its variance is 0.
+    """
+    if record is None:
+        return v
+    if x.is_static and v.is_static:
+        size = prod(x.shape) // max(prod(v.shape), 1)  # type: ignore[arg-type]
+        return v * (size / max(size - 1, 1))
+    kind = TensorProto.DOUBLE if v.dtype == np.float64 else TensorProto.FLOAT  # Sizes are beyond float16.
+    n = op.Cast(op.Size(x), to=kind) / op.Cast(op.Size(v), to=kind)
+    return v * cast(n / op.Max(n - 1.0, 1.0), v)
 
 
 def _decimal(number: Any) -> float:
@@ -275,6 +326,36 @@ def _find_folded(model: Model, outputs: Collection[str]) -> list[str]:
     return [model.main_names[n] for n in find_inputs([model.outputs[o] for o in outputs], folded)] if folded else []
 
 
+def _find_modal(model: Model, outputs: Collection[str]) -> list[Node]:
+    """The nodes behind some outputs that have a mode."""
+    nodes = walk_nodes(topological([model.outputs[o] for o in outputs]))
+    return [node for node in nodes if node.op_type in ("BatchNormalization", "Dropout")]
+
+
+def choose_train_mode(model: Model, outputs: Collection[str]) -> bool:
+    """Whether a model trains in training mode where nothing else is asked for: as its torch module did.
+
+    Parameters
+    ----------
+    model : Model
+        The model, of which `ortpartial.torch.export` has recorded the mode.
+    outputs : collection of str
+        The outputs that are trained.
+
+    Returns
+    -------
+    bool
+        False where no record says it, or no node has a mode.
+    """
+    record = read_torch(model.proto)
+    if record is None or not record.training:
+        return False
+    ratios = (node.inputs[1] if len(node.inputs) > 1 else None for node in _find_modal(model, outputs)
+              if node.op_type == "Dropout")
+    drops = any(r is None or r.array is None or r.array.any() for r in ratios)
+    return drops or any(node.op_type == "BatchNormalization" for node in _find_modal(model, outputs))
+
+
 def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool) -> list[str]:
     """What a user should know of the modes of Dropout and BatchNormalization in a model, a sentence or two for each.
 
@@ -291,8 +372,7 @@ def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool)
     -------
     list of str
     """
-    nodes = list(walk_nodes(topological([model.outputs[o] for o in outputs])))
-    modal = [node for node in nodes if node.op_type in ("BatchNormalization", "Dropout")]
+    modal = _find_modal(model, outputs)
     problems = []
     folded = _find_folded(model, outputs)
     if folded:
@@ -304,9 +384,8 @@ def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool)
     elif train_mode and not modal:
         problems.append(
             "train_mode=True changes nothing, as the model has no Dropout and no BatchNormalization: exporters leave "
-            "them out unless told otherwise. With torch, export by torch.onnx.export(module, args, path, dynamo=False, "
-            "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False), or call module.train() and export "
-            "by torch.onnx.export(module, args, path, dynamo=True, optimize=False).")
+            "them out unless told otherwise. Of a module of torch, ortpartial.torch.export(module, *example) keeps "
+            "both.")
     adapter = read_adapter(model.proto)
     if adapter is not None and adapter.dropout and not train_mode:
         problems.append(f"The adapter's dropout of {adapter.dropout:g} drops nothing, as Dropout does in training mode "

@@ -1,11 +1,7 @@
-"""The state of a torch module: initializers as parameters and buffers, and the export of a module to ONNX."""
+"""The state of a torch module: initializers as parameters and buffers."""
 
 from __future__ import annotations
 
-import copy
-import inspect
-import io
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -13,11 +9,7 @@ import numpy as np
 import torch
 from onnx import ModelProto, helper, numpy_helper
 
-from ortpartial.model import replace_weights
-from ortpartial.rewrites import to_inference_mode
-
-__all__ = ["as_array", "as_tensor", "export_module", "find_owner", "match_state", "register",
-           "register_unread"]
+__all__ = ["as_array", "as_tensor", "find_owner", "match_state", "register", "register_unread"]
 
 
 def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parameter: bool) -> str:
@@ -181,69 +173,3 @@ def as_array(t: torch.Tensor, kind: int) -> np.ndarray:
     """
     t = t.detach().cpu()
     return (t.float() if t.dtype is torch.bfloat16 else t).numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
-
-
-def export_module(module: torch.nn.Module, example: tuple[Any, ...] | Mapping[str, Any]) -> ModelProto:
-    """Export a module by torch's TorchScript exporter, in inference mode but with its Dropout and BatchNormalization.
-
-    Inputs are named as the arguments of the module's `forward`, outputs by the keys of what it returns.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module; it is not changed.
-    example : tuple of torch.Tensor or dict of str to torch.Tensor
-        Inputs to trace it with, positional or by keyword.
-
-    Returns
-    -------
-    onnx.ModelProto
-    """
-    args, kwargs = ((), dict(example)) if isinstance(example, Mapping) else (example, {})
-    inputs = _name_inputs(module, args, kwargs)
-    if strangers := [n for n, t in inputs.items() if not isinstance(t, torch.Tensor)]:
-        raise TypeError(f"The example {strangers[0]!r} is {type(inputs[strangers[0]]).__name__}; give a tensor for "
-                        f"each input.")
-    stream, traced = io.BytesIO(), copy.deepcopy(module)  # Tracing updates running statistics.
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
-        # Only this exporter keeps the names of weights; torch 2.13.0 warns that it is deprecated.
-        warnings.simplefilter("ignore")
-        outputs = _name_outputs(traced(*args, **kwargs), {*inputs, *module.state_dict()})
-        torch.onnx.export(
-            traced, args, stream, kwargs=kwargs or None, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
-            do_constant_folding=False, input_names=list(inputs), output_names=outputs,
-            dynamic_axes={n: {0: "N"} for n, t in inputs.items() if t.dim()}, opset_version=17, verbose=False)
-    model, state = to_inference_mode(ModelProto.FromString(stream.getvalue())), module.state_dict()
-    sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    return replace_weights(model, {n: t.numpy(force=True) for n, t in state.items() if sizes.get(n) == tuple(t.shape)})
-
-
-def _name_inputs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a call in the order of the arguments of `forward`, by their names."""
-    inputs: dict[str, Any] = {}
-    signature = inspect.signature(module.forward)
-    for name, value in signature.bind(*args, **kwargs).arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            inputs.update({f"{name}_{i}": v for i, v in enumerate(value)})
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            inputs.update(value)
-        else:
-            inputs[name] = value
-    return inputs
-
-
-def _name_outputs(outputs: Any, taken: Collection[str]) -> list[str] | None:
-    """Names of what a module returns: its keys or fields, or numbers; None if it is nested."""
-    if isinstance(outputs, torch.Tensor):
-        names, values = ["output"], [outputs]
-    elif isinstance(outputs, Mapping):
-        names, values = list(map(str, outputs)), list(outputs.values())
-    elif isinstance(outputs, (tuple, list)):
-        fields = getattr(outputs, "_fields", None)
-        names, values = list(fields or [f"output_{i}" for i in range(len(outputs))]), list(outputs)
-    else:
-        return None
-    if not all(isinstance(v, torch.Tensor) for v in values):
-        return None
-    return [n if n not in taken else f"{n}_output" for n in names]

@@ -25,6 +25,7 @@ from ortpartial.model import (
     load,
     match_names,
     read,
+    read_torch,
     register_libraries,
     replace_weights,
     specialize,
@@ -38,10 +39,10 @@ from .custom_operator import describe_call, onnx_layer, register_layer
 from .layer_check import LayerCheck
 from .layer_function import make_layer_function
 from .missing_inputs import compute_missing
+from .module_export import export
 from .module_state import (
     as_array,
     as_tensor,
-    export_module,
     find_owner,
     match_state,
     register,
@@ -66,12 +67,14 @@ class OnnxLayer(torch.nn.Module):
     in the state_dict; an empty part, or one that is an attribute of the module already, gets an underscore (see
     `state_names`). Parameters are the initializers of rank one or more on a differentiable path to an output. Buffers
     are the running statistics of BatchNormalization, and initializers on such a path that `trainable` leaves out. All
-    others are constants of the graph.
+    others are constants of the graph. A model of `ortpartial.torch.export` has the parameters with ``requires_grad``
+    for parameters, and for buffers its other parameters and its buffers of real numbers.
 
     In `eval()` the graph runs in inference mode, even if it was exported in training mode. In `train()`, the mode of
     every new module, Dropout draws its masks from torch's generator, and BatchNormalization uses the statistics of the
-    batch and updates the running ones by its momentum. As ONNX specifies, it uses the population variance there, where
-    torch uses the unbiased one.
+    batch and updates the running ones by its momentum: with the population variance, as ONNX specifies, unless
+    `ortpartial.torch.export` has written the model, whose layer is in the mode of its module and uses torch's unbiased
+    variance there.
 
     `load_state_dict` also takes the state of the torch module that the graph was exported from, with the
     `num_batches_tracked` of its BatchNorm.
@@ -171,6 +174,9 @@ class OnnxLayer(torch.nn.Module):
         for name in parameters + buffers:
             self.state_names[name] = register(self, name, as_tensor(loaded.arrays[name]), name in parameters)
         self._loaded = _without_state(loaded, self.state_names)
+        record = read_torch(self._onnx)
+        if record is not None:
+            self.train(record.training)
         self._reset()
         if device is not None:
             self._place(device)
@@ -190,12 +196,14 @@ class OnnxLayer(torch.nn.Module):
                 self.to(torch.device(parsed.kind, parsed.index))
 
     @classmethod
-    def from_torch(cls, module: torch.nn.Module, example: Any, **settings: Any) -> OnnxLayer:
-        """Export a module to ONNX and wrap the result, with its state under the same names.
+    def from_torch(cls, module: torch.nn.Module, example: Any, *,
+                   dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None, **settings: Any
+                   ) -> OnnxLayer:
+        """Export a module by `ortpartial.torch.export` and wrap the result, with its state under the same names.
 
-        The TorchScript exporter writes the module in training mode, which keeps Dropout, BatchNormalization, and the
-        names and layouts of weights; `eval()` of the layer turns them off again. The first axis of each input may vary.
-        Inputs have the names of the arguments of `forward`, outputs the keys or fields of what it returns, or
+        Dropout, BatchNormalization, and the names and layouts of weights are kept, and the layer is in the mode of the
+        module. In training mode, running variances are those of torch, which take n / (n - 1) of the variance of a
+        batch. Inputs have the names of the arguments of `forward`, outputs the keys or fields of what it returns, or
         ``"output"``. `load_state_dict` takes the state of the module, and the module that of the layer: what the graph
         does not read is a buffer of the layer.
 
@@ -204,9 +212,11 @@ class OnnxLayer(torch.nn.Module):
         module : torch.nn.Module
             The module; it is not changed.
         example : torch.Tensor, tuple of them, or dict of str to them
-            Inputs to trace it with: positional, or by the names of the arguments of `forward`.
+            Inputs to trace it with: positional, or by the names of the arguments of `forward`; a dict may end a tuple.
+        dynamic_axes : dict of str to dict of int to str, or to sequence of int, optional
+            By input its axes of any size; by default the first axis of each.
         **settings : object
-            For `OnnxLayer`. By default the layer trains those parameters of the module that the exporter kept.
+            For `OnnxLayer`. By default the layer trains the parameters with ``requires_grad``.
 
         Returns
         -------
@@ -218,12 +228,10 @@ class OnnxLayer(torch.nn.Module):
         >>> list(OnnxLayer.from_torch(module, torch.ones(1, 2)).state_dict())
         ['0.weight', '0.bias']
         """
-        exported = export_module(module, example if isinstance(example, (tuple, Mapping)) else (example,))
-        kept = {t.name for t in exported.graph.initializer}
-        settings.setdefault("trainable", [n for n, p in module.named_parameters() if n in kept and p.requires_grad])
-        layer = cls(exported, **settings)
+        examples = example if isinstance(example, tuple) else (example,)
+        layer = cls(export(module, *examples, dynamic_axes=dynamic_axes), **settings)
         layer._unread = register_unread(layer, module.state_dict(keep_vars=True))
-        return layer.train(module.training)
+        return layer
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """Compute the outputs of the graph.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortpartial.autodiff import WeightSelection, find_default_weights, find_trainable, resolve_weights, warn_of_rounding
-from ortpartial.model import Model
+from ortpartial.model import Model, read_torch
 from ortpartial.rewrites import find_statistics
 
 __all__ = ["choose_state"]
@@ -18,20 +18,25 @@ def choose_state(model: Model, names: WeightSelection | None) -> tuple[list[str]
         The graph.
     names : str, sequence of str, or callable, optional
         The parameters, as for `resolve_weights`, or none of them if it is empty; by default the initializers on a
-        differentiable path to an output.
+        differentiable path to an output, and in a model of `ortpartial.torch.export` the parameters of the module with
+        ``requires_grad``, which has its buffers and its other parameters for buffers, too.
 
     Returns
     -------
     tuple of list of str and list of str
     """
-    outputs = [n for n, v in model.outputs.items() if v.is_float]
+    outputs, record = [n for n, v in model.outputs.items() if v.is_float], read_torch(model.proto)
+    trained, constants = ((), ()) if record is None else (record.parameters, record.constants)
     if names is None:
         default = find_default_weights(model, outputs)
         warn_of_rounding(model, outputs, default)
-        parameters = [n for n, v in model.initializers.items() if v in default]
+        parameters = [n for n, v in model.initializers.items() if v in default or (n in trained and v.is_float)]
     else:
         is_empty = not (callable(names) or len(names))
         parameters = [] if is_empty else resolve_weights(model, names, outputs)
-    reached, running = find_trainable(model.outputs[o] for o in outputs), find_statistics(model)
-    buffers = [n for n, v in model.initializers.items() if (v in reached or n in running) and n not in parameters]
+    reached, state = find_trainable(model.outputs[o] for o in outputs), find_statistics(model)
+    if record is not None:
+        state += [n for n in (*record.parameters, *record.frozen, *record.buffers) if n in model.initializers]
+    buffers = [n for n, v in model.initializers.items()
+               if v.is_float and (v in reached or n in state) and n not in parameters and n not in constants]
     return parameters, buffers

@@ -103,8 +103,8 @@ class StoredTraining:
     model : onnx.ModelProto
         The model without its training.
     settings : dict of str to object
-        Arguments of an optimizer: ``weights_to_train``, ``learning_loss``, ``learning_rate``, ``rate_factors``,
-        ``learning_penalty``.
+        Arguments of an optimizer: ``weights_to_train``, ``train_mode``, ``learning_loss``, ``learning_rate``,
+        ``rate_factors``, ``learning_penalty``.
     states : dict of (str, str) to numpy.ndarray
         The optimizer states by the weight and their own name.
     iteration : int
@@ -183,8 +183,9 @@ class _Algorithm:
             raise _unrecognized("it updates more than weights, the states of its optimizer and a counter")
         losses, penalty = self._recognize_terms(self.formula.list_terms(objective))
         is_alone = len([v for v in self.model.outputs.values() if v.is_float]) == 1
-        settings = {"weights_to_train": self.weights, "learning_rate": rate, "rate_factors": factors or None,
-                    "learning_penalty": penalty,
+        # What trains in training mode is not recognized.
+        settings = {"weights_to_train": self.weights, "train_mode": False, "learning_rate": rate,
+                    "rate_factors": factors or None, "learning_penalty": penalty,
                     "learning_loss": next(iter(losses.values())) if is_alone else losses}
         iteration = int(self.formula.constants[self.counter]) if self.counter else 0
         return StoredTraining(self.inference, settings, states, iteration)

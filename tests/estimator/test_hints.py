@@ -71,7 +71,7 @@ def foreign(module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (foreign("torch.nn"), "not Linear; export it first, with torch.onnx.export(module, inputs, path)."),
+        (foreign("torch.nn"), "not Linear; export it first, with ortpartial.torch.export(module, *inputs)."),
         (foreign("sklearn.linear_model"), "convert it first, with skl2onnx.to_onnx(estimator, X[:1])."),
         (foreign("keras.layers"), "convert it first, with tf2onnx."),
         (foreign("onnxruntime.capi"), "give the path or the bytes that the session was made from."),
