@@ -23,9 +23,11 @@ __all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find
 #: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
 WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
 
-#: By operator, the inputs that are statistics, labels, class weights, tables of angles, or numbers of a quantization.
-_KEPT = {("", "BatchNormalization"): {3, 4}, ("", "NegativeLogLikelihoodLoss"): {1, 2},
-         ("", "SoftmaxCrossEntropyLoss"): {1, 2}, ("com.microsoft", "GatherBlockQuantized"): {2, 3},
+#: By operator, the inputs that are statistics, labels, class weights, sizes, tables of angles, or numbers of a
+#: quantization.
+_KEPT = {("", "BatchNormalization"): {3, 4}, ("", "Dropout"): {1, 2}, ("", "NegativeLogLikelihoodLoss"): {1, 2},
+         ("", "OneHot"): {0, 1}, ("", "Resize"): {1, 2, 3}, ("", "SoftmaxCrossEntropyLoss"): {1, 2},
+         ("com.microsoft", "GatherBlockQuantized"): {2, 3},
          ("com.microsoft", "GroupQueryAttention"): {7, 8, 12, 13}, ("com.microsoft", "MatMulNBits"): {2, 3},
          ("com.microsoft", "MRotaryEmbedding"): {2, 3}, ("com.microsoft", "QMoE"): {3, 6, 9},
          ("com.microsoft", "RotaryEmbedding"): {2, 3}}
