@@ -6,13 +6,12 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
 from ortpartial.model import Model, is_generated_name, is_quantized, list_preprocessing, read_adapter
 
 from .grad import _carries, nodes_between
+from .program_numbers import explain_program_numbers, is_mask
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings, is_quantized_number
 from .weight_names import check_weight, find_frozen, is_pattern, list_adapter, list_some, match_names
@@ -34,9 +33,6 @@ _KEPT = {("", "BatchNormalization"): {3, 4}, ("", "Dropout"): {1, 2}, ("", "Nega
 
 #: Operators that read a packed weight, its scales and its zero points.
 _PACKED = frozenset({("com.microsoft", "GatherBlockQuantized"), ("com.microsoft", "MatMulNBits")})
-
-#: From here on, numbers that are added to scores hide them from Softmax.
-_HIDING = -1e4
 
 #: Operators that read a weight and a number of the program alike.
 _ARITHMETIC = frozenset({"Add", "Clip", "Div", "Exp", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal",
@@ -84,11 +80,13 @@ def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     """The weights that are trained by default.
 
     They are the constants of rank one or more on a differentiable path to the outputs, except running statistics, class
-    weights, the scales of quantizations and the numbers that exporters write: see `is_exported_number`.
+    weights, the scales of quantizations, the numbers that exporters write, and those of the program: see
+    `is_exported_number` and `explain_program_numbers`.
     """
     outputs = list(outputs)
-    readers, scales = find_readers(outputs), find_scales(outputs)
-    return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim and v not in scales
+    readers = find_readers(outputs)
+    kept = {*find_scales(outputs), *explain_program_numbers(outputs, readers)}
+    return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim and v not in kept
             and not is_exported_number(v, nodes)}
 
 
@@ -135,12 +133,7 @@ def is_exported_number(v: Value, readers: Iterable[Node]) -> bool:
     nodes = list(readers)
     if not nodes or any(node.op_type not in _ARITHMETIC for node in nodes):
         return False
-    return _is_mask(v.array) or (v.array.size == 1 and v.array.ndim < 2 and not any(map(_adds_bias, nodes)))
-
-
-def _is_mask(a: np.ndarray) -> bool:
-    """Whether an array hides scores from Softmax where it is not 0."""
-    return a.ndim > 1 and bool(((a == 0) | (a <= _HIDING)).all())
+    return is_mask(v.array) or (v.array.size == 1 and v.array.ndim < 2 and not any(map(_adds_bias, nodes)))
 
 
 def _adds_bias(node: Node) -> bool:
@@ -246,11 +239,13 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     dict of str to str
         A few words for each of the other initializers.
     """
-    readers = find_readers(model.outputs[o] for o in outputs)
+    values = [model.outputs[o] for o in outputs]
+    readers = find_readers(values)
+    of_the_program = explain_program_numbers(values, readers)
     statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
                   for x in node.inputs[3:5]}
     trainable, preprocessing = find_default_weights(model, outputs), list_preprocessing(model.proto)
-    scales = find_scales([model.outputs[o] for o in outputs])
+    scales, settings = find_scales(values), _find_settings(values)
     reasons = {}
     for n, v in model.initializers.items():
         if n in weights:
@@ -265,8 +260,10 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
             reasons[n] = "statistic of the data, trained by name only"
         elif v in scales:
             reasons[n] = "scale of a quantization"
+        elif v in of_the_program:
+            reasons[n] = of_the_program[v]
         elif v not in readers:
-            reasons[n] = "no gradient reaches it"
+            reasons[n] = f"a setting of {settings[v]}" if v in settings else "no gradient reaches it"
         elif is_exported_number(v, readers[v]):
             kind = "number" if model.arrays[n].size == 1 else "mask"
             reasons[n] = f"a {kind} that {readers[v][0].op_type} reads"
@@ -275,11 +272,19 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     return reasons
 
 
+def _find_settings(outputs: Sequence[Value]) -> dict[Value, str]:
+    """Constants that say how an operator resizes, drops or encodes, and that operator."""
+    return {x: node.op_type for node in topological(outputs) if node.op_type in ("Dropout", "OneHot", "Resize")
+            for i, x in enumerate(node.inputs) if x is not None and i in _KEPT.get(node.key, ())}
+
+
 def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Node]]:
     """The initializers that patterns and functions choose from, and the nodes that read each."""
-    readers = find_readers(model.outputs[o] for o in outputs)
+    values = [model.outputs[o] for o in outputs]
+    readers = find_readers(values)
+    of_the_program = explain_program_numbers(values, readers)
     return {n: readers[v] for n, v in model.initializers.items()
-            if v in readers and not is_exported_number(v, readers[v])}
+            if v in readers and v not in of_the_program and not is_exported_number(v, readers[v])}
 
 
 def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],
